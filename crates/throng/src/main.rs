@@ -1,0 +1,2 @@
+//! throng
+fn main() {}
