@@ -1,1 +1,19 @@
-//! placeholder
+//! Bytes ⇄ meaning, for every transport that Throng speaks.
+//!
+//! Nothing here holds a socket, a clock, a thread, a lock or randomness: a caller gives bytes and
+//! gets [`Action`]s and bytes to send. The server's side lives in [`session`] and [`transport`];
+//! [`ws`] is the WebSocket codec for both sides.
+
+pub mod close;
+pub mod command;
+pub mod http;
+pub mod message;
+pub mod query;
+pub mod session;
+pub mod transport;
+pub mod ws;
+
+pub use close::Close;
+pub use message::{Data, Draft, Epoch, Id, Message, Name};
+pub use session::{Action, ConnectionId, Settings};
+pub use transport::{Tools, Transport, Variant};

@@ -1,0 +1,219 @@
+//! The broker of one process: a counter, the recent window and the shards' inboxes.
+
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use siphasher::sip::SipHasher13;
+use wire::{Draft, Epoch, Id, Message};
+
+use crate::recent::{Bounds, Window};
+use crate::{Broker, Delivery, Inbox, PublishError, Receipt, Recent};
+
+/// How much of the recent past is kept; the first limit that is reached counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Messages in the recent window.
+    pub recent_messages_max: usize,
+    /// Their bytes.
+    pub recent_bytes_max: usize,
+    /// Their age in seconds.
+    pub recent_seconds_max: u64,
+}
+
+/// Joins the shards of one process.
+///
+/// One lock orders everything: an offset is drawn, the message enters the window and goes into
+/// the inboxes while it is held, so that every inbox sees the same order and
+/// [`Broker::recent`] meets the live stream at one exact place. It is held for about a
+/// microsecond, and taken only by publishers and by long polls.
+pub struct Local {
+    inboxes: Vec<Arc<dyn Inbox>>,
+    hash_key: (u64, u64),
+    epoch: Epoch,
+    started: Instant,
+    order: Mutex<Order>,
+}
+
+struct Order {
+    last: u64,
+    window: Window,
+}
+
+impl Local {
+    /// A broker for these inboxes. `secret` keys the hash of topic names and names the epoch: it
+    /// must be random and new for every start. Message times count from `started`.
+    pub fn new(
+        inboxes: Vec<Arc<dyn Inbox>>,
+        secret: [u8; 20],
+        started: Instant,
+        limits: Limits,
+    ) -> Self {
+        let word = |from: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&secret[from..from + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let epoch = u32::from_le_bytes([secret[16], secret[17], secret[18], secret[19]]);
+        Local {
+            inboxes,
+            hash_key: (word(0), word(8)),
+            epoch: Epoch(epoch),
+            started,
+            order: Mutex::new(Order {
+                last: 0,
+                window: Window::new(Bounds {
+                    messages_max: limits.recent_messages_max,
+                    bytes_max: limits.recent_bytes_max,
+                    age_us_max: limits.recent_seconds_max * 1_000_000,
+                }),
+            }),
+        }
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        // A panic while the lock was held can't have left the order half changed in a way that
+        // matters more than going on: a drawn offset that nobody saw is a gap, and gaps are fine.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Broker for Local {
+    fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
+        let hash = self.hash(&draft.topic);
+        let broadcast = draft.topic == wire::message::BROADCAST;
+        let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
+        let mut order = self.order();
+        if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
+            return Err(PublishError::Overloaded);
+        }
+        order.last += 1;
+        let id = Id { epoch: self.epoch, offset: order.last };
+        let now_us = self.started.elapsed().as_micros() as u64;
+        let message = Arc::new(Message::new(draft, id, hash, now_us));
+        order.window.push(message.clone());
+        for inbox in self.inboxes.iter().filter(wants) {
+            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
+        }
+        Ok(id)
+    }
+
+    fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent {
+        let order = self.order();
+        let top = Id { epoch: self.epoch, offset: order.last };
+        let Some(since) = since else {
+            return Recent { messages: Vec::new(), top, complete: true };
+        };
+        if since.epoch != self.epoch {
+            return Recent { messages: Vec::new(), top, complete: false };
+        }
+        let (messages, complete) = order.window.after(topics, since.offset, order.last);
+        Recent { messages, top, complete }
+    }
+
+    fn hash(&self, topic: &str) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.hash_key.0, self.hash_key.1);
+        hasher.write(topic.as_bytes());
+        hasher.finish()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use wire::Data;
+
+    use super::*;
+
+    /// Wants every topic but `nobody`.
+    struct Box1 {
+        unwanted: AtomicU64,
+        full: AtomicBool,
+        taken: Mutex<Vec<u64>>,
+    }
+
+    impl Inbox for Box1 {
+        fn wants(&self, topic_hash: u64) -> bool {
+            topic_hash != self.unwanted.load(Ordering::Relaxed)
+        }
+        fn has_room(&self) -> bool {
+            !self.full.load(Ordering::Relaxed)
+        }
+        fn deliver(&self, delivery: Delivery) {
+            if let Some(receipt) = &delivery.receipt {
+                receipt.add(2);
+            }
+            self.taken.lock().unwrap().push(delivery.message.id.offset);
+        }
+    }
+
+    fn broker(messages_max: usize) -> (Arc<Box1>, Local) {
+        let inbox = Arc::new(Box1 {
+            unwanted: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            taken: Mutex::new(Vec::new()),
+        });
+        let limits = Limits {
+            recent_messages_max: messages_max,
+            recent_bytes_max: 1 << 20,
+            recent_seconds_max: 60,
+        };
+        let local = Local::new(vec![inbox.clone(), inbox.clone()], [7; 20], Instant::now(), limits);
+        inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
+        (inbox, local)
+    }
+
+    fn draft(topic: &str) -> Draft {
+        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()) }
+    }
+
+    #[test]
+    fn messages_reach_interested_inboxes_in_order_and_the_receipt_adds_up() {
+        let (inbox, local) = broker(10);
+        let members = Arc::new(AtomicU64::new(u64::MAX));
+        let seen = members.clone();
+        let receipt = Receipt::new(move |count| seen.store(count, Ordering::Relaxed));
+        assert_eq!(local.publish(draft("a"), Some(receipt)).unwrap().offset, 1);
+        assert_eq!(members.load(Ordering::Relaxed), 4);
+        assert_eq!(local.publish(draft("nobody"), None).unwrap().offset, 2);
+        local.publish(draft("b"), None).unwrap();
+        assert_eq!(*inbox.taken.lock().unwrap(), [1, 1, 3, 3]);
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_the_whole_message_and_draws_no_offset() {
+        let (inbox, local) = broker(10);
+        inbox.full.store(true, Ordering::Relaxed);
+        assert_eq!(local.publish(draft("a"), None), Err(PublishError::Overloaded));
+        assert_eq!(local.publish(draft("nobody"), None).unwrap().offset, 1);
+    }
+
+    #[test]
+    fn the_window_gives_what_came_after_and_says_when_it_does_not_reach() {
+        let (_, local) = broker(3);
+        for topic in ["a", "b", "a", "a", "b"] {
+            local.publish(draft(topic), None).unwrap();
+        }
+        let id = |offset| Some(Id { epoch: local.epoch(), offset });
+        let a = (local.hash("a"), "a");
+        let offsets = |recent: &Recent| {
+            recent.messages.iter().map(|message| message.id.offset).collect::<Vec<_>>()
+        };
+        let recent = local.recent(&[a], id(2));
+        assert_eq!((offsets(&recent), recent.complete, recent.top.offset), (vec![3, 4], true, 5));
+        let recent = local.recent(&[a], id(3));
+        assert_eq!((offsets(&recent), recent.complete), (vec![4], true));
+        let recent = local.recent(&[a], id(1));
+        assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], false));
+        assert!(local.recent(&[a], id(5)).complete);
+        assert!(!local.recent(&[a], id(6)).complete, "a place that was never given out");
+        assert!(local.recent(&[a], None).messages.is_empty());
+        let other = Some(Id { epoch: Epoch(1), offset: 3 });
+        assert!(!local.recent(&[a], other).complete);
+    }
+}

@@ -1,0 +1,191 @@
+//! One message to all members, a slice at a time.
+//!
+//! A fan-out takes all messages that wait for its topic as one batch and goes over the members
+//! once: each gets the batch in one piece. Fan-outs take turns, so that a long one delays nobody.
+
+use std::collections::VecDeque;
+
+use crate::topics::{HOLE, Members};
+use crate::{Hub, NO_FANOUT, Slot, VACANT};
+
+/// The most messages of one topic that leave together.
+const BATCH_MAX: usize = 64;
+
+pub(crate) enum Kind {
+    Topic(u32),
+    Broadcast,
+}
+
+pub(crate) struct Fanout<M> {
+    pub kind: Kind,
+    pub queue: VecDeque<Queued<M>>,
+    batch: Vec<Queued<M>>,
+    /// The next place to go to.
+    cursor: u32,
+    /// The first message of the batch that the member at the cursor gets.
+    from: usize,
+    started_us: u64,
+}
+
+pub(crate) struct Queued<M> {
+    pub message: M,
+    /// Members at this place and after it came later than the message.
+    pub end: u32,
+    /// For a broadcast: connections with this serial and after it came later.
+    pub serial: u32,
+}
+
+/// The connections of a slice.
+pub type Slots<'a> = &'a [Slot];
+
+/// The next piece of work: these messages, in this order, to each of these connections.
+pub struct Slice<'a, M> {
+    messages: &'a [Queued<M>],
+    /// The members; may be empty.
+    pub slots: Slots<'a>,
+    /// Set with the last slice of a batch: when its first one was taken.
+    pub finished_since_us: Option<u64>,
+}
+
+impl<'a, M> Slice<'a, M> {
+    /// The messages, oldest first; at least one.
+    pub fn messages(&self) -> impl ExactSizeIterator<Item = &'a M> + Clone + use<'a, M> {
+        self.messages.iter().map(|queued| &queued.message)
+    }
+}
+
+impl<M> Hub<M> {
+    pub(crate) fn start(
+        fanouts: &mut Vec<Fanout<M>>,
+        free: &mut Vec<u32>,
+        ready: &mut VecDeque<u32>,
+        kind: Kind,
+    ) -> u32 {
+        let fanout = Fanout {
+            kind,
+            queue: VecDeque::new(),
+            batch: Vec::new(),
+            cursor: 0,
+            from: 0,
+            started_us: 0,
+        };
+        let id = match free.pop() {
+            Some(id) => {
+                fanouts[id as usize] = fanout;
+                id
+            }
+            None => {
+                fanouts.push(fanout);
+                fanouts.len() as u32 - 1
+            }
+        };
+        ready.push_back(id);
+        id
+    }
+
+    /// Fan-outs that are under way or wait.
+    pub fn fanouts(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The next piece of work, to at most `members_max` connections; `None` when all is done.
+    /// Fan-outs take turns, a slice each. `now_us` is any clock; see [`Slice::finished_since_us`].
+    pub fn next_slice(&mut self, members_max: usize, now_us: u64) -> Option<Slice<'_, M>> {
+        // A fan-out whose batch is done ends with the call after, when nobody holds its messages.
+        while let Some(&id) = self.ready.front() {
+            if !self.is_done(id) {
+                break;
+            }
+            self.ready.pop_front();
+            self.end(id);
+        }
+        let id = self.ready.pop_front()?;
+        self.ready.push_back(id);
+        self.begin_batch(id, now_us);
+        self.slots.clear();
+        let fanout = &self.fanouts[id as usize];
+        let end = (fanout.batch[fanout.from].end).min(fanout.cursor + members_max.max(1) as u32);
+        self.gather(id, end);
+        let fanout = &mut self.fanouts[id as usize];
+        let from = fanout.from;
+        fanout.cursor = end;
+        while fanout.batch.get(fanout.from).is_some_and(|queued| queued.end <= fanout.cursor) {
+            fanout.from += 1;
+        }
+        let fanout = &self.fanouts[id as usize];
+        let finished = fanout.from == fanout.batch.len();
+        Some(Slice {
+            messages: &fanout.batch[from..],
+            slots: &self.slots,
+            finished_since_us: finished.then_some(fanout.started_us),
+        })
+    }
+
+    fn is_done(&self, id: u32) -> bool {
+        let fanout = &self.fanouts[id as usize];
+        fanout.from == fanout.batch.len() && fanout.queue.is_empty()
+    }
+
+    fn begin_batch(&mut self, id: u32, now_us: u64) {
+        let fanout = &mut self.fanouts[id as usize];
+        if fanout.from < fanout.batch.len() {
+            return;
+        }
+        fanout.batch.clear();
+        (fanout.cursor, fanout.from, fanout.started_us) = (0, 0, now_us);
+        while let Some(next) = fanout.queue.pop_front_if(|next| {
+            // Who gets a broadcast depends on the serial, which is in no order over the slots:
+            // only messages for the same crowd go together.
+            let same = fanout.batch.first().is_none_or(|first| first.serial == next.serial);
+            same && fanout.batch.len() < BATCH_MAX
+        }) {
+            fanout.batch.push(next);
+        }
+    }
+
+    /// Collects the members from the cursor up to `end`.
+    fn gather(&mut self, id: u32, end: u32) {
+        let fanout = &self.fanouts[id as usize];
+        match fanout.kind {
+            Kind::Broadcast => {
+                let serial = fanout.batch[fanout.from].serial;
+                for slot in fanout.cursor..end.min(self.members.len() as u32) {
+                    let member = self.members.get(slot as usize);
+                    // Serials wrap around: the difference tells which came first.
+                    let older = (member.serial.wrapping_sub(serial) as i32) < 0;
+                    if member.count != VACANT && older {
+                        self.slots.push(slot);
+                    }
+                }
+            }
+            Kind::Topic(topic) => match self.topics.get(topic as usize).members {
+                Members::One(slot) => self.slots.push(slot),
+                Members::Many(many) => {
+                    let list = &self.many[many as usize].slots;
+                    for at in fanout.cursor..end {
+                        let slot = *list.get(at as usize);
+                        if slot != HOLE {
+                            self.slots.push(slot);
+                        }
+                    }
+                }
+                Members::None | Members::Free(_) => {}
+            },
+        }
+    }
+
+    fn end(&mut self, id: u32) {
+        let fanout = &mut self.fanouts[id as usize];
+        fanout.batch = Vec::new();
+        fanout.from = 0;
+        fanout.queue = VecDeque::new();
+        self.free_fanouts.push(id);
+        match fanout.kind {
+            Kind::Topic(topic) => {
+                debug_assert_ne!(self.topics.get(topic as usize).fanout, NO_FANOUT);
+                self.settle(topic);
+            }
+            Kind::Broadcast => self.broadcast = None,
+        }
+    }
+}

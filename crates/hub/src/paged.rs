@@ -1,0 +1,77 @@
+//! A vector that grows by pages: nothing is copied when it is large, and at most one page is
+//! unused.
+
+/// Items in a page. The first page grows by doubling, so that a short list stays small.
+const PAGE: usize = 1024;
+
+pub(crate) struct Paged<T> {
+    pages: Vec<Vec<T>>,
+}
+
+impl<T> Default for Paged<T> {
+    fn default() -> Self {
+        Paged { pages: Vec::new() }
+    }
+}
+
+impl<T> Paged<T> {
+    pub fn len(&self) -> usize {
+        match self.pages.last() {
+            Some(last) => (self.pages.len() - 1) * PAGE + last.len(),
+            None => 0,
+        }
+    }
+
+    /// Panics when out of bounds, as a slice does.
+    pub fn get(&self, at: usize) -> &T {
+        &self.pages[at / PAGE][at % PAGE]
+    }
+
+    /// Panics when out of bounds, as a slice does.
+    pub fn get_mut(&mut self, at: usize) -> &mut T {
+        &mut self.pages[at / PAGE][at % PAGE]
+    }
+
+    pub fn push(&mut self, item: T) {
+        if self.pages.last().is_none_or(|last| last.len() == PAGE) {
+            let room = if self.pages.is_empty() { 2 } else { PAGE };
+            self.pages.push(Vec::with_capacity(room));
+        }
+        if let Some(last) = self.pages.last_mut() {
+            if last.len() == last.capacity() {
+                last.reserve_exact(last.len());
+            }
+            last.push(item);
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<T> {
+        let last = self.pages.last_mut()?;
+        let item = last.pop();
+        if last.is_empty() {
+            self.pages.pop();
+        }
+        item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_vector() {
+        let mut paged = Paged::default();
+        let n = PAGE * 3 + 7;
+        (0..n).for_each(|item| paged.push(item));
+        assert_eq!(paged.len(), n);
+        *paged.get_mut(PAGE) = 1;
+        assert_eq!((*paged.get(PAGE), *paged.get(n - 1), *paged.get(PAGE - 1)), (1, n - 1, PAGE - 1));
+        for item in (0..n).rev() {
+            assert_eq!(paged.pop(), Some(if item == PAGE { 1 } else { item }));
+            assert_eq!(paged.len(), item);
+        }
+        assert_eq!(paged.pop(), None);
+        assert!(paged.pages.is_empty());
+    }
+}

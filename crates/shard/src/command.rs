@@ -1,0 +1,119 @@
+//! What the control thread may ask of a shard, and what it answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use broker::Delivery;
+use wire::{Close, ConnectionId, Name, Settings};
+
+/// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
+/// ended drops it uncalled.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// One thing for a shard to do, taken from its mailbox in order.
+pub enum Command {
+    /// Carry a message to the topic's members.
+    Deliver(Delivery),
+    /// Close connections; answers how many were closed.
+    Disconnect {
+        /// Which ones.
+        target: Target,
+        /// The reason that they are told.
+        close: Close,
+        /// Told how many were closed.
+        reply: Reply<u32>,
+    },
+    /// Put all connections of a user into a topic; answers how many are in it now.
+    Subscribe {
+        /// Whose connections.
+        user: Name,
+        /// The topic to enter.
+        topic: Name,
+        /// Told how many connections of the user are in the topic now.
+        reply: Reply<u32>,
+    },
+    /// Take all connections of a user out of a topic; answers how many left.
+    Unsubscribe {
+        /// Whose connections.
+        user: Name,
+        /// The topic to leave.
+        topic: Name,
+        /// Told how many connections left.
+        reply: Reply<u32>,
+    },
+    /// List topics that have members, in no order, up to the limit: names are sorted and merged
+    /// by whoever asks all shards.
+    Topics {
+        /// Only names that begin so.
+        prefix: String,
+        /// Only names after this one in byte order.
+        after: Option<String>,
+        /// The first so many in byte order.
+        limit: usize,
+        /// Told each topic with its members on this shard, sorted by name.
+        reply: Reply<Vec<TopicInfo>>,
+    },
+    /// Count one topic's members on this shard.
+    Topic {
+        /// The topic.
+        topic: Name,
+        /// Told the number of members.
+        reply: Reply<u32>,
+    },
+    /// Describe a user's connections on this shard.
+    User {
+        /// The user.
+        user: Name,
+        /// Told each connection.
+        reply: Reply<Vec<ConnectionInfo>>,
+    },
+    /// Take new settings.
+    Settings(Arc<Settings>),
+    /// Stop accepting, say goodbye to everyone, flush, and end the thread at the deadline at the
+    /// latest. Connections close over the first half of the time, so that they don't all come
+    /// back at once.
+    Drain {
+        /// How long it may take, in seconds.
+        seconds: u32,
+    },
+}
+
+/// Which connections to close.
+pub enum Target {
+    /// All of a user's.
+    User(Name),
+    /// This one.
+    Connection(ConnectionId),
+}
+
+/// A topic and its members on one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name; `@alice` is the personal topic of `alice`.
+    pub topic: Name,
+    /// How many connections are in it.
+    pub members: u32,
+}
+
+/// One connection, as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Its name in the API.
+    pub id: ConnectionId,
+    /// The transport's name.
+    pub transport: &'static str,
+    /// How long it has been open, in seconds.
+    pub age_seconds: u32,
+    /// The peer's address, as the kernel knows it.
+    pub address: Option<SocketAddr>,
+    /// Users it carries.
+    pub users: Vec<Name>,
+    /// Topics it is in, users' personal topics left out.
+    pub topics: Vec<Name>,
+    /// Bytes that the peer acknowledged, from the kernel.
+    pub bytes_sent: u64,
+    /// Bytes received from the peer, from the kernel.
+    pub bytes_received: u64,
+    /// Bytes that wait in its outbox.
+    pub outbox_bytes: usize,
+}

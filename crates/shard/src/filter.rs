@@ -1,0 +1,78 @@
+//! Which topics have members on a shard, as one bit for each hash: the broker asks before it
+//! wakes a shard for a message.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of hashes that may say yes to a stranger but never no to a member.
+///
+/// With 8 bits for each connection and one topic of its own for each, about one stranger in nine
+/// is let through, and costs that shard a look into its index. Only the shard writes.
+pub struct Filter {
+    words: Box<[AtomicU64]>,
+}
+
+impl Filter {
+    /// A filter for about so many topics.
+    pub fn new(topics: usize) -> Self {
+        let words = (topics * 8).next_power_of_two().max(1024) / 64;
+        Filter { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn place(&self, hash: u64) -> (&AtomicU64, u64) {
+        let bit = hash as usize & (self.words.len() * 64 - 1);
+        (&self.words[bit / 64], 1 << (bit % 64))
+    }
+
+    /// False only when no member's topic has this hash.
+    pub fn holds(&self, hash: u64) -> bool {
+        let (word, mask) = self.place(hash);
+        word.load(Ordering::Acquire) & mask != 0
+    }
+
+    /// Enters a hash; the owning shard only. Everything published after this returns is seen.
+    pub fn insert(&self, hash: u64) {
+        let (word, mask) = self.place(hash);
+        let bits = word.load(Ordering::Relaxed);
+        if bits & mask == 0 {
+            // Sequentially consistent, since the promise above is about another thread's load
+            // that follows the broker's lock.
+            word.store(bits | mask, Ordering::SeqCst);
+        }
+    }
+
+    /// Forgets everything but these hashes; the owning shard only. A reader meanwhile sees each
+    /// word before or after, and both hold every hash that stays.
+    pub fn rebuild(&self, hashes: impl Iterator<Item = u64>) {
+        let mut fresh = vec![0u64; self.words.len()];
+        for hash in hashes {
+            let bit = hash as usize & (self.words.len() * 64 - 1);
+            fresh[bit / 64] |= 1 << (bit % 64);
+        }
+        for (word, bits) in self.words.iter().zip(fresh) {
+            word.store(bits, Ordering::Release);
+        }
+    }
+
+    /// How many topics may leave before a rebuild is worth its while.
+    pub fn slack(&self) -> usize {
+        self.words.len() * 4
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_never_denied_and_a_rebuild_forgets() {
+        let filter = Filter::new(1000);
+        let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (0..1000).for_each(|n| filter.insert(hash(n)));
+        assert!((0..1000).all(|n| filter.holds(hash(n))));
+        let strangers = (10_000..20_000).filter(|n| filter.holds(hash(*n))).count();
+        assert!(strangers < 2_000, "{strangers}");
+        filter.rebuild((0..10).map(hash));
+        assert!((0..10).all(|n| filter.holds(hash(n))));
+        assert!((10..1000).filter(|n| filter.holds(hash(*n))).count() < 50);
+    }
+}

@@ -1,0 +1,85 @@
+//! What the rest of the process holds of a shard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use broker::{Delivery, Inbox};
+use rustix::fd::OwnedFd;
+
+use crate::command::Command;
+use crate::filter::Filter;
+use crate::mailbox::{Mailbox, Wake};
+use crate::metrics::Metrics;
+
+/// A handle to one shard: commands in, counters out.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) inbox: Arc<ShardInbox>,
+    /// What the shard counts.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Handle {
+    /// Leaves a command in the shard's mailbox. Once the shard has ended nothing takes it.
+    pub fn send(&self, command: Command) {
+        self.inbox.mailbox.push(command);
+    }
+
+    /// The shard's end of the broker.
+    pub fn inbox(&self) -> Arc<dyn Inbox> {
+        self.inbox.clone()
+    }
+}
+
+/// The facts that all threads of the process share. Only flags that change rarely.
+#[derive(Default)]
+pub struct Shared {
+    /// Set when the process is draining: readiness is off, nothing new is accepted.
+    pub draining: AtomicBool,
+    /// Set by the control thread while resident memory is over `limits.memory_bytes_max`: shards
+    /// refuse new connections.
+    pub memory_full: AtomicBool,
+    /// Shards that have ended.
+    pub ended: AtomicU32,
+    /// Connections held in the whole process.
+    pub connections: AtomicU64,
+}
+
+impl Shared {
+    /// True while new connections and requests are welcome.
+    pub fn ready(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// An event descriptor that makes a shard's poll return.
+///
+/// It is made before the shards take private descriptor tables, so that its number means the same
+/// in all of them.
+pub(crate) struct EventWake(pub OwnedFd);
+
+impl Wake for EventWake {
+    fn wake(&self) {
+        // The only failure is a full counter (2^64 - 2 wake-ups unread), and then it is awake.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+pub(crate) struct ShardInbox {
+    pub mailbox: Mailbox<Command, EventWake>,
+    pub filter: Filter,
+}
+
+impl Inbox for ShardInbox {
+    fn wants(&self, topic_hash: u64) -> bool {
+        self.filter.holds(topic_hash)
+    }
+
+    fn has_room(&self) -> bool {
+        self.mailbox.has_room()
+    }
+
+    fn deliver(&self, delivery: Delivery) {
+        self.mailbox.push(Command::Deliver(delivery));
+    }
+}

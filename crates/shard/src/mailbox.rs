@@ -1,0 +1,57 @@
+//! The way into a shard from other threads: a queue under a short lock and one wake-up.
+
+use std::mem;
+
+use crate::sync::{Mutex, PoisonError};
+
+/// Wakes the owner of a mailbox. Called after the first push since the owner last took.
+pub trait Wake {
+    /// Makes the owner's next wait return at once. Must not block.
+    fn wake(&self);
+}
+
+/// A queue with many senders and one owner.
+///
+/// The owner must clear its wake-up (read the event descriptor) *before* it takes: a push that
+/// finds the queue empty wakes, so whatever is pushed after the take wakes again. Holding fewer
+/// than `items_max` is the senders' promise to keep by asking [`Mailbox::has_room`].
+pub struct Mailbox<T, W> {
+    queue: Mutex<Vec<T>>,
+    items_max: usize,
+    wake: W,
+}
+
+impl<T, W: Wake> Mailbox<T, W> {
+    /// An empty mailbox.
+    pub fn new(items_max: usize, wake: W) -> Self {
+        Mailbox { queue: Mutex::new(Vec::new()), items_max, wake }
+    }
+
+    /// Appends an item, and wakes the owner when it is the first since the last take.
+    pub fn push(&self, item: T) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = queue.is_empty();
+        queue.push(item);
+        drop(queue);
+        if first {
+            self.wake.wake();
+        }
+    }
+
+    /// False when the owner is `items_max` items behind.
+    pub fn has_room(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len() < self.items_max
+    }
+
+    /// Exchanges the queue for `empty`, an empty vector whose room is used again.
+    pub fn take(&self, empty: Vec<T>) -> Vec<T> {
+        debug_assert!(empty.is_empty());
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::replace(&mut *queue, empty)
+    }
+
+    /// What wakes the owner.
+    pub fn waker(&self) -> &W {
+        &self.wake
+    }
+}

@@ -1,0 +1,417 @@
+//! HTTP/1.1 request heads in, short answers out (RFC 9110 and 9112).
+
+use std::borrow::Cow;
+
+/// The most header lines a request may have.
+pub const HEADERS_MAX: usize = 64;
+
+/// What a request is allowed to be. All in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The whole head, up to and with the empty line.
+    pub head_bytes_max: usize,
+    /// The target of the request line.
+    pub uri_bytes_max: usize,
+    /// The body.
+    pub body_bytes_max: usize,
+}
+
+/// The methods that Throng knows; others get 405 or 501.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Read.
+    Get,
+    /// As GET, without the body.
+    Head,
+    /// Publish.
+    Post,
+    /// The preflight of CORS.
+    Options,
+    /// Anything else.
+    Other,
+}
+
+/// A request: the head and, where one was announced, the whole body.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: Method,
+    /// The target before `?`, not decoded.
+    pub path: &'a str,
+    /// The target after `?`, empty without one.
+    pub query: &'a str,
+    /// The minor version: HTTP/1.0 or HTTP/1.1.
+    pub minor: u8,
+    /// Whether the connection may stay for another request.
+    pub keep_alive: bool,
+    /// `Connection` lists `upgrade` and `Upgrade` lists `websocket`.
+    pub upgrade: bool,
+    /// The body; empty without one.
+    pub body: &'a [u8],
+    headers: Vec<(&'a str, &'a [u8])>,
+}
+
+impl<'a> Request<'a> {
+    /// The first value of a header, if it is text; names are compared without case.
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.values(name).next()
+    }
+
+    /// All values of a header that are text.
+    pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
+        self.headers
+            .iter()
+            .filter(move |(key, _)| key.eq_ignore_ascii_case(name))
+            .filter_map(|(_, value)| std::str::from_utf8(value).ok())
+            .map(str::trim_ascii)
+    }
+}
+
+/// How far the bytes go.
+#[derive(Debug)]
+pub enum Parsed<'a> {
+    /// More must come. `continue_wanted` when the head is whole and the peer waits for
+    /// `100 Continue` before it sends the body.
+    Partial {
+        /// The peer sent `Expect: 100-continue`.
+        continue_wanted: bool,
+    },
+    /// One request, and how many bytes it took.
+    Whole(Request<'a>, usize),
+}
+
+/// A request that can't be served: its status and what the peer is told. The connection ends,
+/// since where the next request begins is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The status.
+    pub status: u16,
+    /// The error's name in the JSON body.
+    pub code: &'static str,
+    /// What is wrong and what would be right.
+    pub message: Cow<'static, str>,
+}
+
+/// A refusal with its status, code and message.
+pub fn refused(status: u16, code: &'static str, message: impl Into<Cow<'static, str>>) -> Refused {
+    Refused { status, code, message: message.into() }
+}
+
+/// Reads one request from the start of `bytes`. The same bytes give the same result however they
+/// were split on the way here.
+pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused> {
+    check_line(bytes, limits)?;
+    let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut head = httparse::Request::new(&mut slots);
+    // Only so much of the input may be head: what follows in the buffer can't change the verdict.
+    let window = &bytes[..bytes.len().min(limits.head_bytes_max)];
+    let head_bytes = match head.parse(window) {
+        Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
+        Ok(httparse::Status::Partial) if bytes.len() < limits.head_bytes_max => {
+            return Ok(Parsed::Partial { continue_wanted: false });
+        }
+        Ok(httparse::Status::Partial) => {
+            let message = format!("the request head is over {} bytes", limits.head_bytes_max);
+            return Err(refused(431, "head_too_large", message));
+        }
+        Err(error) => return Err(bad_head(error)),
+    };
+    let (Some(method), Some(target), Some(minor)) = (head.method, head.path, head.version) else {
+        return Err(refused(400, "bad_request", "the request line is not complete"));
+    };
+    let headers = head.headers.iter().map(|header| (header.name, header.value)).collect();
+    let mut request = request(method, target, minor, headers)?;
+    let body_bytes = body_bytes(&request, limits)?;
+    let Some(body) = bytes[head_bytes..].get(..body_bytes) else {
+        let continue_wanted = request.minor == 1
+            && request.header("expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue"));
+        return Ok(Parsed::Partial { continue_wanted });
+    };
+    request.body = body;
+    Ok(Parsed::Whole(request, head_bytes + body_bytes))
+}
+
+/// Refuses a request line that is too long as soon as it is, before the head is whole.
+fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Refused> {
+    // Robust servers pass over an empty line before the request line (RFC 9112, section 2.2).
+    let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let line = &bytes[start..];
+    let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+    let Some(from) = memchr::memchr(b' ', line) else {
+        // No registered method has over 20 letters.
+        if line.len() > 64 {
+            return Err(refused(400, "bad_request", "this is not an HTTP request line"));
+        }
+        return Ok(());
+    };
+    let target = &line[from + 1..];
+    let target = &target[..memchr::memchr(b' ', target).unwrap_or(target.len())];
+    if target.len() > limits.uri_bytes_max {
+        let message = format!("the request target is over {} bytes", limits.uri_bytes_max);
+        return Err(refused(414, "uri_too_long", message));
+    }
+    Ok(())
+}
+
+fn bad_head(error: httparse::Error) -> Refused {
+    match error {
+        httparse::Error::TooManyHeaders => refused(
+            431,
+            "too_many_headers",
+            format!("the request has over {HEADERS_MAX} header lines"),
+        ),
+        httparse::Error::Version => {
+            refused(505, "bad_version", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        }
+        error => refused(400, "bad_request", format!("the request head is not HTTP: {error}")),
+    }
+}
+
+fn request<'a>(
+    method: &'a str,
+    target: &'a str,
+    minor: u8,
+    headers: Vec<(&'a str, &'a [u8])>,
+) -> Result<Request<'a>, Refused> {
+    let method = match method {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "POST" => Method::Post,
+        "OPTIONS" => Method::Options,
+        _ => Method::Other,
+    };
+    // The absolute form that proxies use (RFC 9112, section 3.2.2).
+    let target = match target.split_once("://") {
+        Some((scheme, rest)) if scheme == "http" || scheme == "https" => {
+            rest.find(['/', '?']).map_or("/", |at| &rest[at..])
+        }
+        _ => target,
+    };
+    let target = target.split_once('#').map_or(target, |(before, _)| before);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut request =
+        Request { method, path, query, minor, keep_alive: false, upgrade: false, body: &[], headers };
+    if minor == 1 && request.values("host").count() != 1 {
+        let message = "an HTTP/1.1 request has exactly one Host header";
+        return Err(refused(400, "bad_host", message));
+    }
+    let lists = |name: &str, token: &str| {
+        request.values(name).any(|value| {
+            value.split(',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+        })
+    };
+    let close = lists("connection", "close");
+    let keep_alive = if minor == 1 { !close } else { !close && lists("connection", "keep-alive") };
+    let upgrade = lists("connection", "upgrade") && lists("upgrade", "websocket");
+    request.keep_alive = keep_alive;
+    request.upgrade = upgrade;
+    Ok(request)
+}
+
+/// The announced size of the body. Two ways to announce one are refused: what a proxy in front
+/// takes for the body and what we take must be the same (request smuggling).
+fn body_bytes(request: &Request<'_>, limits: &Limits) -> Result<usize, Refused> {
+    if request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
+        let message = "send the body with a Content-Length: chunked requests are not read";
+        return Err(refused(411, "length_required", message));
+    }
+    let mut lengths = request
+        .headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .map(|(_, value)| *value);
+    let Some(first) = lengths.next() else { return Ok(0) };
+    let text = std::str::from_utf8(first).unwrap_or("");
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits || lengths.any(|other| other != first) {
+        let message = "Content-Length must be one decimal number";
+        return Err(refused(400, "bad_content_length", message));
+    }
+    match text.parse::<usize>() {
+        Ok(bytes) if bytes <= limits.body_bytes_max => Ok(bytes),
+        _ => {
+            let message = format!("the body is over {} bytes", limits.body_bytes_max);
+            Err(refused(413, "body_too_large", message))
+        }
+    }
+}
+
+/// The phrase of a status that Throng uses.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        200 => "OK",
+        204 => "No Content",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Unknown",
+    }
+}
+
+/// A short answer, whole. `headers` are further lines, each with its CRLF.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The status.
+    pub status: u16,
+    /// Further header lines, each ending in CRLF.
+    pub headers: &'a str,
+    /// The body's media type; not sent with an empty body.
+    pub content_type: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// Whether the connection stays.
+    pub keep_alive: bool,
+    /// Leave the body out (HEAD), but tell its length.
+    pub head_only: bool,
+}
+
+impl Answer<'_> {
+    /// Appends the answer.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        status_line(self.status, out);
+        if !self.body.is_empty() {
+            out.extend_from_slice(b"Content-Type: ");
+            out.extend_from_slice(self.content_type.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        // A 204 has no length at all (RFC 9110, section 8.6).
+        if self.status != 204 {
+            out.extend_from_slice(b"Content-Length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(self.body.len()).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        if !self.keep_alive {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        if !self.head_only {
+            out.extend_from_slice(self.body);
+        }
+    }
+}
+
+/// Appends `HTTP/1.1 200 OK` and its CRLF.
+pub fn status_line(status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The JSON body of an error: `{"error":{"code":…,"message":…}}`.
+pub fn error_body(code: &str, message: &str) -> Vec<u8> {
+    #[derive(serde::Serialize)]
+    struct Body<'a> {
+        error: Error<'a>,
+    }
+    #[derive(serde::Serialize)]
+    struct Error<'a> {
+        code: &'a str,
+        message: &'a str,
+    }
+    serde_json::to_vec(&Body { error: Error { code, message } }).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { head_bytes_max: 512, uri_bytes_max: 64, body_bytes_max: 100 };
+
+    fn status(bytes: &[u8]) -> u16 {
+        match parse(bytes, &LIMITS) {
+            Ok(Parsed::Partial { continue_wanted: false }) => 0,
+            Ok(Parsed::Partial { continue_wanted: true }) => 100,
+            Ok(Parsed::Whole(..)) => 200,
+            Err(refused) => refused.status,
+        }
+    }
+
+    #[test]
+    fn a_request_is_read_with_what_matters() {
+        let bytes = b"POST /publish?topic=a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET";
+        let Ok(Parsed::Whole(request, taken)) = parse(bytes, &LIMITS) else { panic!() };
+        assert_eq!(taken, bytes.len() - 3);
+        assert_eq!((request.method, request.path, request.query), (Method::Post, "/publish", "topic=a"));
+        assert_eq!(request.body, b"abc");
+        assert!(request.keep_alive);
+    }
+
+    #[test]
+    fn the_connection_header_decides_who_stays() {
+        let keep = |text: &str| match parse(text.as_bytes(), &LIMITS) {
+            Ok(Parsed::Whole(request, _)) => (request.keep_alive, request.upgrade),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(keep("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), (true, false));
+        assert_eq!(keep("GET / HTTP/1.1\r\nHost: x\r\nConnection: x, Close\r\n\r\n"), (false, false));
+        assert_eq!(keep("GET / HTTP/1.0\r\n\r\n"), (false, false));
+        assert_eq!(keep("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), (true, false));
+        let upgrade = "GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
+        assert_eq!(keep(upgrade), (true, true));
+    }
+
+    #[test]
+    fn each_fault_has_its_status() {
+        let long = "x".repeat(600);
+        for (text, want) in [
+            ("GET / HTTP/1.1\r\n\r\n".to_string(), 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(), 400),
+            (format!("GET /{long}"), 414),
+            (format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n"), 431),
+            (format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(70)), 431),
+            ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), 505),
+            ("GET / HTTP/1.1\r\nHost\r\n\r\n".into(), 400),
+            ("\u{16}\u{3}\u{1}".into(), 400),
+            (long.clone(), 400),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n".into(), 413),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n".into(), 400),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".into(), 400),
+            ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 411),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n".into(), 100),
+            ("GET / HTTP/1.1\r\nHost: a\r\n".into(), 0),
+            ("GET http://h/p?q HTTP/1.1\r\nHost: a\r\n\r\n".into(), 200),
+        ] {
+            assert_eq!(status(text.as_bytes()), want, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Bytes as they come: however they are split, the verdict on the whole is the first
+        /// verdict that is not "more".
+        #[test]
+        fn any_split_gives_the_same_meaning(
+            mut text in "(GET|POST|HEAD) /[a-z?=&%]{0,80} HTTP/1.[01]\r\n(Host: h\r\n){0,2}(Content-Length: [0-9]{1,3}\r\n)?([A-Za-z-]{1,9}: [ -~]{0,40}\r\n){0,8}\r\n[a-z]{0,40}",
+            noise in proptest::collection::vec((0usize..400, 0u8..=255), 0..3),
+        ) {
+            let mut bytes = std::mem::take(&mut text).into_bytes();
+            for (at, byte) in noise {
+                if let Some(slot) = bytes.get_mut(at) { *slot = byte; }
+            }
+            let whole = status(&bytes);
+            let first = (0..=bytes.len()).map(|end| status(&bytes[..end])).find(|s| *s != 0 && *s != 100);
+            proptest::prop_assert_eq!(first.unwrap_or(0), if whole == 100 { 0 } else { whole });
+        }
+
+        #[test]
+        fn noise_never_panics(bytes: Vec<u8>) {
+            status(&bytes);
+        }
+    }
+}

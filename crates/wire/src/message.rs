@@ -1,0 +1,294 @@
+//! A message, its place in the order, and its encodings: one for each wire variant, made once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use compact_str::CompactString;
+use serde_json::value::RawValue;
+
+use crate::transport::{Tools, Variant};
+
+/// A topic's, user's or event's name. Up to 24 bytes are held without an allocation.
+pub type Name = CompactString;
+
+/// The longest topic, user or event name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// The topic that every connection is in.
+pub const BROADCAST: &str = "*";
+
+/// The first character of a personal topic: user `alice` is the topic `@alice`.
+pub const PERSONAL: char = '@';
+
+/// The personal topic of a user.
+pub fn personal(user: &str) -> Name {
+    let mut name = Name::with_capacity(user.len() + 1);
+    name.push(PERSONAL);
+    name.push_str(user);
+    name
+}
+
+/// Checks a topic's name: 1 to 255 bytes, no control characters, and neither `*` nor a leading
+/// `@`, which are Throng's own. The error says what is wrong with it.
+pub fn check_topic(name: &str) -> Result<(), &'static str> {
+    check_name(name)?;
+    if name.starts_with(PERSONAL) {
+        return Err("a topic may not begin with '@', which marks users' personal topics");
+    }
+    if name == BROADCAST {
+        return Err("the topic '*' is every connection: use broadcast");
+    }
+    Ok(())
+}
+
+/// Checks a user's or an event's name: 1 to 254 bytes and no control characters.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        return Err("a name may not be empty");
+    }
+    if name.len() >= NAME_BYTES_MAX {
+        return Err("a name may have at most 254 bytes");
+    }
+    if name.chars().any(char::is_control) {
+        return Err("a name may not hold control characters");
+    }
+    Ok(())
+}
+
+/// The life of a numbering: offsets compare only within one epoch. Written in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Epoch(pub u32);
+
+/// A message's place: `epoch:offset`, as every transport writes it (for example `5f3a91c2:1042`).
+///
+/// Offsets grow with every message of a topic and never repeat within an epoch. They may leave
+/// gaps: topics without history share one numbering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Id {
+    /// The life of the numbering.
+    pub epoch: Epoch,
+    /// The place in it, from 1.
+    pub offset: u64,
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.offset)
+    }
+}
+
+/// The text is not `epoch:offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadId;
+
+impl fmt::Display for BadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an id has the form epoch:offset, 8 hexadecimal digits, a colon and a number")
+    }
+}
+
+impl std::error::Error for BadId {}
+
+impl FromStr for Id {
+    type Err = BadId;
+
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        let (epoch, offset) = text.split_once(':').ok_or(BadId)?;
+        let digits = |text: &str, hex: bool| {
+            !text.is_empty()
+                && text.bytes().all(|byte| {
+                    byte.is_ascii_digit() || (hex && matches!(byte, b'a'..=b'f'))
+                })
+        };
+        if epoch.len() != 8 || !digits(epoch, true) || !digits(offset, false) {
+            return Err(BadId);
+        }
+        Ok(Id {
+            epoch: Epoch(u32::from_str_radix(epoch, 16).map_err(|_| BadId)?),
+            offset: offset.parse().map_err(|_| BadId)?,
+        })
+    }
+}
+
+/// What a message carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// A JSON value that is not a string, as compact JSON text (no newline in it).
+    Json(Box<str>),
+    /// Text: sent as it is where the transport carries raw data, as a JSON string in JSON.
+    Text(Box<str>),
+    /// Bytes: base64 wherever the transport carries text only.
+    Binary(Box<[u8]>),
+}
+
+impl Data {
+    /// Data as the APIs take them: any JSON value. A string is text, unless `encoding` says
+    /// `base64` (bytes) or `json` (the string stays JSON, in quotes). The error says what is wrong.
+    pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String> {
+        let text = raw.get();
+        let string = || {
+            serde_json::from_str::<String>(text)
+                .map_err(|_| "with this encoding, data must be a JSON string".to_string())
+        };
+        match encoding {
+            None if text.starts_with('"') => Ok(Data::Text(string()?.into())),
+            None | Some("json") => Ok(Data::Json(compact(text))),
+            Some("text") => Ok(Data::Text(string()?.into())),
+            Some("base64") => match STANDARD.decode(string()?) {
+                Ok(bytes) => Ok(Data::Binary(bytes.into())),
+                Err(error) => Err(format!("data is not base64: {error}")),
+            },
+            Some(other) => {
+                Err(format!("there is no encoding {other:?}: json, text and base64 are known"))
+            }
+        }
+    }
+
+    /// The size of the payload in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Data::Json(text) | Data::Text(text) => text.len(),
+            Data::Binary(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Valid JSON without the white space between its tokens: a newline would break the transports
+/// that write one object a line. Numbers keep every digit.
+fn compact(json: &str) -> Box<str> {
+    if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        return json.into();
+    }
+    let (mut in_string, mut escaped) = (false, false);
+    let kept = json.chars().filter(|&c| {
+        if in_string {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            return true;
+        }
+        in_string = c == '"';
+        !c.is_ascii_whitespace()
+    });
+    kept.collect::<String>().into()
+}
+
+/// A message that has no place in the order yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// The topic; [`BROADCAST`] for every connection, [`personal`] for a user.
+    pub topic: Name,
+    /// The event's name; `None` is `message`, the default of the SSE standard.
+    pub event: Option<Name>,
+    /// The payload.
+    pub data: Data,
+}
+
+/// A published message, shared by all shards. Its encodings are made when first asked for.
+#[derive(Debug)]
+pub struct Message {
+    /// Its place in the order.
+    pub id: Id,
+    /// The hash of the topic's name, the same in every index of the node.
+    pub topic_hash: u64,
+    /// When it was published, in microseconds of the node's own clock.
+    pub published_us: u64,
+    /// What was published, and where.
+    pub draft: Draft,
+    encoded: [OnceLock<Arc<[u8]>>; Variant::COUNT],
+}
+
+impl Message {
+    /// Gives a draft its place.
+    pub fn new(draft: Draft, id: Id, topic_hash: u64, published_us: u64) -> Self {
+        Message {
+            id,
+            topic_hash,
+            published_us,
+            draft,
+            encoded: [const { OnceLock::new() }; Variant::COUNT],
+        }
+    }
+
+    /// The event's name.
+    pub fn event(&self) -> &str {
+        self.draft.event.as_deref().unwrap_or("message")
+    }
+
+    /// True when the message goes to every connection.
+    pub fn is_broadcast(&self) -> bool {
+        self.draft.topic == BROADCAST
+    }
+
+    /// The bytes for one wire variant: encoded by whoever asks first, shared by everyone after.
+    ///
+    /// Nobody waits: two shards that ask at the same moment both encode and one result is kept.
+    pub fn encoded(&self, variant: Variant, tools: &mut Tools) -> Arc<[u8]> {
+        let cell = &self.encoded[variant as usize];
+        if let Some(bytes) = cell.get() {
+            return bytes.clone();
+        }
+        let mut out = Vec::with_capacity(self.draft.data.bytes() + 128);
+        variant.transport().encode(self, tools, &mut out);
+        let bytes: Arc<[u8]> = out.into();
+        match cell.set(bytes.clone()) {
+            Ok(()) => bytes,
+            Err(_) => cell.get().cloned().unwrap_or(bytes),
+        }
+    }
+
+    /// What the message holds in memory before it is encoded, in bytes, roughly.
+    pub fn bytes(&self) -> usize {
+        size_of::<Message>() + self.draft.data.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_is_written() {
+        let id = Id { epoch: Epoch(0x5f3a_91c2), offset: 1042 };
+        assert_eq!(id.to_string(), "5f3a91c2:1042");
+        assert_eq!("5f3a91c2:1042".parse(), Ok(id));
+        for bad in ["", ":", "5f3a91c2", "5f3a91c2:", "5f3a91c2:-1", "5f3a91c2:+1", "+f3a91c2:1",
+                    "x:1", "5F3A91C2:1", "5f3a91c2:1:2", "5f3a91c2:99999999999999999999"] {
+            assert_eq!(bad.parse::<Id>(), Err(BadId), "{bad}");
+        }
+    }
+
+    #[test]
+    fn json_is_made_compact_and_strings_are_text() {
+        let data = |text: &str, encoding| {
+            Data::from_json(&RawValue::from_string(text.into()).unwrap(), encoding)
+        };
+        let spaced = "{ \"a b\" :\n [1.50, \"x \\\" \\\\\" , 2 ] }";
+        let want = "{\"a b\":[1.50,\"x \\\" \\\\\",2]}";
+        assert_eq!(data(spaced, None), Ok(Data::Json(want.into())));
+        assert_eq!(data("\"hi\"", None), Ok(Data::Text("hi".into())));
+        assert_eq!(data("\"hi\"", Some("json")), Ok(Data::Json("\"hi\"".into())));
+        assert_eq!(data("\"AP8=\"", Some("base64")), Ok(Data::Binary([0, 255].into())));
+        for (text, encoding) in [("1", "text"), ("1", "base64"), ("\"?\"", "base64"), ("1", "x")] {
+            assert!(data(text, Some(encoding)).is_err());
+        }
+    }
+
+    #[test]
+    fn names_that_are_the_servers_own_are_refused() {
+        assert!(check_topic("room:1").is_ok());
+        for bad in ["", "@alice", "*", "a\nb", &"x".repeat(255)] {
+            assert!(check_topic(bad).is_err(), "{bad}");
+        }
+        assert!(check_name("@odd but a user").is_ok());
+        assert_eq!(personal("alice"), "@alice");
+    }
+}

@@ -1,0 +1,150 @@
+//! The transports: one file each, behind one small trait.
+
+mod echo;
+mod http;
+pub(crate) mod json;
+mod poll;
+pub(crate) mod sse;
+pub(crate) mod stream;
+pub(crate) mod ws;
+
+use crate::ws::deflate::{Deflater, Inflater};
+use crate::{Close, Message};
+
+pub use poll::answer as poll_answer;
+
+/// How a connection is written to. All connections of one variant get the same bytes for the
+/// same message, so each message is encoded once for each variant in use.
+///
+/// The discriminant indexes encodings and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Variant {
+    /// HTTP before or between requests: nothing is pushed.
+    Http,
+    /// Server-Sent Events, `data` as published.
+    Sse,
+    /// Server-Sent Events, `data` is the JSON object of the HTTP stream.
+    SseJson,
+    /// HTTP stream: a chunked answer of JSON lines.
+    Stream,
+    /// A long poll that waits.
+    Poll,
+    /// WebSocket without compression.
+    Ws,
+    /// WebSocket, permessage-deflate with a window of 15 bits.
+    WsDeflate,
+    /// WebSocket, permessage-deflate with a window of 9 bits, for peers that ask for a small one.
+    WsDeflateSmall,
+    /// The WebSocket echo of conformance tests, without compression.
+    Echo,
+    /// The echo with permessage-deflate, window of 15 bits.
+    EchoDeflate,
+    /// The echo with permessage-deflate, window of 9 bits.
+    EchoDeflateSmall,
+}
+
+impl Variant {
+    /// How many variants there are.
+    pub const COUNT: usize = 11;
+
+    /// All, in the order of their discriminants.
+    pub const ALL: [Variant; Variant::COUNT] = [
+        Variant::Http,
+        Variant::Sse,
+        Variant::SseJson,
+        Variant::Stream,
+        Variant::Poll,
+        Variant::Ws,
+        Variant::WsDeflate,
+        Variant::WsDeflateSmall,
+        Variant::Echo,
+        Variant::EchoDeflate,
+        Variant::EchoDeflateSmall,
+    ];
+
+    /// The variant's transport.
+    pub fn transport(self) -> &'static dyn Transport {
+        match self {
+            Variant::Http => &http::Http,
+            Variant::Sse => &sse::Sse { json: false },
+            Variant::SseJson => &sse::Sse { json: true },
+            Variant::Stream => &stream::Stream,
+            Variant::Poll => &poll::Poll,
+            Variant::Ws => &ws::Ws { window_bits: 0 },
+            Variant::WsDeflate => &ws::Ws { window_bits: 15 },
+            Variant::WsDeflateSmall => &ws::Ws { window_bits: 9 },
+            Variant::Echo => &echo::Echo { window_bits: 0 },
+            Variant::EchoDeflate => &echo::Echo { window_bits: 15 },
+            Variant::EchoDeflateSmall => &echo::Echo { window_bits: 9 },
+        }
+    }
+
+    /// The transport's name in the API and the metrics: `sse`, `stream`, `poll`, `ws`, `echo`, or
+    /// `http` for a connection that has not asked for anything lasting.
+    pub fn name(self) -> &'static str {
+        self.transport().name()
+    }
+
+    /// True for connections that stay and are pushed to.
+    pub fn is_lasting(self) -> bool {
+        self != Variant::Http
+    }
+
+    /// The window in bits when permessage-deflate was agreed on a WebSocket; 0 without it. `None`
+    /// when this is no WebSocket.
+    pub fn window_bits(self) -> Option<u8> {
+        self.transport().window_bits()
+    }
+}
+
+/// One way of carrying messages to a connection.
+pub trait Transport: Sync {
+    /// The name in the API and the metrics.
+    fn name(&self) -> &'static str;
+
+    /// Appends the message as every connection of this variant gets it.
+    fn encode(&self, message: &Message, tools: &mut Tools, out: &mut Vec<u8>);
+
+    /// Appends what keeps an idle connection alive; nothing where nothing is sent.
+    fn heartbeat(&self, out: &mut Vec<u8>);
+
+    /// Appends the last words before the server closes the connection.
+    fn goodbye(&self, close: Close, out: &mut Vec<u8>);
+
+    /// The WebSocket compression window in bits, 0 for none; `None` if this is no WebSocket.
+    fn window_bits(&self) -> Option<u8> {
+        None
+    }
+}
+
+/// The codecs with large tables that one thread keeps for all its connections. Made when first
+/// needed.
+pub struct Tools {
+    deflate_level: u32,
+    deflate_bytes_min: usize,
+    deflater: Option<Box<Deflater>>,
+    inflater: Option<Box<Inflater>>,
+}
+
+impl Tools {
+    /// Compression level 1 to 9, and the size in bytes below which a message is not worth
+    /// compressing.
+    pub fn new(deflate_level: u32, deflate_bytes_min: usize) -> Self {
+        Tools { deflate_level, deflate_bytes_min, deflater: None, inflater: None }
+    }
+
+    /// The compressor, when a message of so many bytes is worth it.
+    pub fn deflater(&mut self, bytes: usize) -> Option<&mut Deflater> {
+        if bytes < self.deflate_bytes_min {
+            return None;
+        }
+        let level = self.deflate_level;
+        Some(self.deflater.get_or_insert_with(|| Box::new(Deflater::new(level))))
+    }
+
+    /// The decompressor.
+    pub fn inflater(&mut self) -> &mut Inflater {
+        self.inflater.get_or_insert_with(|| Box::new(Inflater::new()))
+    }
+}

@@ -1,0 +1,57 @@
+//! Long poll: one JSON answer with what came after the asked place, and the place to ask for next.
+
+use super::{Tools, Transport, json};
+use crate::http::Answer;
+use crate::{Close, Id, Message};
+
+pub(super) struct Poll;
+
+impl Transport for Poll {
+    fn name(&self) -> &'static str {
+        "poll"
+    }
+
+    /// A poll is answered from the recent window, from its own place on: nothing is shared.
+    fn encode(&self, _message: &Message, _tools: &mut Tools, _out: &mut Vec<u8>) {}
+
+    fn heartbeat(&self, _out: &mut Vec<u8>) {}
+
+    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+        let message = format!("the server ended the poll: {}; ask again", close.name());
+        let body = crate::http::error_body(close.name(), &message);
+        Answer {
+            status: 503,
+            headers: "Retry-After: 1\r\nAccess-Control-Allow-Origin: *\r\n",
+            content_type: "application/json",
+            body: &body,
+            keep_alive: false,
+            head_only: false,
+        }
+        .write(out);
+    }
+}
+
+/// The body of an answer: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `recovered`
+/// is there when the request had a `since`: false when messages in between may be lost.
+pub fn answer<'a>(
+    messages: impl Iterator<Item = &'a Message>,
+    since: Id,
+    recovered: Option<bool>,
+) -> Vec<u8> {
+    let mut out = b"{\"messages\":[".to_vec();
+    for (at, message) in messages.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        json::message(message, &mut out);
+    }
+    out.extend_from_slice(b"],\"since\":\"");
+    json::push_display(&since, &mut out);
+    out.push(b'"');
+    if let Some(recovered) = recovered {
+        out.extend_from_slice(b",\"recovered\":");
+        json::push_display(&recovered, &mut out);
+    }
+    out.push(b'}');
+    out
+}
