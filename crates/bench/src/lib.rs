@@ -1,1 +1,43 @@
-//! placeholder
+//! The bench harness: a crowd of client connections, bare servers that mark the physical limits,
+//! and what starts and measures a server process.
+//!
+//! Everything runs on loopback, client and server on one machine. The figure that counts is the
+//! CPU time of the server *process*: it stays comparable while the client, or anything else, uses
+//! the other cores. Each target runs its candidates side by side in rounds and prints medians, so
+//! that a slow minute of the machine hits all of them alike.
+//!
+//! Run all with `cargo bench -p bench`, one with `cargo bench -p bench --bench fanout`, a larger
+//! crowd with `-- --connections 100000`.
+
+pub mod api;
+pub mod args;
+pub mod baseline;
+pub mod clock;
+pub mod crowd;
+pub mod descriptors;
+pub mod marker;
+pub mod process;
+pub mod report;
+pub mod source;
+pub mod template;
+pub mod throng;
+
+use std::process::ExitCode;
+
+pub use args::Args;
+
+/// The `main` of every bench target: becomes a bare server if it was started as one, else reads
+/// the arguments and runs the target.
+pub fn main(target: fn(&Args) -> anyhow::Result<()>) -> ExitCode {
+    let outcome = match baseline::child_arguments() {
+        Some(arguments) => arguments.and_then(|arguments| baseline::serve(&arguments)),
+        None => target(&Args::read()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The arguments that all bench targets share.
+
+use clap::Parser;
+
+/// Descriptors of one thread's private table that its connections may use. The common limit is
+/// 20,000; the rest is for the listener, the poller and slack in how evenly connections spread.
+pub const CONNECTIONS_PER_SHARD_MAX: usize = 18_000;
+
+/// Arguments after `cargo bench -p bench --`.
+#[derive(Parser, Debug, Clone)]
+#[command(about = "Benchmarks of a Throng server on loopback, beside bare servers.")]
+pub struct Args {
+    /// Connections of each crowd.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=3_000_000))]
+    pub connections: u32,
+
+    /// Interleaved rounds; each target has its own default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: Option<u32>,
+
+    /// Shards of the server, and threads of the bare servers. By default the cores, or as many as
+    /// the descriptor limit asks for.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub shards: Option<u32>,
+
+    /// Only the bare servers: the physical limits of this machine.
+    #[arg(long)]
+    pub baseline_only: bool,
+
+    /// Only these transports (memory): sse, stream, poll, ws.
+    #[arg(long, value_delimiter = ',')]
+    pub transports: Vec<String>,
+
+    /// Given by cargo; no meaning here.
+    #[arg(long, hide = true)]
+    bench: bool,
+
+    /// A filter, as cargo's own harness takes; no meaning here.
+    #[arg(hide = true)]
+    filter: Vec<String>,
+}
+
+impl Args {
+    /// Reads the command line; prints help or the mistake and ends the process where that is due.
+    pub fn read() -> Self {
+        Self::parse()
+    }
+
+    /// Connections of each crowd.
+    pub fn connections(&self) -> usize {
+        self.connections as usize
+    }
+
+    /// Rounds asked for, or the target's own number.
+    pub fn rounds_or(&self, default: u32) -> u32 {
+        self.rounds.unwrap_or(default)
+    }
+
+    /// Event-loop threads of every server in this run.
+    pub fn shards(&self) -> usize {
+        self.shards.map_or_else(
+            || {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                cores.max(self.connections().div_ceil(CONNECTIONS_PER_SHARD_MAX))
+            },
+            |shards| shards as usize,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Args {
+        Args::try_parse_from([&["bench"], words].concat()).expect("valid arguments")
+    }
+
+    #[test]
+    fn cargo_flag_and_filter_are_ignored() {
+        let args = parse(&["--bench", "fan"]);
+        assert_eq!(args.connections(), 20_000);
+        assert_eq!(args.rounds_or(7), 7);
+    }
+
+    #[test]
+    fn shards_follow_the_descriptor_limit() {
+        assert_eq!(parse(&["--connections", "1800000"]).shards(), 100);
+        assert_eq!(
+            parse(&["--connections", "1800000", "--shards", "3"]).shards(),
+            3
+        );
+    }
+
+    #[test]
+    fn zero_connections_are_refused() {
+        assert!(Args::try_parse_from(["bench", "--connections", "0"]).is_err());
+    }
+}

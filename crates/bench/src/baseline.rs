@@ -1,0 +1,198 @@
+//! Bare servers: what the kernel asks of any server, and nothing else. They mark the physical
+//! limits that Throng is held against.
+//!
+//! They run as a child process (this same executable, started again with an argument), so that
+//! their CPU is measured like Throng's, and with as many threads and private descriptor tables as
+//! Throng has shards for the same crowd. Any request is answered with the head of an event
+//! stream; `fan N` on standard input sends one message of N bytes to every connection.
+
+mod fan;
+mod worker;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddrV4;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, ValueEnum};
+
+use crate::process::ServerProcess;
+use crate::source::free_server_address;
+
+/// First argument of the child.
+const CHILD: &str = "--bare-server";
+/// What the child says once all its threads listen.
+const READY: &str = "ready";
+/// Threads that a bare server may have.
+const THREADS_MAX: u16 = 1_024;
+/// Bytes of one message.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// How a bare server sends one message to all its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sender {
+    /// One `write` to each.
+    Write,
+    /// `io_uring` sends, a batch at a time.
+    IoUring,
+}
+
+impl Sender {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::IoUring => "io-uring",
+        }
+    }
+}
+
+/// The child's arguments, after [`CHILD`].
+#[derive(Parser, Debug)]
+pub struct ChildArguments {
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddrV4,
+    /// Event-loop threads.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(THREADS_MAX)))]
+    threads: u16,
+    /// How to send.
+    #[arg(long)]
+    sender: Sender,
+}
+
+/// The arguments, if this process was started as a bare server.
+pub fn child_arguments() -> Option<Result<ChildArguments>> {
+    let mut words = std::env::args();
+    let name = words.next()?;
+    (words.next()? == CHILD).then(|| {
+        ChildArguments::try_parse_from(std::iter::once(name).chain(words))
+            .context("the arguments of a bare server")
+    })
+}
+
+/// What a fan-out came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fanned {
+    /// Connections that took the whole message.
+    pub sent: u64,
+    /// Connections whose socket took none or a part of it.
+    pub refused: u64,
+}
+
+/// Runs a bare server until standard input ends.
+///
+/// # Errors
+/// If it can't listen, or the kernel forbids `io_uring`.
+pub fn serve(arguments: &ChildArguments) -> Result<()> {
+    let (ready, is_ready) = channel();
+    let mut workers = Vec::new();
+    for _ in 0..arguments.threads {
+        workers.push(worker::start(
+            arguments.listen,
+            arguments.sender,
+            ready.clone(),
+        )?);
+    }
+    drop(ready);
+    for _ in &workers {
+        is_ready
+            .recv()
+            .context("a thread ended before it listened")??;
+    }
+    println!("{READY}");
+    for line in std::io::stdin().lines() {
+        let line = line.context("reading a command")?;
+        let bytes = line
+            .strip_prefix("fan ")
+            .and_then(|bytes| bytes.parse().ok())
+            .filter(|bytes| *bytes <= MESSAGE_BYTES_MAX)
+            .with_context(|| format!("«{line}» is no command; try «fan 120»"))?;
+        let message: Arc<[u8]> = fan::message(bytes).into();
+        let answers = workers
+            .iter()
+            .map(|worker| worker.fan(message.clone()))
+            .collect::<Result<Vec<Receiver<Fanned>>>>()?;
+        let mut all = Fanned::default();
+        for answer in answers {
+            let fanned = answer.recv().context("a thread ended in a fan-out")?;
+            all.sent += fanned.sent;
+            all.refused += fanned.refused;
+        }
+        println!("fanned {} {}", all.sent, all.refused);
+    }
+    Ok(())
+}
+
+/// A bare server, seen from the bench.
+#[derive(Debug)]
+pub struct Baseline {
+    /// Its process.
+    pub process: ServerProcess,
+    /// Where clients connect.
+    pub clients: SocketAddrV4,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Baseline {
+    /// Starts one and waits until it listens. Its `main` must be [`crate::main`].
+    ///
+    /// # Errors
+    /// If it doesn't start.
+    pub fn start(threads: usize, sender: Sender) -> Result<Self> {
+        let clients = free_server_address()?;
+        let mut command = Command::new(std::env::current_exe().context("own executable")?);
+        command
+            .arg(CHILD)
+            .arg(format!("--listen={clients}"))
+            .arg(format!("--threads={threads}"))
+            .arg(format!("--sender={}", sender.word()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = ServerProcess::start(command).context("starting a bare server")?;
+        let (commands, answers) = process.take_pipes().context("pipes to a bare server")?;
+        let mut baseline = Self {
+            process,
+            clients,
+            commands,
+            answers: BufReader::new(answers),
+        };
+        let line = baseline.answer()?;
+        ensure!(line == READY, "a bare server said «{line}»");
+        Ok(baseline)
+    }
+
+    /// Sends one message of so many bytes to every connection; returns when all are sent.
+    ///
+    /// # Errors
+    /// If the server is gone.
+    pub fn fan(&mut self, bytes: usize) -> Result<Fanned> {
+        writeln!(self.commands, "fan {bytes}").context("a command to a bare server")?;
+        let line = self.answer()?;
+        let mut words = line.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        if let (None, Some(sent), Some(refused)) = (number(), number(), number()) {
+            return Ok(Fanned { sent, refused });
+        }
+        bail!("a bare server said «{line}»")
+    }
+
+    /// CPU time used so far.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers
+            .read_line(&mut line)
+            .context("an answer of a bare server")?;
+        Ok(line.trim_end().to_owned())
+    }
+}

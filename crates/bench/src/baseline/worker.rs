@@ -1,0 +1,242 @@
+//! One event loop of a bare server: accept, read, answer, and nothing else.
+
+use std::net::SocketAddrV4;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender as Channel, channel};
+
+use anyhow::{Context, Result};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, accept_with, bind, listen, recv, socket_with, sockopt,
+};
+
+use super::fan::Fan;
+use super::{Fanned, Sender};
+
+/// Events taken at once, and connections accepted in one turn of the loop.
+const EVENTS: usize = 512;
+/// Bytes of an answer; about what Throng's own has.
+const ANSWER_BYTES: usize = 150;
+const BACKLOG: i32 = 4_096;
+
+/// Poller data of the two that are no connection; connections have their descriptor's number.
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+
+struct Job {
+    message: std::sync::Arc<[u8]>,
+    answer: Channel<Fanned>,
+}
+
+/// A running loop, seen from the main thread.
+pub(super) struct Worker {
+    jobs: Channel<Job>,
+    wake: std::sync::Arc<OwnedFd>,
+}
+
+impl Worker {
+    /// Has the message sent to all its connections; the receiver is told when that is done.
+    pub(super) fn fan(&self, message: std::sync::Arc<[u8]>) -> Result<Receiver<Fanned>> {
+        let (answer, answered) = channel();
+        self.jobs
+            .send(Job { message, answer })
+            .ok()
+            .context("a thread has ended")?;
+        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("waking a thread")?;
+        Ok(answered)
+    }
+}
+
+/// Starts a loop; it tells `ready` once it listens, or why it doesn't.
+pub(super) fn start(
+    address: SocketAddrV4,
+    sender: Sender,
+    ready: Channel<Result<()>>,
+) -> Result<Worker> {
+    let (jobs, taken) = channel();
+    let wake = std::sync::Arc::new(
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("an eventfd")?,
+    );
+    let worker = Worker {
+        jobs,
+        wake: wake.clone(),
+    };
+    std::thread::Builder::new()
+        .spawn(move || match Loop::new(address, sender, wake, taken) {
+            Ok(mut event_loop) => {
+                // Main may be gone already; then this thread goes with it.
+                let _ = ready.send(Ok(()));
+                drop(ready);
+                if let Err(error) = event_loop.run() {
+                    eprintln!("bench: a bare server's thread: {error:#}");
+                }
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+            }
+        })
+        .context("starting a thread")?;
+    Ok(worker)
+}
+
+struct Loop {
+    poller: OwnedFd,
+    listener: OwnedFd,
+    wake: std::sync::Arc<OwnedFd>,
+    jobs: Receiver<Job>,
+    fan: Fan,
+    connections: Vec<OwnedFd>,
+    /// Place in `connections`, by descriptor number.
+    places: Vec<u32>,
+    buffer: Box<[u8]>,
+    answer: Vec<u8>,
+}
+
+impl Loop {
+    fn new(
+        address: SocketAddrV4,
+        sender: Sender,
+        wake: std::sync::Arc<OwnedFd>,
+        jobs: Receiver<Job>,
+    ) -> Result<Self> {
+        // SAFETY: of what was open before, this thread uses only the eventfd, which the main
+        // thread keeps open as long as the process lives; nothing opened later changes hands.
+        unsafe { crate::descriptors::private_copy() }.context("a private descriptor table")?;
+        let listener = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )
+        .context("a socket")?;
+        sockopt::set_socket_reuseaddr(&listener, true).context("SO_REUSEADDR")?;
+        sockopt::set_socket_reuseport(&listener, true).context("SO_REUSEPORT")?;
+        bind(&listener, &address).with_context(|| format!("binding {address}"))?;
+        listen(&listener, BACKLOG).context("listening")?;
+        let poller = epoll::create(CreateFlags::CLOEXEC).context("a poller")?;
+        let watch = |what: &OwnedFd, data| {
+            epoll::add(&poller, what, EventData::new_u64(data), EventFlags::IN)
+        };
+        watch(&listener, LISTENER).context("watching the listener")?;
+        watch(&wake, WAKE).context("watching for commands")?;
+        Ok(Self {
+            listener,
+            poller,
+            wake,
+            jobs,
+            fan: Fan::new(sender)?,
+            connections: Vec::new(),
+            places: Vec::new(),
+            buffer: vec![0; 16 * 1024].into_boxed_slice(),
+            answer: answer(),
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            match epoll::wait(
+                &self.poller,
+                rustix::buffer::spare_capacity(&mut events),
+                None,
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept()?,
+                    WAKE => self.work_jobs()?,
+                    descriptor => self.read(descriptor as usize),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        for _ in 0..EVENTS {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let connection = match accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(error) => return Err(error).context("accepting"),
+            };
+            let descriptor = connection.as_raw_fd() as usize;
+            epoll::add(
+                &self.poller,
+                &connection,
+                EventData::new_u64(descriptor as u64),
+                EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
+            )
+            .context("watching a connection")?;
+            if self.places.len() <= descriptor {
+                self.places.resize(descriptor + 1, 0);
+            }
+            self.places[descriptor] = self.connections.len() as u32;
+            self.connections.push(connection);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, descriptor: usize) {
+        let place = self.places[descriptor] as usize;
+        // An event of a descriptor that was closed earlier in this batch, or used again.
+        let Some(connection) = self.connections.get(place) else {
+            return;
+        };
+        if connection.as_raw_fd() as usize != descriptor {
+            return;
+        }
+        let flags = rustix::net::RecvFlags::empty();
+        match recv(connection, &mut *self.buffer, flags) {
+            Ok((1.., _)) => {
+                // An answer of 150 bytes to a new connection has room.
+                let _ = rustix::io::write(connection, &self.answer);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => {
+                self.connections.swap_remove(place);
+                if let Some(moved) = self.connections.get(place) {
+                    self.places[moved.as_raw_fd() as usize] = place as u32;
+                }
+            }
+        }
+    }
+
+    fn work_jobs(&mut self) -> Result<()> {
+        // Only resets the count; the jobs are in the channel.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8][..]);
+        while let Ok(job) = self.jobs.try_recv() {
+            let fanned = self.fan.out(&self.connections, &job.message)?;
+            // Main waits for it, or has ended.
+            let _ = job.answer.send(fanned);
+        }
+        Ok(())
+    }
+}
+
+/// The head of an event stream, filled up to [`ANSWER_BYTES`].
+fn answer() -> Vec<u8> {
+    let begin = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
+                 X-Fill: ";
+    let end = "\r\n\r\n";
+    let fill = ".".repeat(ANSWER_BYTES - begin.len() - end.len());
+    [begin, &fill, end].concat().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_has_its_bytes() {
+        let answer = answer();
+        assert_eq!(answer.len(), ANSWER_BYTES);
+        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        assert!(answer.ends_with(b"\r\n\r\n"));
+    }
+}

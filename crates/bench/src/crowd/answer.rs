@@ -1,0 +1,180 @@
+//! Reading just as much of an answer as a crowd must: the status, the head's end, and the frame
+//! bounds of a WebSocket.
+
+/// Progress through an answer's head; two bytes, for any split of the stream.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Head {
+    /// Bytes of the status line seen, up to the status's end.
+    seen: u8,
+    /// Bytes of the empty line seen.
+    end: u8,
+}
+
+/// What a piece of a head came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeadStep<'a> {
+    /// More of it must come.
+    Partial,
+    /// It ended, with the status expected; what follows it.
+    Complete(&'a [u8]),
+    /// The status is another; 0 if it was not told in one piece.
+    WrongStatus(u16),
+}
+
+const STATUS_AT: usize = "HTTP/1.1 ".len();
+const EMPTY_LINE: &[u8] = b"\r\n\r\n";
+
+impl Head {
+    pub(super) fn step<'a>(&mut self, chunk: &'a [u8], status: u16) -> HeadStep<'a> {
+        let wanted = [
+            b'0' + (status / 100 % 10) as u8,
+            b'0' + (status / 10 % 10) as u8,
+            b'0' + (status % 10) as u8,
+        ];
+        for (i, byte) in chunk.iter().enumerate() {
+            let seen = usize::from(self.seen);
+            if seen < STATUS_AT + wanted.len() {
+                if seen >= STATUS_AT && *byte != wanted[seen - STATUS_AT] {
+                    let digits = i.checked_sub(seen - STATUS_AT);
+                    let digits = digits.and_then(|at| chunk.get(at..at + 3));
+                    return HeadStep::WrongStatus(digits.map_or(0, number));
+                }
+                self.seen += 1;
+                continue;
+            }
+            if *byte == EMPTY_LINE[usize::from(self.end)] {
+                self.end += 1;
+                if usize::from(self.end) == EMPTY_LINE.len() {
+                    return HeadStep::Complete(&chunk[i + 1..]);
+                }
+            } else {
+                self.end = u8::from(*byte == EMPTY_LINE[0]);
+            }
+        }
+        HeadStep::Partial
+    }
+}
+
+fn number(digits: &[u8]) -> u16 {
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Progress through a server's WebSocket frames, for any split of the stream (RFC 6455 section
+/// 5.2; a server never masks).
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Frames {
+    /// Payload bytes of the frame at hand that must still come. Longer frames than 4 GiB are not
+    /// for a bench.
+    skip: u32,
+    /// The header as far as it came.
+    header: [u8; 10],
+    have: u8,
+}
+
+impl Frames {
+    /// Goes over a chunk and gives the number of pings that began in it.
+    pub(super) fn pings(&mut self, mut chunk: &[u8]) -> u64 {
+        const PING: u8 = 0x9;
+        let mut pings = 0;
+        while !chunk.is_empty() {
+            let skip = (self.skip as usize).min(chunk.len());
+            self.skip -= skip as u32;
+            chunk = &chunk[skip..];
+            let Some((byte, rest)) = chunk.split_first() else {
+                break;
+            };
+            self.header[usize::from(self.have)] = *byte;
+            self.have += 1;
+            chunk = rest;
+            if let Some(length) = self.payload_length() {
+                pings += u64::from(self.header[0] & 0x0f == PING);
+                self.skip = length;
+                self.have = 0;
+            }
+        }
+        pings
+    }
+
+    /// Length of the payload, once the header is there in full.
+    fn payload_length(&self) -> Option<u32> {
+        let header = &self.header[..usize::from(self.have)];
+        let extended = match header.get(1)? & 0x7f {
+            126 => header.get(2..4)?,
+            127 => header.get(2..10)?,
+            short => return Some(u32::from(short)),
+        };
+        let length = extended
+            .iter()
+            .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        Some(u32::try_from(length).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\ndata";
+
+    #[test]
+    fn head_ends_at_any_split() {
+        for at in 0..ANSWER.len() {
+            let mut head = Head::default();
+            let (a, b) = ANSWER.split_at(at);
+            let rest = match head.step(a, 200) {
+                HeadStep::Complete(rest) => [rest, b].concat(),
+                HeadStep::Partial => match head.step(b, 200) {
+                    HeadStep::Complete(rest) => rest.to_vec(),
+                    other => panic!("split at {at}: {other:?}"),
+                },
+                HeadStep::WrongStatus(status) => panic!("split at {at}: {status}"),
+            };
+            assert_eq!(rest, b"data", "split at {at}");
+        }
+    }
+
+    #[test]
+    fn another_status_is_told() {
+        assert_eq!(
+            Head::default().step(b"HTTP/1.1 503 Full\r\n", 200),
+            HeadStep::WrongStatus(503)
+        );
+        assert_eq!(
+            Head::default().step(b"HTTP/1.1 204 None\r\n", 200),
+            HeadStep::WrongStatus(204)
+        );
+        let mut head = Head::default();
+        assert_eq!(head.step(b"HTTP/1.1 20", 200), HeadStep::Partial);
+        assert_eq!(head.step(b"4 None", 200), HeadStep::WrongStatus(0));
+    }
+
+    #[test]
+    fn carriage_returns_do_not_confuse_the_end() {
+        let mut head = Head::default();
+        assert_eq!(
+            head.step(b"HTTP/1.1 101 x\r\r\n\r\r\n\r\nz", 101),
+            HeadStep::Complete(b"z")
+        );
+    }
+
+    #[test]
+    fn pings_are_found_between_frames_at_any_split() {
+        let mut stream = vec![0x81, 3, b'a', 0x89, 0, 0x89, 0];
+        stream.extend([0x82, 126, 1, 0]);
+        stream.extend([0x89; 256]);
+        stream.extend([0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
+        stream.extend([0x89; 65_536]);
+        stream.extend([0x89, 2, 0x89, 0x89, 0x8a, 0]);
+        for at in (0..20)
+            .chain(255..290)
+            .chain(stream.len() - 8..stream.len())
+        {
+            let (a, b) = stream.split_at(at);
+            let mut frames = Frames::default();
+            assert_eq!(frames.pings(a) + frames.pings(b), 2, "split at {at}");
+        }
+    }
+}

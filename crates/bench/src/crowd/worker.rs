@@ -1,0 +1,361 @@
+//! One thread of a crowd: its poller, its connections, its counts.
+
+use std::mem;
+use std::net::SocketAddrV4;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send,
+    socket_with, sockopt,
+};
+use rustix::time::Timespec;
+
+use super::answer::{Frames, Head, HeadStep};
+use super::{Failure, Plan, Shared};
+use crate::clock::now_ns;
+use crate::marker::Scanner;
+use crate::source::{bind_address_without_port, source_address};
+
+/// Bytes read at once; also what one event may bring before the next one's turn.
+const READ_BYTES: usize = 64 * 1024;
+/// Events taken at once.
+const EVENTS: usize = 512;
+/// How long a stop may wait while nothing comes.
+const STOP_LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+/// A pong without payload, masked with zeros (RFC 6455 section 5.5.3). The server's heartbeat
+/// pings have none either.
+const PONG: &[u8] = &[0x8a, 0x80, 0, 0, 0, 0];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The request is not written.
+    Connecting,
+    /// Waits for its answer.
+    Asked,
+    /// Open.
+    Open,
+}
+
+struct Connection {
+    /// None once closed.
+    socket: Option<OwnedFd>,
+    stage: Stage,
+    /// Of [`Scanner::scan`].
+    matched: u8,
+    head: Head,
+    frames: Frames,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 24);
+
+/// Counts that only this thread touches, until they are published.
+#[derive(Default)]
+struct Local {
+    opened: u64,
+    closed: u64,
+    messages: u64,
+    bytes: u64,
+    pings: u64,
+    timed: u64,
+    failures: [u64; Failure::ALL.len()],
+    status_seen: u64,
+    /// Times on the way in this batch, in nanoseconds.
+    samples: Vec<u64>,
+}
+
+struct Worker<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared,
+    poller: OwnedFd,
+    connections: Vec<Connection>,
+    /// Number of the connection with index 0; each one tried has its index, failed or not.
+    first: usize,
+    /// Numbers not opened yet.
+    numbers: Range<usize>,
+    in_flight: usize,
+    request: Vec<u8>,
+    buffer: Box<[u8]>,
+    scanner: Scanner,
+    local: Local,
+}
+
+/// Opens the connections with these numbers and holds them until told to stop.
+pub(super) fn run(plan: &Plan, numbers: Range<usize>, shared: &Shared) -> Result<()> {
+    let outcome = start(plan, numbers, shared).and_then(|mut worker| worker.work());
+    if let Err(error) = &outcome {
+        eprintln!("bench: a crowd thread: {error:#}");
+    }
+    outcome
+}
+
+fn start<'a>(plan: &'a Plan, numbers: Range<usize>, shared: &'a Shared) -> Result<Worker<'a>> {
+    // SAFETY: this thread opens all its descriptors below, and keeps them.
+    unsafe { crate::descriptors::private_table() }.context("a private descriptor table")?;
+    Ok(Worker {
+        plan,
+        shared,
+        poller: epoll::create(CreateFlags::CLOEXEC).context("a poller")?,
+        connections: Vec::with_capacity(numbers.len()),
+        first: numbers.start,
+        numbers,
+        in_flight: 0,
+        request: Vec::with_capacity(512),
+        buffer: vec![0; READ_BYTES].into_boxed_slice(),
+        scanner: Scanner::default(),
+        local: Local {
+            samples: Vec::with_capacity(EVENTS),
+            ..Local::default()
+        },
+    })
+}
+
+impl Worker<'_> {
+    fn work(&mut self) -> Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            while self.in_flight < self.plan.in_flight_max
+                && let Some(number) = self.numbers.next()
+            {
+                self.open(number);
+            }
+            events.clear();
+            match epoll::wait(
+                &self.poller,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&STOP_LOOK),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in &events {
+                let (index, flags) = (event.data.u64() as usize, event.flags);
+                self.ready(index, flags);
+            }
+            self.publish();
+        }
+        self.close_all();
+        Ok(())
+    }
+
+    fn open(&mut self, number: usize) {
+        self.plan.request.expand(number, &mut self.request);
+        self.in_flight += 1;
+        let index = self.connections.len();
+        let begun = self.begin(number, index);
+        self.connections.push(Connection {
+            socket: None,
+            stage: Stage::Connecting,
+            matched: 0,
+            head: Head::default(),
+            frames: Frames::default(),
+        });
+        match begun {
+            Ok((socket, stage)) => {
+                self.connections[index].socket = Some(socket);
+                if stage == Stage::Asked {
+                    self.asked(index);
+                }
+            }
+            Err(error) => {
+                self.in_flight -= 1;
+                self.local.failures[failure(error) as usize] += 1;
+            }
+        }
+    }
+
+    /// Connects, and writes the request if that succeeds at once, as loopback often lets it.
+    fn begin(&self, number: usize, index: usize) -> rustix::io::Result<(OwnedFd, Stage)> {
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )?;
+        bind_address_without_port(&socket)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+        bind(&socket, &SocketAddrV4::new(source_address(number), 0))?;
+        match connect(&socket, &self.plan.target) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let stage = match send(&socket, &self.request, SendFlags::NOSIGNAL) {
+            Ok(_) => Stage::Asked,
+            Err(Errno::AGAIN | Errno::NOTCONN) => {
+                flags |= EventFlags::OUT;
+                Stage::Connecting
+            }
+            Err(error) => return Err(error),
+        };
+        let data = EventData::new_u64(index as u64);
+        epoll::add(&self.poller, &socket, data, flags)?;
+        Ok((socket, stage))
+    }
+
+    /// The request is written: without an answer to wait for, the connection is open.
+    fn asked(&mut self, index: usize) {
+        self.connections[index].stage = Stage::Asked;
+        if self.plan.status.is_none() {
+            self.opened(index);
+        }
+    }
+
+    fn opened(&mut self, index: usize) {
+        self.connections[index].stage = Stage::Open;
+        self.in_flight -= 1;
+        self.local.opened += 1;
+    }
+
+    /// Closes a connection from whichever stage it was in.
+    fn end(&mut self, index: usize, why: Failure) {
+        let connection = &mut self.connections[index];
+        if connection.socket.take().is_none() {
+            return;
+        }
+        if connection.stage == Stage::Open {
+            self.local.closed += 1;
+        } else {
+            self.in_flight -= 1;
+            self.local.failures[why as usize] += 1;
+        }
+    }
+
+    fn ready(&mut self, index: usize, flags: EventFlags) {
+        let connection = &self.connections[index];
+        let Some(socket) = &connection.socket else {
+            return;
+        };
+        if connection.stage == Stage::Connecting {
+            self.plan
+                .request
+                .expand(self.first + index, &mut self.request);
+            match send(socket, &self.request, SendFlags::NOSIGNAL) {
+                Ok(_) => self.asked(index),
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    // What connect came to, before what writing to its ruin says.
+                    let error = match sockopt::socket_error(socket) {
+                        Ok(Err(first)) => first,
+                        _ => error,
+                    };
+                    return self.end(index, failure(error));
+                }
+            }
+        }
+        self.read(index, flags);
+    }
+
+    /// Reads what is there. A short read of a stream socket has taken all (epoll(7)), unless the
+    /// peer is gone too.
+    fn read(&mut self, index: usize, flags: EventFlags) {
+        let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let mut buffer = mem::take(&mut self.buffer);
+        while let Some(socket) = &self.connections[index].socket {
+            match recv(socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((0, _)) => self.end(index, Failure::Closed),
+                Ok((bytes, _)) => {
+                    self.taken(index, &buffer[..bytes]);
+                    if bytes < buffer.len() && !gone {
+                        break;
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => self.end(index, failure(error)),
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    /// Takes in bytes that came.
+    fn taken(&mut self, index: usize, mut bytes: &[u8]) {
+        self.local.bytes += bytes.len() as u64;
+        if let Some(status) = self.plan.status
+            && self.connections[index].stage == Stage::Asked
+        {
+            match self.connections[index].head.step(bytes, status) {
+                HeadStep::Partial => return,
+                HeadStep::Complete(rest) => {
+                    bytes = rest;
+                    self.opened(index);
+                }
+                HeadStep::WrongStatus(status) => {
+                    self.local.status_seen = u64::from(status);
+                    return self.end(index, Failure::Status);
+                }
+            }
+        }
+        let connection = &mut self.connections[index];
+        let local = &mut self.local;
+        let every = self.plan.sample_every;
+        local.messages += self.scanner.scan(bytes, &mut connection.matched, |sent| {
+            local.timed += 1;
+            if local.timed.is_multiple_of(every) {
+                local.samples.push(now_ns().saturating_sub(sent));
+            }
+        });
+        if self.plan.answer_pings {
+            let pings = connection.frames.pings(bytes);
+            if let Some(socket) = &connection.socket {
+                for _ in 0..pings {
+                    // A pong that doesn't fit is lost, as on a network that is slow.
+                    local.pings +=
+                        u64::from(send(socket, PONG, SendFlags::NOSIGNAL) == Ok(PONG.len()));
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let counts = &self.shared.counts;
+        let local = &mut self.local;
+        let put = |count: &AtomicU64, value: u64| count.store(value, Ordering::Relaxed);
+        put(&counts.messages, local.messages);
+        put(&counts.bytes, local.bytes);
+        put(&counts.pings, local.pings);
+        put(&counts.opened, local.opened);
+        put(&counts.closed, local.closed);
+        put(&counts.status_seen, local.status_seen);
+        for (count, value) in counts.failures.iter().zip(local.failures) {
+            put(count, value);
+        }
+        if !local.samples.is_empty() {
+            let latencies = self.shared.latencies.lock();
+            let mut latencies = latencies.unwrap_or_else(PoisonError::into_inner);
+            for sample in local.samples.drain(..) {
+                latencies.saturating_record(sample);
+            }
+        }
+    }
+
+    /// Resets every connection: no port waits for stragglers (TIME_WAIT), and the next crowd may
+    /// have it at once.
+    fn close_all(&mut self) {
+        for connection in self.connections.drain(..) {
+            if let Some(socket) = connection.socket {
+                // Without it the connection closes all the same, only more slowly.
+                let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+            }
+        }
+    }
+}
+
+fn failure(error: Errno) -> Failure {
+    match error {
+        Errno::CONNREFUSED => Failure::Refused,
+        Errno::CONNRESET | Errno::PIPE => Failure::Reset,
+        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Failure::Address,
+        Errno::MFILE | Errno::NFILE => Failure::Descriptors,
+        _ => Failure::Other,
+    }
+}

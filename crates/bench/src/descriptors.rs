@@ -1,0 +1,81 @@
+//! Private descriptor tables: a thread that has its own has its own `ulimit -n` too.
+
+use std::io;
+
+/// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. What the
+/// rest of the process has open stays open there, and isn't kept open by a copy here: a copy of
+/// the pipe to a child would keep the child from seeing its end.
+///
+/// # Errors
+/// What close_range(2) says.
+///
+/// # Safety
+/// The calling thread must not use a descriptor above 2 that was opened before the call, nor hand
+/// one that it opens later to another thread.
+pub unsafe fn private_table() -> io::Result<()> {
+    // SAFETY: with CLOSE_RANGE_UNSHARE only this thread's new table is closed in; the caller
+    // promises that the thread uses nothing of it.
+    let outcome =
+        unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Gives the calling thread a table of its own that starts as a copy of the shared one, numbers
+/// and all.
+///
+/// # Errors
+/// What unshare(2) says.
+///
+/// # Safety
+/// A descriptor that either side opens or closes later means nothing, or another file, to the
+/// other side: none may be handed over.
+pub unsafe fn private_copy() -> io::Result<()> {
+    // SAFETY: the caller's promise is what rustix asks for.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_private_table_keeps_nothing_open() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let (ready, is_ready) = channel();
+        let (end, ended) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: this thread uses channels only.
+            let outcome = unsafe { private_table() };
+            ready.send(outcome.is_ok()).expect("main waits");
+            let _ = ended.recv();
+        });
+        assert!(is_ready.recv().expect("thread runs"));
+        drop(writer);
+        let mut rest = Vec::new();
+        assert_eq!(reader.read_to_end(&mut rest).expect("the pipe's end"), 0);
+        drop(end);
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_private_copy_has_the_same_numbers() {
+        let (mut reader, mut writer) = io::pipe().expect("a pipe");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: the pipe was opened before and stays open until the thread has ended.
+                unsafe { private_copy() }.expect("a table");
+                writer.write_all(b"x").expect("the pipe is open here too");
+            });
+        });
+        let mut byte = [0];
+        reader.read_exact(&mut byte).expect("a byte");
+        assert_eq!(byte, *b"x");
+    }
+}

@@ -1,0 +1,163 @@
+//! A server as a child process: start it, measure it, and be sure that it ends.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::clock::process_cpu;
+
+/// A child process that is killed when this is dropped, or when the bench itself dies.
+#[derive(Debug)]
+pub struct ServerProcess {
+    child: Child,
+}
+
+impl ServerProcess {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn start(mut command: Command) -> Result<Self> {
+        // SAFETY: between fork and exec this makes one system call, and allocates nothing.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {}", command.get_program().display()))?;
+        Ok(Self { child })
+    }
+
+    /// Its standard input and output, if they were set up as pipes and not taken before.
+    pub fn take_pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
+        Some((self.child.stdin.take()?, self.child.stdout.take()?))
+    }
+
+    /// CPU time of all its threads so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu(&self) -> Result<Duration> {
+        process_cpu(self.child.id()).context("the server has ended")
+    }
+
+    /// Bytes of memory of its own (`RssAnon`): what isn't a file, and isn't the kernel's.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn anonymous_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(path).context("the server has ended")?;
+        kilobytes(&text, "RssAnon:").context("RssAnon in /proc/PID/status")
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// If the kernel doesn't know it.
+    pub fn ended(&mut self) -> Result<Option<std::process::ExitStatus>> {
+        self.child.try_wait().context("waiting for the server")
+    }
+
+    /// Waits until it has used hardly any CPU for a while: until all it was asked is done.
+    ///
+    /// # Errors
+    /// If it has ended, or is still busy at the timeout.
+    pub fn wait_idle(&self, timeout: Duration) -> Result<()> {
+        const WINDOW: Duration = Duration::from_millis(50);
+        let begin = Instant::now();
+        let mut before = self.cpu()?;
+        while begin.elapsed() < timeout {
+            std::thread::sleep(WINDOW);
+            let now = self.cpu()?;
+            if now - before < WINDOW / 100 {
+                return Ok(());
+            }
+            before = now;
+        }
+        bail!("the server was not idle within {timeout:?}");
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the kernel holds for sockets, machine-wide: both ends of each connection count.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KernelMemory {
+    /// Slab: sockets, inodes, files, directory entries, epoll items.
+    pub slab_bytes: u64,
+    /// Buffers of TCP sockets.
+    pub tcp_bytes: u64,
+}
+
+impl KernelMemory {
+    /// Now.
+    ///
+    /// # Errors
+    /// If `/proc` doesn't tell.
+    pub fn now() -> Result<Self> {
+        let memory = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
+        let sockets = std::fs::read_to_string("/proc/net/sockstat").context("sockstat")?;
+        Ok(Self {
+            slab_bytes: kilobytes(&memory, "Slab:").context("Slab in /proc/meminfo")?,
+            tcp_bytes: tcp_pages(&sockets).context("TCP mem in /proc/net/sockstat")?
+                * rustix::param::page_size() as u64,
+        })
+    }
+}
+
+/// A line like `Slab:   123 kB`, in bytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let number = line.trim().strip_suffix("kB")?.trim();
+    Some(number.parse::<u64>().ok()? * 1024)
+}
+
+/// The number after `mem` in the line of TCP.
+fn tcp_pages(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
+    let mut words = line.split_whitespace();
+    words.find(|word| *word == "mem")?;
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_are_read() {
+        let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
+        assert_eq!(kilobytes(text, "RssAnon:"), Some(724 * 1024));
+        assert_eq!(kilobytes(text, "RssShmem:"), None);
+        let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";
+        assert_eq!(tcp_pages(text), Some(12));
+        assert_eq!(tcp_pages("UDP: mem 4\n"), None);
+    }
+
+    #[test]
+    fn this_machine_tells_its_memory() {
+        assert!(KernelMemory::now().expect("proc").slab_bytes > 0);
+    }
+
+    #[test]
+    fn a_dropped_server_is_gone() {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let server = ServerProcess::start(command).expect("sleep");
+        assert!(server.anonymous_bytes().expect("its memory") > 0);
+        server.wait_idle(Duration::from_secs(5)).expect("idle");
+        let pid = server.child.id();
+        drop(server);
+        assert!(process_cpu(pid).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! Requests made from a template: `{n}` stands for the connection's number.
+
+/// A text with `{n}` in any number of places.
+#[derive(Debug, Clone)]
+pub struct Template {
+    /// The literal pieces; the number stands between each two.
+    pieces: Vec<Box<[u8]>>,
+}
+
+impl Template {
+    /// Takes a template apart.
+    pub fn new(text: &str) -> Self {
+        Self {
+            pieces: text
+                .split("{n}")
+                .map(|piece| piece.as_bytes().into())
+                .collect(),
+        }
+    }
+
+    /// Writes the text for one number over what `out` held; allocates only while `out` grows.
+    pub fn expand(&self, number: usize, out: &mut Vec<u8>) {
+        out.clear();
+        let mut digits = [0u8; 20];
+        let digits = decimal(number as u64, &mut digits);
+        for (i, piece) in self.pieces.iter().enumerate() {
+            if i > 0 {
+                out.extend_from_slice(digits);
+            }
+            out.extend_from_slice(piece);
+        }
+    }
+}
+
+/// Decimal digits of a number, without leading zeros.
+fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut start = room.len();
+    loop {
+        start -= 1;
+        room[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &room[start..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str, number: usize) -> String {
+        let mut out = b"left over".to_vec();
+        Template::new(text).expand(number, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn number_goes_in_each_place() {
+        assert_eq!(
+            expanded("/sse?user=u{n}&topic=t{n}", 407),
+            "/sse?user=u407&topic=t407"
+        );
+        assert_eq!(expanded("{n}", 0), "0");
+        assert_eq!(expanded("{n}{n}", 10), "1010");
+    }
+
+    #[test]
+    fn text_without_a_place_stays() {
+        assert_eq!(expanded("/sse?topic=all", 5), "/sse?topic=all");
+        assert_eq!(expanded("{N} {", 5), "{N} {");
+    }
+
+    #[test]
+    fn largest_number_fits() {
+        assert_eq!(expanded("{n}", usize::MAX), usize::MAX.to_string());
+    }
+}

@@ -1,0 +1,201 @@
+//! A Throng server as a child process, on its external interface alone.
+
+use std::fs::File;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::process::ServerProcess;
+use crate::source::free_server_address;
+
+/// How long it may take until it is ready.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections that a server may have beyond its crowd: probes, and slack for those that a crowd
+/// before has just closed.
+const CONNECTIONS_SLACK: usize = 2_000;
+
+/// How Throng sends a message to many connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// `--sender io_uring`
+    IoUring,
+    /// `--sender write`
+    Write,
+}
+
+impl Sender {
+    /// Both, for side-by-side runs.
+    pub const ALL: [Self; 2] = [Self::IoUring, Self::Write];
+
+    /// As the server's flag has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::IoUring => "io_uring",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// A running server, silent (no heartbeats) but for what it is asked.
+#[derive(Debug)]
+pub struct Throng {
+    /// Its process.
+    pub process: ServerProcess,
+    /// Where clients connect.
+    pub clients: SocketAddrV4,
+    /// Where applications connect.
+    pub admin: SocketAddrV4,
+    /// A client of the application side.
+    pub api: Api,
+    log: PathBuf,
+}
+
+impl Throng {
+    /// Starts one for a crowd of so many, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it can't be built or started, or isn't ready in time; with the end of its log.
+    pub fn start(shards: usize, connections: usize, sender: Sender) -> Result<Self> {
+        let clients = free_server_address()?;
+        let admin = free_server_address()?;
+        let log = std::env::temp_dir().join(format!(
+            "throng-bench-{}-{}.log",
+            std::process::id(),
+            clients.port()
+        ));
+        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        let mut command = Command::new(binary()?);
+        command
+            .arg("serve")
+            .args(["--listen", &clients.to_string()])
+            .args(["--admin", &admin.to_string()])
+            .args(["--shards", &shards.to_string()])
+            .args([
+                "--max-connections",
+                &(connections + CONNECTIONS_SLACK).to_string(),
+            ])
+            .args(["--sender", sender.word()])
+            .envs(QUIET.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("the log")?)
+            .stderr(file);
+        let mut throng = Self {
+            process: ServerProcess::start(command)?,
+            clients,
+            admin,
+            api: Api::new(admin),
+            log,
+        };
+        throng.wait_ready().with_context(|| throng.log_end())?;
+        Ok(throng)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < START_TIMEOUT {
+            if let Some(status) = self.process.ended()? {
+                bail!("throng ended at its start: {status}");
+            }
+            if let Ok((200, _)) = self.api.get("/readyz") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("throng was not ready within {START_TIMEOUT:?}")
+    }
+
+    fn log_end(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let end = &lines[lines.len().saturating_sub(20)..];
+        format!("the end of throng's log:\n{}", end.join("\n"))
+    }
+
+    /// Publishes to a topic and checks that it had so many members.
+    ///
+    /// # Errors
+    /// If the server refuses it, or the number of members is another.
+    pub fn publish(&mut self, topic: &str, data: &str, members: usize) -> Result<()> {
+        let answer = self
+            .api
+            .post("/api/publish", &json!({"topic": topic, "data": data}))?;
+        ensure!(
+            answer["members"] == members,
+            "{members} members expected: {answer}"
+        );
+        Ok(())
+    }
+
+    /// Sends to a user.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn send(&mut self, user: &str, data: &str) -> Result<Value> {
+        self.api
+            .post("/api/send", &json!({"user": user, "data": data}))
+    }
+
+    /// CPU time used so far.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+}
+
+impl Drop for Throng {
+    fn drop(&mut self) {
+        // One log too many in the temporary folder is no reason to fail.
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+/// Switches off what a server does by itself, and limits that a crowd from a few addresses meets.
+const QUIET: &[(&str, &str)] = &[
+    ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "3600"),
+    ("RUST_LOG", "warn"),
+];
+
+/// The executable: `THRONG_BIN`, or the one of this very build, brought up to date.
+fn binary() -> Result<PathBuf> {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = BINARY.get() {
+        return Ok(path.clone());
+    }
+    let path = match std::env::var_os("THRONG_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build()?,
+    };
+    ensure!(
+        path.is_file(),
+        "no server at {}: build it with «cargo build --release -p throng», or set THRONG_BIN",
+        path.display()
+    );
+    Ok(BINARY.get_or_init(|| path).clone())
+}
+
+/// Builds the server beside this bench: `cargo bench` alone builds no other package's binary, and
+/// an old one would be measured without notice.
+fn build() -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("own executable")?;
+    let profile = exe.ancestors().nth(2).context("a target folder")?;
+    let target = profile.parent().context("a target folder")?;
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let status = Command::new(cargo)
+            .args(["build", "--release", "--quiet", "--package", "throng"])
+            .arg("--target-dir")
+            .arg(target)
+            .status()
+            .context("running cargo")?;
+        ensure!(status.success(), "building throng: {status}");
+        return Ok(target.join("release/throng"));
+    }
+    Ok(profile.join("throng"))
+}
