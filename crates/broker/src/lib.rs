@@ -75,7 +75,9 @@ impl Receipt {
 
     /// Adds one inbox's members.
     pub fn add(&self, members: u64) {
-        self.0.members.fetch_add(members, std::sync::atomic::Ordering::Relaxed);
+        self.0
+            .members
+            .fetch_add(members, std::sync::atomic::Ordering::Relaxed);
     }
 }
 

@@ -88,6 +88,11 @@ impl<M> Hub<M> {
         self.ready.len()
     }
 
+    /// Messages that wait for a fan-out which is not yet theirs.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// The next piece of work, to at most `members_max` connections; `None` when all is done.
     /// Fan-outs take turns, a slice each. `now_us` is any clock; see [`Slice::finished_since_us`].
     pub fn next_slice(&mut self, members_max: usize, now_us: u64) -> Option<Slice<'_, M>> {
@@ -109,7 +114,11 @@ impl<M> Hub<M> {
         let fanout = &mut self.fanouts[id as usize];
         let from = fanout.from;
         fanout.cursor = end;
-        while fanout.batch.get(fanout.from).is_some_and(|queued| queued.end <= fanout.cursor) {
+        while fanout
+            .batch
+            .get(fanout.from)
+            .is_some_and(|queued| queued.end <= fanout.cursor)
+        {
             fanout.from += 1;
         }
         let fanout = &self.fanouts[id as usize];
@@ -136,10 +145,14 @@ impl<M> Hub<M> {
         while let Some(next) = fanout.queue.pop_front_if(|next| {
             // Who gets a broadcast depends on the serial, which is in no order over the slots:
             // only messages for the same crowd go together.
-            let same = fanout.batch.first().is_none_or(|first| first.serial == next.serial);
+            let same = fanout
+                .batch
+                .first()
+                .is_none_or(|first| first.serial == next.serial);
             same && fanout.batch.len() < BATCH_MAX
         }) {
             fanout.batch.push(next);
+            self.queued -= 1;
         }
     }
 

@@ -11,7 +11,9 @@ pub(crate) struct Index {
 
 impl Default for Index {
     fn default() -> Self {
-        Index { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
+        Index {
+            segments: (0..SEGMENTS).map(|_| HashTable::new()).collect(),
+        }
     }
 }
 

@@ -66,7 +66,10 @@ mod tests {
         (0..n).for_each(|item| paged.push(item));
         assert_eq!(paged.len(), n);
         *paged.get_mut(PAGE) = 1;
-        assert_eq!((*paged.get(PAGE), *paged.get(n - 1), *paged.get(PAGE - 1)), (1, n - 1, PAGE - 1));
+        assert_eq!(
+            (*paged.get(PAGE), *paged.get(n - 1), *paged.get(PAGE - 1)),
+            (1, n - 1, PAGE - 1)
+        );
         for item in (0..n).rev() {
             assert_eq!(paged.pop(), Some(if item == PAGE { 1 } else { item }));
             assert_eq!(paged.len(), item);

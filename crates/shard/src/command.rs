@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use broker::Delivery;
-use wire::{Close, ConnectionId, Name, Settings};
+use wire::{Close, ConnectionId, Name};
+
+use crate::settings::Settings;
 
 /// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
 /// ended drops it uncalled.

@@ -1,12 +1,30 @@
 //! The event loops that hold the connections: one thread each, nothing shared on the hot path.
+//!
+//! [`prepare`] binds the port and gives a [`Handle`] to each shard, from which the broker is made;
+//! [`Prepared::start`] runs them.
 
+mod accept;
+mod batch;
 pub mod command;
-mod filter;
+mod commands;
+mod connection;
+mod deliver;
+pub mod filter;
 mod handle;
+mod listen;
 pub mod mailbox;
 pub mod metrics;
-mod sync;
+mod poller;
+mod receive;
+mod sender;
+mod settings;
+mod shard;
+mod start;
+mod sweep;
+pub mod sync;
 
 pub use command::{Command, ConnectionInfo, Reply, Target, TopicInfo};
 pub use handle::{Handle, Shared};
 pub use metrics::{Counter, Histogram, Metrics, Refusal};
+pub use settings::{Options, SenderKind, Settings};
+pub use start::{Prepared, Running, prepare};

@@ -18,12 +18,14 @@ impl Counter {
 
     /// Adds; the owning thread only.
     pub fn add(&self, amount: u64) {
-        self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
+        self.0
+            .store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Subtracts; the owning thread only.
     pub fn sub(&self, amount: u64) {
-        self.0.store(self.get().wrapping_sub(amount), Ordering::Relaxed);
+        self.0
+            .store(self.get().wrapping_sub(amount), Ordering::Relaxed);
     }
 
     /// Sets; the owning thread only.
@@ -48,7 +50,11 @@ impl Histogram {
 
     /// The upper bound of a bucket in seconds; infinite for the last.
     pub fn bound_seconds(bucket: usize) -> f64 {
-        if bucket + 1 == Self::BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
+        if bucket + 1 == Self::BUCKETS {
+            f64::INFINITY
+        } else {
+            (1u64 << bucket) as f64 / 1e6
+        }
     }
 
     /// Records `count` durations of `us` microseconds; the owning thread only.
@@ -75,8 +81,12 @@ pub enum Refusal {
 
 impl Refusal {
     /// All, in the order of their discriminants.
-    pub const ALL: [Refusal; 4] =
-        [Refusal::Connections, Refusal::Address, Refusal::Rate, Refusal::Memory];
+    pub const ALL: [Refusal; 4] = [
+        Refusal::Connections,
+        Refusal::Address,
+        Refusal::Rate,
+        Refusal::Memory,
+    ];
 
     /// The label in metrics.
     pub fn name(self) -> &'static str {
@@ -101,6 +111,8 @@ pub struct Metrics {
     pub closed: [Counter; Close::ALL.len()],
     /// New connections refused, by [`Refusal`].
     pub refused: [Counter; Refusal::ALL.len()],
+    /// Gauge: descriptors of connections in use, those included that are being closed.
+    pub held: Counter,
     /// Connections accepted.
     pub accepted: Counter,
     /// Failed calls of accept.
@@ -136,7 +148,17 @@ mod tests {
     #[test]
     fn durations_fall_into_the_bucket_whose_bound_holds_them() {
         let histogram = Histogram::default();
-        for (us, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (1 << 24, 24), ((1 << 24) + 1, 25), (u64::MAX / 4, 25)] {
+        for (us, bucket) in [
+            (0, 0),
+            (1, 0),
+            (2, 1),
+            (3, 2),
+            (4, 2),
+            (5, 3),
+            (1 << 24, 24),
+            ((1 << 24) + 1, 25),
+            (u64::MAX / 4, 25),
+        ] {
             let before = histogram.buckets[bucket].get();
             histogram.record(us, 1);
             assert_eq!(histogram.buckets[bucket].get(), before + 1, "{us}");

@@ -92,7 +92,11 @@ fn id(raw: Option<&RawValue>) -> Result<Box<str>, BadCommand> {
     let scalar = text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n'));
     if text.len() > ID_BYTES_MAX || !scalar {
         let message = format!("an id is a number or a string of at most {ID_BYTES_MAX} bytes");
-        return Err(BadCommand { id: "null".into(), code: "bad_id", message });
+        return Err(BadCommand {
+            id: "null".into(),
+            code: "bad_id",
+            message,
+        });
     }
     Ok(text.into())
 }
@@ -118,7 +122,11 @@ fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, (&'static str, 
             }
             let topic = topic()?;
             let data = data(body, payload)?;
-            What::Publish(Draft { topic, event: event.map(Name::from), data })
+            What::Publish(Draft {
+                topic,
+                event: event.map(Name::from),
+                data,
+            })
         }
         "ping" => What::Ping,
         other => {
@@ -167,6 +175,11 @@ fn reply(id: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(id.as_bytes());
 }
 
+/// Appends a text as a JSON string.
+pub fn push_string(text: &str, out: &mut Vec<u8>) {
+    json::string(text, out);
+}
+
 /// The answer's object for something published.
 pub fn published(id: Id) -> String {
     format!("{{\"id\":\"{id}\",\"offset\":{}}}", id.offset)
@@ -181,10 +194,15 @@ mod tests {
         let command = |text| parse(text, None).unwrap();
         assert_eq!(
             command(r#"{"type":"subscribe","id":1,"topic":"news"}"#),
-            Command { id: "1".into(), what: What::Subscribe("news".into()) }
+            Command {
+                id: "1".into(),
+                what: What::Subscribe("news".into())
+            }
         );
         assert_eq!(
-            command(r#"{"topic":"a","type":"publish","event":"e","data":"AP8=","encoding":"base64","id":"x"}"#),
+            command(
+                r#"{"topic":"a","type":"publish","event":"e","data":"AP8=","encoding":"base64","id":"x"}"#
+            ),
             Command {
                 id: "\"x\"".into(),
                 what: What::Publish(Draft {
@@ -196,7 +214,9 @@ mod tests {
         );
         assert_eq!(command(r#"{"type":"ping"}"#).id.as_ref(), "null");
         let binary = parse(r#"{"type":"publish","topic":"a"}"#, Some(b"\0\x01")).unwrap();
-        let What::Publish(draft) = binary.what else { panic!() };
+        let What::Publish(draft) = binary.what else {
+            panic!()
+        };
         assert_eq!(draft.data, Data::Binary([0, 1].into()));
     }
 
@@ -209,14 +229,35 @@ mod tests {
             (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
             (r#"{"type":"subscribe","id":7}"#, "7", "bad_topic"),
-            (r#"{"type":"subscribe","id":7,"topic":"@bob"}"#, "7", "bad_topic"),
+            (
+                r#"{"type":"subscribe","id":7,"topic":"@bob"}"#,
+                "7",
+                "bad_topic",
+            ),
             (r#"{"type":"publish","id":7,"topic":"a"}"#, "7", "bad_data"),
-            (r#"{"type":"publish","id":7,"topic":"a","data":"%","encoding":"base64"}"#, "7", "bad_data"),
-            (r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#, "7", "bad_event"),
-            (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
+            (
+                r#"{"type":"publish","id":7,"topic":"a","data":"%","encoding":"base64"}"#,
+                "7",
+                "bad_data",
+            ),
+            (
+                r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#,
+                "7",
+                "bad_event",
+            ),
+            (
+                r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#,
+                "null",
+                "bad_json",
+            ),
         ] {
             let bad = parse(text, None).unwrap_err();
-            assert_eq!((bad.id.as_ref(), bad.code), (id, code), "{text}: {}", bad.message);
+            assert_eq!(
+                (bad.id.as_ref(), bad.code),
+                (id, code),
+                "{text}: {}",
+                bad.message
+            );
         }
     }
 

@@ -42,7 +42,13 @@ pub fn message_head(message: &Message, out: &mut Vec<u8>) {
 
 /// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
 /// adds a text that greets the users by name.
-pub fn welcome(id: ConnectionId, users: &[Name], topics: &[Name], greeting: bool, out: &mut Vec<u8>) {
+pub fn welcome(
+    id: ConnectionId,
+    users: &[Name],
+    topics: &[Name],
+    greeting: bool,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(b"{\"type\":\"welcome\",");
     if greeting {
         let names: Vec<&str> = users.iter().map(Name::as_str).collect();

@@ -1,0 +1,206 @@
+//! What other threads ask for, in the order in which they asked.
+
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use wire::message::personal;
+use wire::{Close, ConnectionId, Name};
+
+use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
+use crate::shard::Shard;
+
+/// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
+/// publishers are told that the server is behind.
+const QUEUED_MAX: usize = 8_192;
+
+/// Commands that one turn does before sockets have theirs.
+const COMMANDS: usize = 1_024;
+
+impl Shard {
+    /// Does what the mailbox holds, up to a turn's share.
+    pub(crate) fn run_commands(&mut self) {
+        for _ in 0..COMMANDS {
+            if self.hub.queued() >= QUEUED_MAX {
+                return;
+            }
+            let Some(command) = self.commands.pop_front() else {
+                return;
+            };
+            self.run_command(command);
+        }
+    }
+
+    fn run_command(&mut self, command: Command) {
+        match command {
+            Command::Deliver(delivery) => self.deliver(delivery),
+            Command::Disconnect {
+                target,
+                close,
+                reply,
+            } => {
+                reply(self.disconnect(&target, close));
+            }
+            Command::Subscribe { user, topic, reply } => {
+                let slots = self.slots_of(&user);
+                let max = self.settings.session.topics_per_connection_max;
+                let mut count = 0;
+                for slot in slots {
+                    let is_in = self.hub.topics_of(slot).any(|name| *name == topic);
+                    if is_in || (self.hub.count(slot) < max && self.join(slot, &topic)) {
+                        count += 1;
+                    }
+                }
+                reply(count);
+            }
+            Command::Unsubscribe { user, topic, reply } => {
+                let hash = self.broker.hash(&topic);
+                let mut count = 0;
+                for slot in self.slots_of(&user) {
+                    if let Some(ended) = self.hub.leave(slot, hash, &topic) {
+                        self.topics_ended += usize::from(ended);
+                        count += 1;
+                    }
+                }
+                reply(count);
+            }
+            Command::Topics {
+                prefix,
+                after,
+                limit,
+                reply,
+            } => {
+                reply(self.topics(&prefix, after.as_deref(), limit));
+            }
+            Command::Topic { topic, reply } => {
+                reply(self.hub.members(self.broker.hash(&topic), &topic));
+            }
+            Command::User { user, reply } => {
+                let slots = self.slots_of(&user);
+                reply(
+                    slots
+                        .into_iter()
+                        .filter_map(|slot| self.describe(slot))
+                        .collect(),
+                );
+            }
+            Command::Settings(settings) => self.settings = settings,
+            Command::Drain { seconds } => self.begin_drain(seconds),
+        }
+    }
+
+    fn deliver(&mut self, delivery: broker::Delivery) {
+        let broker::Delivery { message, receipt } = delivery;
+        self.metrics.messages_in.add(1);
+        let members = if message.is_broadcast() {
+            self.hub.broadcast(message)
+        } else {
+            let hash = message.topic_hash;
+            let topic = message.draft.topic.clone();
+            self.hub.publish(hash, &topic, message)
+        };
+        if let Some(receipt) = receipt {
+            receipt.add(u64::from(members));
+        }
+    }
+
+    fn slots_of(&self, user: &str) -> Vec<u32> {
+        let topic = personal(user);
+        self.hub.slots(self.broker.hash(&topic), &topic)
+    }
+
+    fn disconnect(&mut self, target: &Target, close: Close) -> u32 {
+        let slots = match target {
+            Target::User(user) => self.slots_of(user),
+            Target::Connection(ConnectionId { slot, serial, .. }) => {
+                let found = self
+                    .table
+                    .get(*slot)
+                    .is_some_and(|found| found.serial == *serial);
+                if found { vec![*slot] } else { Vec::new() }
+            }
+        };
+        for slot in &slots {
+            let last = self.goodbye(*slot, close);
+            self.close(*slot, close, &last);
+        }
+        slots.len() as u32
+    }
+
+    /// The first topics in byte order, without sorting all of them.
+    fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
+        for (name, members, _) in self.hub.all_topics() {
+            let listed = name.starts_with(prefix)
+                && after.is_none_or(|after| name.as_str() > after)
+                && (prefix.starts_with('@') || !name.starts_with('@'));
+            if listed {
+                first.push((name, members));
+                if first.len() > limit {
+                    first.pop();
+                }
+            }
+        }
+        let sorted = first.into_sorted_vec().into_iter();
+        sorted
+            .map(|(topic, members)| TopicInfo {
+                topic: topic.clone(),
+                members,
+            })
+            .collect()
+    }
+
+    fn describe(&self, slot: u32) -> Option<ConnectionInfo> {
+        let connection = self.table.get(slot)?;
+        let (mut users, mut topics) = (Vec::new(), Vec::new());
+        for name in self.hub.topics_of(slot) {
+            match name.strip_prefix(wire::message::PERSONAL) {
+                Some(user) => users.push(user.into()),
+                None => topics.push(name.clone()),
+            }
+        }
+        let address = rustix::net::getpeername(&connection.fd).ok().flatten();
+        let (bytes_sent, bytes_received) = traffic(&connection.fd);
+        Some(ConnectionInfo {
+            id: self.id(slot, connection.serial),
+            transport: connection.variant.name(),
+            age_seconds: self.now_s().saturating_sub(connection.opened_s),
+            address: address.and_then(|address| SocketAddr::try_from(address).ok()),
+            users,
+            topics,
+            bytes_sent,
+            bytes_received,
+            outbox_bytes: connection.outbox().map_or(0, |outbox| outbox.bytes()),
+        })
+    }
+}
+
+/// Bytes that the peer acknowledged and bytes that it sent. The kernel counts them anyway
+/// (`tcp_info` in linux/tcp.h), so no connection has to.
+fn traffic(socket: impl AsFd) -> (u64, u64) {
+    use std::os::fd::AsRawFd;
+    const ACKED: usize = 120;
+    const RECEIVED: usize = 128;
+    let mut info = [0u8; 136];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which is that long.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&info[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    if result == 0 && length as usize >= info.len() {
+        (word(ACKED), word(RECEIVED))
+    } else {
+        (0, 0)
+    }
+}

@@ -1,0 +1,186 @@
+//! From a message to its members, and bytes to one connection.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use wire::{Close, Message, Tools, Variant};
+
+use crate::batch::{BATCH, Outboxes};
+use crate::connection::{Chunk, Flag};
+use crate::shard::Shard;
+
+/// Members that one fan-out serves before the next has its turn.
+const SLICE: usize = 256;
+
+/// Members that one turn of the loop serves before sockets have theirs.
+const TURN: usize = 2 * BATCH;
+
+/// Slices in one turn: many fan-outs have just one member.
+const SLICES: usize = TURN;
+
+impl Shard {
+    /// Carries on with the fan-outs, for one turn's share.
+    pub(crate) fn fan_out(&mut self) {
+        let (mut members, mut slices) = (0, 0);
+        while members < TURN && slices < SLICES {
+            let Some((served, slow)) = self.slice() else {
+                break;
+            };
+            members += served;
+            slices += 1;
+            if self.batch.len() >= BATCH || !slow.is_empty() {
+                self.send_batch();
+                self.close_slow(slow);
+            }
+        }
+        self.send_batch();
+        self.metrics.fanouts.set(self.hub.fanouts() as u64);
+        self.answer_woken();
+    }
+
+    /// One slice into the batch: how many members it had, and those that are slow.
+    fn slice(&mut self) -> Option<(usize, Vec<u32>)> {
+        let slice = self.hub.next_slice(SLICE, self.now_us)?;
+        let limits = Outboxes {
+            settings: &self.settings,
+            metrics: &self.metrics,
+        };
+        let mut pieces = [None; Variant::COUNT];
+        let (mut delivered, mut slow) = (0, Vec::new());
+        for &slot in slice.slots {
+            let Some(connection) = self.table.get_mut(slot) else {
+                continue;
+            };
+            let variant = connection.variant;
+            if variant == Variant::Poll {
+                if !connection.is(Flag::Woken) {
+                    connection.set(Flag::Woken, true);
+                    self.woken.push(slot);
+                }
+                continue;
+            }
+            let piece = *pieces[variant as usize].get_or_insert_with(|| {
+                let bytes = encode(slice.messages(), variant, &mut self.tools);
+                (!bytes.is_empty()).then(|| self.batch.piece(bytes, slice.messages().len() as u32))
+            });
+            let Some(piece) = piece else { continue };
+            delivered += 1;
+            if !self.batch.gather(connection, slot, piece, limits) {
+                slow.push(slot);
+            }
+        }
+        self.metrics
+            .delivered
+            .add(delivered * slice.messages().len() as u64);
+        for message in slice.messages().filter(|_| delivered > 0) {
+            self.batch.published(message.published_us, delivered);
+        }
+        if let Some(since_us) = slice.finished_since_us {
+            let now_us = self.started.elapsed().as_micros() as u64;
+            self.metrics
+                .fanout_time
+                .record(now_us.saturating_sub(since_us), 1);
+        }
+        Some((slice.slots.len(), slow))
+    }
+
+    fn close_slow(&mut self, slow: Vec<u32>) {
+        for slot in slow {
+            self.close(slot, Close::SlowConsumer, &[]);
+        }
+    }
+
+    /// Looks after the polls for which something was published.
+    fn answer_woken(&mut self) {
+        for slot in std::mem::take(&mut self.woken) {
+            if let Some(connection) = self.table.get_mut(slot) {
+                connection.set(Flag::Woken, false);
+                self.look_after_poll(slot, false);
+            }
+        }
+    }
+
+    /// Sends bytes to one connection, behind what it has waiting. A connection that fails or is
+    /// slow is closed.
+    pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32) {
+        let Some(connection) = self.table.get(slot) else {
+            return;
+        };
+        let mut sent = 0;
+        if connection.outbox().is_none() {
+            match crate::sender::send_one(std::os::fd::AsFd::as_fd(&connection.fd), bytes) {
+                Ok(taken) => sent = taken,
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
+                Err(_) => return self.end(slot, Close::Lost),
+            }
+            self.metrics.bytes_out.add(sent as u64);
+            if sent == bytes.len() {
+                return;
+            }
+        }
+        let chunk = Chunk {
+            bytes: bytes.into(),
+            messages,
+        };
+        if !self.enqueue(slot, chunk, sent) {
+            self.close(slot, Close::SlowConsumer, &[]);
+        }
+    }
+
+    /// The socket has room: sends what waits.
+    pub(crate) fn flush(&mut self, slot: u32) {
+        loop {
+            let Some(connection) = self.table.get_mut(slot) else {
+                return;
+            };
+            let fd = &connection.fd;
+            let Some(extra) = &mut connection.extra else {
+                return;
+            };
+            let Some(outbox) = &mut extra.outbox else {
+                return;
+            };
+            let parts: Vec<IoSlice<'_>> = outbox.parts().take(64).map(IoSlice::new).collect();
+            match rustix::io::writev(fd, &parts) {
+                Ok(sent) => {
+                    outbox.advance(sent);
+                    self.metrics.bytes_out.add(sent as u64);
+                    self.metrics.outbox_bytes.sub(sent as u64);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return,
+                Err(_) => return self.end(slot, Close::Lost),
+            }
+            if outbox.is_empty() {
+                extra.outbox = None;
+                self.metrics.outboxes.sub(1);
+                let _ = self.poller.watch_output(fd, u64::from(slot), false);
+                let closing = connection.is(Flag::Closing);
+                connection.trim();
+                if closing {
+                    self.shut(slot);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// The messages as one run of bytes for a variant. One message is encoded once for all shards.
+fn encode<'a>(
+    mut messages: impl ExactSizeIterator<Item = &'a Arc<Message>>,
+    variant: Variant,
+    tools: &mut Tools,
+) -> Arc<[u8]> {
+    match (messages.len(), messages.next()) {
+        (1, Some(message)) => message.encoded(variant, tools),
+        (_, first) => {
+            let mut all = Vec::new();
+            for message in first.into_iter().chain(messages) {
+                all.extend_from_slice(&message.encoded(variant, tools));
+            }
+            all.into()
+        }
+    }
+}

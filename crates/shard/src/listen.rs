@@ -1,0 +1,221 @@
+//! The listeners, one for each shard on the same port, and the program by which the kernel
+//! chooses among them.
+//!
+//! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a full shard. A classic
+//! BPF program attached to the group chooses at random among the shards that are open: a shard
+//! that is full, or holds more than its share, leaves the choice, keeps its listener, and takes
+//! what its queue still holds, so that nothing is lost.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::metrics::Metrics;
+use crate::settings::Options;
+
+/// Makes one listener for each shard. Options set here are inherited by what they accept: no
+/// system call is spent on them for each connection.
+pub(crate) fn listeners(options: &Options, shards: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut address = options.listen;
+    let mut listeners = Vec::with_capacity(shards);
+    for _ in 0..shards {
+        let listener = listener(options, &address)?;
+        // Port 0 is chosen by the kernel for the first; the others share it.
+        if let Ok(bound) = SocketAddr::try_from(rustix::net::getsockname(&listener)?) {
+            address = bound;
+        }
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if options.tcp_keepalive_seconds > 0 {
+        let seconds = u64::from(options.tcp_keepalive_seconds);
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(seconds))?;
+        sockopt::set_tcp_keepintvl(&socket, std::time::Duration::from_secs(seconds.div_ceil(4)))?;
+        sockopt::set_tcp_keepcnt(&socket, 4)?;
+    }
+    if options.tcp_user_timeout_seconds > 0 {
+        sockopt::set_tcp_user_timeout(&socket, options.tcp_user_timeout_seconds * 1_000)?;
+    }
+    if options.send_buffer_bytes > 0 {
+        sockopt::set_socket_send_buffer_size(&socket, options.send_buffer_bytes)?;
+    }
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, options.backlog.min(i32::MAX as u32) as i32)?;
+    Ok(socket)
+}
+
+/// Which shards new connections go to.
+pub(crate) struct Balance {
+    shards: Vec<Arc<Metrics>>,
+    /// A shard with so many connections leaves the choice: what its queue may still hold fits.
+    high_water: u64,
+    open: Mutex<Vec<bool>>,
+}
+
+impl Balance {
+    pub fn new(shards: Vec<Arc<Metrics>>, high_water: u64) -> Self {
+        let open = Mutex::new(vec![true; shards.len()]);
+        Balance {
+            shards,
+            high_water,
+            open,
+        }
+    }
+
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub fn high_water(&self) -> u64 {
+        self.high_water
+    }
+
+    /// Looks at all shards and tells the kernel, if the choice has changed. Any listener of the
+    /// group serves. A kernel that refuses leaves the even spread by hash.
+    pub fn adjust(&self, listener: impl AsFd) {
+        let counts: Vec<u64> = self
+            .shards
+            .iter()
+            .map(|metrics| metrics.held.get())
+            .collect();
+        let wanted = choice(&counts, self.high_water);
+        let mut open = self
+            .open
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *open != wanted {
+            match attach(listener, &program(&wanted)) {
+                Ok(()) => *open = wanted,
+                Err(error) => tracing::debug!("the kernel takes no accept program: {error}"),
+            }
+        }
+    }
+}
+
+/// The shards that are not full and hold at most 3 % over the mean; all, when that leaves none.
+fn choice(counts: &[u64], high_water: u64) -> Vec<bool> {
+    let mean = counts.iter().sum::<u64>() / counts.len().max(1) as u64;
+    let fair = mean + mean * 3 / 100 + 32;
+    let choose = |limit: u64| -> Vec<bool> { counts.iter().map(|count| *count < limit).collect() };
+    for open in [choose(high_water.min(fair)), choose(high_water)] {
+        if open.contains(&true) {
+            return open;
+        }
+    }
+    vec![true; counts.len()]
+}
+
+/// `A = random % open; return the open shard at A`.
+fn program(open: &[bool]) -> Vec<libc::sock_filter> {
+    let op = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let indexes: Vec<u32> = (0..open.len() as u32)
+        .filter(|at| open[*at as usize])
+        .collect();
+    let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+    let mut program = vec![
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, random),
+        op(
+            libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K,
+            0,
+            0,
+            indexes.len() as u32,
+        ),
+    ];
+    for (at, index) in indexes.iter().enumerate() {
+        program.push(op(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            at as u32,
+        ));
+        program.push(op(libc::BPF_RET | libc::BPF_K, 0, 0, *index));
+    }
+    // Not reached; a program must end with a return. An index that doesn't exist means: by hash.
+    program.push(op(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX));
+    program
+}
+
+fn attach(listener: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program, which lives until the call returns, and doesn't
+    // write to it; the length is that of the structure.
+    let result = unsafe {
+        libc::setsockopt(
+            listener.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_and_heavy_shards_leave_the_choice() {
+        assert_eq!(choice(&[0, 0, 0], 1000), [true, true, true]);
+        assert_eq!(choice(&[1000, 1010, 2000], 5000), [true, true, false]);
+        assert_eq!(choice(&[1000, 10, 1000], 1000), [false, true, false]);
+        assert_eq!(choice(&[1000, 1000, 999], 1000), [false, false, true]);
+        assert_eq!(choice(&[1000, 1000], 1000), [true, true]);
+    }
+
+    #[test]
+    fn the_kernel_takes_the_program() {
+        let options = Options {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            shards: 0,
+            pin_cpus: false,
+            sender: crate::settings::SenderKind::Auto,
+            backlog: 16,
+            send_buffer_bytes: 0,
+            tcp_keepalive_seconds: 60,
+            tcp_user_timeout_seconds: 30,
+            mailbox_messages_max: 1,
+            compression_level: 1,
+            compression_bytes_min: 1,
+        };
+        let listeners = listeners(&options, 3).unwrap();
+        attach(&listeners[2], &program(&[false, true, false])).unwrap();
+        let address =
+            SocketAddr::try_from(rustix::net::getsockname(&listeners[0]).unwrap()).unwrap();
+        for _ in 0..10 {
+            let _client = std::net::TcpStream::connect(address).unwrap();
+            assert!(rustix::net::accept(&listeners[1]).is_ok());
+            assert!(rustix::net::accept(&listeners[0]).is_err());
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! What a connection's peer sends: read into the shard's one buffer, understood by wire, done
+//! here.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use wire::session::{self, Action, Input, Open, Step};
+use wire::ws::Decoder;
+use wire::{Close, Draft, Variant};
+
+use crate::connection::{Flag, Poll};
+use crate::shard::Shard;
+
+/// Reads of one connection in one turn, so that nobody else waits for it.
+const READS: usize = 4;
+
+impl Shard {
+    /// The socket has input, or its end.
+    pub(crate) fn readable(&mut self, slot: u32) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for left in (0..READS).rev() {
+            let Some(connection) = self.table.get(slot) else {
+                break;
+            };
+            match recv(&connection.fd, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.peer_closed(slot);
+                    break;
+                }
+                Ok((read, _)) => {
+                    self.metrics.bytes_in.add(read as u64);
+                    self.received(slot, &mut buffer[..read]);
+                    // Edge-triggered: only a read that did not fill the buffer has emptied the
+                    // socket.
+                    if read < buffer.len() {
+                        break;
+                    }
+                    if left == 0 {
+                        self.unread.push(slot);
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.end(slot, Close::Lost);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    fn peer_closed(&mut self, slot: u32) {
+        let Some(connection) = self.table.get(slot) else {
+            return;
+        };
+        // Half-closed peers (`printf … | nc`) still want the answers that are under way.
+        let outbox = connection.outbox().is_some();
+        if outbox && connection.variant == Variant::Http && !connection.is(Flag::Closing) {
+            return self.close(slot, Close::ByClient, &[]);
+        }
+        if !(outbox && connection.is(Flag::Closing)) {
+            self.end(slot, Close::ByClient);
+        }
+    }
+
+    fn received(&mut self, slot: u32, bytes: &mut [u8]) {
+        let now_s = self.now_s() as u16;
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        if connection.is(Flag::Closing) {
+            return;
+        }
+        match connection.variant {
+            // Nothing that is sent after such a request means anything.
+            Variant::Sse | Variant::SseJson | Variant::Stream => connection.heard_s = now_s,
+            Variant::Poll => {
+                let input = &mut connection.extra().input;
+                input.extend_from_slice(bytes);
+                if input.len() > self.settings.session.http.head_bytes_max {
+                    self.end(slot, Close::BadRequest);
+                }
+            }
+            _ => {
+                if connection.variant != Variant::Http {
+                    connection.heard_s = now_s;
+                } else if connection.is(Flag::Resting) {
+                    connection.set(Flag::Resting, false);
+                    connection.heard_s = now_s;
+                }
+                let stashed = match &mut connection.extra {
+                    Some(extra) => std::mem::take(&mut extra.input),
+                    None => Vec::new(),
+                };
+                if stashed.is_empty() {
+                    self.understand(slot, bytes);
+                } else {
+                    let mut all = stashed;
+                    all.extend_from_slice(bytes);
+                    self.understand(slot, &mut all);
+                }
+            }
+        }
+    }
+
+    /// Does what whole requests and frames say, sends the answers, and keeps what is not whole.
+    pub(crate) fn understand(&mut self, slot: u32, bytes: &mut [u8]) {
+        let mut at = 0;
+        let mut out = std::mem::take(&mut self.out);
+        while at < bytes.len() {
+            let Some(connection) = self.table.get(slot) else {
+                break;
+            };
+            if connection.is(Flag::Closing) {
+                at = bytes.len();
+                break;
+            }
+            let variant = connection.variant;
+            let taken = match variant {
+                Variant::Http => self.request(slot, &bytes[at..], &mut out),
+                Variant::Poll => 0,
+                Variant::Sse | Variant::SseJson | Variant::Stream => bytes.len() - at,
+                _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
+            };
+            at += taken;
+            if taken == 0 {
+                break;
+            }
+        }
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+            out.clear();
+        }
+        self.out = out;
+        if let Some(connection) = self.table.get_mut(slot) {
+            if at < bytes.len() && !connection.is(Flag::Closing) {
+                connection.extra().input = bytes[at..].to_vec();
+            } else {
+                connection.trim();
+            }
+        }
+    }
+
+    /// One request; gives the bytes taken, 0 when more must come.
+    fn request(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return bytes.len();
+        };
+        let serial = connection.serial;
+        let continued = connection.is(Flag::Continued);
+        let settings = self.settings.clone();
+        let from = out.len();
+        match session::request(&settings.session, self.id(slot, serial), bytes, out) {
+            Step::Partial { continue_wanted } => {
+                if continue_wanted && !continued {
+                    session::continue_answer(out);
+                    self.set(slot, Flag::Continued, true);
+                }
+                0
+            }
+            Step::Refused => {
+                self.count_answer(&out[from..]);
+                self.close_after(slot, Close::BadRequest, out);
+                bytes.len()
+            }
+            Step::Request { taken, action } => {
+                self.set(slot, Flag::Continued, false);
+                self.act(slot, action, from, out);
+                taken
+            }
+        }
+    }
+
+    fn act(&mut self, slot: u32, action: Action, from: usize, out: &mut Vec<u8>) {
+        match action {
+            Action::Answered { keep_alive } => {
+                self.count_answer(&out[from..]);
+                self.rest_or_close(slot, keep_alive, out);
+            }
+            Action::Open(open) => self.open(slot, open),
+            Action::Poll(poll) => self.poll(slot, poll, out),
+            Action::Publish { draft, respond } => {
+                let published = self.publish(draft).map_err(|error| error.to_string());
+                session::publish_answer(&respond, published, out);
+                self.count_answer(&out[from..]);
+                self.rest_or_close(slot, respond.keep_alive, out);
+            }
+        }
+    }
+
+    fn set(&mut self, slot: u32, flag: Flag, on: bool) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.set(flag, on);
+        }
+    }
+
+    /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
+    fn count_answer(&self, answer: &[u8]) {
+        if let Some(class @ b'1'..=b'5') = answer.get(9) {
+            self.metrics.answers[usize::from(class - b'0')].add(1);
+        }
+    }
+
+    /// After a short answer the connection rests, or ends with it.
+    fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+        if keep_alive && self.drain.is_none() {
+            let now_s = self.now_s() as u16;
+            if let Some(connection) = self.table.get_mut(slot) {
+                connection.set(Flag::Resting, true);
+                connection.heard_s = now_s;
+            }
+        } else {
+            self.close_after(slot, Close::Answered, out);
+        }
+    }
+
+    /// Sends what is in `out` and closes.
+    fn close_after(&mut self, slot: u32, close: Close, out: &mut Vec<u8>) {
+        let last = std::mem::take(out);
+        self.close(slot, close, &last);
+    }
+
+    /// The connection stays and enters its topics. Its greeting is in `out`, and leaves before
+    /// anything that is published from now on.
+    fn open(&mut self, slot: u32, open: Open) {
+        self.become_variant(slot, open.variant);
+        if open.variant.name() != "echo" {
+            self.enter_hub(slot, &open.users, &open.topics);
+        }
+        let now_s = self.now_s() as u16;
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.heard_s = now_s;
+        }
+    }
+
+    fn publish(&mut self, draft: Draft) -> Result<wire::Id, broker::PublishError> {
+        self.broker.publish(draft, None)
+    }
+
+    /// A poll enters its topics first and then looks: whatever is published after the look wakes
+    /// it, and whatever was before is found. So nothing falls between.
+    fn poll(&mut self, slot: u32, poll: session::Poll, out: &mut Vec<u8>) {
+        if !out.is_empty() {
+            // Earlier answers of the same pipeline leave first.
+            let earlier = std::mem::take(out);
+            self.send(slot, &earlier, 0);
+        }
+        self.become_variant(slot, Variant::Poll);
+        self.enter_hub(slot, &poll.users, &poll.topics);
+        let deadline_s = self.now_s().saturating_add(poll.seconds);
+        let recent = {
+            let topics = self.topics_of(slot);
+            let topics: Vec<(u64, &str)> = topics
+                .iter()
+                .map(|(hash, topic)| (*hash, topic.as_str()))
+                .collect();
+            self.broker.recent(&topics, poll.since)
+        };
+        let recovered = poll.since.map(|_| recent.complete);
+        let at_once = !recent.messages.is_empty() || recovered == Some(false) || poll.seconds == 0;
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let since = if at_once {
+            poll.since.unwrap_or(recent.top)
+        } else {
+            recent.top
+        };
+        let wait = Poll {
+            since,
+            recovered,
+            deadline_s,
+            respond: poll.respond,
+        };
+        connection.extra().poll = Some(Box::new(wait));
+        if at_once {
+            self.answer_poll(slot, &recent);
+        }
+    }
+
+    /// Names and hashes of all that reaches the connection.
+    fn topics_of(&self, slot: u32) -> Vec<(u64, wire::Name)> {
+        let own = self.hub.topics_of(slot).cloned();
+        own.chain(std::iter::once(wire::message::BROADCAST.into()))
+            .map(|topic| (self.broker.hash(&topic), topic))
+            .collect()
+    }
+
+    /// Something may have come for a poll, or its time is over.
+    pub(crate) fn look_after_poll(&mut self, slot: u32, over: bool) {
+        let Some(connection) = self.table.get(slot) else {
+            return;
+        };
+        let Some(poll) = connection
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.poll.as_ref())
+        else {
+            return;
+        };
+        let since = Some(poll.since);
+        let topics = self.topics_of(slot);
+        let topics: Vec<(u64, &str)> = topics
+            .iter()
+            .map(|(hash, topic)| (*hash, topic.as_str()))
+            .collect();
+        let recent = self.broker.recent(&topics, since);
+        if over || !recent.messages.is_empty() || !recent.complete {
+            self.answer_poll(slot, &recent);
+        }
+    }
+
+    fn answer_poll(&mut self, slot: u32, recent: &broker::Recent) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let Some(extra) = &mut connection.extra else {
+            return;
+        };
+        let Some(poll) = extra.poll.take() else {
+            return;
+        };
+        let mut rest = std::mem::take(&mut extra.input);
+        let recovered = poll.recovered.map(|recovered| recovered && recent.complete);
+        let recovered = if recent.complete {
+            recovered
+        } else {
+            Some(false)
+        };
+        let messages = recent.messages.iter().map(|message| &**message);
+        let body = wire::transport::poll_answer(messages, recent.top, recovered);
+        let mut answer = Vec::with_capacity(body.len() + 256);
+        session::poll_answer(&poll.respond, &body, &mut answer);
+        self.leave_hub(slot);
+        self.metrics.delivered.add(recent.messages.len() as u64);
+        self.become_http(slot);
+        self.count_answer(&answer);
+        if poll.respond.keep_alive {
+            self.send(slot, &answer, recent.messages.len() as u32);
+            self.rest_or_close(slot, true, &mut Vec::new());
+            self.understand(slot, &mut rest);
+        } else {
+            self.close(slot, Close::Answered, &answer);
+        }
+    }
+
+    fn become_http(&mut self, slot: u32) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        self.metrics.connections[connection.variant as usize].sub(1);
+        self.metrics.connections[Variant::Http as usize].add(1);
+        connection.variant = Variant::Http;
+    }
+
+    /// WebSocket frames; gives the bytes taken.
+    fn frames(
+        &mut self,
+        slot: u32,
+        variant: Variant,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return bytes.len();
+        };
+        let mut kept = connection
+            .extra
+            .as_mut()
+            .and_then(|extra| extra.decoder.take());
+        // Most frames come whole, and need no decoder that outlives them.
+        let mut fresh = Decoder::default();
+        let decoder = kept.as_deref_mut().unwrap_or(&mut fresh);
+        let mut inputs = Vec::new();
+        let settings = &self.settings.session;
+        let taken = session::websocket(
+            settings,
+            variant,
+            decoder,
+            &mut self.tools,
+            bytes,
+            &mut inputs,
+        );
+        if !decoder.is_idle() {
+            connection.extra().decoder = Some(kept.unwrap_or_else(|| Box::new(fresh)));
+        }
+        for input in inputs {
+            self.input(slot, variant, input, out);
+        }
+        taken
+    }
+
+    fn input(&mut self, slot: u32, variant: Variant, input: Input, out: &mut Vec<u8>) {
+        match input {
+            Input::Send(bytes) => out.extend_from_slice(&bytes),
+            Input::Subscribe(id, topic) => {
+                let max = self.settings.session.topics_per_connection_max;
+                let count = self.hub.count(slot);
+                let named = named("topic", &topic);
+                let result = if count >= max && !self.hub.topics_of(slot).any(|name| *name == topic)
+                {
+                    Err((
+                        "too_many_topics",
+                        "this connection is in as many topics as it may",
+                    ))
+                } else {
+                    self.join(slot, &topic);
+                    Ok(named.as_str())
+                };
+                session::ws_reply(variant, &mut self.tools, &id, result, out);
+            }
+            Input::Unsubscribe(id, topic) => {
+                let named = named("topic", &topic);
+                let result = match self.hub.leave(slot, self.broker.hash(&topic), &topic) {
+                    Some(ended) => {
+                        self.topics_ended += usize::from(ended);
+                        Ok(named.as_str())
+                    }
+                    None => Err(("not_subscribed", "this connection is not in that topic")),
+                };
+                session::ws_reply(variant, &mut self.tools, &id, result, out);
+            }
+            Input::Publish(id, draft) => {
+                let published = self.publish(draft);
+                let answer = match &published {
+                    Ok(id) => Ok(wire::command::published(*id)),
+                    Err(error) => Err(error.to_string()),
+                };
+                let result = answer
+                    .as_deref()
+                    .map_err(|message| ("overloaded", message.as_str()));
+                session::ws_reply(variant, &mut self.tools, &id, result, out);
+            }
+            Input::Close(close, last) => {
+                out.extend_from_slice(&last);
+                self.close_after(slot, close, out);
+            }
+        }
+    }
+
+    /// For an answer to a request that did not come in time.
+    pub(crate) fn request_timeout(&mut self, slot: u32) {
+        let mut out = Vec::new();
+        let message = "the request did not arrive in time: send it whole, at once";
+        let refused = wire::http::refused(408, "request_timeout", message);
+        session::refuse(&refused, "", false, false, &mut out);
+        self.count_answer(&out);
+        self.close(slot, Close::RequestTimeout, &out);
+    }
+}
+
+/// `{"topic":"…"}`
+fn named(key: &str, name: &str) -> String {
+    let mut out = format!("{{\"{key}\":").into_bytes();
+    wire::command::push_string(name, &mut out);
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into_owned()
+}

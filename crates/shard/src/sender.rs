@@ -1,0 +1,129 @@
+//! Many small sends at once: io_uring where the kernel allows it, one system call each elsewhere.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use io_uring::{IoUring, opcode, types};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use crate::settings::SenderKind;
+
+/// Sends submitted with one system call.
+const BATCH: usize = 512;
+
+/// One send. The bytes stay where they are until [`Sender::send`] returns.
+pub(crate) struct Send<'a> {
+    pub fd: BorrowedFd<'a>,
+    pub bytes: &'a [u8],
+}
+
+pub(crate) enum Sender {
+    IoUring(Box<IoUring>),
+    Write,
+}
+
+impl Sender {
+    /// To be made on the thread that uses it.
+    pub fn new(kind: SenderKind) -> io::Result<Self> {
+        match (kind, ring()) {
+            (SenderKind::Write, _) | (SenderKind::Auto, Err(_)) => Ok(Sender::Write),
+            (_, Ok(ring)) => Ok(Sender::IoUring(Box::new(ring))),
+            (SenderKind::IoUring, Err(error)) => Err(error),
+        }
+    }
+
+    /// The name in the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Sender::IoUring(_) => "io_uring",
+            Sender::Write => "write",
+        }
+    }
+
+    /// Sends all of them without waiting for room; `done` gets each one's place and what the
+    /// kernel took, or why not. A socket must not be in the list twice: a second send could pass
+    /// a first that found no room.
+    pub fn send(&mut self, sends: &[Send<'_>], mut done: impl FnMut(usize, Result<usize, Errno>)) {
+        match self {
+            Sender::IoUring(ring) => {
+                for (at, sends) in sends.chunks(BATCH).enumerate() {
+                    send_ring(ring, sends, |index, result| {
+                        done(at * BATCH + index, result)
+                    });
+                }
+            }
+            Sender::Write => {
+                for (at, one) in sends.iter().enumerate() {
+                    done(at, send_one(one.fd, one.bytes));
+                }
+            }
+        }
+    }
+}
+
+/// Sends without waiting for room.
+pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// Completions run when this thread asks for them, not in the middle of something else: no
+/// interrupts between cores, and the whole batch is done when the submitting call returns.
+fn ring() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_clamp()
+        .build(BATCH as u32)
+}
+
+fn send_ring(
+    ring: &mut IoUring,
+    sends: &[Send<'_>],
+    mut done: impl FnMut(usize, Result<usize, Errno>),
+) {
+    {
+        let mut queue = ring.submission();
+        for (at, one) in sends.iter().enumerate() {
+            let fd = types::Fd(std::os::fd::AsRawFd::as_raw_fd(&one.fd));
+            let flags = (SendFlags::DONTWAIT | SendFlags::NOSIGNAL).bits() as i32;
+            let entry = opcode::Send::new(fd, one.bytes.as_ptr(), one.bytes.len() as u32)
+                .flags(flags)
+                .build()
+                .user_data(at as u64);
+            // SAFETY: the descriptor and the bytes are borrowed until this function returns, and
+            // it returns only when the kernel has completed every entry.
+            let pushed = unsafe { queue.push(&entry) };
+            debug_assert!(pushed.is_ok(), "a chunk is no longer than the ring");
+        }
+    }
+    let mut left = sends.len();
+    while left > 0 {
+        match ring.submit_and_wait(left) {
+            Ok(_) => {}
+            // Interrupted, or the completion queue must be emptied first.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) => {}
+            Err(error) => {
+                // The buffers may still be in the kernel's hands: nothing safe is left to do.
+                tracing::error!("io_uring failed: {error}; restart with --sender write");
+                std::process::abort();
+            }
+        }
+        for entry in ring.completion() {
+            left -= 1;
+            let result = entry.result();
+            done(
+                entry.user_data() as usize,
+                if result < 0 {
+                    Err(Errno::from_raw_os_error(-result))
+                } else {
+                    Ok(result as usize)
+                },
+            );
+        }
+    }
+}

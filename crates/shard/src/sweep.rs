@@ -1,0 +1,233 @@
+//! What time brings: heartbeats, time-outs and the drain, by passing over the table in stripes.
+//! No connection has a timer.
+
+use wire::{Close, Variant};
+
+use crate::batch::BATCH;
+use crate::connection::Flag;
+use crate::shard::{STRIPES, Shard};
+
+const STRIPE_US: u64 = 1_000_000 / STRIPES as u64;
+
+/// How long a connection whose last bytes are sent may keep its side open, in seconds.
+const LINGER_SECONDS: u32 = 2;
+
+/// Where the sweep is.
+#[derive(Default)]
+pub(crate) struct Sweep {
+    /// Stripes passed since the node's start: the clock of the sweep.
+    passed: u64,
+}
+
+impl Sweep {
+    /// Begins at this time, in microseconds of the node's clock.
+    pub fn at(now_us: u64) -> Self {
+        Sweep {
+            passed: now_us / STRIPE_US,
+        }
+    }
+
+    /// When the next stripe is due, in microseconds of the node's clock.
+    pub fn due_us(&self) -> u64 {
+        (self.passed + 1) * STRIPE_US
+    }
+}
+
+/// A drain that is under way.
+pub(crate) struct Drain {
+    pub deadline_us: u64,
+    started_us: u64,
+    /// All connections have been told to go by then.
+    told_us: u64,
+    next: u32,
+}
+
+/// What a connection is due.
+enum Due {
+    Nothing,
+    Heartbeat,
+    PollOver,
+    RequestTimeout,
+    Close(Close),
+    End,
+}
+
+impl Shard {
+    /// Passes over the stripes that are due. A shard that was held up makes up for it: each slot
+    /// is looked at once for every second that passed.
+    pub(crate) fn sweep(&mut self) {
+        if self.now_us < self.sweep.due_us() {
+            return;
+        }
+        let due = (self.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
+        // After a long pause one pass is enough: nobody needs two heartbeats at once.
+        for _ in 0..due.min(u64::from(STRIPES)) {
+            self.sweep.passed += 1;
+            self.stripe(self.sweep.passed);
+        }
+        self.sweep.passed = self.now_us / STRIPE_US;
+        self.metrics.topics.set(u64::from(self.hub.topics()));
+        self.forget_topics();
+        if self.number == 0
+            && let Some(listener) = &self.listener
+        {
+            self.balance.adjust(listener);
+        }
+        self.drain_some();
+    }
+
+    fn stripe(&mut self, number: u64) {
+        let end = u64::from(self.table.end());
+        let stripe = number % u64::from(STRIPES);
+        let from = (end * stripe / u64::from(STRIPES)) as u32;
+        let to = (end * (stripe + 1) / u64::from(STRIPES)) as u32;
+        let second = number / u64::from(STRIPES);
+        let mut pieces = [None; Variant::COUNT];
+        for slot in from..to {
+            match self.due(slot, second) {
+                Due::Nothing => {}
+                Due::Heartbeat => {
+                    let Some(connection) = self.table.get_mut(slot) else {
+                        continue;
+                    };
+                    let variant = connection.variant as usize;
+                    let piece = *pieces[variant].get_or_insert_with(|| {
+                        self.batch.piece(self.heartbeats[variant].clone(), 0)
+                    });
+                    let limits = crate::batch::Outboxes {
+                        settings: &self.settings,
+                        metrics: &self.metrics,
+                    };
+                    // Never too slow for it: one with an outbox gets none.
+                    self.batch.gather(connection, slot, piece, limits);
+                    if self.batch.len() >= BATCH {
+                        self.send_batch();
+                        pieces = [None; Variant::COUNT];
+                    }
+                }
+                Due::PollOver => self.look_after_poll(slot, true),
+                Due::RequestTimeout => self.request_timeout(slot),
+                Due::Close(close) => {
+                    let last = self.goodbye(slot, close);
+                    self.close(slot, close, &last);
+                }
+                Due::End => self.end(slot, Close::Lost),
+            }
+        }
+        self.send_batch();
+    }
+
+    fn due(&self, slot: u32, second: u64) -> Due {
+        let Some(connection) = self.table.get(slot) else {
+            return Due::Nothing;
+        };
+        let settings = &self.settings;
+        let silence_s = connection.silence_s(self.now_s());
+        if connection.is(Flag::Closing) {
+            let patience = if connection.is(Flag::Lingering) {
+                LINGER_SECONDS
+            } else {
+                10
+            };
+            return if silence_s > patience {
+                Due::End
+            } else {
+                Due::Nothing
+            };
+        }
+        // Each slot has its own second of the interval, so that heartbeats are spread evenly.
+        let beats = |interval: u32| {
+            let interval = u64::from(interval.max(1));
+            (second + u64::from(slot)).is_multiple_of(interval) && connection.outbox().is_none()
+        };
+        let beat = |interval| {
+            if beats(interval) {
+                Due::Heartbeat
+            } else {
+                Due::Nothing
+            }
+        };
+        match connection.variant {
+            Variant::Http if connection.is(Flag::Resting) => {
+                let idle = silence_s > settings.idle_seconds;
+                if idle {
+                    Due::Close(Close::Idle)
+                } else {
+                    Due::Nothing
+                }
+            }
+            Variant::Http if silence_s <= settings.head_seconds => Due::Nothing,
+            // Nothing was asked: there is nothing to answer.
+            Variant::Http if connection.extra.is_none() => Due::Close(Close::RequestTimeout),
+            Variant::Http if connection.outbox().is_some() => Due::Nothing,
+            Variant::Http => Due::RequestTimeout,
+            Variant::Poll => {
+                let poll = connection
+                    .extra
+                    .as_ref()
+                    .and_then(|extra| extra.poll.as_ref());
+                let over = poll.is_some_and(|poll| poll.deadline_s <= self.now_s());
+                if over { Due::PollOver } else { Due::Nothing }
+            }
+            Variant::Sse | Variant::SseJson => beat(settings.sse_heartbeat_seconds),
+            Variant::Stream => beat(settings.stream_heartbeat_seconds),
+            _ if silence_s > settings.ws_silence_seconds => Due::Close(Close::Silent),
+            _ => beat(settings.ws_ping_seconds),
+        }
+    }
+
+    /// The last words to a connection. Nothing can be said in the middle of a message.
+    pub(crate) fn goodbye(&self, slot: u32, close: Close) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(connection) = self.table.get(slot) {
+            connection.variant.transport().goodbye(close, &mut out);
+        }
+        out
+    }
+
+    /// Topics that ended leave their bit in the filter; when they are many it is made anew.
+    fn forget_topics(&mut self) {
+        let filter = &self.handle.inbox.filter;
+        if self.topics_ended > filter.slack() {
+            self.topics_ended = 0;
+            filter.rebuild(self.hub.all_topics().map(|(_, _, hash)| u64::from(hash)));
+        }
+    }
+
+    /// Begins to drain: closes the listener, and ends the connections over half of the time, so
+    /// that their clients don't all come back at once; few connections end at once.
+    pub(crate) fn begin_drain(&mut self, seconds: u32) {
+        if self.drain.is_some() {
+            return;
+        }
+        self.listener = None;
+        let whole_us = u64::from(seconds) * 1_000_000;
+        let pace_us = self.table.count() as u64 * 500;
+        self.drain = Some(Drain {
+            deadline_us: self.now_us + whole_us,
+            started_us: self.now_us,
+            told_us: self.now_us + pace_us.min(whole_us / 2),
+            next: 0,
+        });
+        self.drain_some();
+    }
+
+    fn drain_some(&mut self) {
+        let Some(drain) = &self.drain else { return };
+        let span_us = (drain.told_us - drain.started_us).max(1);
+        let passed_us = (self.now_us - drain.started_us + STRIPE_US).min(span_us);
+        let end = u64::from(self.table.end());
+        let to = if self.now_us + STRIPE_US >= drain.told_us {
+            end
+        } else {
+            end * passed_us / span_us
+        };
+        for slot in drain.next..to as u32 {
+            let last = self.goodbye(slot, Close::Drain);
+            self.close(slot, Close::Drain, &last);
+        }
+        if let Some(drain) = &mut self.drain {
+            drain.next = to as u32;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The mailbox and the filter under every interleaving that loom can find.
+//! `RUSTFLAGS="--cfg loom" cargo test -p shard --test mailbox --release`
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use shard::filter::Filter;
+use shard::mailbox::{Mailbox, Wake};
+
+/// An event descriptor: set by a wake, cleared by the owner before it takes.
+struct Event(Arc<AtomicBool>);
+
+impl Wake for Event {
+    fn wake(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
+    loom::model(|| {
+        let event = Arc::new(AtomicBool::new(false));
+        let mailbox = Arc::new(Mailbox::new(10, Event(event.clone())));
+        let senders: Vec<_> = [10, 20]
+            .map(|from| {
+                let mailbox = mailbox.clone();
+                thread::spawn(move || {
+                    mailbox.push(from);
+                    mailbox.push(from + 1);
+                })
+            })
+            .into();
+        let mut got = Vec::new();
+        // The owner looks once while the senders are at it.
+        if event.swap(false, Ordering::AcqRel) {
+            got.extend(mailbox.take(Vec::new()));
+        }
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+        // Whatever is left must have set the event: an owner that waits for it gets everything.
+        if event.swap(false, Ordering::AcqRel) {
+            got.extend(mailbox.take(Vec::new()));
+        }
+        assert!(
+            mailbox.take(Vec::new()).is_empty(),
+            "items without a wake-up"
+        );
+        for from in [10, 20] {
+            let own: Vec<_> = got.iter().filter(|item| **item / 10 == from / 10).collect();
+            assert_eq!(own, [&from, &(from + 1)]);
+        }
+    });
+}
+
+#[test]
+fn a_hash_that_stays_is_seen_at_every_moment_of_a_rebuild() {
+    loom::model(|| {
+        let filter = Arc::new(Filter::new(1));
+        filter.insert(7);
+        filter.insert(9);
+        let owner = filter.clone();
+        let rebuild = thread::spawn(move || owner.rebuild([7].into_iter()));
+        assert!(filter.holds(7));
+        rebuild.join().unwrap();
+        assert!(filter.holds(7) && !filter.holds(9));
+    });
+}

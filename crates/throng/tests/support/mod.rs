@@ -1,0 +1,324 @@
+//! A server of its own for each test, and the plainest clients that can talk to it.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Everything a test waits for comes sooner than this, or the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running `throng serve`; killed at the end of the test.
+pub struct Server {
+    pub child: Child,
+    pub client: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Server::with(&[], &[])
+    }
+
+    /// With further flags, and settings as environment variables.
+    pub fn with(flags: &[&str], settings: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
+        Server::run(command, settings)
+    }
+
+    /// Any command line that ends up as a server.
+    pub fn run(mut command: Command, settings: &[(&str, &str)]) -> Self {
+        // An empty folder: no configuration of the developer's gets in.
+        let folder = std::env::temp_dir().join("throng-tests");
+        std::fs::create_dir_all(&folder).unwrap();
+        command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.envs(settings.iter().copied());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut address = |label: &str| -> SocketAddr {
+            let line = lines
+                .by_ref()
+                .map(|line| line.unwrap())
+                .find(|line| line.trim_start().starts_with(label))
+                .unwrap_or_else(|| panic!("the start-up text has no line for {label:?}"));
+            let (_, rest) = line.split_once("http://").unwrap();
+            rest.split(['/', ' ']).next().unwrap().parse().unwrap()
+        };
+        let (client, admin) = (address("clients"), address("applications"));
+        std::thread::spawn(move || lines.for_each(drop));
+        Server { child, client, admin }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        connect(self.client)
+    }
+
+    /// Sends bytes on a connection of their own and reads until the server closes.
+    pub fn exchange(&self, bytes: &[u8]) -> String {
+        let mut socket = self.connect();
+        socket.write_all(bytes).unwrap();
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// Opens a lasting GET and reads past its head.
+    pub fn listen(&self, target: &str) -> Stream {
+        let mut stream = Stream::new(self.connect());
+        stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        let head = stream.head();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{target}: {head}");
+        stream
+    }
+
+    /// A GET on the client port: status and body.
+    pub fn get(&self, target: &str) -> (u16, Value) {
+        json(self.client, "GET", target, None, "")
+    }
+
+    /// A call of the API: status and body.
+    pub fn api(&self, method: &str, target: &str, body: Option<Value>) -> (u16, Value) {
+        json(self.admin, method, target, body, "")
+    }
+
+    /// A POST to the API that must succeed.
+    pub fn post(&self, target: &str, body: Value) -> Value {
+        let (status, answer) = self.api("POST", target, Some(body));
+        assert_eq!(status, 200, "{target}: {answer}");
+        answer
+    }
+
+    pub fn publish(&self, topic: &str, data: Value) -> Value {
+        self.post("/api/publish", serde_json::json!({"topic": topic, "data": data}))
+    }
+
+    /// The value of a line of /metrics that begins so.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = text(self.admin, "GET", "/metrics", None, "").1;
+        let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+    }
+
+    /// Waits until it is so.
+    pub fn until(&self, what: &str, mut so: impl FnMut(&Server) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !so(self) {
+            assert!(Instant::now() < end, "waited in vain until {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until a topic has so many members.
+    pub fn until_members(&self, topic: &str, members: u64) {
+        self.until(&format!("{topic} has {members} members"), |server| {
+            server.api("GET", &format!("/api/topics/{topic}"), None).1["members"] == members
+        });
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+/// One request on a connection of its own: status and body as text.
+pub fn text(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    body: Option<Value>,
+    headers: &str,
+) -> (u16, String) {
+    let body = body.map(|body| body.to_string());
+    let mut socket = connect(address);
+    let length = match &body {
+        Some(body) => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
+        None => String::new(),
+    };
+    let head = format!(
+        "{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}{length}\r\n"
+    );
+    socket.write_all(head.as_bytes()).unwrap();
+    socket.write_all(body.unwrap_or_default().as_bytes()).unwrap();
+    let mut stream = Stream::new(socket);
+    let head = stream.head();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let body = match header(&head, "transfer-encoding") {
+        Some(_) => stream.chunks(),
+        None => stream.rest(),
+    };
+    (status.unwrap_or_else(|| panic!("no status in {head:?}")), body)
+}
+
+/// One request: status and body, which is JSON or nothing.
+pub fn json(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    body: Option<Value>,
+    headers: &str,
+) -> (u16, Value) {
+    let (status, text) = text(address, method, target, body, headers);
+    let value = if text.is_empty() { Value::Null } else {
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{target}: {error}: {text}"))
+    };
+    (status, value)
+}
+
+pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        key.eq_ignore_ascii_case(name).then_some(value.trim())
+    })
+}
+
+/// A connection that is read as it comes.
+pub struct Stream {
+    pub reader: BufReader<TcpStream>,
+}
+
+impl Stream {
+    pub fn new(socket: TcpStream) -> Self {
+        Stream { reader: BufReader::new(socket) }
+    }
+
+    pub fn send(&mut self, text: &str) {
+        self.reader.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Up to and with the empty line.
+    pub fn head(&mut self) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let read = self.reader.read_line(&mut head).unwrap();
+            assert!(read > 0, "the server closed after {head:?}");
+        }
+        head
+    }
+
+    /// One line without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.reader.read_line(&mut line).unwrap();
+        assert!(read > 0, "the server closed");
+        line.trim_end_matches(['\r', '\n']).to_string()
+    }
+
+    /// A head and the body that its Content-Length announces.
+    pub fn answer(&mut self) -> (u16, String) {
+        let head = self.head();
+        let length = header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), String::from_utf8(body).unwrap())
+    }
+
+    /// One chunk of a chunked body; empty at the end.
+    pub fn chunk(&mut self) -> String {
+        let size = usize::from_str_radix(&self.line(), 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        self.reader.read_exact(&mut chunk).unwrap();
+        chunk.truncate(size);
+        String::from_utf8(chunk).unwrap()
+    }
+
+    pub fn chunks(&mut self) -> String {
+        let mut all = String::new();
+        loop {
+            let chunk = self.chunk();
+            if chunk.is_empty() {
+                return all;
+            }
+            all += &chunk;
+        }
+    }
+
+    /// A JSON line of an HTTP stream.
+    pub fn object(&mut self) -> Value {
+        serde_json::from_str(&self.chunk()).unwrap()
+    }
+
+    /// The next event of an event stream as (field, value) pairs; comments are passed over.
+    pub fn event(&mut self) -> Vec<(String, String)> {
+        let mut fields = Vec::new();
+        loop {
+            let line = self.line();
+            if line.is_empty() && !fields.is_empty() {
+                return fields;
+            }
+            if let Some((field, value)) = line.split_once(": ")
+                && !field.is_empty()
+            {
+                fields.push((field.to_string(), value.to_string()));
+            }
+        }
+    }
+
+    /// The `data` of the next event that has any.
+    pub fn data(&mut self) -> String {
+        loop {
+            let event = self.event();
+            let data: Vec<_> = event.into_iter().filter(|(field, _)| field == "data").collect();
+            if !data.is_empty() {
+                return data.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("\n");
+            }
+        }
+    }
+
+    /// Everything until the server closes; a reset counts as the end.
+    pub fn rest(&mut self) -> String {
+        let mut all = Vec::new();
+        let _ = self.reader.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+}
+
+/// A WebSocket, by another's codec.
+pub type WebSocket = tungstenite::WebSocket<TcpStream>;
+
+pub fn websocket(server: &Server, query: &str) -> WebSocket {
+    let url = format!("ws://{}/ws?{query}", server.client);
+    let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
+    let welcome = receive(&mut socket);
+    assert_eq!(welcome["type"], "welcome");
+    socket
+}
+
+/// The next text message as JSON.
+pub fn receive(socket: &mut WebSocket) -> Value {
+    loop {
+        if let tungstenite::Message::Text(text) = socket.read().unwrap() {
+            return serde_json::from_str(&text).unwrap();
+        }
+    }
+}
+
+/// Sends a command and gives its answer; messages that come between are dropped.
+pub fn command(socket: &mut WebSocket, command: Value) -> Value {
+    socket.send(tungstenite::Message::text(command.to_string())).unwrap();
+    loop {
+        let answer = receive(socket);
+        if answer["type"] == "reply" {
+            return answer;
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Frames in, messages out, however the bytes are split.
+
+use super::Error;
+use super::deflate::Inflater;
+use super::frame::{CONTROL_BYTES_MAX, Head, Opcode, apply_mask};
+use super::utf8::Utf8;
+
+/// Which side the decoder is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Reads a client's frames, which are masked.
+    Server,
+    /// Reads a server's frames, which are not.
+    Client,
+}
+
+/// What a peer may send.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The payload of a frame, in bytes.
+    pub frame_bytes_max: u64,
+    /// A message, all fragments together and inflated, in bytes.
+    pub message_bytes_max: usize,
+}
+
+/// What the decoder needs and does not keep.
+pub struct Context<'a> {
+    /// Which side this is.
+    pub role: Role,
+    /// What the peer may send.
+    pub limits: Limits,
+    /// There when permessage-deflate was agreed.
+    pub inflater: Option<&'a mut Inflater>,
+}
+
+/// What the peer said.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A text message.
+    Text(&'a str),
+    /// A binary message.
+    Binary(&'a [u8]),
+    /// To be answered with a pong of the same payload.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong(&'a [u8]),
+    /// The peer closes, with a code and a reason if it gave any. Nothing after it is read.
+    Close(Option<(u16, &'a str)>),
+}
+
+/// Where a connection is in the middle of something; the default where it is not.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    /// The data message that is being read: its opcode, and whether it is compressed.
+    message: Option<(bool, bool)>,
+    /// Its payload so far.
+    payload: Vec<u8>,
+    utf8: Utf8,
+    /// The frame that is being read, and how much of it has come.
+    frame: Option<(Head, u64)>,
+    control: Vec<u8>,
+    closed: bool,
+}
+
+impl Decoder {
+    /// True at the end of a frame that ends a message: a new decoder would go on as well.
+    pub fn is_idle(&self) -> bool {
+        self.message.is_none() && self.frame.is_none() && !self.closed
+    }
+
+    /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is
+    /// left is the beginning of a frame's head, fewer than 14 bytes: it must come again with what
+    /// follows. After an error or [`Event::Close`] the rest means nothing.
+    pub fn feed(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, Error> {
+        let mut at = 0;
+        while !self.closed {
+            if self.frame.is_none() {
+                let Some((head, length)) = Head::parse(&input[at..])? else {
+                    return Ok(at);
+                };
+                self.begin(cx, &head)?;
+                at += length;
+                let rest = &mut input[at..];
+                if rest.len() as u64 >= head.length {
+                    let payload = &mut rest[..head.length as usize];
+                    at += payload.len();
+                    self.whole(cx, &head, payload, on)?;
+                    continue;
+                }
+                self.frame = Some((head, 0));
+            }
+            let Some((head, had)) = self.frame else {
+                continue;
+            };
+            let piece = (head.length - had).min((input.len() - at) as u64);
+            let bytes = &mut input[at..at + piece as usize];
+            at += bytes.len();
+            self.piece(&head, had, bytes)?;
+            if had + piece < head.length {
+                self.frame = Some((head, had + piece));
+                return Ok(at);
+            }
+            self.frame = None;
+            self.end(cx, &head, on)?;
+        }
+        Ok(input.len())
+    }
+
+    /// Checks a frame's head against what went before.
+    fn begin(&mut self, cx: &Context<'_>, head: &Head) -> Result<(), Error> {
+        match (cx.role, head.mask) {
+            (Role::Server, None) => return Err(Error::NotMasked),
+            (Role::Client, Some(_)) => return Err(Error::Masked),
+            _ => {}
+        }
+        if head.length > cx.limits.frame_bytes_max {
+            return Err(Error::FrameTooBig);
+        }
+        match head.opcode {
+            Opcode::Text | Opcode::Binary => {
+                if self.message.is_some() {
+                    return Err(Error::MessageInMessage);
+                }
+                if head.rsv1 && cx.inflater.is_none() {
+                    return Err(Error::ReservedBits);
+                }
+                self.message = Some((head.opcode == Opcode::Text, head.rsv1));
+            }
+            Opcode::Continuation => {
+                if head.rsv1 {
+                    return Err(Error::ReservedBits);
+                }
+                if self.message.is_none() {
+                    return Err(Error::NothingToContinue);
+                }
+            }
+            Opcode::Close | Opcode::Ping | Opcode::Pong => {}
+        }
+        let data = !head.opcode.is_control();
+        if data && self.payload.len() as u64 + head.length > cx.limits.message_bytes_max as u64 {
+            return Err(Error::MessageTooBig);
+        }
+        Ok(())
+    }
+
+    /// A frame whose payload is all there. A message in one frame is given as it lies.
+    fn whole(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &Head,
+        payload: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Error> {
+        if head.opcode.is_control() {
+            unmask(head, 0, payload);
+            return self.control(head.opcode, payload, on);
+        }
+        let single = head.fin && head.opcode != Opcode::Continuation;
+        if !single {
+            self.piece(head, 0, payload)?;
+            return self.end(cx, head, on);
+        }
+        unmask(head, 0, payload);
+        let Some((text, compressed)) = self.message.take() else {
+            return Ok(());
+        };
+        match cx.inflater.as_mut().filter(|_| compressed) {
+            Some(inflater) => deliver(
+                text,
+                &inflater.inflate(payload, cx.limits.message_bytes_max)?,
+                on,
+            ),
+            None => deliver(text, payload, on),
+        }
+    }
+
+    /// A piece of a frame's payload. Plain text is checked at once, not when it is whole.
+    fn piece(&mut self, head: &Head, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        unmask(head, at, bytes);
+        if head.opcode.is_control() {
+            self.control.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.payload.extend_from_slice(bytes);
+        match self.message {
+            Some((true, false)) if !self.utf8.push(bytes) => Err(Error::NotUtf8),
+            _ => Ok(()),
+        }
+    }
+
+    /// A frame has come in pieces and is whole.
+    fn end(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &Head,
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Error> {
+        if head.opcode.is_control() {
+            let payload = std::mem::take(&mut self.control);
+            return self.control(head.opcode, &payload, on);
+        }
+        if !head.fin {
+            return Ok(());
+        }
+        let Some((text, compressed)) = self.message.take() else {
+            return Ok(());
+        };
+        let payload = std::mem::take(&mut self.payload);
+        let utf8 = std::mem::take(&mut self.utf8);
+        match cx.inflater.as_mut().filter(|_| compressed) {
+            Some(inflater) => deliver(
+                text,
+                &inflater.inflate(&payload, cx.limits.message_bytes_max)?,
+                on,
+            ),
+            None if text && !utf8.is_whole() => Err(Error::NotUtf8),
+            None => deliver(text, &payload, on),
+        }
+    }
+
+    fn control(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Error> {
+        debug_assert!(payload.len() <= CONTROL_BYTES_MAX);
+        match opcode {
+            Opcode::Ping => on(Event::Ping(payload)),
+            Opcode::Pong => on(Event::Pong(payload)),
+            _ => {
+                on(Event::Close(close(payload)?));
+                self.closed = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unmask(head: &Head, at: u64, bytes: &mut [u8]) {
+    if let Some(mask) = head.mask {
+        apply_mask(bytes, mask, at);
+    }
+}
+
+fn deliver(text: bool, payload: &[u8], on: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+    if text {
+        on(Event::Text(
+            simdutf8::basic::from_utf8(payload).map_err(|_| Error::NotUtf8)?,
+        ));
+    } else {
+        on(Event::Binary(payload));
+    }
+    Ok(())
+}
+
+/// The code and the reason of a close frame (sections 5.5.1 and 7.4).
+fn close(payload: &[u8]) -> Result<Option<(u16, &str)>, Error> {
+    match payload {
+        [] => Ok(None),
+        [_] => Err(Error::BadClosePayload),
+        [high, low, reason @ ..] => {
+            let code = u16::from_be_bytes([*high, *low]);
+            if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+                return Err(Error::BadCloseCode);
+            }
+            let reason = std::str::from_utf8(reason).map_err(|_| Error::NotUtf8)?;
+            Ok(Some((code, reason)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ws::frame::{encode, encode_masked};
+
+    const LIMITS: Limits = Limits {
+        frame_bytes_max: 1000,
+        message_bytes_max: 2000,
+    };
+
+    fn feed(role: Role, bytes: &[u8]) -> Result<Vec<String>, Error> {
+        let mut events = Vec::new();
+        let mut cx = Context {
+            role,
+            limits: LIMITS,
+            inflater: None,
+        };
+        let mut bytes = bytes.to_vec();
+        Decoder::default()
+            .feed(&mut cx, &mut bytes, &mut |event| {
+                events.push(format!("{event:?}"))
+            })
+            .map(|_| events)
+    }
+
+    /// A masked frame of a client.
+    fn frame(fin: bool, opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+        let mask = [9, 8, 7, 6];
+        let mut out = Vec::new();
+        let length = payload.len() as u64;
+        Head {
+            fin,
+            rsv1: false,
+            opcode,
+            mask: Some(mask),
+            length,
+        }
+        .write(&mut out);
+        let at = out.len();
+        out.extend_from_slice(payload);
+        apply_mask(&mut out[at..], mask, 0);
+        out
+    }
+
+    #[test]
+    fn control_frames_come_between_fragments() {
+        let bytes = [
+            frame(false, Opcode::Text, b"a\xc3"),
+            frame(true, Opcode::Ping, b"p"),
+            frame(false, Opcode::Continuation, b"\xa9"),
+            frame(true, Opcode::Continuation, b"z"),
+            frame(true, Opcode::Close, b"\x03\xe8bye"),
+            frame(true, Opcode::Text, b"after"),
+        ]
+        .concat();
+        let want = [
+            "Ping([112])",
+            "Text(\"aéz\")",
+            "Close(Some((1000, \"bye\")))",
+        ];
+        assert_eq!(feed(Role::Server, &bytes).unwrap(), want);
+    }
+
+    #[test]
+    fn each_fault_has_its_error() {
+        use Opcode::*;
+        for (bytes, want) in [
+            (frame(true, Continuation, b""), Error::NothingToContinue),
+            (
+                [frame(false, Text, b"a"), frame(true, Text, b"b")].concat(),
+                Error::MessageInMessage,
+            ),
+            (frame(true, Text, b"\xff"), Error::NotUtf8),
+            (frame(true, Text, b"a\xc3"), Error::NotUtf8),
+            (
+                [frame(false, Text, b"\xc3"), frame(true, Continuation, b"")].concat(),
+                Error::NotUtf8,
+            ),
+            (frame(true, Close, b"\x03"), Error::BadClosePayload),
+            (frame(true, Close, b"\x03\xed"), Error::BadCloseCode),
+            (frame(true, Close, b"\x00\x00"), Error::BadCloseCode),
+            (frame(true, Close, b"\x03\xf8"), Error::BadCloseCode),
+            (frame(true, Close, b"\x13\x88"), Error::BadCloseCode),
+            (frame(true, Close, b"\x03\xe8\xff"), Error::NotUtf8),
+            (frame(true, Binary, &[0; 1001]), Error::FrameTooBig),
+            (vec![0xc1, 0x80, 0, 0, 0, 0], Error::ReservedBits),
+            (vec![0x81, 0x00], Error::NotMasked),
+        ] {
+            assert_eq!(feed(Role::Server, &bytes), Err(want));
+        }
+        let parts = [false, false, true]
+            .map(|fin| frame(fin, if fin { Continuation } else { Binary }, &[0; 900]));
+        let long = [
+            &parts[0][..],
+            &frame(false, Continuation, &[0; 900]),
+            &parts[2],
+        ]
+        .concat();
+        assert_eq!(feed(Role::Server, &long), Err(Error::MessageTooBig));
+        let mut masked = Vec::new();
+        encode_masked(Text, false, b"x", [1; 4], &mut masked);
+        assert_eq!(feed(Role::Client, &masked), Err(Error::Masked));
+        let mut plain = Vec::new();
+        encode(Text, false, b"x", &mut plain);
+        assert_eq!(feed(Role::Client, &plain).unwrap(), ["Text(\"x\")"]);
+    }
+
+    #[test]
+    fn bad_text_is_refused_before_its_frame_is_whole() {
+        let mut bytes = frame(true, Opcode::Text, b"ab\xffcdefgh");
+        bytes.truncate(bytes.len() - 5);
+        assert_eq!(feed(Role::Server, &bytes), Err(Error::NotUtf8));
+    }
+
+    #[test]
+    fn a_decoder_is_idle_only_between_messages() {
+        let mut cx = Context {
+            role: Role::Server,
+            limits: LIMITS,
+            inflater: None,
+        };
+        let mut decoder = Decoder::default();
+        let mut feed = |decoder: &mut Decoder, mut bytes: Vec<u8>| {
+            decoder.feed(&mut cx, &mut bytes, &mut |_| {}).unwrap()
+        };
+        feed(&mut decoder, frame(true, Opcode::Text, b"x"));
+        assert!(decoder.is_idle());
+        feed(&mut decoder, frame(false, Opcode::Text, b"x"));
+        assert!(!decoder.is_idle());
+        feed(&mut decoder, frame(true, Opcode::Continuation, b"x"));
+        assert!(decoder.is_idle());
+        let whole = frame(true, Opcode::Text, b"xyz");
+        let length = whole.len();
+        assert_eq!(feed(&mut decoder, whole[..length - 1].to_vec()), length - 1);
+        assert!(!decoder.is_idle());
+    }
+}
