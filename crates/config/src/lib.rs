@@ -1,1 +1,170 @@
-//! placeholder
+//! Throng's configuration: one table of settings ([`SETTINGS`]) from which the parsing of files,
+//! variables and flags, the commented default file, and the listing of what is in force are all
+//! made.
+//!
+//! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags.
+//! Nothing is read from the process here: the caller gives texts, so that tests can.
+
+mod check;
+mod print;
+mod source;
+mod table;
+mod typed;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use print::{default_file, effective};
+pub use source::Sources;
+pub use table::{Kind, SETTINGS, Setting};
+pub use typed::{
+    Admin, Client, Config, Limits, Log, LogFormat, Sender, Shards, Socket, Timeouts, Websocket,
+};
+
+/// A value of any setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Bool(bool),
+    Number(u64),
+    Text(String),
+    List(Vec<String>),
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A line of a file.
+    File {
+        /// The file's name.
+        name: String,
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+    },
+    /// An environment variable.
+    Variable(String),
+    /// A flag of the command line.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { name, line, .. } => write!(f, "{name}:{line}"),
+            Origin::Variable(name) => write!(f, "variable {name}"),
+            Origin::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// One thing that is wrong: where, which key, what, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it was written.
+    pub origin: Origin,
+    /// The setting, or what was written in its place; empty when the whole file is meant.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::File { name, line, column } => write!(f, "{name}:{line}:{column}: ")?,
+            Origin::Default => {}
+            origin => write!(f, "{origin}: ")?,
+        }
+        match self.key.as_str() {
+            "" => f.write_str(&self.message),
+            key => write!(f, "{key}: {}", self.message),
+        }
+    }
+}
+
+/// Everything that is wrong, at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The configuration in force, and where each value came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The typed values.
+    pub config: Config,
+    values: BTreeMap<&'static str, (Value, Origin)>,
+}
+
+/// What differs between two configurations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Settings that take effect at once.
+    pub applied: Vec<&'static str>,
+    /// Settings that take effect with the next start only.
+    pub restart: Vec<&'static str>,
+}
+
+impl Loaded {
+    /// Reads all sources, and checks every value by itself and together. All problems are found,
+    /// not only the first.
+    pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
+        let mut problems = Vec::new();
+        let values = source::read(sources, &mut problems);
+        let config = typed::typed(&values);
+        check::together(&config, &values, &mut problems);
+        if problems.is_empty() {
+            Ok(Loaded { config, values })
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    /// Where a setting's value came from; [`Origin::Default`] for a key that does not exist.
+    pub fn origin(&self, key: &str) -> &Origin {
+        self.values
+            .get(key)
+            .map_or(&Origin::Default, |(_, origin)| origin)
+    }
+
+    /// What a reload would change.
+    pub fn changes(&self, new: &Loaded) -> Changes {
+        let mut changes = Changes::default();
+        for setting in SETTINGS {
+            let value = |loaded: &Loaded| {
+                loaded
+                    .values
+                    .get(setting.key)
+                    .map(|(value, _)| value.clone())
+            };
+            if value(self) != value(new) {
+                let list = if setting.reload {
+                    &mut changes.applied
+                } else {
+                    &mut changes.restart
+                };
+                list.push(setting.key);
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests;
