@@ -78,8 +78,9 @@ fn send_batch(ring: &mut IoUring, sockets: &[OwnedFd], message: &[u8]) -> Result
             )
             .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
             .build();
-            // SAFETY: the sockets and the message outlive the batch: this function returns only
-            // once each send has completed, or ends the process' part in it with an error.
+            // SAFETY: the sockets and the message outlive the batch: this function returns once
+            // each send has completed, and where the kernel refuses the batch, a send that must
+            // not wait is either done or was never begun.
             unsafe { queue.push(&send) }.context("a full submission queue")?;
         }
     }
