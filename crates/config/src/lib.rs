@@ -143,6 +143,16 @@ impl Loaded {
             .map_or(&Origin::Default, |(_, origin)| origin)
     }
 
+    /// The keys that begin with `prefix` and have a number.
+    pub fn numbers(&self, prefix: &str) -> impl Iterator<Item = (&'static str, u64)> {
+        self.values
+            .iter()
+            .filter_map(move |(key, (value, _))| match value {
+                Value::Number(number) if key.starts_with(prefix) => Some((*key, *number)),
+                _ => None,
+            })
+    }
+
     /// What a reload would change.
     pub fn changes(&self, new: &Loaded) -> Changes {
         let mut changes = Changes::default();

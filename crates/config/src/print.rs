@@ -41,7 +41,7 @@ pub fn effective(loaded: &Loaded) -> String {
         let (this, key) = setting.parts();
         if this != section {
             let gap = if section.is_empty() { "" } else { "\n" };
-            let _ = write!(out, "{gap}[{this}]\n");
+            let _ = writeln!(out, "{gap}[{this}]");
             section = this;
         }
         let line = match (setting.secret, value) {

@@ -1,1 +1,122 @@
-//! placeholder
+//! What applications and operators meet: the HTTP API, the metrics, the page.
+//!
+//! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
+//! here is on the way of a message from a shard to its members.
+
+mod api;
+mod error;
+mod guard;
+mod inspect;
+mod members;
+mod memory;
+mod metrics;
+mod openapi;
+mod process;
+mod publish;
+
+use std::io;
+use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use broker::Broker;
+use tokio::sync::oneshot;
+
+/// What the control thread serves.
+pub struct Node {
+    /// Where messages are published.
+    pub broker: Arc<dyn Broker>,
+    /// The shards, by number.
+    pub shards: Vec<shard::Handle>,
+    /// The flags that all threads share.
+    pub shared: Arc<shard::Shared>,
+    /// When the node's clock began.
+    pub started: Instant,
+    /// Where clients connect, for the page: `http://127.0.0.1:8000`.
+    pub client_url: String,
+    /// The largest body of a request, in bytes.
+    pub body_bytes_max: usize,
+    /// [`anonymous_bytes`] before there was a connection: what grows beyond it is theirs.
+    pub anonymous_at_start: u64,
+    /// What may change while it runs.
+    pub live: Arc<RwLock<Live>>,
+}
+
+/// What this process has written to memory so far (RssAnon), in bytes.
+pub fn anonymous_bytes() -> u64 {
+    process::memory().anonymous
+}
+
+/// What may change while the control thread runs.
+#[derive(Clone, Default)]
+pub struct Live {
+    /// The key that every call must carry; none is asked for where there is none.
+    pub api_key: Option<String>,
+    /// The payload of a message, in bytes.
+    pub message_bytes_max: usize,
+    /// Resident memory at which new connections are refused, in bytes; 0 is 90 % of the cgroup's
+    /// limit where there is one.
+    pub memory_bytes_max: u64,
+    /// Every limit by name, for the metrics.
+    pub limits: Vec<(&'static str, u64)>,
+    /// The configuration in force as TOML, without secrets.
+    pub config: String,
+}
+
+/// A running control thread.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Ends the requests that are under way, and the thread.
+    pub fn stop(self) {
+        let _ = self.stop.send(());
+        // A control thread that panicked has said so on standard error.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread `control` on a bound listener. Fails when the runtime can't be made.
+pub fn spawn(listener: std::net::TcpListener, node: Node) -> io::Result<Running> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("control".into());
+    let thread = thread.spawn(move || {
+        runtime.block_on(async {
+            if let Err(error) = serve(listener, Arc::new(node), stopped).await {
+                tracing::error!("the admin port failed: {error}");
+            }
+        });
+    })?;
+    Ok(Running { stop, thread })
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    node: Arc<Node>,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    tokio::spawn(memory::watch(node.clone()));
+    let (told, end) = tokio::sync::watch::channel(());
+    let server = axum::serve(listener, api::router(node)).with_graceful_shutdown(async move {
+        let _ = stopped.await;
+        drop(told);
+    });
+    tokio::select! {
+        result = server => result,
+        // Connections that are kept open don't keep the process from ending.
+        () = patience(end) => Ok(()),
+    }
+}
+
+/// Ends a second after the stop.
+async fn patience(mut end: tokio::sync::watch::Receiver<()>) {
+    while end.changed().await.is_ok() {}
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+}

@@ -20,6 +20,7 @@ use crate::settings::Options;
 /// system call is spent on them for each connection.
 pub(crate) fn listeners(options: &Options, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut address = options.listen;
+    claim(&address)?;
     let mut listeners = Vec::with_capacity(shards);
     for _ in 0..shards {
         let listener = listener(options, &address)?;
@@ -32,14 +33,31 @@ pub(crate) fn listeners(options: &Options, shards: usize) -> io::Result<Vec<Owne
     Ok(listeners)
 }
 
-fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
+/// Fails when the port is in use: with SO_REUSEPORT alone, a second server of the same user would
+/// be let in and take half of the first one's connections.
+fn claim(address: &SocketAddr) -> io::Result<()> {
+    let socket = socket(address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(rustix::net::bind(&socket, address)?)
+}
+
+fn socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
+}
+
+fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
+    let socket = socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     sockopt::set_tcp_nodelay(&socket, true)?;

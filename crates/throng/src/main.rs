@@ -1,2 +1,23 @@
-//! throng
-fn main() {}
+//! Throng, the push server. A command is one file in `commands`.
+
+mod cli;
+mod commands;
+mod sources;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        None => commands::serve::run(&cli.serve),
+        Some(Command::Serve(serve)) => commands::serve::run(&serve),
+        Some(Command::Config(config)) => commands::config::run(&config),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

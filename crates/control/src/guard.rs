@@ -1,0 +1,154 @@
+//! Who may call: the key, and the care that a server on loopback needs against web pages.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use crate::Node;
+use crate::error::{Refused, refused};
+
+/// Paths that anyone may ask: the page itself, and what load balancers ask.
+const OPEN: [&str; 3] = ["/", "/healthz", "/readyz"];
+
+pub(crate) async fn guard(State(node): State<Arc<Node>>, request: Request, next: Next) -> Response {
+    let key = node
+        .live
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .api_key
+        .clone();
+    match allowed(key.as_deref(), request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+fn allowed(key: Option<&str>, path: &str, headers: &HeaderMap) -> Result<(), Refused> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or("");
+    if let Some(origin) = text(header::ORIGIN)
+        && origin.split_once("://").map(|(_, host)| host) != Some(host)
+    {
+        let message = "this request comes from a page of another origin: the API is for programs";
+        return Err(refused(StatusCode::FORBIDDEN, "cross_origin", message));
+    }
+    let Some(key) = key else {
+        // A page can make its own name point here (DNS rebinding), but then the name shows.
+        if is_local(host) {
+            return Ok(());
+        }
+        let message = "without an API key this port answers to an IP address or localhost only: \
+                       call it so, or configure admin.api_key";
+        return Err(refused(StatusCode::FORBIDDEN, "bad_host", message));
+    };
+    if OPEN.contains(&path) {
+        return Ok(());
+    }
+    let given = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme
+            .eq_ignore_ascii_case("bearer")
+            .then_some(token.trim())
+    });
+    match given {
+        Some(given) if same(given, key) => Ok(()),
+        Some(_) => {
+            let message = "this is not the API key";
+            Err(refused(StatusCode::UNAUTHORIZED, "bad_key", message))
+        }
+        None => {
+            let message = "send the API key: Authorization: Bearer KEY";
+            Err(refused(StatusCode::UNAUTHORIZED, "no_key", message))
+        }
+    }
+}
+
+/// In a time that doesn't tell how much of it is right.
+fn same(given: &str, key: &str) -> bool {
+    given.as_bytes().ct_eq(key.as_bytes()).into()
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(key: Option<&str>, path: &str, headers: &[(&'static str, &str)]) -> u16 {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        allowed(key, path, &map).map_or_else(|refused| refused.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn a_key_is_asked_for_as_soon_as_there_is_one() {
+        let key = Some("0123456789abcdef");
+        let host = ("host", "a.example");
+        assert_eq!(status(key, "/api/stats", &[host]), 401);
+        assert_eq!(
+            status(
+                key,
+                "/metrics",
+                &[host, ("authorization", "Bearer 0123456789abcdex")]
+            ),
+            401
+        );
+        assert_eq!(
+            status(
+                key,
+                "/metrics",
+                &[host, ("authorization", "Basic 0123456789abcdef")]
+            ),
+            401
+        );
+        assert_eq!(
+            status(
+                key,
+                "/api/stats",
+                &[host, ("authorization", "bearer 0123456789abcdef")]
+            ),
+            200
+        );
+        assert_eq!(status(key, "/readyz", &[host]), 200);
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_kept_out() {
+        for (host, want) in [
+            ("127.0.0.1:8001", 200),
+            ("localhost:8001", 200),
+            ("[::1]:8001", 200),
+            ("evil.example", 403),
+            ("", 403),
+        ] {
+            assert_eq!(
+                status(None, "/api/publish", &[("host", host)]),
+                want,
+                "{host}"
+            );
+        }
+        let host = ("host", "127.0.0.1:8001");
+        assert_eq!(
+            status(None, "/", &[host, ("origin", "http://127.0.0.1:8001")]),
+            200
+        );
+        assert_eq!(
+            status(None, "/", &[host, ("origin", "http://evil.example")]),
+            403
+        );
+        assert_eq!(status(None, "/", &[host, ("origin", "null")]), 403);
+    }
+}

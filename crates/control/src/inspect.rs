@@ -1,0 +1,385 @@
+//! Look at the node: topics, users, counts, health.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use serde::{Deserialize, Serialize};
+use shard::{Command, Histogram, Metrics, Refusal};
+use utoipa::{IntoParams, ToSchema};
+use wire::message::check_name;
+use wire::{Close, Name, Variant};
+
+use crate::error::{ErrorBody, Refused, bad};
+use crate::members::ask_all;
+use crate::{Node, process};
+
+/// Topics in one page, if it doesn't say.
+const TOPICS: usize = 100;
+
+/// Topics in one page at most.
+const TOPICS_MAX: usize = 1_000;
+
+/// Whether the process lives.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// The process lives.
+#[utoipa::path(get, path = "/healthz", tag = "operate", responses((status = 200, body = Health)))]
+pub(crate) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// The process takes new connections.
+#[utoipa::path(get, path = "/readyz", tag = "operate", responses(
+    (status = 200, body = Health), (status = 503, body = ErrorBody, description = "It drains")))]
+pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Refused> {
+    if node.shared.ready() {
+        Ok(Json(Health { status: "ok" }))
+    } else {
+        Err(Refused::gone())
+    }
+}
+
+/// Which topics.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopicsQuery {
+    /// Only names that begin so; `@` for users' personal topics.
+    #[serde(default)]
+    prefix: String,
+    /// Only names after this one: the `next` of the page before.
+    after: Option<String>,
+    /// At most so many, up to 1,000; 100 if it isn't said.
+    limit: Option<usize>,
+}
+
+/// A page of topics, sorted by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Topics {
+    topics: Vec<Topic>,
+    /// Ask for what is after it; null on the last page.
+    next: Option<String>,
+}
+
+/// A topic.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Topic {
+    topic: String,
+    /// Connections in it, on this node.
+    members: u64,
+}
+
+/// Topics that have members.
+#[utoipa::path(get, path = "/api/topics", tag = "inspect", params(TopicsQuery), responses(
+    (status = 200, body = Topics), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+pub(crate) async fn topics(
+    State(node): State<Arc<Node>>,
+    query: Result<Query<TopicsQuery>, QueryRejection>,
+) -> Result<Json<Topics>, Refused> {
+    let Query(query) = query.map_err(|error| bad("bad_query", error.body_text()))?;
+    let limit = query.limit.unwrap_or(TOPICS);
+    if !(1..=TOPICS_MAX).contains(&limit) {
+        return Err(bad("bad_limit", format!("limit is from 1 to {TOPICS_MAX}")));
+    }
+    let answers = ask_all(&node, |reply| Command::Topics {
+        prefix: query.prefix.clone(),
+        after: query.after.clone(),
+        // One more than is shown tells whether there is a next page.
+        limit: limit + 1,
+        reply,
+    });
+    let mut all: BTreeMap<Name, u64> = BTreeMap::new();
+    for answer in answers {
+        for info in answer.await.map_err(|_| Refused::gone())? {
+            *all.entry(info.topic).or_default() += u64::from(info.members);
+        }
+    }
+    let more = all.len() > limit;
+    let topics: Vec<Topic> = all
+        .into_iter()
+        .take(limit)
+        .map(|(topic, members)| Topic {
+            topic: topic.into(),
+            members,
+        })
+        .collect();
+    let next = topics
+        .last()
+        .filter(|_| more)
+        .map(|last| last.topic.clone());
+    Ok(Json(Topics { topics, next }))
+}
+
+fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
+    let Path(name) = path.map_err(|error| bad("bad_path", error.body_text()))?;
+    Ok(name)
+}
+
+/// How many members a topic has; 0 when there is no such topic.
+#[utoipa::path(get, path = "/api/topics/{topic}", tag = "inspect",
+    params(("topic" = String, Path, description = "The topic, percent-encoded")), responses(
+    (status = 200, body = Topic), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+pub(crate) async fn topic(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Topic>, Refused> {
+    let topic = path(name)?;
+    let answers = ask_all(&node, |reply| Command::Topic {
+        topic: topic.as_str().into(),
+        reply,
+    });
+    let mut members = 0;
+    for answer in answers {
+        members += u64::from(answer.await.map_err(|_| Refused::gone())?);
+    }
+    Ok(Json(Topic { topic, members }))
+}
+
+/// A user and their connections.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct User {
+    user: String,
+    connections: Vec<Connection>,
+}
+
+/// A connection.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Connection {
+    /// Its name, for /api/disconnect.
+    #[schema(example = "0-12-345")]
+    id: String,
+    /// sse, stream, poll or ws.
+    transport: &'static str,
+    /// Since when, in seconds since 1970.
+    opened_at: u64,
+    /// For how long, in seconds.
+    age_seconds: u32,
+    /// The peer's address and port.
+    address: Option<String>,
+    /// All users that it carries.
+    users: Vec<String>,
+    /// Its topics, without the users' own.
+    topics: Vec<String>,
+    /// Bytes that the peer has acknowledged.
+    bytes_sent: u64,
+    /// Bytes that came from it.
+    bytes_received: u64,
+    /// Bytes that wait for it.
+    outbox_bytes: usize,
+}
+
+/// A user's connections; none when the user is not here.
+#[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
+    params(("user" = String, Path, description = "The user, percent-encoded")), responses(
+    (status = 200, body = User), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+pub(crate) async fn user(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<User>, Refused> {
+    let user = path(name)?;
+    check_name(&user).map_err(|wrong| bad("bad_user", wrong))?;
+    let answers = ask_all(&node, |reply| Command::User {
+        user: user.as_str().into(),
+        reply,
+    });
+    let now = process::unix_seconds();
+    let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
+    let mut connections = Vec::new();
+    for answer in answers {
+        for info in answer.await.map_err(|_| Refused::gone())? {
+            connections.push(Connection {
+                id: info.id.to_string(),
+                transport: info.transport,
+                opened_at: now.saturating_sub(u64::from(info.age_seconds)),
+                age_seconds: info.age_seconds,
+                address: info.address.map(|address| address.to_string()),
+                users: texts(info.users),
+                topics: texts(info.topics),
+                bytes_sent: info.bytes_sent,
+                bytes_received: info.bytes_received,
+                outbox_bytes: info.outbox_bytes,
+            });
+        }
+    }
+    Ok(Json(User { user, connections }))
+}
+
+/// The configuration in force.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Effective {
+    /// TOML, each line with where its value came from; secrets are left out.
+    toml: String,
+}
+
+/// The configuration in force, without secrets.
+#[utoipa::path(get, path = "/api/config", tag = "operate", responses(
+    (status = 200, body = Effective), (status = 401, body = ErrorBody)))]
+pub(crate) async fn config(State(node): State<Arc<Node>>) -> Json<Effective> {
+    let toml = node
+        .live
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .config
+        .clone();
+    Json(Effective { toml })
+}
+
+/// The node in numbers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Stats {
+    version: &'static str,
+    /// The life of the numbering of messages.
+    epoch: String,
+    uptime_seconds: u64,
+    /// Connections that are open, short requests included.
+    connections: u64,
+    connections_by_transport: BTreeMap<&'static str, u64>,
+    connections_by_shard: Vec<u64>,
+    /// Since the start.
+    opened: u64,
+    closed: u64,
+    closed_by_reason: BTreeMap<&'static str, u64>,
+    refused_by_reason: BTreeMap<&'static str, u64>,
+    /// Topics with members, counted for each shard and added up; users' own included.
+    topics: u64,
+    /// Messages that shards took in: one that goes to three shards counts three times.
+    messages_in: u64,
+    messages_delivered: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    outboxes: u64,
+    outbox_bytes: u64,
+    /// From publish to the kernel, in milliseconds, from a histogram whose bounds double.
+    delivery_ms: Percentiles,
+    resident_bytes: u64,
+    anonymous_bytes: u64,
+    /// What the program's own memory grew since the start, over the connections.
+    bytes_per_connection: f64,
+    cpu_seconds: f64,
+}
+
+/// Upper bounds: at least this share was no slower.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+/// The node in numbers.
+#[utoipa::path(get, path = "/api/stats", tag = "operate", responses(
+    (status = 200, body = Stats), (status = 401, body = ErrorBody)))]
+pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
+    let all = || node.shards.iter().map(|shard| &*shard.metrics);
+    let sum = |read: &dyn Fn(&Metrics) -> u64| all().map(read).sum::<u64>();
+    let mut by_transport = BTreeMap::new();
+    for variant in Variant::ALL {
+        *by_transport.entry(variant.name()).or_default() +=
+            sum(&|metrics| metrics.connections[variant as usize].get());
+    }
+    let closed_by_reason: BTreeMap<_, _> = Close::ALL
+        .iter()
+        .map(|close| {
+            (
+                close.name(),
+                sum(&|metrics| metrics.closed[*close as usize].get()),
+            )
+        })
+        .collect();
+    let refused_by_reason = Refusal::ALL
+        .iter()
+        .map(|refusal| {
+            (
+                refusal.name(),
+                sum(&|metrics| metrics.refused[*refusal as usize].get()),
+            )
+        })
+        .collect();
+    let memory = process::memory();
+    let connections = node.shared.connections.load(Ordering::Relaxed);
+    let latency = merged(all().map(|metrics| &metrics.delivery_latency));
+    Json(Stats {
+        version: env!("CARGO_PKG_VERSION"),
+        epoch: node.broker.epoch().to_string(),
+        uptime_seconds: node.started.elapsed().as_secs(),
+        connections,
+        connections_by_transport: by_transport,
+        connections_by_shard: all().map(|metrics| metrics.held.get()).collect(),
+        opened: sum(&|metrics| metrics.accepted.get()),
+        closed: closed_by_reason.values().sum(),
+        closed_by_reason,
+        refused_by_reason,
+        topics: sum(&|metrics| metrics.topics.get()),
+        messages_in: sum(&|metrics| metrics.messages_in.get()),
+        messages_delivered: sum(&|metrics| metrics.delivered.get()),
+        bytes_out: sum(&|metrics| metrics.bytes_out.get()),
+        bytes_in: sum(&|metrics| metrics.bytes_in.get()),
+        outboxes: sum(&|metrics| metrics.outboxes.get()),
+        outbox_bytes: sum(&|metrics| metrics.outbox_bytes.get()),
+        delivery_ms: Percentiles {
+            p50: percentile_ms(&latency, 50),
+            p90: percentile_ms(&latency, 90),
+            p99: percentile_ms(&latency, 99),
+        },
+        resident_bytes: memory.resident,
+        anonymous_bytes: memory.anonymous,
+        bytes_per_connection: bytes_per_connection(&node, memory.anonymous),
+        cpu_seconds: process::cpu_seconds(),
+    })
+}
+
+pub(crate) fn bytes_per_connection(node: &Node, anonymous: u64) -> f64 {
+    let connections = node.shared.connections.load(Ordering::Relaxed).max(1);
+    anonymous.saturating_sub(node.anonymous_at_start) as f64 / connections as f64
+}
+
+/// The buckets of all shards' histograms, added up.
+pub(crate) fn merged<'a>(
+    histograms: impl Iterator<Item = &'a Histogram>,
+) -> [u64; Histogram::BUCKETS] {
+    let mut all = [0; Histogram::BUCKETS];
+    for histogram in histograms {
+        for (sum, bucket) in all.iter_mut().zip(&histogram.buckets) {
+            *sum += bucket.get();
+        }
+    }
+    all
+}
+
+/// The bound of the bucket in which the percentile lies, in milliseconds; 0 where nothing was
+/// measured.
+fn percentile_ms(buckets: &[u64; Histogram::BUCKETS], percent: u64) -> f64 {
+    let total: u64 = buckets.iter().sum();
+    let wanted = (total * percent).div_ceil(100);
+    let mut seen = 0;
+    for (at, count) in buckets.iter().enumerate() {
+        seen += count;
+        if seen >= wanted && total > 0 {
+            // The last bucket has no bound: the one before it is a lower one.
+            return Histogram::bound_seconds(at.min(Histogram::BUCKETS - 2)) * 1e3;
+        }
+    }
+    0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_bounds_of_buckets() {
+        let mut buckets = [0; Histogram::BUCKETS];
+        assert_eq!(percentile_ms(&buckets, 50), 0.0);
+        buckets[10] = 98;
+        buckets[20] = 2;
+        assert_eq!(percentile_ms(&buckets, 50), 1.024);
+        assert_eq!(percentile_ms(&buckets, 99), 1048.576);
+    }
+}

@@ -1,0 +1,394 @@
+//! `/metrics`, in the text format that Prometheus reads.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use shard::{Histogram, Metrics, Refusal};
+use wire::{Close, Variant};
+
+use crate::inspect::{bytes_per_connection, merged};
+use crate::{Node, process};
+
+/// Everything that is counted, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "operate", responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
+pub(crate) async fn metrics(State(node): State<Arc<Node>>) -> Response {
+    let mut registry = Registry::with_prefix("throng");
+    registry.register_collector(Box::new(Reading(node)));
+    let mut text = String::new();
+    // Writing to a String can't fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, media)], text).into_response()
+}
+
+struct Reading(Arc<Node>);
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reading")
+    }
+}
+
+/// Values with one label each.
+type Labelled = Vec<(&'static str, String, f64)>;
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        self.connections(&mut encoder)?;
+        self.messages(&mut encoder)?;
+        self.shards(&mut encoder)?;
+        self.process(&mut encoder)
+    }
+}
+
+impl Reading {
+    fn sum(&self, read: impl Fn(&Metrics) -> u64) -> f64 {
+        self.0
+            .shards
+            .iter()
+            .map(|shard| read(&shard.metrics))
+            .sum::<u64>() as f64
+    }
+
+    /// One value for each transport: a transport's variants are added up.
+    fn by_transport(&self, read: impl Fn(&Metrics, usize) -> u64) -> Labelled {
+        let mut rows: Labelled = Vec::new();
+        for variant in Variant::ALL {
+            let value = self.sum(|metrics| read(metrics, variant as usize));
+            match rows.iter_mut().find(|(_, name, _)| name == variant.name()) {
+                Some((_, _, sum)) => *sum += value,
+                None => rows.push(("transport", variant.name().into(), value)),
+            }
+        }
+        rows
+    }
+
+    fn connections(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let rows = self.by_transport(|metrics, at| metrics.connections[at].get());
+        gauges(
+            encoder,
+            "connections",
+            "Connections that are open",
+            None,
+            rows,
+        )?;
+        let rows = self.by_transport(|metrics, at| metrics.opened[at].get());
+        counters(
+            encoder,
+            "connections_opened",
+            "Connections that took up a transport",
+            None,
+            rows,
+        )?;
+        let rows = Close::ALL
+            .map(|close| {
+                let value = self.sum(|metrics| metrics.closed[close as usize].get());
+                ("reason", close.name().to_string(), value)
+            })
+            .into();
+        counters(
+            encoder,
+            "connections_closed",
+            "Connections that ended",
+            None,
+            rows,
+        )?;
+        let rows = Refusal::ALL
+            .map(|refusal| {
+                let value = self.sum(|metrics| metrics.refused[refusal as usize].get());
+                ("reason", refusal.name().to_string(), value)
+            })
+            .into();
+        counters(
+            encoder,
+            "connections_refused",
+            "New connections answered 503",
+            None,
+            rows,
+        )?;
+        let value = self.sum(|metrics| metrics.accepted.get());
+        counter(
+            encoder,
+            "connections_accepted",
+            "Connections accepted",
+            None,
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.accept_errors.get());
+        counter(
+            encoder,
+            "accept_errors",
+            "Calls of accept that failed",
+            None,
+            value,
+        )?;
+        let slow = Close::SlowConsumer as usize;
+        let value = self.sum(|metrics| metrics.closed[slow].get());
+        let help = "Connections closed because they did not read what they were sent";
+        counter(encoder, "slow_consumers_closed", help, None, value)?;
+        let rows = (1..=5)
+            .map(|class| {
+                let value = self.sum(|metrics| metrics.answers[class].get());
+                ("class", format!("{class}xx"), value)
+            })
+            .collect();
+        counters(
+            encoder,
+            "http_answers",
+            "Short answers on the client port",
+            None,
+            rows,
+        )
+    }
+
+    fn messages(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let value = self.sum(|metrics| metrics.messages_in.get());
+        counter(
+            encoder,
+            "messages_in",
+            "Messages taken in by shards",
+            None,
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.delivered.get());
+        let help = "Messages handed to connections, one for each member";
+        counter(encoder, "messages_delivered", help, None, value)?;
+        let value = self.sum(|metrics| metrics.bytes_out.get());
+        counter(
+            encoder,
+            "sent",
+            "Bytes written to clients",
+            Some(Unit::Bytes),
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.bytes_in.get());
+        counter(
+            encoder,
+            "received",
+            "Bytes read from clients",
+            Some(Unit::Bytes),
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.outboxes.get());
+        gauge(
+            encoder,
+            "outboxes",
+            "Connections that are sent to faster than they read",
+            None,
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.outbox_bytes.get());
+        gauge(
+            encoder,
+            "outbox",
+            "Bytes that wait for such connections",
+            Some(Unit::Bytes),
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.fanouts.get());
+        gauge(
+            encoder,
+            "fanouts",
+            "Fan-outs that are under way or wait",
+            None,
+            value,
+        )?;
+        let help = "From the first to the last member of a fan-out on one shard";
+        self.histogram(encoder, "fanout", help, |metrics| &metrics.fanout_time)?;
+        let help = "From publish to the kernel, for each delivered message";
+        self.histogram(encoder, "delivery_latency", help, |metrics| {
+            &metrics.delivery_latency
+        })
+    }
+
+    fn histogram(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        name: &str,
+        help: &str,
+        read: impl Fn(&Metrics) -> &Histogram,
+    ) -> fmt::Result {
+        let shards = &self.0.shards;
+        let counts = merged(shards.iter().map(|shard| read(&shard.metrics)));
+        let sum_us: u64 = shards
+            .iter()
+            .map(|shard| read(&shard.metrics).sum_us.get())
+            .sum();
+        let buckets: Vec<(f64, u64)> = counts
+            .iter()
+            .enumerate()
+            .map(|(at, count)| {
+                // prometheus-client writes f64::MAX as +Inf.
+                let bound = Histogram::bound_seconds(at);
+                (if bound.is_finite() { bound } else { f64::MAX }, *count)
+            })
+            .collect();
+        let kind = MetricType::Histogram;
+        let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
+        let total = counts.iter().sum();
+        metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, &buckets, None)
+    }
+
+    fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
+            let shards = self.0.shards.iter().enumerate();
+            shards
+                .map(|(at, s)| ("shard", at.to_string(), read(&s.metrics) as f64))
+                .collect()
+        };
+        let rows = each(&|metrics| metrics.held.get());
+        gauges(
+            encoder,
+            "shard_connections",
+            "Descriptors of connections in a shard",
+            None,
+            rows,
+        )?;
+        let rows = each(&|metrics| metrics.topics.get());
+        gauges(
+            encoder,
+            "shard_topics",
+            "Topics with members in a shard, users' own included",
+            None,
+            rows,
+        )?;
+        let rows = each(&|metrics| metrics.delivered.get());
+        counters(
+            encoder,
+            "shard_messages_delivered",
+            "Messages a shard handed to connections",
+            None,
+            rows,
+        )
+    }
+
+    fn process(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let node = &self.0;
+        let memory = process::memory();
+        let unit = || Some(Unit::Bytes);
+        let help = "Resident memory of the process";
+        gauge(
+            encoder,
+            "process_resident_memory",
+            help,
+            unit(),
+            memory.resident as f64,
+        )?;
+        let help = "Resident memory that the program itself has written";
+        gauge(
+            encoder,
+            "process_anonymous_memory",
+            help,
+            unit(),
+            memory.anonymous as f64,
+        )?;
+        let value = bytes_per_connection(node, memory.anonymous);
+        let help = "Growth of anonymous memory since the start, over the open connections";
+        gauge(encoder, "memory_per_connection", help, unit(), value)?;
+        let value = process::cpu_seconds();
+        counter(
+            encoder,
+            "process_cpu",
+            "Processor time",
+            Some(Unit::Seconds),
+            value,
+        )?;
+        let uptime = node.started.elapsed().as_secs_f64();
+        gauge(
+            encoder,
+            "uptime",
+            "Time since the start",
+            Some(Unit::Seconds),
+            uptime,
+        )?;
+        let value = f64::from(u8::from(node.shared.memory_full.load(Ordering::Relaxed)));
+        gauge(
+            encoder,
+            "memory_full",
+            "1 while new connections are refused for memory",
+            None,
+            value,
+        )?;
+        let value = f64::from(u8::from(node.shared.ready()));
+        gauge(
+            encoder,
+            "ready",
+            "1 while new connections are taken, 0 while it drains",
+            None,
+            value,
+        )?;
+        let live = node.live.read().unwrap_or_else(PoisonError::into_inner);
+        let rows = live
+            .limits
+            .iter()
+            .map(|(name, max)| ("name", name.to_string(), *max as f64));
+        gauges(
+            encoder,
+            "limit",
+            "Limits by their configuration key, in its unit",
+            None,
+            rows.collect(),
+        )
+    }
+}
+
+fn counter(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: f64,
+) -> fmt::Result {
+    let metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    ConstCounter::new(value).encode(metric)
+}
+
+fn gauge(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: f64,
+) -> fmt::Result {
+    let metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    ConstGauge::new(value).encode(metric)
+}
+
+fn counters(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: Labelled,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    for (label, of, value) in rows {
+        ConstCounter::new(value).encode(metric.encode_family(&[(label, of)])?)?;
+    }
+    Ok(())
+}
+
+fn gauges(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: Labelled,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    for (label, of, value) in rows {
+        ConstGauge::new(value).encode(metric.encode_family(&[(label, of)])?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! Publish to a topic, to a user, to everyone; and many of these at once.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use broker::Receipt;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+use wire::message::{BROADCAST, check_name, check_topic, personal};
+use wire::{Data, Draft, Id, Name};
+
+use crate::Node;
+use crate::api::{Body, parse};
+use crate::error::{ErrorBody, Refused, bad, refused};
+use crate::members::{self, Counted};
+
+/// How long the number of members is waited for. The message is published all the same.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Commands in one batch.
+const COMMANDS_MAX: usize = 1_000;
+
+/// A message to a topic.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Publish {
+    /// 1 to 254 bytes, not beginning with `@`.
+    #[schema(example = "news")]
+    topic: String,
+    /// Any JSON value; a string is text.
+    #[schema(value_type = Value)]
+    data: Box<RawValue>,
+    /// The event's name; `message` without one.
+    event: Option<String>,
+    /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
+    /// transports that carry raw data.
+    encoding: Option<String>,
+}
+
+/// A message to all connections of a user.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Send {
+    /// 1 to 254 bytes.
+    #[schema(example = "alice")]
+    user: String,
+    /// Any JSON value; a string is text.
+    #[schema(value_type = Value)]
+    data: Box<RawValue>,
+    /// The event's name; `message` without one.
+    event: Option<String>,
+    /// As in publish.
+    encoding: Option<String>,
+}
+
+/// A message to every connection.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Broadcast {
+    /// Any JSON value; a string is text.
+    #[schema(value_type = Value)]
+    data: Box<RawValue>,
+    /// The event's name; `message` without one.
+    event: Option<String>,
+    /// As in publish.
+    encoding: Option<String>,
+}
+
+/// Where a message is, and whom it had.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Published {
+    /// `epoch:offset`, as clients see it.
+    #[schema(example = "5f3a91c2:1042")]
+    id: String,
+    /// The message's place in its epoch.
+    offset: u64,
+    /// Connections on this node that it goes to; null when they could not be counted in 5 seconds.
+    members: Option<u64>,
+}
+
+/// Many commands, answered one by one.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Batch {
+    /// At most 1,000, done in order.
+    #[schema(value_type = Vec<Command>)]
+    commands: Vec<Box<RawValue>>,
+}
+
+/// One command of a batch: an object with the call's name and its body.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Command {
+    /// As /api/publish.
+    Publish(Publish),
+    /// As /api/send.
+    Send(Send),
+    /// As /api/broadcast.
+    Broadcast(Broadcast),
+    /// As /api/disconnect.
+    Disconnect(members::Disconnect),
+    /// As /api/subscribe.
+    Subscribe(members::Membership),
+    /// As /api/unsubscribe.
+    Unsubscribe(members::Membership),
+}
+
+/// The answers, in the order of the commands.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Results {
+    results: Vec<CommandResult>,
+}
+
+/// The answer to one command.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum CommandResult {
+    /// It was published.
+    Published {
+        /// Where it is.
+        ok: Published,
+    },
+    /// It was done.
+    Counted {
+        /// To how many.
+        ok: Counted,
+    },
+    /// It was not done; others were.
+    Refused(ErrorBody),
+}
+
+/// A message that is with the broker; its members are being counted.
+struct Pending {
+    id: Id,
+    members: oneshot::Receiver<u64>,
+}
+
+impl Pending {
+    async fn published(self) -> Published {
+        let members = tokio::time::timeout(RECEIPT_PATIENCE, self.members).await;
+        let members = members.ok().and_then(Result::ok);
+        Published {
+            id: self.id.to_string(),
+            offset: self.id.offset,
+            members,
+        }
+    }
+}
+
+/// Publishes without waiting for anyone.
+fn start(
+    node: &Node,
+    topic: Name,
+    data: &RawValue,
+    event: Option<&str>,
+    encoding: Option<&str>,
+) -> Result<Pending, Refused> {
+    let event = event.filter(|event| *event != "message");
+    if let Some(event) = event {
+        check_name(event).map_err(|wrong| bad("bad_event", wrong))?;
+    }
+    let data = Data::from_json(data, encoding).map_err(|wrong| bad("bad_data", wrong))?;
+    let max = node
+        .live
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .message_bytes_max;
+    if data.bytes() > max {
+        let message = format!("a message is at most {max} bytes (limits.message_bytes_max)");
+        return Err(refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "message_too_large",
+            message,
+        ));
+    }
+    let (count, members) = oneshot::channel();
+    let count = std::sync::Mutex::new(Some(count));
+    let receipt = Receipt::new(move |total| {
+        let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = count.take() {
+            // Nobody waits any more: the caller went away.
+            let _ = count.send(total);
+        }
+    });
+    let draft = Draft {
+        topic,
+        event: event.map(Name::from),
+        data,
+    };
+    match node.broker.publish(draft, Some(receipt)) {
+        Ok(id) => Ok(Pending { id, members }),
+        Err(error) => Err(refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "overloaded",
+            error.to_string(),
+        )),
+    }
+}
+
+impl Publish {
+    fn start(&self, node: &Node) -> Result<Pending, Refused> {
+        check_topic(&self.topic).map_err(|wrong| bad("bad_topic", wrong))?;
+        let topic = self.topic.as_str().into();
+        start(
+            node,
+            topic,
+            &self.data,
+            self.event.as_deref(),
+            self.encoding.as_deref(),
+        )
+    }
+}
+
+impl Send {
+    fn start(&self, node: &Node) -> Result<Pending, Refused> {
+        check_name(&self.user).map_err(|wrong| bad("bad_user", wrong))?;
+        let topic = personal(&self.user);
+        start(
+            node,
+            topic,
+            &self.data,
+            self.event.as_deref(),
+            self.encoding.as_deref(),
+        )
+    }
+}
+
+impl Broadcast {
+    fn start(&self, node: &Node) -> Result<Pending, Refused> {
+        let topic = BROADCAST.into();
+        start(
+            node,
+            topic,
+            &self.data,
+            self.event.as_deref(),
+            self.encoding.as_deref(),
+        )
+    }
+}
+
+/// Publish a message to a topic.
+#[utoipa::path(post, path = "/api/publish", tag = "publish", request_body = Publish, responses(
+    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
+    (status = 503, body = ErrorBody, description = "The shards are behind: nothing was published; try again")))]
+pub(crate) async fn publish(
+    State(node): State<Arc<Node>>,
+    Body(publish): Body<Publish>,
+) -> Result<Json<Published>, Refused> {
+    Ok(Json(publish.start(&node)?.published().await))
+}
+
+/// Send a message to all connections of a user.
+#[utoipa::path(post, path = "/api/send", tag = "publish", request_body = Send, responses(
+    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(crate) async fn send(
+    State(node): State<Arc<Node>>,
+    Body(send): Body<Send>,
+) -> Result<Json<Published>, Refused> {
+    Ok(Json(send.start(&node)?.published().await))
+}
+
+/// Send a message to every connection.
+#[utoipa::path(post, path = "/api/broadcast", tag = "publish", request_body = Broadcast, responses(
+    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(crate) async fn broadcast(
+    State(node): State<Arc<Node>>,
+    Body(broadcast): Body<Broadcast>,
+) -> Result<Json<Published>, Refused> {
+    Ok(Json(broadcast.start(&node)?.published().await))
+}
+
+/// What a command of a batch waits for.
+enum Waiting {
+    Message(Pending),
+    Count(members::Waiting),
+    Refused(Refused),
+}
+
+/// Do many commands, in order, and answer each. One that is wrong doesn't stop the others.
+#[utoipa::path(post, path = "/api/batch", tag = "publish", request_body = Batch, responses(
+    (status = 200, body = Results), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody)))]
+pub(crate) async fn batch(
+    State(node): State<Arc<Node>>,
+    Body(batch): Body<Batch>,
+) -> Result<Json<Results>, Refused> {
+    if batch.commands.len() > COMMANDS_MAX {
+        let message = format!("a batch has at most {COMMANDS_MAX} commands");
+        return Err(bad("batch_too_long", message));
+    }
+    // All of it is on its way before anything is waited for: messages to one connection then
+    // leave together.
+    let waiting: Vec<Waiting> = batch
+        .commands
+        .iter()
+        .map(|command| begin(&node, command))
+        .collect();
+    let mut results = Vec::with_capacity(waiting.len());
+    for waiting in waiting {
+        results.push(match waiting {
+            Waiting::Message(pending) => CommandResult::Published {
+                ok: pending.published().await,
+            },
+            Waiting::Count(count) => match count.counted().await {
+                Ok(ok) => CommandResult::Counted { ok },
+                Err(refused) => CommandResult::Refused(refused.body()),
+            },
+            Waiting::Refused(refused) => CommandResult::Refused(refused.body()),
+        });
+    }
+    Ok(Json(Results { results }))
+}
+
+fn begin(node: &Node, command: &RawValue) -> Waiting {
+    let command = match parse::<Command>(command.get().as_bytes()) {
+        Ok(command) => command,
+        Err(refused) => return Waiting::Refused(refused),
+    };
+    let message = match &command {
+        Command::Publish(publish) => publish.start(node),
+        Command::Send(send) => send.start(node),
+        Command::Broadcast(broadcast) => broadcast.start(node),
+        Command::Disconnect(disconnect) => {
+            return disconnect
+                .start(node)
+                .map_or_else(Waiting::Refused, Waiting::Count);
+        }
+        Command::Subscribe(membership) => {
+            return membership
+                .start(node, true)
+                .map_or_else(Waiting::Refused, Waiting::Count);
+        }
+        Command::Unsubscribe(membership) => {
+            return membership
+                .start(node, false)
+                .map_or_else(Waiting::Refused, Waiting::Count);
+        }
+    };
+    message.map_or_else(Waiting::Refused, Waiting::Message)
+}

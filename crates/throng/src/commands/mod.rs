@@ -1,0 +1,4 @@
+//! One command a file.
+
+pub mod config;
+pub mod serve;

@@ -1,0 +1,329 @@
+//! `throng serve`: wires the rooms together and runs until it is told to stop.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use config::{Config, Loaded};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::cli::{Failure, Serve};
+use crate::sources;
+
+type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscriber::Registry>;
+
+/// Serves until SIGINT or SIGTERM; a second one ends it without a drain.
+pub fn run(args: &Serve) -> Result<(), Failure> {
+    let loaded = sources::load(&args.settings)?;
+    let log = start_log(&loaded.config)?;
+    let server = Server::start(&loaded, args.ws_echo, log)?;
+    server.print_hello(&loaded.config);
+    server.run(loaded, args)
+}
+
+fn start_log(config: &Config) -> Result<LogFilter, Failure> {
+    let filter = log_filter(config)?;
+    let (filter, handle) = tracing_subscriber::reload::Layer::new(filter);
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    match config.log.format {
+        config::LogFormat::Text => registry.with(lines).init(),
+        config::LogFormat::Json => registry.with(lines.json()).init(),
+    }
+    Ok(handle)
+}
+
+fn log_filter(config: &Config) -> Result<EnvFilter, Failure> {
+    EnvFilter::try_new(&config.log.level).map_err(|error| {
+        let level = &config.log.level;
+        Failure::Usage(format!(
+            "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"
+        ))
+    })
+}
+
+/// Everything that runs.
+struct Server {
+    handles: Vec<shard::Handle>,
+    shards: shard::Running,
+    control: control::Running,
+    shared: Arc<shard::Shared>,
+    live: Arc<RwLock<control::Live>>,
+    log: LogFilter,
+    client: SocketAddr,
+    admin: SocketAddr,
+    connections_max: u64,
+}
+
+impl Server {
+    fn start(loaded: &Loaded, ws_echo: bool, log: LogFilter) -> Result<Self, Failure> {
+        let config = &loaded.config;
+        let started = Instant::now();
+        // Before anything else opens descriptors: each shard's table begins as a copy of ours.
+        let connections_max = config.limits.connections_max;
+        let prepared = shard::prepare(options(config), connections_max)
+            .map_err(|error| cannot_listen(config.client.listen, "--listen", &error))?;
+        let broker = broker(config, &prepared.handles, started)?;
+        let (client, handles) = (prepared.address, prepared.handles.clone());
+        let (_, capacity) = prepared.capacity();
+        let shared: Arc<shard::Shared> = Arc::default();
+        let settings = Arc::new(settings(config, ws_echo));
+        let shards = prepared
+            .start(settings, broker.clone(), shared.clone(), started)
+            .map_err(|error| Failure::Runtime(format!("a shard can't start: {error}")))?;
+        if capacity < connections_max {
+            tracing::warn!(
+                "descriptors allow {capacity} connections, fewer than limits.connections_max = \
+                 {connections_max}: use more shards, or raise the limit on open files (ulimit -n)"
+            );
+        }
+        let listener = std::net::TcpListener::bind(config.admin.listen)
+            .map_err(|error| cannot_listen(config.admin.listen, "--admin", &error))?;
+        let admin = listener.local_addr().unwrap_or(config.admin.listen);
+        let live = Arc::new(RwLock::new(live(loaded)));
+        let node = control::Node {
+            broker,
+            shards: handles.clone(),
+            shared: shared.clone(),
+            started,
+            client_url: format!("http://{client}"),
+            body_bytes_max: config.admin.body_bytes_max as usize,
+            anonymous_at_start: control::anonymous_bytes(),
+            live: live.clone(),
+        };
+        let control = control::spawn(listener, node)
+            .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
+        let connections_max = connections_max.min(capacity);
+        Ok(Server {
+            handles,
+            shards,
+            control,
+            shared,
+            live,
+            log,
+            client,
+            admin,
+            connections_max,
+        })
+    }
+
+    fn print_hello(&self, config: &Config) {
+        let (client, admin) = (self.client, self.admin);
+        let key = match config.admin.api_key.is_empty() {
+            true => "",
+            false => " -H 'Authorization: Bearer YOUR_KEY'",
+        };
+        println!(
+            "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
+             clients       http://{client}\n  \
+             applications  http://{admin}   open this page in a browser\n\n\
+             Try it: listen in one terminal, publish in another.\n  \
+             curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
+             curl{key} http://{admin}/api/publish -d '{{\"topic\":\"news\",\"data\":\"hello\"}}'\n  \
+             curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n\n\
+             Ctrl-C ends it.",
+            env!("CARGO_PKG_VERSION"),
+            self.handles.len(),
+            self.connections_max,
+            self.shards.sender,
+        );
+        tracing::info!(
+            shards = self.handles.len(),
+            sender = self.shards.sender,
+            private_tables = self.shards.private_tables,
+            "clients on {client}, applications on {admin}"
+        );
+    }
+
+    /// Waits for signals until the end.
+    fn run(self, mut loaded: Loaded, args: &Serve) -> Result<(), Failure> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
+        for signal in signals.forever() {
+            if signal != SIGHUP {
+                break;
+            }
+            match sources::load(&args.settings) {
+                Ok(new) => loaded = self.reload(&loaded, new, args),
+                Err(Failure::Usage(text) | Failure::Runtime(text)) => {
+                    for line in text.lines() {
+                        tracing::error!("the configuration stays as it was: {line}");
+                    }
+                }
+            }
+        }
+        std::thread::spawn(move || {
+            if signals.forever().any(|signal| signal != SIGHUP) {
+                tracing::warn!("told to end again: ending without waiting for anyone");
+                std::process::exit(130);
+            }
+        });
+        self.drain(loaded.config.timeouts.drain_seconds);
+        Ok(())
+    }
+
+    /// Takes the new configuration as far as it can be taken while running, and says what can't.
+    fn reload(&self, old: &Loaded, new: Loaded, args: &Serve) -> Loaded {
+        let changes = old.changes(&new);
+        match log_filter(&new.config) {
+            Ok(filter) => {
+                let _ = self.log.reload(filter);
+            }
+            Err(Failure::Usage(text) | Failure::Runtime(text)) => tracing::error!("{text}"),
+        }
+        let settings = Arc::new(settings(&new.config, args.ws_echo));
+        for handle in &self.handles {
+            handle.send(shard::Command::Settings(settings.clone()));
+        }
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new);
+        if changes.applied.is_empty() && changes.restart.is_empty() {
+            tracing::info!("configuration read again: nothing changed");
+        }
+        if !changes.applied.is_empty() {
+            tracing::info!(
+                "configuration read again: {} in force",
+                changes.applied.join(", ")
+            );
+        }
+        if !changes.restart.is_empty() {
+            tracing::warn!(
+                "these changes need a restart: {}",
+                changes.restart.join(", ")
+            );
+        }
+        new
+    }
+
+    fn drain(self, seconds: u64) {
+        let connections = self.shared.connections.load(Ordering::Relaxed);
+        tracing::info!(
+            "ending: {connections} connections are told to come back elsewhere or later"
+        );
+        self.shared.draining.store(true, Ordering::Relaxed);
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        for handle in &self.handles {
+            handle.send(shard::Command::Drain { seconds });
+        }
+        self.shards.join();
+        self.control.stop();
+        tracing::info!("ended");
+    }
+}
+
+fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> Failure {
+    let advice = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("something else listens there: stop it, or choose another with {flag}")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need a privilege: choose another with {flag}")
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: choose another with {flag}")
+        }
+        _ => format!("choose another with {flag} if it is the address"),
+    };
+    Failure::Runtime(format!("can't listen on {address}: {error}; {advice}"))
+}
+
+fn broker(
+    config: &Config,
+    handles: &[shard::Handle],
+    started: Instant,
+) -> Result<Arc<dyn broker::Broker>, Failure> {
+    let mut secret = [0; 20];
+    getrandom::fill(&mut secret)
+        .map_err(|error| Failure::Runtime(format!("the system has no randomness: {error}")))?;
+    let inboxes = handles.iter().map(shard::Handle::inbox).collect();
+    let limits = broker::Limits {
+        recent_messages_max: config.limits.recent_messages_max as usize,
+        recent_bytes_max: config.limits.recent_bytes_max as usize,
+        recent_seconds_max: config.limits.recent_seconds_max,
+    };
+    Ok(Arc::new(broker::Local::new(
+        inboxes, secret, started, limits,
+    )))
+}
+
+fn options(config: &Config) -> shard::Options {
+    shard::Options {
+        listen: config.client.listen,
+        shards: config.shards.count as usize,
+        pin_cpus: config.shards.pin_cpus,
+        sender: match config.shards.sender {
+            config::Sender::Auto => shard::SenderKind::Auto,
+            config::Sender::IoUring => shard::SenderKind::IoUring,
+            config::Sender::Write => shard::SenderKind::Write,
+        },
+        backlog: config.socket.backlog as u32,
+        send_buffer_bytes: config.socket.send_buffer_bytes as usize,
+        tcp_keepalive_seconds: config.timeouts.tcp_keepalive_seconds as u32,
+        tcp_user_timeout_seconds: config.timeouts.tcp_user_timeout_seconds as u32,
+        mailbox_messages_max: config.limits.mailbox_messages_max as usize,
+        compression_level: config.websocket.compression_level as u32,
+        compression_bytes_min: config.websocket.compression_bytes_min as usize,
+    }
+}
+
+/// The numbers fit: each setting's bounds are within its type's here.
+fn settings(config: &Config, ws_echo: bool) -> shard::Settings {
+    let Config {
+        limits,
+        timeouts,
+        client,
+        ..
+    } = config;
+    let any = |prefix: &String| {
+        if prefix == "*" {
+            String::new()
+        } else {
+            prefix.clone()
+        }
+    };
+    shard::Settings {
+        session: wire::Settings {
+            http: wire::http::Limits {
+                head_bytes_max: limits.head_bytes_max as usize,
+                uri_bytes_max: limits.uri_bytes_max as usize,
+                body_bytes_max: limits.message_bytes_max as usize,
+            },
+            cors_origins: client.cors_origins.clone(),
+            publish_prefixes: client.publish_prefixes.iter().map(any).collect(),
+            topics_per_connection_max: limits.topics_per_connection_max as usize,
+            message_bytes_max: limits.message_bytes_max as usize,
+            frame_bytes_max: limits.frame_bytes_max as usize,
+            sse_retry_ms: timeouts.sse_retry_milliseconds as u32,
+            poll_seconds: timeouts.poll_seconds as u32,
+            poll_seconds_max: timeouts.poll_seconds_max as u32,
+            compression: config.websocket.compression,
+            ws_echo,
+        },
+        connections_max: limits.connections_max,
+        connections_per_address_max: limits.connections_per_address_max as u32,
+        accept_per_second_max: limits.accept_per_second_max as u32,
+        outbox_bytes_max: limits.outbox_bytes_max as usize,
+        outbox_messages_max: limits.outbox_messages_max as usize,
+        head_seconds: timeouts.head_seconds as u32,
+        idle_seconds: timeouts.idle_seconds as u32,
+        sse_heartbeat_seconds: timeouts.sse_heartbeat_seconds as u32,
+        stream_heartbeat_seconds: timeouts.stream_heartbeat_seconds as u32,
+        ws_ping_seconds: timeouts.ws_ping_seconds as u32,
+        ws_silence_seconds: timeouts.ws_silence_seconds as u32,
+    }
+}
+
+fn live(loaded: &Loaded) -> control::Live {
+    let config = &loaded.config;
+    control::Live {
+        api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
+        message_bytes_max: config.limits.message_bytes_max as usize,
+        memory_bytes_max: config.limits.memory_bytes_max,
+        limits: loaded.numbers("limits.").collect(),
+        config: config::effective(loaded),
+    }
+}
