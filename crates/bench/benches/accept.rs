@@ -43,14 +43,8 @@ impl Rounds {
 fn run(args: &Args) -> Result<()> {
     let (connections, shards) = (args.connections(), args.shards());
     let rounds = args.rounds_or(5);
-    let mut bare = Rounds {
-        name: "bare loop",
-        ..Rounds::default()
-    };
-    let mut ours = Rounds {
-        name: "throng",
-        ..Rounds::default()
-    };
+    let mut bare = Rounds { name: "bare loop", ..Rounds::default() };
+    let mut ours = Rounds { name: "throng", ..Rounds::default() };
     for _ in 0..rounds {
         let server = Baseline::start(shards, baseline::Sender::Write)?;
         bare.take(&server.process, plan(server.clients, connections))?;
@@ -61,13 +55,7 @@ fn run(args: &Args) -> Result<()> {
         }
     }
     println!("\naccept: {connections} connections, {shards} shards, medians of {rounds} rounds");
-    let mut table = Table::new(&[
-        "server",
-        "µs CPU/connection",
-        "low–high",
-        "per second",
-        "ratio",
-    ]);
+    let mut table = Table::new(&["server", "µs CPU/connection", "low–high", "per second", "ratio"]);
     for server in [&bare, &ours] {
         if !server.cpu.is_empty() {
             table.row([

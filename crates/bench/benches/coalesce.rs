@@ -38,14 +38,8 @@ impl Contender {
             json!({"publish": {"topic": "all", "data": data}})
         };
         let commands: Vec<Value> = (0..MESSAGES).map(|_| publish()).collect();
-        let answer = self
-            .server
-            .api
-            .post("/api/batch", &json!({"commands": commands}))?;
-        ensure!(
-            !answer.to_string().contains("\"error\""),
-            "a batch was refused in part: {answer}"
-        );
+        let answer = self.server.api.post("/api/batch", &json!({"commands": commands}))?;
+        ensure!(!answer.to_string().contains("\"error\""), "a batch was refused in part: {answer}");
         let messages = (connections * MESSAGES) as u64;
         let timeout = Duration::from_secs(20 + messages / 100_000);
         self.crowd.wait_messages(messages, timeout)?;

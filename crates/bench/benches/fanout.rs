@@ -71,11 +71,7 @@ impl Contender {
         match &mut self.server {
             Server::Bare(bare) => {
                 let fanned = bare.fan(bytes)?;
-                ensure!(
-                    fanned.refused == 0,
-                    "{} sockets took nothing",
-                    fanned.refused
-                );
+                ensure!(fanned.refused == 0, "{} sockets took nothing", fanned.refused);
             }
             Server::Throng(throng) => {
                 let data = payload(Kind::Counted, now_ns(), PAYLOAD_BYTES);
@@ -119,10 +115,9 @@ fn run(args: &Args) -> Result<()> {
             contenders.push(Contender::new(name, server, connections)?);
         }
     }
-    for (name, sender) in [
-        ("bare io_uring", baseline::Sender::IoUring),
-        ("bare write", baseline::Sender::Write),
-    ] {
+    for (name, sender) in
+        [("bare io_uring", baseline::Sender::IoUring), ("bare write", baseline::Sender::Write)]
+    {
         let server = Server::Bare(Baseline::start(shards, sender)?);
         contenders.push(Contender::new(name, server, connections)?);
     }

@@ -49,11 +49,8 @@ fn run(args: &Args) -> Result<()> {
     }
     let (connections, shards) = (args.connections(), args.shards());
     let mut server = Throng::start(shards, connections, Sender::IoUring)?;
-    let (mut crowd, _) = Crowd::stand(Plan::get(
-        server.clients,
-        connections,
-        "/sse?user=u{n}&topic=all",
-    ))?;
+    let (mut crowd, _) =
+        Crowd::stand(Plan::get(server.clients, connections, "/sse?user=u{n}&topic=all"))?;
     let probes = Plan::get(server.clients, PROBES, "/sse?user=u{n}&topic=probe");
     let (mut probes, _) = Crowd::stand(probes.numbered_from(connections))?;
     server.process.wait_idle(Duration::from_secs(10))?;
@@ -61,13 +58,7 @@ fn run(args: &Args) -> Result<()> {
     let mut parts = Vec::new();
     for _ in 0..args.rounds_or(1) {
         parts.push(part("idle", &mut server, connections, &mut probes, None)?);
-        parts.push(part(
-            "in broadcasts",
-            &mut server,
-            connections,
-            &mut probes,
-            Some(&mut crowd),
-        )?);
+        parts.push(part("in broadcasts", &mut server, connections, &mut probes, Some(&mut crowd))?);
     }
 
     println!(
@@ -118,19 +109,13 @@ fn part(
         let answered = send_all(server, first_probe, probes);
         stop.store(true, Ordering::Relaxed);
         if let Some(broadcaster) = broadcaster {
-            broadcaster
-                .join()
-                .map_err(|_| anyhow::anyhow!("the broadcaster panicked"))??;
+            broadcaster.join().map_err(|_| anyhow::anyhow!("the broadcaster panicked"))??;
         }
         answered
     })?;
     let seconds = Duration::from_nanos(now_ns() - begin).as_secs_f64();
     let received = probes.take_latencies();
-    ensure!(
-        received.len() == SENDS,
-        "{} of {SENDS} times were recorded",
-        received.len()
-    );
+    ensure!(received.len() == SENDS, "{} of {SENDS} times were recorded", received.len());
     Ok(Part {
         name,
         received,

@@ -77,22 +77,12 @@ fn measure(process: &ServerProcess, plan: Plan) -> Result<Growth> {
     let (crowd, _) = Crowd::stand(plan)?;
     // Also until a request whose answer comes later is read.
     process.wait_idle(Duration::from_secs(30))?;
-    let growth = Growth {
-        user: process.anonymous_bytes()? as f64 - user as f64,
-        slab: 0.0,
-        tcp: 0.0,
-    };
+    let growth =
+        Growth { user: process.anonymous_bytes()? as f64 - user as f64, slab: 0.0, tcp: 0.0 };
     let after = KernelMemory::now()?;
     let totals = crowd.totals();
-    ensure!(
-        totals.closed == 0,
-        "{} connections were closed",
-        totals.closed
-    );
-    ensure!(
-        !waits || totals.bytes == 0,
-        "polls were answered before anything was published"
-    );
+    ensure!(totals.closed == 0, "{} connections were closed", totals.closed);
+    ensure!(!waits || totals.bytes == 0, "polls were answered before anything was published");
     Ok(Growth {
         slab: after.slab_bytes as f64 - kernel.slab_bytes as f64,
         tcp: after.tcp_bytes as f64 - kernel.tcp_bytes as f64,

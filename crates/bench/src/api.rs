@@ -24,11 +24,7 @@ pub struct Api {
 impl Api {
     /// A client that connects when it is first used.
     pub fn new(address: SocketAddrV4) -> Self {
-        Self {
-            address,
-            stream: None,
-            buffer: Vec::new(),
-        }
+        Self { address, stream: None, buffer: Vec::new() }
     }
 
     /// Posts JSON and reads the JSON answer.
@@ -37,9 +33,8 @@ impl Api {
     /// If the server is gone, or answers with anything but 2xx and JSON.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
-        let (status, answer) = self
-            .exchange("POST", path, &body)
-            .with_context(|| format!("POST {path}"))?;
+        let (status, answer) =
+            self.exchange("POST", path, &body).with_context(|| format!("POST {path}"))?;
         ensure!(
             (200..300).contains(&status),
             "POST {path} was answered {status}: {}",
@@ -53,9 +48,8 @@ impl Api {
     /// # Errors
     /// If the server is gone, or speaks no HTTP.
     pub fn get(&mut self, path: &str) -> Result<(u16, String)> {
-        let (status, answer) = self
-            .exchange("GET", path, "")
-            .with_context(|| format!("GET {path}"))?;
+        let (status, answer) =
+            self.exchange("GET", path, "").with_context(|| format!("GET {path}"))?;
         Ok((status, String::from_utf8_lossy(&answer).into_owned()))
     }
 
@@ -185,18 +179,16 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_its_body() {
-        let (address, _server) = server(vec![vec![vec![
-            "HTTP/1.1 503 Full\r\ncontent-length: 4\r\n\r\nfull",
-        ]]]);
+        let (address, _server) =
+            server(vec![vec![vec!["HTTP/1.1 503 Full\r\ncontent-length: 4\r\n\r\nfull"]]]);
         let error = Api::new(address).post("/", &json!({})).expect_err("503");
         assert!(error.to_string().contains("503: full"), "{error}");
     }
 
     #[test]
     fn an_answer_cut_off_is_an_error() {
-        let (address, _server) = server(vec![vec![vec![
-            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
-        ]]]);
+        let (address, _server) =
+            server(vec![vec![vec!["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"]]]);
         assert!(Api::new(address).get("/").is_err());
     }
 }

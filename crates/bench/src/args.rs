@@ -86,10 +86,7 @@ mod tests {
     #[test]
     fn shards_follow_the_descriptor_limit() {
         assert_eq!(parse(&["--connections", "1800000"]).shards(), 100);
-        assert_eq!(
-            parse(&["--connections", "1800000", "--shards", "3"]).shards(),
-            3
-        );
+        assert_eq!(parse(&["--connections", "1800000", "--shards", "3"]).shards(), 3);
     }
 
     #[test]

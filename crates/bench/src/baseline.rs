@@ -90,17 +90,11 @@ pub fn serve(arguments: &ChildArguments) -> Result<()> {
     let (ready, is_ready) = channel();
     let mut workers = Vec::new();
     for _ in 0..arguments.threads {
-        workers.push(worker::start(
-            arguments.listen,
-            arguments.sender,
-            ready.clone(),
-        )?);
+        workers.push(worker::start(arguments.listen, arguments.sender, ready.clone())?);
     }
     drop(ready);
     for _ in &workers {
-        is_ready
-            .recv()
-            .context("a thread ended before it listened")??;
+        is_ready.recv().context("a thread ended before it listened")??;
     }
     println!("{READY}");
     for line in std::io::stdin().lines() {
@@ -154,12 +148,7 @@ impl Baseline {
             .stdout(Stdio::piped());
         let mut process = ServerProcess::start(command).context("starting a bare server")?;
         let (commands, answers) = process.take_pipes().context("pipes to a bare server")?;
-        let mut baseline = Self {
-            process,
-            clients,
-            commands,
-            answers: BufReader::new(answers),
-        };
+        let mut baseline = Self { process, clients, commands, answers: BufReader::new(answers) };
         let line = baseline.answer()?;
         ensure!(line == READY, "a bare server said «{line}»");
         Ok(baseline)
@@ -190,9 +179,7 @@ impl Baseline {
 
     fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.answers
-            .read_line(&mut line)
-            .context("an answer of a bare server")?;
+        self.answers.read_line(&mut line).context("an answer of a bare server")?;
         Ok(line.trim_end().to_owned())
     }
 }

@@ -26,10 +26,7 @@ pub fn process_cpu(pid: u32) -> Result<Duration> {
     if error != 0 {
         return Err(std::io::Error::from_raw_os_error(error)).context("no CPU clock of the server");
     }
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` outlives the call, which writes it and keeps no pointer.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(std::io::Error::last_os_error()).context("reading the server's CPU clock");

@@ -82,10 +82,7 @@ impl Plan {
 
     /// The same, as long polls whose answers come only with a message or at their timeout.
     pub fn poll(target: SocketAddrV4, connections: usize, path: &str) -> Self {
-        Self {
-            status: None,
-            ..Self::get(target, connections, path)
-        }
+        Self { status: None, ..Self::get(target, connections, path) }
     }
 
     /// The same with users (and sources) from this number on.
@@ -237,10 +234,7 @@ impl Crowd {
                 .name(format!("crowd-{i}"))
                 .spawn(move || worker::run(&plan, numbers, &theirs))
                 .context("starting a crowd thread")?;
-            crowd.threads.push(Thread {
-                shared,
-                handle: Some(handle),
-            });
+            crowd.threads.push(Thread { shared, handle: Some(handle) });
         }
         Ok(crowd)
     }
@@ -266,11 +260,7 @@ impl Crowd {
             let totals = self.totals();
             if totals.opened + totals.failed >= wanted {
                 let took = self.started.elapsed();
-                ensure!(
-                    totals.failed == 0,
-                    "connections failed: {}",
-                    self.failures()
-                );
+                ensure!(totals.failed == 0, "connections failed: {}", self.failures());
                 return Ok(took);
             }
             self.check_threads()?;
@@ -315,10 +305,7 @@ impl Crowd {
             );
             self.check_threads()?;
             if begin.elapsed() > timeout {
-                bail!(
-                    "{} of {messages} messages had come after {timeout:?}",
-                    received.messages
-                );
+                bail!("{} of {messages} messages had come after {timeout:?}", received.messages);
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -328,10 +315,7 @@ impl Crowd {
     pub fn take_latencies(&mut self) -> Histogram<u64> {
         let mut all = latency_histogram();
         for Thread { shared, .. } in &self.threads {
-            let mut latencies = shared
-                .latencies
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut latencies = shared.latencies.lock().unwrap_or_else(PoisonError::into_inner);
             all.add(&*latencies).expect("the same bounds");
             latencies.reset();
         }
@@ -347,9 +331,7 @@ impl Crowd {
     pub fn totals(&self) -> Totals {
         Totals {
             opened: self.sum(|counts| &counts.opened),
-            failed: (0..Failure::ALL.len())
-                .map(|i| self.sum(|counts| &counts.failures[i]))
-                .sum(),
+            failed: (0..Failure::ALL.len()).map(|i| self.sum(|counts| &counts.failures[i])).sum(),
             closed: self.sum(|counts| &counts.closed),
             messages: self.sum(|counts| &counts.messages),
             bytes: self.sum(|counts| &counts.bytes),
@@ -364,14 +346,8 @@ impl Crowd {
             (count > 0).then(|| format!("{failure:?} {count}"))
         });
         let mut text = reasons.collect::<Vec<_>>().join(", ");
-        let statuses = self
-            .threads
-            .iter()
-            .map(|thread| &thread.shared.counts.status_seen);
-        if let Some(status) = statuses
-            .map(|s| s.load(Ordering::Relaxed))
-            .find(|s| *s != 0)
-        {
+        let statuses = self.threads.iter().map(|thread| &thread.shared.counts.status_seen);
+        if let Some(status) = statuses.map(|s| s.load(Ordering::Relaxed)).find(|s| *s != 0) {
             text.push_str(&format!(" (one status was {status})"));
         }
         if text.is_empty() {
@@ -381,19 +357,13 @@ impl Crowd {
     }
 
     fn sum(&self, count: impl Fn(&Counts) -> &AtomicU64) -> u64 {
-        self.threads
-            .iter()
-            .map(|thread| count(&thread.shared.counts).load(Ordering::Relaxed))
-            .sum()
+        self.threads.iter().map(|thread| count(&thread.shared.counts).load(Ordering::Relaxed)).sum()
     }
 
     /// A thread ends by itself only if the kernel refused it something.
     fn check_threads(&self) -> Result<()> {
         let ended = |thread: &Thread| thread.handle.as_ref().is_some_and(JoinHandle::is_finished);
-        ensure!(
-            !self.threads.iter().any(ended),
-            "a crowd thread ended; its reason was printed"
-        );
+        ensure!(!self.threads.iter().any(ended), "a crowd thread ended; its reason was printed");
         Ok(())
     }
 }

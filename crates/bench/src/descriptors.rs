@@ -17,11 +17,7 @@ pub unsafe fn private_table() -> io::Result<()> {
     // promises that the thread uses nothing of it.
     let outcome =
         unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
-    if outcome == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Gives the calling thread a table of its own that starts as a copy of the shared one, numbers

@@ -53,9 +53,7 @@ pub struct Scanner {
 
 impl Default for Scanner {
     fn default() -> Self {
-        Self {
-            finder: Finder::new(MARKER),
-        }
+        Self { finder: Finder::new(MARKER) }
     }
 }
 
@@ -101,10 +99,7 @@ fn sent_at(after_marker: &[u8]) -> Option<u64> {
     if *kind != Kind::Timed.byte() {
         return None;
     }
-    std::str::from_utf8(rest.get(..TIME_DIGITS)?)
-        .ok()?
-        .parse()
-        .ok()
+    std::str::from_utf8(rest.get(..TIME_DIGITS)?).ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -20,11 +20,7 @@ pub fn median(values: &[f64]) -> f64 {
 pub fn range(values: &[f64]) -> String {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if values.is_empty() {
-        "-".to_owned()
-    } else {
-        format!("{low:.2}–{high:.2}")
-    }
+    if values.is_empty() { "-".to_owned() } else { format!("{low:.2}–{high:.2}") }
 }
 
 /// A whole number with its thousands set apart.
@@ -65,9 +61,7 @@ pub struct Table {
 impl Table {
     /// A table with only its head.
     pub fn new(head: &[&str]) -> Self {
-        Self {
-            rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()],
-        }
+        Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     /// Adds a row.

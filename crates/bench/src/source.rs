@@ -43,11 +43,7 @@ pub fn bind_address_without_port(socket: impl AsFd) -> std::io::Result<()> {
             size_of_val(&on) as libc::socklen_t,
         )
     };
-    if outcome == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// A loopback address with a port that nobody listens on, below the range that connections take
@@ -87,24 +83,13 @@ mod tests {
             *per_source.entry(source_address(number)).or_default() += 1;
         }
         assert_eq!(per_source.len(), 8);
-        assert!(
-            per_source
-                .values()
-                .all(|n| *n <= CONNECTIONS_PER_SOURCE_MAX)
-        );
-        assert!(
-            per_source
-                .keys()
-                .all(|source| source.octets()[..3] == [127, 0, 1])
-        );
+        assert!(per_source.values().all(|n| *n <= CONNECTIONS_PER_SOURCE_MAX));
+        assert!(per_source.keys().all(|source| source.octets()[..3] == [127, 0, 1]));
     }
 
     #[test]
     fn last_number_has_a_source() {
-        assert_eq!(
-            source_address(CONNECTIONS_MAX - 1),
-            Ipv4Addr::new(127, 0, 1, 254)
-        );
+        assert_eq!(source_address(CONNECTIONS_MAX - 1), Ipv4Addr::new(127, 0, 1, 254));
     }
 
     #[test]

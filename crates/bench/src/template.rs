@@ -10,12 +10,7 @@ pub struct Template {
 impl Template {
     /// Takes a template apart.
     pub fn new(text: &str) -> Self {
-        Self {
-            pieces: text
-                .split("{n}")
-                .map(|piece| piece.as_bytes().into())
-                .collect(),
-        }
+        Self { pieces: text.split("{n}").map(|piece| piece.as_bytes().into()).collect() }
     }
 
     /// Writes the text for one number over what `out` held; allocates only while `out` grows.
@@ -57,10 +52,7 @@ mod tests {
 
     #[test]
     fn number_goes_in_each_place() {
-        assert_eq!(
-            expanded("/sse?user=u{n}&topic=t{n}", 407),
-            "/sse?user=u407&topic=t407"
-        );
+        assert_eq!(expanded("/sse?user=u{n}&topic=t{n}", 407), "/sse?user=u407&topic=t407");
         assert_eq!(expanded("{n}", 0), "0");
         assert_eq!(expanded("{n}{n}", 10), "1010");
     }

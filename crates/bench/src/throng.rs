@@ -76,11 +76,11 @@ impl Throng {
             .args(["--listen", &clients.to_string()])
             .args(["--admin", &admin.to_string()])
             .args(["--shards", &shards.to_string()])
-            .args([
-                "--max-connections",
-                &(connections + CONNECTIONS_SLACK).to_string(),
-            ])
+            .args(["--max-connections", &(connections + CONNECTIONS_SLACK).to_string()])
             .args(["--sender", sender.word()])
+            .args(["--log", "warn"])
+            // Where no throng.toml of the one who runs the bench is read.
+            .current_dir(std::env::temp_dir())
             .envs(QUIET.iter().copied())
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("the log")?)
@@ -122,13 +122,8 @@ impl Throng {
     /// # Errors
     /// If the server refuses it, or the number of members is another.
     pub fn publish(&mut self, topic: &str, data: &str, members: usize) -> Result<()> {
-        let answer = self
-            .api
-            .post("/api/publish", &json!({"topic": topic, "data": data}))?;
-        ensure!(
-            answer["members"] == members,
-            "{members} members expected: {answer}"
-        );
+        let answer = self.api.post("/api/publish", &json!({"topic": topic, "data": data}))?;
+        ensure!(answer["members"] == members, "{members} members expected: {answer}");
         Ok(())
     }
 
@@ -137,8 +132,7 @@ impl Throng {
     /// # Errors
     /// If the server refuses it.
     pub fn send(&mut self, user: &str, data: &str) -> Result<Value> {
-        self.api
-            .post("/api/send", &json!({"user": user, "data": data}))
+        self.api.post("/api/send", &json!({"user": user, "data": data}))
     }
 
     /// CPU time used so far.
@@ -157,10 +151,13 @@ impl Drop for Throng {
     }
 }
 
-/// Switches off what a server does by itself, and limits that a crowd from a few addresses meets.
+/// Switches off what a server does by itself, and lets polls and silent WebSockets wait.
 const QUIET: &[(&str, &str)] = &[
     ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "3600"),
-    ("RUST_LOG", "warn"),
+    ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "3600"),
+    ("THRONG_TIMEOUTS_WS_PING_SECONDS", "3600"),
+    ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "7200"),
+    ("THRONG_TIMEOUTS_POLL_SECONDS_MAX", "3600"),
 ];
 
 /// The executable: `THRONG_BIN`, or the one of this very build, brought up to date.

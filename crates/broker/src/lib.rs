@@ -75,9 +75,7 @@ impl Receipt {
 
     /// Adds one inbox's members.
     pub fn add(&self, members: u64) {
-        self.0
-            .members
-            .fetch_add(members, std::sync::atomic::Ordering::Relaxed);
+        self.0.members.fetch_add(members, std::sync::atomic::Ordering::Relaxed);
     }
 }
 

@@ -84,57 +84,31 @@ impl Broker for Local {
         let broadcast = draft.topic == wire::message::BROADCAST;
         let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
         let mut order = self.order();
-        if self
-            .inboxes
-            .iter()
-            .filter(wants)
-            .any(|inbox| !inbox.has_room())
-        {
+        if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
-        let id = Id {
-            epoch: self.epoch,
-            offset: order.last,
-        };
+        let id = Id { epoch: self.epoch, offset: order.last };
         let now_us = self.started.elapsed().as_micros() as u64;
         let message = Arc::new(Message::new(draft, id, hash, now_us));
         order.window.push(message.clone());
         for inbox in self.inboxes.iter().filter(wants) {
-            inbox.deliver(Delivery {
-                message: message.clone(),
-                receipt: receipt.clone(),
-            });
+            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
         }
         Ok(id)
     }
 
     fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent {
         let order = self.order();
-        let top = Id {
-            epoch: self.epoch,
-            offset: order.last,
-        };
+        let top = Id { epoch: self.epoch, offset: order.last };
         let Some(since) = since else {
-            return Recent {
-                messages: Vec::new(),
-                top,
-                complete: true,
-            };
+            return Recent { messages: Vec::new(), top, complete: true };
         };
         if since.epoch != self.epoch {
-            return Recent {
-                messages: Vec::new(),
-                top,
-                complete: false,
-            };
+            return Recent { messages: Vec::new(), top, complete: false };
         }
         let (messages, complete) = order.window.after(topics, since.offset, order.last);
-        Recent {
-            messages,
-            top,
-            complete,
-        }
+        Recent { messages, top, complete }
     }
 
     fn hash(&self, topic: &str) -> u64 {
@@ -189,24 +163,13 @@ mod tests {
             recent_bytes_max: 1 << 20,
             recent_seconds_max: 60,
         };
-        let local = Local::new(
-            vec![inbox.clone(), inbox.clone()],
-            [7; 20],
-            Instant::now(),
-            limits,
-        );
-        inbox
-            .unwanted
-            .store(local.hash("nobody"), Ordering::Relaxed);
+        let local = Local::new(vec![inbox.clone(), inbox.clone()], [7; 20], Instant::now(), limits);
+        inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
     }
 
     fn draft(topic: &str) -> Draft {
-        Draft {
-            topic: topic.into(),
-            event: None,
-            data: Data::Text("x".into()),
-        }
+        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()) }
     }
 
     #[test]
@@ -226,10 +189,7 @@ mod tests {
     fn a_full_inbox_refuses_the_whole_message_and_draws_no_offset() {
         let (inbox, local) = broker(10);
         inbox.full.store(true, Ordering::Relaxed);
-        assert_eq!(
-            local.publish(draft("a"), None),
-            Err(PublishError::Overloaded)
-        );
+        assert_eq!(local.publish(draft("a"), None), Err(PublishError::Overloaded));
         assert_eq!(local.publish(draft("nobody"), None).unwrap().offset, 1);
     }
 
@@ -239,39 +199,21 @@ mod tests {
         for topic in ["a", "b", "a", "a", "b"] {
             local.publish(draft(topic), None).unwrap();
         }
-        let id = |offset| {
-            Some(Id {
-                epoch: local.epoch(),
-                offset,
-            })
-        };
+        let id = |offset| Some(Id { epoch: local.epoch(), offset });
         let a = (local.hash("a"), "a");
         let offsets = |recent: &Recent| {
-            recent
-                .messages
-                .iter()
-                .map(|message| message.id.offset)
-                .collect::<Vec<_>>()
+            recent.messages.iter().map(|message| message.id.offset).collect::<Vec<_>>()
         };
         let recent = local.recent(&[a], id(2));
-        assert_eq!(
-            (offsets(&recent), recent.complete, recent.top.offset),
-            (vec![3, 4], true, 5)
-        );
+        assert_eq!((offsets(&recent), recent.complete, recent.top.offset), (vec![3, 4], true, 5));
         let recent = local.recent(&[a], id(3));
         assert_eq!((offsets(&recent), recent.complete), (vec![4], true));
         let recent = local.recent(&[a], id(1));
         assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], false));
         assert!(local.recent(&[a], id(5)).complete);
-        assert!(
-            !local.recent(&[a], id(6)).complete,
-            "a place that was never given out"
-        );
+        assert!(!local.recent(&[a], id(6)).complete, "a place that was never given out");
         assert!(local.recent(&[a], None).messages.is_empty());
-        let other = Some(Id {
-            epoch: Epoch(1),
-            offset: 3,
-        });
+        let other = Some(Id { epoch: Epoch(1), offset: 3 });
         assert!(!local.recent(&[a], other).complete);
     }
 }

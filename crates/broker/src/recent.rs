@@ -34,11 +34,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub fn new(bounds: Bounds) -> Self {
-        Window {
-            bounds,
-            ring: VecDeque::new(),
-            bytes: 0,
-        }
+        Window { bounds, ring: VecDeque::new(), bytes: 0 }
     }
 
     pub fn push(&mut self, message: Arc<Message>) {
@@ -60,9 +56,7 @@ impl Window {
     /// Messages of the topics (hash and name) with an offset over `since`, and whether the window
     /// reaches back that far. `top` is the newest offset given out.
     pub fn after(&self, topics: &[(u64, &str)], since: u64, top: u64) -> (Vec<Arc<Message>>, bool) {
-        let from = self
-            .ring
-            .partition_point(|message| message.id.offset <= since);
+        let from = self.ring.partition_point(|message| message.id.offset <= since);
         let messages = self
             .ring
             .range(from..)
@@ -73,10 +67,7 @@ impl Window {
             })
             .cloned()
             .collect();
-        let oldest = self
-            .ring
-            .front()
-            .map_or(top + 1, |message| message.id.offset);
+        let oldest = self.ring.front().map_or(top + 1, |message| message.id.offset);
         (messages, since + 1 >= oldest && since <= top)
     }
 }

@@ -12,23 +12,11 @@ const FRAMING_BYTES: u64 = 1024;
 pub(crate) fn together(config: &Config, values: &Values, problems: &mut Vec<Problem>) {
     let mut must = |holds: bool, key: &'static str, message: String| {
         if !holds {
-            let origin = values
-                .get(key)
-                .map_or(Origin::Default, |(_, origin)| origin.clone());
-            problems.push(Problem {
-                origin,
-                key: key.into(),
-                message,
-            });
+            let origin = values.get(key).map_or(Origin::Default, |(_, origin)| origin.clone());
+            problems.push(Problem { origin, key: key.into(), message });
         }
     };
-    let Config {
-        client,
-        admin,
-        limits,
-        timeouts,
-        ..
-    } = config;
+    let Config { client, admin, limits, timeouts, .. } = config;
     must(
         client.listen.ip().is_loopback() || client.insecure,
         "client.listen",
@@ -83,10 +71,7 @@ pub(crate) fn together(config: &Config, values: &Values, problems: &mut Vec<Prob
     must(
         limits.uri_bytes_max <= limits.head_bytes_max,
         "limits.uri_bytes_max",
-        format!(
-            "the target is part of the head: at most {}",
-            limits.head_bytes_max
-        ),
+        format!("the target is part of the head: at most {}", limits.head_bytes_max),
     );
     must(
         timeouts.ws_ping_seconds < timeouts.ws_silence_seconds,
@@ -99,17 +84,12 @@ pub(crate) fn together(config: &Config, values: &Values, problems: &mut Vec<Prob
     must(
         timeouts.poll_seconds <= timeouts.poll_seconds_max,
         "timeouts.poll_seconds",
-        format!(
-            "at most timeouts.poll_seconds_max, which is {}",
-            timeouts.poll_seconds_max
-        ),
+        format!("at most timeouts.poll_seconds_max, which is {}", timeouts.poll_seconds_max),
     );
 }
 
 fn is_origin(text: &str) -> bool {
-    let host = text
-        .strip_prefix("http://")
-        .or_else(|| text.strip_prefix("https://"));
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     text == "*"
         || text == "null"
         || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', ' ']))

@@ -129,46 +129,30 @@ impl Loaded {
         let values = source::read(sources, &mut problems);
         let config = typed::typed(&values);
         check::together(&config, &values, &mut problems);
-        if problems.is_empty() {
-            Ok(Loaded { config, values })
-        } else {
-            Err(Problems(problems))
-        }
+        if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(Problems(problems)) }
     }
 
     /// Where a setting's value came from; [`Origin::Default`] for a key that does not exist.
     pub fn origin(&self, key: &str) -> &Origin {
-        self.values
-            .get(key)
-            .map_or(&Origin::Default, |(_, origin)| origin)
+        self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
     /// The keys that begin with `prefix` and have a number.
     pub fn numbers(&self, prefix: &str) -> impl Iterator<Item = (&'static str, u64)> {
-        self.values
-            .iter()
-            .filter_map(move |(key, (value, _))| match value {
-                Value::Number(number) if key.starts_with(prefix) => Some((*key, *number)),
-                _ => None,
-            })
+        self.values.iter().filter_map(move |(key, (value, _))| match value {
+            Value::Number(number) if key.starts_with(prefix) => Some((*key, *number)),
+            _ => None,
+        })
     }
 
     /// What a reload would change.
     pub fn changes(&self, new: &Loaded) -> Changes {
         let mut changes = Changes::default();
         for setting in SETTINGS {
-            let value = |loaded: &Loaded| {
-                loaded
-                    .values
-                    .get(setting.key)
-                    .map(|(value, _)| value.clone())
-            };
+            let value =
+                |loaded: &Loaded| loaded.values.get(setting.key).map(|(value, _)| value.clone());
             if value(self) != value(new) {
-                let list = if setting.reload {
-                    &mut changes.applied
-                } else {
-                    &mut changes.restart
-                };
+                let list = if setting.reload { &mut changes.applied } else { &mut changes.restart };
                 list.push(setting.key);
             }
         }

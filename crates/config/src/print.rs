@@ -20,11 +20,7 @@ pub fn default_file() -> String {
             section = this;
         }
         let live = if setting.reload { " (live)" } else { "" };
-        let _ = write!(
-            out,
-            "# {}{live}\n{key} = {}\n",
-            setting.doc, setting.default
-        );
+        let _ = write!(out, "# {}{live}\n{key} = {}\n", setting.doc, setting.default);
     }
     out
 }
@@ -60,10 +56,7 @@ fn toml_text(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Text(text) => quote(text),
         Value::List(items) => {
-            format!(
-                "[{}]",
-                items.iter().map(quote).collect::<Vec<_>>().join(", ")
-            )
+            format!("[{}]", items.iter().map(quote).collect::<Vec<_>>().join(", "))
         }
     }
 }

@@ -31,9 +31,7 @@ pub(crate) fn read(sources: &Sources<'_>, problems: &mut Vec<Problem>) -> Values
     let mut unused = Vec::new();
     file("defaults", &defaults, &mut values, &mut unused);
     debug_assert!(unused.is_empty(), "{unused:?}");
-    values
-        .values_mut()
-        .for_each(|(_, origin)| *origin = Origin::Default);
+    values.values_mut().for_each(|(_, origin)| *origin = Origin::Default);
     if let Some((name, text)) = sources.file {
         file(name, text, &mut values, problems);
     }
@@ -45,13 +43,7 @@ pub(crate) fn read(sources: &Sources<'_>, problems: &mut Vec<Problem>) -> Values
     for (key, flag, text) in &sources.flags {
         let origin = Origin::Flag((*flag).to_string());
         match setting(key) {
-            Some(setting) => put(
-                setting,
-                from_text(setting, text),
-                origin,
-                &mut values,
-                problems,
-            ),
+            Some(setting) => put(setting, from_text(setting, text), origin, &mut values, problems),
             None => problems.push(unknown(key, origin, SETTINGS.iter().map(|s| s.key.into()))),
         }
     }
@@ -62,43 +54,25 @@ fn file(name: &str, text: &str, values: &mut Values, problems: &mut Vec<Problem>
     let at = |offset: usize| {
         let before = &text[..text.floor_char_boundary(offset)];
         let line = before.matches('\n').count() + 1;
-        let column = before
-            .rsplit('\n')
-            .next()
-            .map_or(0, |last| last.chars().count())
-            + 1;
-        Origin::File {
-            name: name.into(),
-            line,
-            column,
-        }
+        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+        Origin::File { name: name.into(), line, column }
     };
     let table = match DeTable::parse(text) {
         Ok(table) => table,
         Err(error) => {
             let origin = at(error.span().map_or(0, |span| span.start));
             let message = format!("this is not TOML: {}", error.message());
-            problems.push(Problem {
-                origin,
-                key: String::new(),
-                message,
-            });
+            problems.push(Problem { origin, key: String::new(), message });
             return;
         }
     };
     for (section, content) in table.get_ref() {
         let section_name = section.get_ref();
-        let known = SETTINGS
-            .iter()
-            .any(|setting| setting.parts().0 == section_name);
+        let known = SETTINGS.iter().any(|setting| setting.parts().0 == section_name);
         let DeValue::Table(content) = content.get_ref() else {
             let message = "settings stand in sections, like [client]".to_string();
             let origin = at(section.span().start);
-            problems.push(Problem {
-                origin,
-                key: section_name.to_string(),
-                message,
-            });
+            problems.push(Problem { origin, key: section_name.to_string(), message });
             continue;
         };
         if !known {
@@ -111,13 +85,7 @@ fn file(name: &str, text: &str, values: &mut Values, problems: &mut Vec<Problem>
             match setting(&full) {
                 Some(setting) => {
                     let origin = at(value.span().start);
-                    put(
-                        setting,
-                        from_toml(setting, value.get_ref()),
-                        origin,
-                        values,
-                        problems,
-                    );
+                    put(setting, from_toml(setting, value.get_ref()), origin, values, problems);
                 }
                 None => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
@@ -153,11 +121,7 @@ fn put(
         }
         Err(wrong) => {
             let message = format!("{wrong}; it takes {}", setting.wants());
-            problems.push(Problem {
-                origin,
-                key: setting.key.into(),
-                message,
-            });
+            problems.push(Problem { origin, key: setting.key.into(), message });
         }
     }
 }
@@ -171,11 +135,7 @@ fn unknown(name: &str, origin: Origin, known: impl Iterator<Item = String>) -> P
         }
         _ => "there is no such setting; throng config --default lists all".into(),
     };
-    Problem {
-        origin,
-        key: name.into(),
-        message,
-    }
+    Problem { origin, key: name.into(), message }
 }
 
 /// Insertions, deletions and replacements from one to the other (Levenshtein).
@@ -233,10 +193,7 @@ fn from_text(setting: &Setting, text: &str) -> Result<Value, String> {
         Kind::Choice(words) if !words.contains(&text) => Err(format!("{text:?} is not known")),
         Kind::Text | Kind::Choice(_) => Ok(Value::Text(text.into())),
         Kind::List => {
-            let items = text
-                .split(',')
-                .map(str::trim)
-                .filter(|item| !item.is_empty());
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_string).collect()))
         }
     }

@@ -37,25 +37,11 @@ pub struct Setting {
 }
 
 const fn fixed(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
-    Setting {
-        key,
-        kind,
-        default,
-        doc,
-        reload: false,
-        secret: false,
-    }
+    Setting { key, kind, default, doc, reload: false, secret: false }
 }
 
 const fn live(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
-    Setting {
-        key,
-        kind,
-        default,
-        doc,
-        reload: true,
-        secret: false,
-    }
+    Setting { key, kind, default, doc, reload: true, secret: false }
 }
 
 const KIB: u64 = 1 << 10;
@@ -67,12 +53,7 @@ use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
 
 /// All settings, section by section.
 pub const SETTINGS: &[Setting] = &[
-    fixed(
-        "client.listen",
-        Address,
-        "\"127.0.0.1:8000\"",
-        "Where clients connect.",
-    ),
+    fixed("client.listen", Address, "\"127.0.0.1:8000\"", "Where clients connect."),
     fixed(
         "client.insecure",
         Bool,
@@ -117,12 +98,7 @@ pub const SETTINGS: &[Setting] = &[
         "0",
         "Event loops; 0 is as many as cores, limits.connections_max and the limit on open files ask for.",
     ),
-    fixed(
-        "shards.pin_cpus",
-        Bool,
-        "false",
-        "Bind each shard to a core.",
-    ),
+    fixed("shards.pin_cpus", Bool, "false", "Bind each shard to a core."),
     fixed(
         "shards.sender",
         Choice(&["auto", "io_uring", "write"]),
@@ -153,12 +129,7 @@ pub const SETTINGS: &[Setting] = &[
         "100",
         "Topics that one connection may be in, its users included.",
     ),
-    live(
-        "limits.message_bytes_max",
-        Bytes(1, 64 * MIB),
-        "\"64KiB\"",
-        "The payload of a message.",
-    ),
+    live("limits.message_bytes_max", Bytes(1, 64 * MIB), "\"64KiB\"", "The payload of a message."),
     live(
         "limits.head_bytes_max",
         Bytes(KIB, 64 * KIB),
@@ -213,18 +184,8 @@ pub const SETTINGS: &[Setting] = &[
         "\"4MiB\"",
         "The memory for those messages.",
     ),
-    fixed(
-        "limits.recent_seconds_max",
-        Number(0, DAY),
-        "60",
-        "How long they are kept.",
-    ),
-    live(
-        "timeouts.head_seconds",
-        Number(1, DAY),
-        "10",
-        "Until a request must have arrived whole.",
-    ),
+    fixed("limits.recent_seconds_max", Number(0, DAY), "60", "How long they are kept."),
+    live("timeouts.head_seconds", Number(1, DAY), "10", "Until a request must have arrived whole."),
     live(
         "timeouts.idle_seconds",
         Number(1, DAY),
@@ -249,12 +210,7 @@ pub const SETTINGS: &[Setting] = &[
         "10",
         "Between heartbeat lines of an HTTP stream.",
     ),
-    live(
-        "timeouts.ws_ping_seconds",
-        Number(1, DAY),
-        "25",
-        "Between pings to a WebSocket.",
-    ),
+    live("timeouts.ws_ping_seconds", Number(1, DAY), "25", "Between pings to a WebSocket."),
     live(
         "timeouts.ws_silence_seconds",
         Number(2, 60_000),
@@ -267,12 +223,7 @@ pub const SETTINGS: &[Setting] = &[
         "25",
         "How long a poll waits when it doesn't say.",
     ),
-    live(
-        "timeouts.poll_seconds_max",
-        Number(1, DAY),
-        "120",
-        "How long a poll may wait at most.",
-    ),
+    live("timeouts.poll_seconds_max", Number(1, DAY), "120", "How long a poll may wait at most."),
     live(
         "timeouts.drain_seconds",
         Number(0, DAY),
@@ -309,12 +260,7 @@ pub const SETTINGS: &[Setting] = &[
         "true",
         "Agree to permessage-deflate when a client offers it.",
     ),
-    fixed(
-        "websocket.compression_level",
-        Number(1, 9),
-        "6",
-        "1 is fast, 9 is small.",
-    ),
+    fixed("websocket.compression_level", Number(1, 9), "6", "1 is fast, 9 is small."),
     fixed(
         "websocket.compression_bytes_min",
         Bytes(0, 64 * MIB),
@@ -327,12 +273,7 @@ pub const SETTINGS: &[Setting] = &[
         "\"info\"",
         "What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.",
     ),
-    fixed(
-        "log.format",
-        Choice(&["text", "json"]),
-        "\"text\"",
-        "How it is logged.",
-    ),
+    fixed("log.format", Choice(&["text", "json"]), "\"text\"", "How it is logged."),
 ];
 
 /// The setting with this key.

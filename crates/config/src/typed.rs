@@ -180,10 +180,7 @@ impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
             .field("listen", &self.listen)
-            .field(
-                "api_key",
-                &if self.api_key.is_empty() { "" } else { "(set)" },
-            )
+            .field("api_key", &if self.api_key.is_empty() { "" } else { "(set)" })
             .field("body_bytes_max", &self.body_bytes_max)
             .finish()
     }
@@ -205,11 +202,8 @@ pub(crate) fn typed(values: &Values) -> Config {
         Some(Value::List(items)) => items.clone(),
         _ => Vec::new(),
     };
-    let address = |key: &str| {
-        text(key)
-            .parse()
-            .unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)))
-    };
+    let address =
+        |key: &str| text(key).parse().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     Config {
         client: Client {
             listen: address("client.listen"),
@@ -273,11 +267,7 @@ pub(crate) fn typed(values: &Values) -> Config {
         },
         log: Log {
             level: text("log.level"),
-            format: if text("log.format") == "json" {
-                LogFormat::Json
-            } else {
-                LogFormat::Text
-            },
+            format: if text("log.format") == "json" { LogFormat::Json } else { LogFormat::Text },
         },
     }
 }

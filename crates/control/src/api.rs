@@ -45,11 +45,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         })
         .method_not_allowed_fallback(async || {
             let message = "this path takes another method: see /api/openapi.json";
-            refused(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                message,
-            )
+            refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::from_fn_with_state(node.clone(), guard::guard))
         .layer(DefaultBodyLimit::max(node.body_bytes_max))
@@ -76,20 +72,16 @@ impl<T: DeserializeOwned> FromRequest<Arc<Node>> for Body<T> {
 
     async fn from_request(request: Request, node: &Arc<Node>) -> Result<Self, Refused> {
         check_media(request.headers())?;
-        let bytes = Bytes::from_request(request, node)
-            .await
-            .map_err(|rejection| {
-                let message = format!(
-                    "the body is over {} bytes (admin.body_bytes_max)",
-                    node.body_bytes_max
-                );
-                match rejection.into_response().status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => {
-                        refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-                    }
-                    _ => bad("bad_body", "the body did not arrive whole"),
+        let bytes = Bytes::from_request(request, node).await.map_err(|rejection| {
+            let message =
+                format!("the body is over {} bytes (admin.body_bytes_max)", node.body_bytes_max);
+            match rejection.into_response().status() {
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
                 }
-            })?;
+                _ => bad("bad_body", "the body did not arrive whole"),
+            }
+        })?;
         parse(&bytes).map(Body)
     }
 }
@@ -99,35 +91,18 @@ fn check_media(headers: &HeaderMap) -> Result<(), Refused> {
     let Some(media) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
     };
-    let media = media
-        .to_str()
-        .unwrap_or("")
-        .split(';')
-        .next()
-        .unwrap_or("")
-        .trim();
+    let media = media.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
     let known = ["application/json", "application/x-www-form-urlencoded"];
     if known.iter().any(|known| media.eq_ignore_ascii_case(known)) {
         return Ok(());
     }
     let message = "send the body as application/json";
-    Err(refused(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "bad_media_type",
-        message,
-    ))
+    Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
     serde_json::from_slice(bytes).map_err(|error| {
-        let code = if error.is_data() {
-            "bad_request"
-        } else {
-            "bad_json"
-        };
-        bad(
-            code,
-            format!("the body is not what this call takes: {error}"),
-        )
+        let code = if error.is_data() { "bad_request" } else { "bad_json" };
+        bad(code, format!("the body is not what this call takes: {error}"))
     })
 }

@@ -36,11 +36,7 @@ pub(crate) fn refused(
     code: &'static str,
     message: impl Into<String>,
 ) -> Refused {
-    Refused {
-        status,
-        code,
-        message: message.into(),
-    }
+    Refused { status, code, message: message.into() }
 }
 
 pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Refused {
@@ -55,12 +51,7 @@ impl Refused {
     }
 
     pub fn body(&self) -> ErrorBody {
-        ErrorBody {
-            error: ErrorText {
-                code: self.code,
-                message: self.message.clone(),
-            },
-        }
+        ErrorBody { error: ErrorText { code: self.code, message: self.message.clone() } }
     }
 }
 

@@ -16,12 +16,7 @@ use crate::error::{Refused, refused};
 const OPEN: [&str; 3] = ["/", "/healthz", "/readyz"];
 
 pub(crate) async fn guard(State(node): State<Arc<Node>>, request: Request, next: Next) -> Response {
-    let key = node
-        .live
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .api_key
-        .clone();
+    let key = node.live.read().unwrap_or_else(PoisonError::into_inner).api_key.clone();
     match allowed(key.as_deref(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
@@ -51,9 +46,7 @@ fn allowed(key: Option<&str>, path: &str, headers: &HeaderMap) -> Result<(), Ref
     }
     let given = text(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
-        scheme
-            .eq_ignore_ascii_case("bearer")
-            .then_some(token.trim())
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
     });
     match given {
         Some(given) if same(given, key) => Ok(()),
@@ -99,27 +92,15 @@ mod tests {
         let host = ("host", "a.example");
         assert_eq!(status(key, "/api/stats", &[host]), 401);
         assert_eq!(
-            status(
-                key,
-                "/metrics",
-                &[host, ("authorization", "Bearer 0123456789abcdex")]
-            ),
+            status(key, "/metrics", &[host, ("authorization", "Bearer 0123456789abcdex")]),
             401
         );
         assert_eq!(
-            status(
-                key,
-                "/metrics",
-                &[host, ("authorization", "Basic 0123456789abcdef")]
-            ),
+            status(key, "/metrics", &[host, ("authorization", "Basic 0123456789abcdef")]),
             401
         );
         assert_eq!(
-            status(
-                key,
-                "/api/stats",
-                &[host, ("authorization", "bearer 0123456789abcdef")]
-            ),
+            status(key, "/api/stats", &[host, ("authorization", "bearer 0123456789abcdef")]),
             200
         );
         assert_eq!(status(key, "/readyz", &[host]), 200);
@@ -134,21 +115,11 @@ mod tests {
             ("evil.example", 403),
             ("", 403),
         ] {
-            assert_eq!(
-                status(None, "/api/publish", &[("host", host)]),
-                want,
-                "{host}"
-            );
+            assert_eq!(status(None, "/api/publish", &[("host", host)]), want, "{host}");
         }
         let host = ("host", "127.0.0.1:8001");
-        assert_eq!(
-            status(None, "/", &[host, ("origin", "http://127.0.0.1:8001")]),
-            200
-        );
-        assert_eq!(
-            status(None, "/", &[host, ("origin", "http://evil.example")]),
-            403
-        );
+        assert_eq!(status(None, "/", &[host, ("origin", "http://127.0.0.1:8001")]), 200);
+        assert_eq!(status(None, "/", &[host, ("origin", "http://evil.example")]), 403);
         assert_eq!(status(None, "/", &[host, ("origin", "null")]), 403);
     }
 }

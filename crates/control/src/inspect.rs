@@ -40,11 +40,7 @@ pub(crate) async fn healthz() -> Json<Health> {
 #[utoipa::path(get, path = "/readyz", tag = "operate", responses(
     (status = 200, body = Health), (status = 503, body = ErrorBody, description = "It drains")))]
 pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Refused> {
-    if node.shared.ready() {
-        Ok(Json(Health { status: "ok" }))
-    } else {
-        Err(Refused::gone())
-    }
+    if node.shared.ready() { Ok(Json(Health { status: "ok" })) } else { Err(Refused::gone()) }
 }
 
 /// Which topics.
@@ -105,15 +101,9 @@ pub(crate) async fn topics(
     let topics: Vec<Topic> = all
         .into_iter()
         .take(limit)
-        .map(|(topic, members)| Topic {
-            topic: topic.into(),
-            members,
-        })
+        .map(|(topic, members)| Topic { topic: topic.into(), members })
         .collect();
-    let next = topics
-        .last()
-        .filter(|_| more)
-        .map(|last| last.topic.clone());
+    let next = topics.last().filter(|_| more).map(|last| last.topic.clone());
     Ok(Json(Topics { topics, next }))
 }
 
@@ -131,10 +121,7 @@ pub(crate) async fn topic(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Topic>, Refused> {
     let topic = path(name)?;
-    let answers = ask_all(&node, |reply| Command::Topic {
-        topic: topic.as_str().into(),
-        reply,
-    });
+    let answers = ask_all(&node, |reply| Command::Topic { topic: topic.as_str().into(), reply });
     let mut members = 0;
     for answer in answers {
         members += u64::from(answer.await.map_err(|_| Refused::gone())?);
@@ -185,10 +172,7 @@ pub(crate) async fn user(
 ) -> Result<Json<User>, Refused> {
     let user = path(name)?;
     check_name(&user).map_err(|wrong| bad("bad_user", wrong))?;
-    let answers = ask_all(&node, |reply| Command::User {
-        user: user.as_str().into(),
-        reply,
-    });
+    let answers = ask_all(&node, |reply| Command::User { user: user.as_str().into(), reply });
     let now = process::unix_seconds();
     let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
     let mut connections = Vec::new();
@@ -222,12 +206,7 @@ pub(crate) struct Effective {
 #[utoipa::path(get, path = "/api/config", tag = "operate", responses(
     (status = 200, body = Effective), (status = 401, body = ErrorBody)))]
 pub(crate) async fn config(State(node): State<Arc<Node>>) -> Json<Effective> {
-    let toml = node
-        .live
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .config
-        .clone();
+    let toml = node.live.read().unwrap_or_else(PoisonError::into_inner).config.clone();
     Json(Effective { toml })
 }
 
@@ -286,21 +265,11 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
     }
     let closed_by_reason: BTreeMap<_, _> = Close::ALL
         .iter()
-        .map(|close| {
-            (
-                close.name(),
-                sum(&|metrics| metrics.closed[*close as usize].get()),
-            )
-        })
+        .map(|close| (close.name(), sum(&|metrics| metrics.closed[*close as usize].get())))
         .collect();
     let refused_by_reason = Refusal::ALL
         .iter()
-        .map(|refusal| {
-            (
-                refusal.name(),
-                sum(&|metrics| metrics.refused[*refusal as usize].get()),
-            )
-        })
+        .map(|refusal| (refusal.name(), sum(&|metrics| metrics.refused[*refusal as usize].get())))
         .collect();
     let memory = process::memory();
     let connections = node.shared.connections.load(Ordering::Relaxed);

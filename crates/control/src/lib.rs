@@ -78,12 +78,26 @@ impl Running {
     }
 }
 
-/// Starts the thread `control` on a bound listener. Fails when the runtime can't be made.
-pub fn spawn(listener: std::net::TcpListener, node: Node) -> io::Result<Running> {
+/// What the control thread runs on.
+///
+/// Shards wake it through one of its descriptors when they answer, so it must be made before they
+/// take descriptor tables of their own: a later one would mean something else to them.
+pub struct Runtime(tokio::runtime::Runtime);
+
+impl Runtime {
+    /// Fails when the system has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map(Runtime)
+    }
+}
+
+/// Starts the thread `control` on a bound listener.
+pub fn spawn(
+    Runtime(runtime): Runtime,
+    listener: std::net::TcpListener,
+    node: Node,
+) -> io::Result<Running> {
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {

@@ -98,21 +98,14 @@ impl Disconnect {
             }
             (None, Some(connection)) => {
                 let id: ConnectionId = connection.parse().map_err(|_| {
-                    bad(
-                        "bad_connection",
-                        "a connection's name has the form 0-12-345",
-                    )
+                    bad("bad_connection", "a connection's name has the form 0-12-345")
                 })?;
                 let Some(shard) = node.shards.get(usize::from(id.shard)) else {
                     return Ok(Waiting(Vec::new()));
                 };
                 let (reply, answer) = reply();
                 let target = Target::Connection(id);
-                shard.send(shard::Command::Disconnect {
-                    target,
-                    close,
-                    reply,
-                });
+                shard.send(shard::Command::Disconnect { target, close, reply });
                 Ok(Waiting(vec![answer]))
             }
             _ => Err(bad("bad_request", "say either a user or a connection")),
@@ -124,10 +117,7 @@ impl Membership {
     pub fn start(&self, node: &Node, subscribe: bool) -> Result<Waiting, Refused> {
         check_name(&self.user).map_err(|wrong| bad("bad_user", wrong))?;
         check_topic(&self.topic).map_err(|wrong| bad("bad_topic", wrong))?;
-        let (user, topic) = (
-            Name::from(self.user.as_str()),
-            Name::from(self.topic.as_str()),
-        );
+        let (user, topic) = (Name::from(self.user.as_str()), Name::from(self.topic.as_str()));
         Ok(Waiting(ask_all(node, |reply| {
             let (user, topic) = (user.clone(), topic.clone());
             if subscribe {

@@ -13,11 +13,7 @@ pub(crate) async fn watch(node: Arc<Node>) {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     loop {
         clock.tick().await;
-        let configured = node
-            .live
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .memory_bytes_max;
+        let configured = node.live.read().unwrap_or_else(PoisonError::into_inner).memory_bytes_max;
         let limit = match configured {
             0 => process::cgroup_limit().map(|limit| limit / 100 * 90),
             bytes => Some(bytes),
@@ -43,11 +39,7 @@ pub(crate) async fn watch(node: Arc<Node>) {
 }
 
 fn is_full(resident: u64, limit: u64, was: bool) -> bool {
-    let bound = if was {
-        limit / 100 * (100 - HYSTERESIS_PERCENT)
-    } else {
-        limit
-    };
+    let bound = if was { limit / 100 * (100 - HYSTERESIS_PERCENT) } else { limit };
     resident > bound
 }
 

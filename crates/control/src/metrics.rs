@@ -54,11 +54,7 @@ impl Collector for Reading {
 
 impl Reading {
     fn sum(&self, read: impl Fn(&Metrics) -> u64) -> f64 {
-        self.0
-            .shards
-            .iter()
-            .map(|shard| read(&shard.metrics))
-            .sum::<u64>() as f64
+        self.0.shards.iter().map(|shard| read(&shard.metrics)).sum::<u64>() as f64
     }
 
     /// One value for each transport: a transport's variants are added up.
@@ -76,13 +72,7 @@ impl Reading {
 
     fn connections(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let rows = self.by_transport(|metrics, at| metrics.connections[at].get());
-        gauges(
-            encoder,
-            "connections",
-            "Connections that are open",
-            None,
-            rows,
-        )?;
+        gauges(encoder, "connections", "Connections that are open", None, rows)?;
         let rows = self.by_transport(|metrics, at| metrics.opened[at].get());
         counters(
             encoder,
@@ -97,42 +87,18 @@ impl Reading {
                 ("reason", close.name().to_string(), value)
             })
             .into();
-        counters(
-            encoder,
-            "connections_closed",
-            "Connections that ended",
-            None,
-            rows,
-        )?;
+        counters(encoder, "connections_closed", "Connections that ended", None, rows)?;
         let rows = Refusal::ALL
             .map(|refusal| {
                 let value = self.sum(|metrics| metrics.refused[refusal as usize].get());
                 ("reason", refusal.name().to_string(), value)
             })
             .into();
-        counters(
-            encoder,
-            "connections_refused",
-            "New connections answered 503",
-            None,
-            rows,
-        )?;
+        counters(encoder, "connections_refused", "New connections answered 503", None, rows)?;
         let value = self.sum(|metrics| metrics.accepted.get());
-        counter(
-            encoder,
-            "connections_accepted",
-            "Connections accepted",
-            None,
-            value,
-        )?;
+        counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
         let value = self.sum(|metrics| metrics.accept_errors.get());
-        counter(
-            encoder,
-            "accept_errors",
-            "Calls of accept that failed",
-            None,
-            value,
-        )?;
+        counter(encoder, "accept_errors", "Calls of accept that failed", None, value)?;
         let slow = Close::SlowConsumer as usize;
         let value = self.sum(|metrics| metrics.closed[slow].get());
         let help = "Connections closed because they did not read what they were sent";
@@ -143,43 +109,19 @@ impl Reading {
                 ("class", format!("{class}xx"), value)
             })
             .collect();
-        counters(
-            encoder,
-            "http_answers",
-            "Short answers on the client port",
-            None,
-            rows,
-        )
+        counters(encoder, "http_answers", "Short answers on the client port", None, rows)
     }
 
     fn messages(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let value = self.sum(|metrics| metrics.messages_in.get());
-        counter(
-            encoder,
-            "messages_in",
-            "Messages taken in by shards",
-            None,
-            value,
-        )?;
+        counter(encoder, "messages_in", "Messages taken in by shards", None, value)?;
         let value = self.sum(|metrics| metrics.delivered.get());
         let help = "Messages handed to connections, one for each member";
         counter(encoder, "messages_delivered", help, None, value)?;
         let value = self.sum(|metrics| metrics.bytes_out.get());
-        counter(
-            encoder,
-            "sent",
-            "Bytes written to clients",
-            Some(Unit::Bytes),
-            value,
-        )?;
+        counter(encoder, "sent", "Bytes written to clients", Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.bytes_in.get());
-        counter(
-            encoder,
-            "received",
-            "Bytes read from clients",
-            Some(Unit::Bytes),
-            value,
-        )?;
+        counter(encoder, "received", "Bytes read from clients", Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.outboxes.get());
         gauge(
             encoder,
@@ -189,27 +131,13 @@ impl Reading {
             value,
         )?;
         let value = self.sum(|metrics| metrics.outbox_bytes.get());
-        gauge(
-            encoder,
-            "outbox",
-            "Bytes that wait for such connections",
-            Some(Unit::Bytes),
-            value,
-        )?;
+        gauge(encoder, "outbox", "Bytes that wait for such connections", Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.fanouts.get());
-        gauge(
-            encoder,
-            "fanouts",
-            "Fan-outs that are under way or wait",
-            None,
-            value,
-        )?;
+        gauge(encoder, "fanouts", "Fan-outs that are under way or wait", None, value)?;
         let help = "From the first to the last member of a fan-out on one shard";
         self.histogram(encoder, "fanout", help, |metrics| &metrics.fanout_time)?;
         let help = "From publish to the kernel, for each delivered message";
-        self.histogram(encoder, "delivery_latency", help, |metrics| {
-            &metrics.delivery_latency
-        })
+        self.histogram(encoder, "delivery_latency", help, |metrics| &metrics.delivery_latency)
     }
 
     fn histogram(
@@ -221,10 +149,7 @@ impl Reading {
     ) -> fmt::Result {
         let shards = &self.0.shards;
         let counts = merged(shards.iter().map(|shard| read(&shard.metrics)));
-        let sum_us: u64 = shards
-            .iter()
-            .map(|shard| read(&shard.metrics).sum_us.get())
-            .sum();
+        let sum_us: u64 = shards.iter().map(|shard| read(&shard.metrics).sum_us.get()).sum();
         let buckets: Vec<(f64, u64)> = counts
             .iter()
             .enumerate()
@@ -243,18 +168,10 @@ impl Reading {
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
             let shards = self.0.shards.iter().enumerate();
-            shards
-                .map(|(at, s)| ("shard", at.to_string(), read(&s.metrics) as f64))
-                .collect()
+            shards.map(|(at, s)| ("shard", at.to_string(), read(&s.metrics) as f64)).collect()
         };
         let rows = each(&|metrics| metrics.held.get());
-        gauges(
-            encoder,
-            "shard_connections",
-            "Descriptors of connections in a shard",
-            None,
-            rows,
-        )?;
+        gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
         let rows = each(&|metrics| metrics.topics.get());
         gauges(
             encoder,
@@ -278,40 +195,16 @@ impl Reading {
         let memory = process::memory();
         let unit = || Some(Unit::Bytes);
         let help = "Resident memory of the process";
-        gauge(
-            encoder,
-            "process_resident_memory",
-            help,
-            unit(),
-            memory.resident as f64,
-        )?;
+        gauge(encoder, "process_resident_memory", help, unit(), memory.resident as f64)?;
         let help = "Resident memory that the program itself has written";
-        gauge(
-            encoder,
-            "process_anonymous_memory",
-            help,
-            unit(),
-            memory.anonymous as f64,
-        )?;
+        gauge(encoder, "process_anonymous_memory", help, unit(), memory.anonymous as f64)?;
         let value = bytes_per_connection(node, memory.anonymous);
         let help = "Growth of anonymous memory since the start, over the open connections";
         gauge(encoder, "memory_per_connection", help, unit(), value)?;
         let value = process::cpu_seconds();
-        counter(
-            encoder,
-            "process_cpu",
-            "Processor time",
-            Some(Unit::Seconds),
-            value,
-        )?;
+        counter(encoder, "process_cpu", "Processor time", Some(Unit::Seconds), value)?;
         let uptime = node.started.elapsed().as_secs_f64();
-        gauge(
-            encoder,
-            "uptime",
-            "Time since the start",
-            Some(Unit::Seconds),
-            uptime,
-        )?;
+        gauge(encoder, "uptime", "Time since the start", Some(Unit::Seconds), uptime)?;
         let value = f64::from(u8::from(node.shared.memory_full.load(Ordering::Relaxed)));
         gauge(
             encoder,
@@ -329,10 +222,7 @@ impl Reading {
             value,
         )?;
         let live = node.live.read().unwrap_or_else(PoisonError::into_inner);
-        let rows = live
-            .limits
-            .iter()
-            .map(|(name, max)| ("name", name.to_string(), *max as f64));
+        let rows = live.limits.iter().map(|(name, max)| ("name", name.to_string(), *max as f64));
         gauges(
             encoder,
             "limit",

@@ -14,10 +14,7 @@ pub(crate) struct Memory {
 
 pub(crate) fn memory() -> Memory {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    Memory {
-        resident: kib(&text, "VmRSS:"),
-        anonymous: kib(&text, "RssAnon:"),
-    }
+    Memory { resident: kib(&text, "VmRSS:"), anonymous: kib(&text, "RssAnon:") }
 }
 
 /// A line like `VmRSS:     1234 kB`, in bytes.
@@ -33,37 +30,26 @@ pub(crate) fn cpu_seconds() -> f64 {
     // The name in brackets may hold anything: fields are counted after it. utime and stime are
     // the 14th and 15th of all (proc(5)), in ticks, which Linux counts 100 of a second for users.
     let rest = text.rsplit(')').next().unwrap_or("");
-    let ticks: u64 = rest
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|t| t.parse::<u64>().ok())
-        .sum();
+    let ticks: u64 =
+        rest.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
     ticks as f64 / 100.0
 }
 
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The memory limit of the cgroup that this process is in, in bytes.
 pub(crate) fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .unwrap_or("/");
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
     let files = [
         format!("/sys/fs/cgroup{path}/memory.max"),
         "/sys/fs/cgroup/memory.max".into(),
         "/sys/fs/cgroup/memory/memory.limit_in_bytes".into(),
     ];
-    let limit = files
-        .iter()
-        .find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())?;
+    let limit = files.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())?;
     // Version 1 writes "none" as a number near 2^63.
     (limit < 1 << 60).then_some(limit)
 }

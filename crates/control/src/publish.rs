@@ -144,11 +144,7 @@ impl Pending {
     async fn published(self) -> Published {
         let members = tokio::time::timeout(RECEIPT_PATIENCE, self.members).await;
         let members = members.ok().and_then(Result::ok);
-        Published {
-            id: self.id.to_string(),
-            offset: self.id.offset,
-            members,
-        }
+        Published { id: self.id.to_string(), offset: self.id.offset, members }
     }
 }
 
@@ -165,18 +161,10 @@ fn start(
         check_name(event).map_err(|wrong| bad("bad_event", wrong))?;
     }
     let data = Data::from_json(data, encoding).map_err(|wrong| bad("bad_data", wrong))?;
-    let max = node
-        .live
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .message_bytes_max;
+    let max = node.live.read().unwrap_or_else(PoisonError::into_inner).message_bytes_max;
     if data.bytes() > max {
         let message = format!("a message is at most {max} bytes (limits.message_bytes_max)");
-        return Err(refused(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "message_too_large",
-            message,
-        ));
+        return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
     let (count, members) = oneshot::channel();
     let count = std::sync::Mutex::new(Some(count));
@@ -187,18 +175,12 @@ fn start(
             let _ = count.send(total);
         }
     });
-    let draft = Draft {
-        topic,
-        event: event.map(Name::from),
-        data,
-    };
+    let draft = Draft { topic, event: event.map(Name::from), data };
     match node.broker.publish(draft, Some(receipt)) {
         Ok(id) => Ok(Pending { id, members }),
-        Err(error) => Err(refused(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "overloaded",
-            error.to_string(),
-        )),
+        Err(error) => {
+            Err(refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.to_string()))
+        }
     }
 }
 
@@ -206,13 +188,7 @@ impl Publish {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
         check_topic(&self.topic).map_err(|wrong| bad("bad_topic", wrong))?;
         let topic = self.topic.as_str().into();
-        start(
-            node,
-            topic,
-            &self.data,
-            self.event.as_deref(),
-            self.encoding.as_deref(),
-        )
+        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
     }
 }
 
@@ -220,26 +196,14 @@ impl Send {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
         check_name(&self.user).map_err(|wrong| bad("bad_user", wrong))?;
         let topic = personal(&self.user);
-        start(
-            node,
-            topic,
-            &self.data,
-            self.event.as_deref(),
-            self.encoding.as_deref(),
-        )
+        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
     }
 }
 
 impl Broadcast {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
         let topic = BROADCAST.into();
-        start(
-            node,
-            topic,
-            &self.data,
-            self.event.as_deref(),
-            self.encoding.as_deref(),
-        )
+        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
     }
 }
 
@@ -298,17 +262,12 @@ pub(crate) async fn batch(
     }
     // All of it is on its way before anything is waited for: messages to one connection then
     // leave together.
-    let waiting: Vec<Waiting> = batch
-        .commands
-        .iter()
-        .map(|command| begin(&node, command))
-        .collect();
+    let waiting: Vec<Waiting> =
+        batch.commands.iter().map(|command| begin(&node, command)).collect();
     let mut results = Vec::with_capacity(waiting.len());
     for waiting in waiting {
         results.push(match waiting {
-            Waiting::Message(pending) => CommandResult::Published {
-                ok: pending.published().await,
-            },
+            Waiting::Message(pending) => CommandResult::Published { ok: pending.published().await },
             Waiting::Count(count) => match count.counted().await {
                 Ok(ok) => CommandResult::Counted { ok },
                 Err(refused) => CommandResult::Refused(refused.body()),
@@ -329,19 +288,13 @@ fn begin(node: &Node, command: &RawValue) -> Waiting {
         Command::Send(send) => send.start(node),
         Command::Broadcast(broadcast) => broadcast.start(node),
         Command::Disconnect(disconnect) => {
-            return disconnect
-                .start(node)
-                .map_or_else(Waiting::Refused, Waiting::Count);
+            return disconnect.start(node).map_or_else(Waiting::Refused, Waiting::Count);
         }
         Command::Subscribe(membership) => {
-            return membership
-                .start(node, true)
-                .map_or_else(Waiting::Refused, Waiting::Count);
+            return membership.start(node, true).map_or_else(Waiting::Refused, Waiting::Count);
         }
         Command::Unsubscribe(membership) => {
-            return membership
-                .start(node, false)
-                .map_or_else(Waiting::Refused, Waiting::Count);
+            return membership.start(node, false).map_or_else(Waiting::Refused, Waiting::Count);
         }
     };
     message.map_or_else(Waiting::Refused, Waiting::Message)

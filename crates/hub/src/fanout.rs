@@ -114,11 +114,7 @@ impl<M> Hub<M> {
         let fanout = &mut self.fanouts[id as usize];
         let from = fanout.from;
         fanout.cursor = end;
-        while fanout
-            .batch
-            .get(fanout.from)
-            .is_some_and(|queued| queued.end <= fanout.cursor)
-        {
+        while fanout.batch.get(fanout.from).is_some_and(|queued| queued.end <= fanout.cursor) {
             fanout.from += 1;
         }
         let fanout = &self.fanouts[id as usize];
@@ -145,10 +141,7 @@ impl<M> Hub<M> {
         while let Some(next) = fanout.queue.pop_front_if(|next| {
             // Who gets a broadcast depends on the serial, which is in no order over the slots:
             // only messages for the same crowd go together.
-            let same = fanout
-                .batch
-                .first()
-                .is_none_or(|first| first.serial == next.serial);
+            let same = fanout.batch.first().is_none_or(|first| first.serial == next.serial);
             same && fanout.batch.len() < BATCH_MAX
         }) {
             fanout.batch.push(next);

@@ -11,9 +11,7 @@ pub(crate) struct Index {
 
 impl Default for Index {
     fn default() -> Self {
-        Index {
-            segments: (0..SEGMENTS).map(|_| HashTable::new()).collect(),
-        }
+        Index { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
     }
 }
 

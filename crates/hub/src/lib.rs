@@ -47,11 +47,7 @@ struct Sub {
 const _: () = assert!(size_of::<Member>() <= 24);
 const _: () = assert!(size_of::<Topic>() <= 40);
 
-const NOBODY: Member = Member {
-    subs: [Sub { topic: 0, at: 0 }; INLINE],
-    serial: 0,
-    count: VACANT,
-};
+const NOBODY: Member = Member { subs: [Sub { topic: 0, at: 0 }; INLINE], serial: 0, count: VACANT };
 
 /// The index of one shard. `M` is a shared handle to a message.
 pub struct Hub<M> {
@@ -108,11 +104,7 @@ impl<M> Hub<M> {
         self.next_serial = self.next_serial.wrapping_add(1);
         let member = self.members.get_mut(slot as usize);
         debug_assert_eq!(member.count, VACANT, "slot {slot} is taken");
-        *member = Member {
-            serial,
-            count: 0,
-            ..NOBODY
-        };
+        *member = Member { serial, count: 0, ..NOBODY };
         self.connections += 1;
     }
 
@@ -138,8 +130,7 @@ impl<M> Hub<M> {
 
     /// How many connections the hub had taken in before the one in the slot.
     pub fn serial(&self, slot: Slot) -> Option<u32> {
-        self.is_here(slot)
-            .then(|| self.members.get(slot as usize).serial)
+        self.is_here(slot).then(|| self.members.get(slot as usize).serial)
     }
 
     /// Connections here.
@@ -154,11 +145,7 @@ impl<M> Hub<M> {
 
     /// How many topics the connection is in.
     pub fn count(&self, slot: Slot) -> usize {
-        if self.is_here(slot) {
-            self.members.get(slot as usize).count as usize
-        } else {
-            0
-        }
+        if self.is_here(slot) { self.members.get(slot as usize).count as usize } else { 0 }
     }
 
     /// Enters a topic; false when the connection is in it already or isn't here. Messages
@@ -206,8 +193,7 @@ impl<M> Hub<M> {
 
     /// How many connections are in the topic.
     pub fn members(&self, hash: u64, name: &str) -> u32 {
-        self.find(hash, name)
-            .map_or(0, |topic| self.members_of(topic))
+        self.find(hash, name).map_or(0, |topic| self.members_of(topic))
     }
 
     /// The connections in the topic.
@@ -219,10 +205,7 @@ impl<M> Hub<M> {
             Members::One(slot) => vec![slot],
             Members::Many(many) => {
                 let slots = &self.many[many as usize].slots;
-                (0..slots.len())
-                    .map(|at| *slots.get(at))
-                    .filter(|slot| *slot != HOLE)
-                    .collect()
+                (0..slots.len()).map(|at| *slots.get(at)).filter(|slot| *slot != HOLE).collect()
             }
             Members::None | Members::Free(_) => Vec::new(),
         }
@@ -230,13 +213,8 @@ impl<M> Hub<M> {
 
     /// The names of the topics a connection is in.
     pub fn topics_of(&self, slot: Slot) -> impl Iterator<Item = &Name> {
-        let subs = if self.is_here(slot) {
-            self.subs(slot)
-        } else {
-            &[]
-        };
-        subs.iter()
-            .map(|sub| &self.topics.get(sub.topic as usize).name)
+        let subs = if self.is_here(slot) { self.subs(slot) } else { &[] };
+        subs.iter().map(|sub| &self.topics.get(sub.topic as usize).name)
     }
 
     /// Every topic that has members: name, members and the low half of its hash.
@@ -269,11 +247,7 @@ impl<M> Hub<M> {
             );
         }
         let fanout = &mut self.fanouts[topic.fanout as usize];
-        fanout.queue.push_back(Queued {
-            message,
-            end,
-            serial: 0,
-        });
+        fanout.queue.push_back(Queued { message, end, serial: 0 });
         self.queued += 1;
         members
     }
@@ -295,18 +269,13 @@ impl<M> Hub<M> {
             ),
         };
         self.broadcast = Some(id);
-        self.fanouts[id as usize].queue.push_back(Queued {
-            message,
-            end,
-            serial,
-        });
+        self.fanouts[id as usize].queue.push_back(Queued { message, end, serial });
         self.queued += 1;
         self.connections
     }
 
     fn find(&self, hash: u64, name: &str) -> Option<u32> {
-        self.index
-            .find(hash as u32, |id| self.topics.get(id as usize).name == name)
+        self.index.find(hash as u32, |id| self.topics.get(id as usize).name == name)
     }
 
     /// Members, holes left out.
@@ -329,12 +298,7 @@ impl<M> Hub<M> {
 
     fn new_topic(&mut self, hash: u64, name: &str) -> u32 {
         let hash = hash as u32;
-        let topic = Topic {
-            name: name.into(),
-            hash,
-            members: Members::None,
-            fanout: NO_FANOUT,
-        };
+        let topic = Topic { name: name.into(), hash, members: Members::None, fanout: NO_FANOUT };
         let id = match self.free_topic {
             u32::MAX => {
                 self.topics.push(topic);
@@ -350,8 +314,7 @@ impl<M> Hub<M> {
             }
         };
         let topics = &self.topics;
-        self.index
-            .insert(hash, id, |id| topics.get(id as usize).hash);
+        self.index.insert(hash, id, |id| topics.get(id as usize).hash);
         id
     }
 

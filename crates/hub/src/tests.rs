@@ -10,10 +10,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: u32) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 33) % u64::from(n)) as u32
     }
 }
@@ -43,10 +40,7 @@ impl Model {
 
     fn owe(&mut self, members: BTreeSet<Slot>, source: &str, message: u32) {
         for slot in members {
-            self.owed
-                .entry((slot, source.to_string()))
-                .or_default()
-                .push(message);
+            self.owed.entry((slot, source.to_string())).or_default().push(message);
         }
     }
 
@@ -106,18 +100,10 @@ impl Simulation {
 
     fn join(&mut self, slot: Slot, topic: &str) {
         let may = self.model.here.contains(&slot);
-        let is_in = self
-            .model
-            .topics
-            .get(topic)
-            .is_some_and(|members| members.contains(&slot));
+        let is_in = self.model.topics.get(topic).is_some_and(|members| members.contains(&slot));
         assert_eq!(self.hub.join(slot, hash(topic), topic), may && !is_in);
         if may {
-            self.model
-                .topics
-                .entry(topic.into())
-                .or_default()
-                .insert(slot);
+            self.model.topics.entry(topic.into()).or_default().insert(slot);
         }
     }
 
@@ -131,9 +117,7 @@ impl Simulation {
     fn publish(&mut self, topic: &str) {
         self.published += 1;
         let members = self.model.topics.get(topic).cloned().unwrap_or_default();
-        let count = self
-            .hub
-            .publish(hash(topic), topic, (topic.into(), self.published));
+        let count = self.hub.publish(hash(topic), topic, (topic.into(), self.published));
         assert_eq!(count as usize, members.len());
         self.model.owe(members, topic, self.published);
     }
@@ -161,27 +145,17 @@ impl Simulation {
     fn check(&self) {
         assert_eq!(self.hub.connections() as usize, self.model.here.len());
         assert_eq!(self.hub.topics() as usize, self.model.topics.len());
-        let listed: BTreeMap<String, u32> = self
-            .hub
-            .all_topics()
-            .map(|(name, members, _)| (name.to_string(), members))
-            .collect();
+        let listed: BTreeMap<String, u32> =
+            self.hub.all_topics().map(|(name, members, _)| (name.to_string(), members)).collect();
         for (topic, members) in &self.model.topics {
             assert_eq!(listed.get(topic), Some(&(members.len() as u32)));
             let slots: BTreeSet<Slot> = self.hub.slots(hash(topic), topic).into_iter().collect();
             assert_eq!(&slots, members);
         }
         for slot in &self.model.here {
-            let names: BTreeSet<String> = self
-                .hub
-                .topics_of(*slot)
-                .map(|name| name.to_string())
-                .collect();
-            let want = self
-                .model
-                .topics
-                .iter()
-                .filter(|(_, members)| members.contains(slot));
+            let names: BTreeSet<String> =
+                self.hub.topics_of(*slot).map(|name| name.to_string()).collect();
+            let want = self.model.topics.iter().filter(|(_, members)| members.contains(slot));
             assert_eq!(names, want.map(|(topic, _)| topic.clone()).collect());
         }
     }
@@ -204,11 +178,7 @@ fn run(seed: u64) {
     }
     while simulation.slice() {}
     simulation.check();
-    assert!(
-        simulation.model.owed.is_empty(),
-        "missed: {:?}",
-        simulation.model.owed
-    );
+    assert!(simulation.model.owed.is_empty(), "missed: {:?}", simulation.model.owed);
     assert_eq!(simulation.hub.fanouts(), 0);
     for slot in 0..60 {
         simulation.remove(slot);
@@ -240,14 +210,7 @@ fn a_short_fanout_does_not_wait_for_a_long_one() {
     assert_eq!(hub.next_slice(256, 0).unwrap().slots.len(), 256);
     hub.publish(2, "@alice", "small");
     let seen: Vec<_> = (0..3)
-        .map(|_| {
-            hub.next_slice(256, 0)
-                .unwrap()
-                .messages()
-                .next()
-                .copied()
-                .unwrap()
-        })
+        .map(|_| hub.next_slice(256, 0).unwrap().messages().next().copied().unwrap())
         .collect();
     assert!(seen[..2].contains(&"small"), "{seen:?}");
 }
@@ -263,13 +226,7 @@ fn messages_that_wait_for_one_topic_leave_together() {
         hub.publish(1, "t", message);
     });
     let slice = hub.next_slice(100, 5).unwrap();
-    assert_eq!(
-        slice.messages().copied().collect::<Vec<_>>(),
-        [0, 1, 2, 3, 4]
-    );
-    assert_eq!(
-        (slice.slots, slice.finished_since_us),
-        (&[0, 1, 2][..], Some(5))
-    );
+    assert_eq!(slice.messages().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert_eq!((slice.slots, slice.finished_since_us), (&[0, 1, 2][..], Some(5)));
     assert!(hub.next_slice(100, 6).is_none());
 }

@@ -32,9 +32,7 @@ impl Bucket {
         if per_second == 0 {
             return true;
         }
-        let gained = now_us
-            .saturating_sub(self.filled_us)
-            .saturating_mul(per_second);
+        let gained = now_us.saturating_sub(self.filled_us).saturating_mul(per_second);
         let full = 1_000_000 * per_second.max(1);
         self.tokens_us = self.tokens_us.saturating_add(gained).min(full);
         self.filled_us = now_us;
@@ -111,18 +109,12 @@ impl Shard {
 
     fn admit(&mut self, socket: OwnedFd, address: Option<IpAddr>) {
         self.metrics.accepted.add(1);
-        let refusal = if self.rate_allows() {
-            self.refusal(address)
-        } else {
-            Some(Refusal::Rate)
-        };
+        let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
         if let Some(refusal) = refusal {
             return self.refuse(socket, refusal);
         }
         self.serial = self.serial.wrapping_add(1);
-        let slot = self
-            .table
-            .insert(Connection::new(socket, self.serial, self.now_s()));
+        let slot = self.table.insert(Connection::new(socket, self.serial, self.now_s()));
         if let Some(address) = address {
             self.peers.insert(slot, address);
         }
@@ -137,16 +129,10 @@ impl Shard {
         // The request has often arrived with the connection: it is answered at once.
         self.readable(slot);
         if let Some(connection) = self.table.get(slot)
-            && let Err(error) = self.poller.add(
-                &connection.fd,
-                u64::from(slot),
-                connection.outbox().is_some(),
-            )
+            && let Err(error) =
+                self.poller.add(&connection.fd, u64::from(slot), connection.outbox().is_some())
         {
-            tracing::warn!(
-                "shard {}: a connection can't be watched: {error}",
-                self.number
-            );
+            tracing::warn!("shard {}: a connection can't be watched: {error}", self.number);
             self.end(slot, Close::Overloaded);
         }
     }
@@ -163,8 +149,7 @@ impl Shard {
             if before >= settings.connections_max || self.metrics.held.get() >= self.capacity {
                 Some(Refusal::Connections)
             } else if !address.is_none_or(|address| {
-                self.addresses
-                    .enter(address, settings.connections_per_address_max)
+                self.addresses.enter(address, settings.connections_per_address_max)
             }) {
                 Some(Refusal::Address)
             } else {

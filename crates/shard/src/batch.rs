@@ -72,13 +72,7 @@ impl Batch {
         }
         if let Some(outbox) = connection.outbox_mut() {
             let Piece { bytes, messages } = &self.pieces[piece as usize];
-            outbox.push(
-                Chunk {
-                    bytes: bytes.clone(),
-                    messages: *messages,
-                },
-                0,
-            );
+            outbox.push(Chunk { bytes: bytes.clone(), messages: *messages }, 0);
             limits.metrics.outbox_bytes.add(bytes.len() as u64);
             return limits.fits(connection);
         }
@@ -126,10 +120,7 @@ impl Shard {
         for entry in &batch.entries {
             if let Some(connection) = self.table.get(entry.slot) {
                 let bytes = &*batch.pieces[entry.piece as usize].bytes;
-                sends.push(Send {
-                    fd: connection.fd.as_fd(),
-                    bytes,
-                });
+                sends.push(Send { fd: connection.fd.as_fd(), bytes });
             }
         }
         debug_assert_eq!(
@@ -159,9 +150,7 @@ impl Shard {
         let now_us = self.started.elapsed().as_micros() as u64;
         for (published_us, connections) in batch.latencies.drain(..) {
             let latency_us = now_us.saturating_sub(published_us);
-            self.metrics
-                .delivery_latency
-                .record(latency_us, connections);
+            self.metrics.delivery_latency.record(latency_us, connections);
         }
         for (entry, result) in odd {
             self.not_whole(entry, result, &batch.pieces);
@@ -179,10 +168,7 @@ impl Shard {
         }
         for at in 0..batch.entries.len() {
             let Entry { slot, piece } = batch.entries[at];
-            let again = self
-                .table
-                .get(slot)
-                .is_some_and(|found| found.is(Flag::BatchedAgain));
+            let again = self.table.get(slot).is_some_and(|found| found.is(Flag::BatchedAgain));
             if !again {
                 continue;
             }
@@ -191,9 +177,7 @@ impl Shard {
             let bytes: Vec<u8> = all()
                 .flat_map(|piece| batch.pieces[piece as usize].bytes.iter().copied())
                 .collect();
-            let messages = all()
-                .map(|piece| batch.pieces[piece as usize].messages)
-                .sum();
+            let messages = all().map(|piece| batch.pieces[piece as usize].messages).sum();
             batch.entries[at].piece = batch.piece(bytes.into(), messages);
         }
     }
@@ -207,10 +191,7 @@ impl Shard {
         };
         self.metrics.bytes_out.add(sent as u64);
         let Piece { bytes, messages } = &pieces[entry.piece as usize];
-        let chunk = Chunk {
-            bytes: bytes.clone(),
-            messages: *messages,
-        };
+        let chunk = Chunk { bytes: bytes.clone(), messages: *messages };
         if !self.enqueue(entry.slot, chunk, sent) {
             self.close(entry.slot, Close::SlowConsumer, &[]);
         }
@@ -225,22 +206,10 @@ impl Shard {
             self.metrics.outboxes.add(1);
             // A connection that is being admitted is not watched yet, and this fails: it is then
             // watched for room from the start.
-            let _ = self
-                .poller
-                .watch_output(&connection.fd, u64::from(slot), true);
+            let _ = self.poller.watch_output(&connection.fd, u64::from(slot), true);
         }
-        self.metrics
-            .outbox_bytes
-            .add((chunk.bytes.len() - sent) as u64);
-        connection
-            .extra()
-            .outbox
-            .get_or_insert_default()
-            .push(chunk, sent);
-        Outboxes {
-            settings: &self.settings,
-            metrics: &self.metrics,
-        }
-        .fits(connection)
+        self.metrics.outbox_bytes.add((chunk.bytes.len() - sent) as u64);
+        connection.extra().outbox.get_or_insert_default().push(chunk, sent);
+        Outboxes { settings: &self.settings, metrics: &self.metrics }.fits(connection)
     }
 }

@@ -34,11 +34,7 @@ impl Shard {
     fn run_command(&mut self, command: Command) {
         match command {
             Command::Deliver(delivery) => self.deliver(delivery),
-            Command::Disconnect {
-                target,
-                close,
-                reply,
-            } => {
+            Command::Disconnect { target, close, reply } => {
                 reply(self.disconnect(&target, close));
             }
             Command::Subscribe { user, topic, reply } => {
@@ -64,12 +60,7 @@ impl Shard {
                 }
                 reply(count);
             }
-            Command::Topics {
-                prefix,
-                after,
-                limit,
-                reply,
-            } => {
+            Command::Topics { prefix, after, limit, reply } => {
                 reply(self.topics(&prefix, after.as_deref(), limit));
             }
             Command::Topic { topic, reply } => {
@@ -77,12 +68,7 @@ impl Shard {
             }
             Command::User { user, reply } => {
                 let slots = self.slots_of(&user);
-                reply(
-                    slots
-                        .into_iter()
-                        .filter_map(|slot| self.describe(slot))
-                        .collect(),
-                );
+                reply(slots.into_iter().filter_map(|slot| self.describe(slot)).collect());
             }
             Command::Settings(settings) => self.settings = settings,
             Command::Drain { seconds } => self.begin_drain(seconds),
@@ -113,10 +99,7 @@ impl Shard {
         let slots = match target {
             Target::User(user) => self.slots_of(user),
             Target::Connection(ConnectionId { slot, serial, .. }) => {
-                let found = self
-                    .table
-                    .get(*slot)
-                    .is_some_and(|found| found.serial == *serial);
+                let found = self.table.get(*slot).is_some_and(|found| found.serial == *serial);
                 if found { vec![*slot] } else { Vec::new() }
             }
         };
@@ -142,12 +125,7 @@ impl Shard {
             }
         }
         let sorted = first.into_sorted_vec().into_iter();
-        sorted
-            .map(|(topic, members)| TopicInfo {
-                topic: topic.clone(),
-                members,
-            })
-            .collect()
+        sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
     }
 
     fn describe(&self, slot: u32) -> Option<ConnectionInfo> {

@@ -171,13 +171,10 @@ impl Outbox {
 
     /// The unsent parts in order.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        self.chunks.iter().enumerate().map(|(at, chunk)| {
-            if at == 0 {
-                &chunk.bytes[self.sent..]
-            } else {
-                &chunk.bytes[..]
-            }
-        })
+        self.chunks
+            .iter()
+            .enumerate()
+            .map(|(at, chunk)| if at == 0 { &chunk.bytes[self.sent..] } else { &chunk.bytes[..] })
     }
 
     /// So many bytes have left.
@@ -255,10 +252,7 @@ mod tests {
 
     #[test]
     fn an_outbox_gives_its_bytes_in_order_however_they_leave() {
-        let chunk = |text: &str| Chunk {
-            bytes: text.as_bytes().into(),
-            messages: 1,
-        };
+        let chunk = |text: &str| Chunk { bytes: text.as_bytes().into(), messages: 1 };
         for step in 1..9 {
             let mut outbox = Outbox::default();
             outbox.push(chunk("xxabc"), 2);

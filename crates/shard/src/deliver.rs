@@ -42,10 +42,7 @@ impl Shard {
     /// One slice into the batch: how many members it had, and those that are slow.
     fn slice(&mut self) -> Option<(usize, Vec<u32>)> {
         let slice = self.hub.next_slice(SLICE, self.now_us)?;
-        let limits = Outboxes {
-            settings: &self.settings,
-            metrics: &self.metrics,
-        };
+        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
         let mut pieces = [None; Variant::COUNT];
         let (mut delivered, mut slow) = (0, Vec::new());
         for &slot in slice.slots {
@@ -70,17 +67,13 @@ impl Shard {
                 slow.push(slot);
             }
         }
-        self.metrics
-            .delivered
-            .add(delivered * slice.messages().len() as u64);
+        self.metrics.delivered.add(delivered * slice.messages().len() as u64);
         for message in slice.messages().filter(|_| delivered > 0) {
             self.batch.published(message.published_us, delivered);
         }
         if let Some(since_us) = slice.finished_since_us {
             let now_us = self.started.elapsed().as_micros() as u64;
-            self.metrics
-                .fanout_time
-                .record(now_us.saturating_sub(since_us), 1);
+            self.metrics.fanout_time.record(now_us.saturating_sub(since_us), 1);
         }
         Some((slice.slots.len(), slow))
     }
@@ -119,10 +112,7 @@ impl Shard {
                 return;
             }
         }
-        let chunk = Chunk {
-            bytes: bytes.into(),
-            messages,
-        };
+        let chunk = Chunk { bytes: bytes.into(), messages };
         if !self.enqueue(slot, chunk, sent) {
             self.close(slot, Close::SlowConsumer, &[]);
         }

@@ -15,9 +15,7 @@ impl Filter {
     /// A filter for about so many topics.
     pub fn new(topics: usize) -> Self {
         let words = (topics * 8).next_power_of_two().max(1024) / 64;
-        Filter {
-            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Filter { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
     fn place(&self, hash: u64) -> (&AtomicU64, u64) {

@@ -42,18 +42,9 @@ fn claim(address: &SocketAddr) -> io::Result<()> {
 }
 
 fn socket(address: &SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        flags,
-        None,
-    )?)
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
 fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
@@ -90,11 +81,7 @@ pub(crate) struct Balance {
 impl Balance {
     pub fn new(shards: Vec<Arc<Metrics>>, high_water: u64) -> Self {
         let open = Mutex::new(vec![true; shards.len()]);
-        Balance {
-            shards,
-            high_water,
-            open,
-        }
+        Balance { shards, high_water, open }
     }
 
     pub fn shards(&self) -> usize {
@@ -108,16 +95,9 @@ impl Balance {
     /// Looks at all shards and tells the kernel, if the choice has changed. Any listener of the
     /// group serves. A kernel that refuses leaves the even spread by hash.
     pub fn adjust(&self, listener: impl AsFd) {
-        let counts: Vec<u64> = self
-            .shards
-            .iter()
-            .map(|metrics| metrics.held.get())
-            .collect();
+        let counts: Vec<u64> = self.shards.iter().map(|metrics| metrics.held.get()).collect();
         let wanted = choice(&counts, self.high_water);
-        let mut open = self
-            .open
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if *open != wanted {
             match attach(listener, &program(&wanted)) {
                 Ok(()) => *open = wanted,
@@ -142,32 +122,15 @@ fn choice(counts: &[u64], high_water: u64) -> Vec<bool> {
 
 /// `A = random % open; return the open shard at A`.
 fn program(open: &[bool]) -> Vec<libc::sock_filter> {
-    let op = |code: u32, jt, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let indexes: Vec<u32> = (0..open.len() as u32)
-        .filter(|at| open[*at as usize])
-        .collect();
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let indexes: Vec<u32> = (0..open.len() as u32).filter(|at| open[*at as usize]).collect();
     let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
     let mut program = vec![
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, random),
-        op(
-            libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K,
-            0,
-            0,
-            indexes.len() as u32,
-        ),
+        op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, 0, indexes.len() as u32),
     ];
     for (at, index) in indexes.iter().enumerate() {
-        program.push(op(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            at as u32,
-        ));
+        program.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, at as u32));
         program.push(op(libc::BPF_RET | libc::BPF_K, 0, 0, *index));
     }
     // Not reached; a program must end with a return. An index that doesn't exist means: by hash.
@@ -176,10 +139,8 @@ fn program(open: &[bool]) -> Vec<libc::sock_filter> {
 }
 
 fn attach(listener: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
-    let filter = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_ptr().cast_mut(),
-    };
+    let filter =
+        libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies the program, which lives until the call returns, and doesn't
     // write to it; the length is that of the structure.
     let result = unsafe {
@@ -191,11 +152,7 @@ fn attach(listener: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> 
             size_of::<libc::sock_fprog>() as libc::socklen_t,
         )
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

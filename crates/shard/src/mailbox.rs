@@ -24,11 +24,7 @@ pub struct Mailbox<T, W> {
 impl<T, W: Wake> Mailbox<T, W> {
     /// An empty mailbox.
     pub fn new(items_max: usize, wake: W) -> Self {
-        Mailbox {
-            queue: Mutex::new(Vec::new()),
-            items_max,
-            wake,
-        }
+        Mailbox { queue: Mutex::new(Vec::new()), items_max, wake }
     }
 
     /// Appends an item, and wakes the owner when it is the first since the last take.
@@ -44,11 +40,7 @@ impl<T, W: Wake> Mailbox<T, W> {
 
     /// False when the owner is `items_max` items behind.
     pub fn has_room(&self) -> bool {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
-            < self.items_max
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len() < self.items_max
     }
 
     /// Exchanges the queue for `empty`, an empty vector whose room is used again.

@@ -18,14 +18,12 @@ impl Counter {
 
     /// Adds; the owning thread only.
     pub fn add(&self, amount: u64) {
-        self.0
-            .store(self.get().wrapping_add(amount), Ordering::Relaxed);
+        self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Subtracts; the owning thread only.
     pub fn sub(&self, amount: u64) {
-        self.0
-            .store(self.get().wrapping_sub(amount), Ordering::Relaxed);
+        self.0.store(self.get().wrapping_sub(amount), Ordering::Relaxed);
     }
 
     /// Sets; the owning thread only.
@@ -50,11 +48,7 @@ impl Histogram {
 
     /// The upper bound of a bucket in seconds; infinite for the last.
     pub fn bound_seconds(bucket: usize) -> f64 {
-        if bucket + 1 == Self::BUCKETS {
-            f64::INFINITY
-        } else {
-            (1u64 << bucket) as f64 / 1e6
-        }
+        if bucket + 1 == Self::BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
     }
 
     /// Records `count` durations of `us` microseconds; the owning thread only.
@@ -81,12 +75,8 @@ pub enum Refusal {
 
 impl Refusal {
     /// All, in the order of their discriminants.
-    pub const ALL: [Refusal; 4] = [
-        Refusal::Connections,
-        Refusal::Address,
-        Refusal::Rate,
-        Refusal::Memory,
-    ];
+    pub const ALL: [Refusal; 4] =
+        [Refusal::Connections, Refusal::Address, Refusal::Rate, Refusal::Memory];
 
     /// The label in metrics.
     pub fn name(self) -> &'static str {

@@ -12,9 +12,7 @@ use rustix::io::Result;
 /// How many events one wait may give.
 const EVENTS: usize = 512;
 
-const INPUT: EventFlags = EventFlags::IN
-    .union(EventFlags::RDHUP)
-    .union(EventFlags::ET);
+const INPUT: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
 pub(crate) struct Poller {
     epoll: OwnedFd,
@@ -24,10 +22,7 @@ pub(crate) struct Poller {
 impl Poller {
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Poller {
-            epoll,
-            events: Vec::with_capacity(EVENTS),
-        })
+        Ok(Poller { epoll, events: Vec::with_capacity(EVENTS) })
     }
 
     /// Watches a listener or a wake-up: reported for as long as it is ready.
@@ -53,11 +48,7 @@ impl Poller {
             tv_nsec: (timeout_us % 1_000_000 * 1_000) as _,
         };
         self.events.clear();
-        epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.events),
-            Some(&timeout),
-        )
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
     /// One of the events: its token, and what is ready.
@@ -68,9 +59,5 @@ impl Poller {
 }
 
 fn flags(output: bool) -> EventFlags {
-    if output {
-        INPUT | EventFlags::OUT
-    } else {
-        INPUT
-    }
+    if output { INPUT | EventFlags::OUT } else { INPUT }
 }

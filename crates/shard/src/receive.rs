@@ -250,10 +250,8 @@ impl Shard {
         let deadline_s = self.now_s().saturating_add(poll.seconds);
         let recent = {
             let topics = self.topics_of(slot);
-            let topics: Vec<(u64, &str)> = topics
-                .iter()
-                .map(|(hash, topic)| (*hash, topic.as_str()))
-                .collect();
+            let topics: Vec<(u64, &str)> =
+                topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
             self.broker.recent(&topics, poll.since)
         };
         let recovered = poll.since.map(|_| recent.complete);
@@ -261,17 +259,8 @@ impl Shard {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
-        let since = if at_once {
-            poll.since.unwrap_or(recent.top)
-        } else {
-            recent.top
-        };
-        let wait = Poll {
-            since,
-            recovered,
-            deadline_s,
-            respond: poll.respond,
-        };
+        let since = if at_once { poll.since.unwrap_or(recent.top) } else { recent.top };
+        let wait = Poll { since, recovered, deadline_s, respond: poll.respond };
         connection.extra().poll = Some(Box::new(wait));
         if at_once {
             self.answer_poll(slot, &recent);
@@ -291,19 +280,13 @@ impl Shard {
         let Some(connection) = self.table.get(slot) else {
             return;
         };
-        let Some(poll) = connection
-            .extra
-            .as_ref()
-            .and_then(|extra| extra.poll.as_ref())
-        else {
+        let Some(poll) = connection.extra.as_ref().and_then(|extra| extra.poll.as_ref()) else {
             return;
         };
         let since = Some(poll.since);
         let topics = self.topics_of(slot);
-        let topics: Vec<(u64, &str)> = topics
-            .iter()
-            .map(|(hash, topic)| (*hash, topic.as_str()))
-            .collect();
+        let topics: Vec<(u64, &str)> =
+            topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
         let recent = self.broker.recent(&topics, since);
         if over || !recent.messages.is_empty() || !recent.complete {
             self.answer_poll(slot, &recent);
@@ -322,11 +305,7 @@ impl Shard {
         };
         let mut rest = std::mem::take(&mut extra.input);
         let recovered = poll.recovered.map(|recovered| recovered && recent.complete);
-        let recovered = if recent.complete {
-            recovered
-        } else {
-            Some(false)
-        };
+        let recovered = if recent.complete { recovered } else { Some(false) };
         let messages = recent.messages.iter().map(|message| &**message);
         let body = wire::transport::poll_answer(messages, recent.top, recovered);
         let mut answer = Vec::with_capacity(body.len() + 256);
@@ -364,23 +343,14 @@ impl Shard {
         let Some(connection) = self.table.get_mut(slot) else {
             return bytes.len();
         };
-        let mut kept = connection
-            .extra
-            .as_mut()
-            .and_then(|extra| extra.decoder.take());
+        let mut kept = connection.extra.as_mut().and_then(|extra| extra.decoder.take());
         // Most frames come whole, and need no decoder that outlives them.
         let mut fresh = Decoder::default();
         let decoder = kept.as_deref_mut().unwrap_or(&mut fresh);
         let mut inputs = Vec::new();
         let settings = &self.settings.session;
-        let taken = session::websocket(
-            settings,
-            variant,
-            decoder,
-            &mut self.tools,
-            bytes,
-            &mut inputs,
-        );
+        let taken =
+            session::websocket(settings, variant, decoder, &mut self.tools, bytes, &mut inputs);
         if !decoder.is_idle() {
             connection.extra().decoder = Some(kept.unwrap_or_else(|| Box::new(fresh)));
         }
@@ -399,10 +369,7 @@ impl Shard {
                 let named = named("topic", &topic);
                 let result = if count >= max && !self.hub.topics_of(slot).any(|name| *name == topic)
                 {
-                    Err((
-                        "too_many_topics",
-                        "this connection is in as many topics as it may",
-                    ))
+                    Err(("too_many_topics", "this connection is in as many topics as it may"))
                 } else {
                     self.join(slot, &topic);
                     Ok(named.as_str())
@@ -426,9 +393,7 @@ impl Shard {
                     Ok(id) => Ok(wire::command::published(*id)),
                     Err(error) => Err(error.to_string()),
                 };
-                let result = answer
-                    .as_deref()
-                    .map_err(|message| ("overloaded", message.as_str()));
+                let result = answer.as_deref().map_err(|message| ("overloaded", message.as_str()));
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
             Input::Close(close, last) => {

@@ -48,9 +48,7 @@ impl Sender {
         match self {
             Sender::IoUring(ring) => {
                 for (at, sends) in sends.chunks(BATCH).enumerate() {
-                    send_ring(ring, sends, |index, result| {
-                        done(at * BATCH + index, result)
-                    });
+                    send_ring(ring, sends, |index, result| done(at * BATCH + index, result));
                 }
             }
             Sender::Write => {
@@ -70,11 +68,7 @@ pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno>
 /// Completions run when this thread asks for them, not in the middle of something else: no
 /// interrupts between cores, and the whole batch is done when the submitting call returns.
 fn ring() -> io::Result<IoUring> {
-    IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_clamp()
-        .build(BATCH as u32)
+    IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(BATCH as u32)
 }
 
 fn send_ring(

@@ -120,8 +120,7 @@ impl Shard {
     }
 
     fn watch(&self) -> rustix::io::Result<()> {
-        self.poller
-            .add_level(&self.handle.inbox.mailbox.waker().0, WAKE)?;
+        self.poller.add_level(&self.handle.inbox.mailbox.waker().0, WAKE)?;
         if let Some(listener) = &self.listener {
             self.poller.add_level(listener, LISTENER)?;
         }
@@ -178,8 +177,7 @@ impl Shard {
             let empty = Vec::from(std::mem::take(&mut self.commands));
             self.commands = self.handle.inbox.mailbox.take(empty).into();
         } else {
-            self.commands
-                .extend(self.handle.inbox.mailbox.take(Vec::new()));
+            self.commands.extend(self.handle.inbox.mailbox.take(Vec::new()));
         }
     }
 
@@ -198,11 +196,7 @@ impl Shard {
     }
 
     pub(crate) fn id(&self, slot: u32, serial: u32) -> ConnectionId {
-        ConnectionId {
-            shard: self.number,
-            slot,
-            serial,
-        }
+        ConnectionId { shard: self.number, slot, serial }
     }
 
     /// The connection takes up a variant.
@@ -242,11 +236,7 @@ impl Shard {
         if !last.is_empty() {
             self.send(slot, last, 0);
         }
-        if self
-            .table
-            .get(slot)
-            .is_some_and(|connection| connection.outbox().is_none())
-        {
+        if self.table.get(slot).is_some_and(|connection| connection.outbox().is_none()) {
             self.shut(slot);
         }
     }
@@ -276,11 +266,7 @@ impl Shard {
         let Some(connection) = self.table.remove(slot) else {
             return;
         };
-        let reason = connection
-            .extra
-            .as_ref()
-            .and_then(|extra| extra.closing)
-            .unwrap_or(close);
+        let reason = connection.extra.as_ref().and_then(|extra| extra.closing).unwrap_or(close);
         if let Some(outbox) = connection.outbox() {
             self.metrics.outboxes.sub(1);
             self.metrics.outbox_bytes.sub(outbox.bytes() as u64);

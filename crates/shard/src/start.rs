@@ -78,9 +78,7 @@ pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
     let plan = plan(&options, connections_max, descriptors, cores)?;
     let listeners = listeners(&options, plan.shards)?;
     let address = SocketAddr::try_from(rustix::net::getsockname(&listeners[0])?)?;
-    let share = connections_max
-        .div_ceil(plan.shards as u64)
-        .min(plan.capacity);
+    let share = connections_max.div_ceil(plan.shards as u64).min(plan.capacity);
     let mut handles = Vec::with_capacity(plan.shards);
     for _ in 0..plan.shards {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -88,27 +86,15 @@ pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
             mailbox: Mailbox::new(options.mailbox_messages_max, EventWake(wake)),
             filter: Filter::new(share as usize * 2),
         };
-        handles.push(Handle {
-            inbox: Arc::new(inbox),
-            metrics: Arc::default(),
-        });
+        handles.push(Handle { inbox: Arc::new(inbox), metrics: Arc::default() });
     }
-    Ok(Prepared {
-        options,
-        plan,
-        listeners,
-        handles,
-        address,
-    })
+    Ok(Prepared { options, plan, listeners, handles, address })
 }
 
 /// The soft limit on open files, raised as far as it goes.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let _ = setrlimit(Resource::Nofile, wanted);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -121,16 +107,9 @@ fn plan(
 ) -> io::Result<Plan> {
     // The wake-ups grow with the number of shards, which grows as descriptors get fewer: room for
     // the most shards there can be is taken off first.
-    let most = if options.shards > 0 {
-        options.shards
-    } else {
-        SHARDS_MAX.min(64)
-    } as u64;
+    let most = if options.shards > 0 { options.shards } else { SHARDS_MAX.min(64) } as u64;
     let own = OWN_DESCRIPTORS + most * 2;
-    let Some(capacity) = descriptors
-        .checked_sub(own)
-        .filter(|capacity| *capacity >= 64)
-    else {
+    let Some(capacity) = descriptors.checked_sub(own).filter(|capacity| *capacity >= 64) else {
         return Err(io::Error::other(format!(
             "the limit on open files is {descriptors}, too low to serve anyone: raise it with \
              ulimit -n"
@@ -139,25 +118,14 @@ fn plan(
     // What may wait in its queue when a shard leaves the choice must still fit.
     let high_water = capacity - u64::from(options.backlog).min(capacity / 8);
     let wanted = connections_max.div_ceil(high_water).max(cores as u64) as usize;
-    let shards = if options.shards > 0 {
-        options.shards
-    } else {
-        wanted
-    };
-    Ok(Plan {
-        shards: shards.min(SHARDS_MAX),
-        capacity,
-        high_water,
-    })
+    let shards = if options.shards > 0 { options.shards } else { wanted };
+    Ok(Plan { shards: shards.min(SHARDS_MAX), capacity, high_water })
 }
 
 impl Prepared {
     /// How many shards there will be, and how many connections their descriptors allow.
     pub fn capacity(&self) -> (usize, u64) {
-        (
-            self.plan.shards,
-            self.plan.capacity * self.plan.shards as u64,
-        )
+        (self.plan.shards, self.plan.capacity * self.plan.shards as u64)
     }
 
     /// Starts the threads and returns when each is ready to accept.
@@ -168,11 +136,7 @@ impl Prepared {
         shared: Arc<Shared>,
         started: Instant,
     ) -> io::Result<Running> {
-        let metrics = self
-            .handles
-            .iter()
-            .map(|handle| handle.metrics.clone())
-            .collect();
+        let metrics = self.handles.iter().map(|handle| handle.metrics.clone()).collect();
         let balance = Arc::new(Balance::new(metrics, self.plan.high_water));
         let addresses: Arc<Addresses> = Arc::default();
         let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
@@ -198,7 +162,7 @@ impl Prepared {
                 Ok((shard, private)) => {
                     let _ = ready.send(Ok((shard.sender.name(), private)));
                     drop(ready);
-                    shard.run();
+                    run_or_end(shard);
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));
@@ -218,11 +182,7 @@ impl Prepared {
             // The shards share this table, and own the listeners by now.
             self.listeners.into_iter().for_each(std::mem::forget);
         }
-        Ok(Running {
-            threads,
-            sender,
-            private_tables,
-        })
+        Ok(Running { threads, sender, private_tables })
     }
 }
 
@@ -249,10 +209,7 @@ impl Make {
         if self.options.pin_cpus {
             pin(self.number)?;
         }
-        let tools = Tools::new(
-            self.options.compression_level,
-            self.options.compression_bytes_min,
-        );
+        let tools = Tools::new(self.options.compression_level, self.options.compression_bytes_min);
         let heartbeats = Variant::ALL.map(|variant| {
             let mut out = Vec::new();
             variant.transport().heartbeat(&mut out);
@@ -314,6 +271,16 @@ impl Make {
     }
 }
 
+/// A shard that fails takes the process with it: its connections would hang and its publishers
+/// wait for ever, while a supervisor that sees the end starts a new process at once.
+fn run_or_end(shard: Shard) {
+    let number = shard.number;
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.run())).is_err() {
+        tracing::error!("shard {number} failed: this is a fault of the server; the process ends");
+        std::process::exit(70);
+    }
+}
+
 /// Gives the calling thread a descriptor table of its own, with the process's limit for itself
 /// alone. False where the system forbids it (a seccomp filter): then all share one table and one
 /// limit.
@@ -326,9 +293,8 @@ fn own_table() -> bool {
 
 fn pin(number: usize) -> io::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
-    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
-        .collect();
+    let cpus: Vec<usize> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpus[number % cpus.len().max(1)]);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)

@@ -22,9 +22,7 @@ pub(crate) struct Sweep {
 impl Sweep {
     /// Begins at this time, in microseconds of the node's clock.
     pub fn at(now_us: u64) -> Self {
-        Sweep {
-            passed: now_us / STRIPE_US,
-        }
+        Sweep { passed: now_us / STRIPE_US }
     }
 
     /// When the next stripe is due, in microseconds of the node's clock.
@@ -94,10 +92,8 @@ impl Shard {
                     let piece = *pieces[variant].get_or_insert_with(|| {
                         self.batch.piece(self.heartbeats[variant].clone(), 0)
                     });
-                    let limits = crate::batch::Outboxes {
-                        settings: &self.settings,
-                        metrics: &self.metrics,
-                    };
+                    let limits =
+                        crate::batch::Outboxes { settings: &self.settings, metrics: &self.metrics };
                     // Never too slow for it: one with an outbox gets none.
                     self.batch.gather(connection, slot, piece, limits);
                     if self.batch.len() >= BATCH {
@@ -124,16 +120,8 @@ impl Shard {
         let settings = &self.settings;
         let silence_s = connection.silence_s(self.now_s());
         if connection.is(Flag::Closing) {
-            let patience = if connection.is(Flag::Lingering) {
-                LINGER_SECONDS
-            } else {
-                10
-            };
-            return if silence_s > patience {
-                Due::End
-            } else {
-                Due::Nothing
-            };
+            let patience = if connection.is(Flag::Lingering) { LINGER_SECONDS } else { 10 };
+            return if silence_s > patience { Due::End } else { Due::Nothing };
         }
         // Each slot has its own second of the interval, so that heartbeats are spread evenly.
         let beats = |interval: u32| {
@@ -141,20 +129,12 @@ impl Shard {
             (second + u64::from(slot)).is_multiple_of(interval) && connection.outbox().is_none()
         };
         let beat = |interval| {
-            if beats(interval) {
-                Due::Heartbeat
-            } else {
-                Due::Nothing
-            }
+            if beats(interval) { Due::Heartbeat } else { Due::Nothing }
         };
         match connection.variant {
             Variant::Http if connection.is(Flag::Resting) => {
                 let idle = silence_s > settings.idle_seconds;
-                if idle {
-                    Due::Close(Close::Idle)
-                } else {
-                    Due::Nothing
-                }
+                if idle { Due::Close(Close::Idle) } else { Due::Nothing }
             }
             Variant::Http if silence_s <= settings.head_seconds => Due::Nothing,
             // Nothing was asked: there is nothing to answer.
@@ -162,10 +142,7 @@ impl Shard {
             Variant::Http if connection.outbox().is_some() => Due::Nothing,
             Variant::Http => Due::RequestTimeout,
             Variant::Poll => {
-                let poll = connection
-                    .extra
-                    .as_ref()
-                    .and_then(|extra| extra.poll.as_ref());
+                let poll = connection.extra.as_ref().and_then(|extra| extra.poll.as_ref());
                 let over = poll.is_some_and(|poll| poll.deadline_s <= self.now_s());
                 if over { Due::PollOver } else { Due::Nothing }
             }
@@ -217,11 +194,8 @@ impl Shard {
         let span_us = (drain.told_us - drain.started_us).max(1);
         let passed_us = (self.now_us - drain.started_us + STRIPE_US).min(span_us);
         let end = u64::from(self.table.end());
-        let to = if self.now_us + STRIPE_US >= drain.told_us {
-            end
-        } else {
-            end * passed_us / span_us
-        };
+        let to =
+            if self.now_us + STRIPE_US >= drain.told_us { end } else { end * passed_us / span_us };
         for slot in drain.next..to as u32 {
             let last = self.goodbye(slot, Close::Drain);
             self.close(slot, Close::Drain, &last);

@@ -36,17 +36,12 @@ fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
         if event.swap(false, Ordering::AcqRel) {
             got.extend(mailbox.take(Vec::new()));
         }
-        senders
-            .into_iter()
-            .for_each(|sender| sender.join().unwrap());
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
         // Whatever is left must have set the event: an owner that waits for it gets everything.
         if event.swap(false, Ordering::AcqRel) {
             got.extend(mailbox.take(Vec::new()));
         }
-        assert!(
-            mailbox.take(Vec::new()).is_empty(),
-            "items without a wake-up"
-        );
+        assert!(mailbox.take(Vec::new()).is_empty(), "items without a wake-up");
         for from in [10, 20] {
             let own: Vec<_> = got.iter().filter(|item| **item / 10 == from / 10).collect();
             assert_eq!(own, [&from, &(from + 1)]);

@@ -15,9 +15,7 @@ const FILE: &str = "throng.toml";
 pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
     let file = file(flags)?;
     let sources = Sources {
-        file: file
-            .as_ref()
-            .map(|(name, text)| (name.as_str(), text.as_str())),
+        file: file.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
         variables: std::env::vars_os()
             .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)))
             .collect(),
@@ -51,42 +49,20 @@ fn values(flags: &Flags) -> Result<Vec<(&'static str, &'static str, String)>, Fa
         value.map(|value| value.get_name().to_string())
     };
     let set = |on: bool| on.then(|| "true".to_string());
-    put(
-        "client.listen",
-        "--listen",
-        flags.listen.map(|address| address.to_string()),
-    );
-    put(
-        "admin.listen",
-        "--admin",
-        flags.admin.map(|address| address.to_string()),
-    );
+    put("client.listen", "--listen", flags.listen.map(|address| address.to_string()));
+    put("admin.listen", "--admin", flags.admin.map(|address| address.to_string()));
     put("client.insecure", "--insecure", set(flags.insecure));
-    put(
-        "shards.count",
-        "--shards",
-        flags.shards.map(|shards| shards.to_string()),
-    );
-    let connections = flags
-        .max_connections
-        .map(|connections| connections.to_string());
+    put("shards.count", "--shards", flags.shards.map(|shards| shards.to_string()));
+    let connections = flags.max_connections.map(|connections| connections.to_string());
     put("limits.connections_max", "--max-connections", connections);
     let sender = word(flags.sender.and_then(|sender| sender.to_possible_value()));
     put("shards.sender", "--sender", sender);
     put("shards.pin_cpus", "--pin-cpus", set(flags.pin_cpus));
     put("log.level", "--log", flags.log.clone());
-    let format = word(
-        flags
-            .log_format
-            .and_then(|format| format.to_possible_value()),
-    );
+    let format = word(flags.log_format.and_then(|format| format.to_possible_value()));
     put("log.format", "--log-format", format);
     if let Some(path) = &flags.api_key_file {
-        put(
-            "admin.api_key",
-            "--api-key-file",
-            Some(read(path)?.trim().to_string()),
-        );
+        put("admin.api_key", "--api-key-file", Some(read(path)?.trim().to_string()));
     }
     Ok(all)
 }

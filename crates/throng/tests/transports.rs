@@ -13,14 +13,8 @@ fn sse_carries_text_json_lines_events_and_ids() {
     let first = server.publish("news", json!("hello"));
     assert_eq!(first["members"], 1);
     let id = first["id"].as_str().unwrap().to_string();
-    assert_eq!(
-        stream.event(),
-        [("id".to_string(), id), ("data".into(), "hello".into())]
-    );
-    server.post(
-        "/api/publish",
-        json!({"topic": "news", "event": "tick", "data": {"a": [1, 2]}}),
-    );
+    assert_eq!(stream.event(), [("id".to_string(), id), ("data".into(), "hello".into())]);
+    server.post("/api/publish", json!({"topic": "news", "event": "tick", "data": {"a": [1, 2]}}));
     let event = stream.event();
     assert_eq!(event[1], ("event".to_string(), "tick".to_string()));
     assert_eq!(event[2], ("data".to_string(), "{\"a\":[1,2]}".to_string()));
@@ -30,10 +24,7 @@ fn sse_carries_text_json_lines_events_and_ids() {
     assert_eq!(stream.data(), "7");
     server.post("/api/broadcast", json!({"data": "all"}));
     assert_eq!(stream.data(), "all");
-    server.post(
-        "/api/publish",
-        json!({"topic": "news", "data": "AP8=", "encoding": "base64"}),
-    );
+    server.post("/api/publish", json!({"topic": "news", "data": "AP8=", "encoding": "base64"}));
     assert_eq!(stream.data(), "AP8=");
 }
 
@@ -51,10 +42,7 @@ fn sse_has_the_headers_that_browsers_and_proxies_need_and_a_heartbeat() {
     while stream.line() != ":" {}
     server.publish("a", json!({"x": 1}));
     let object: serde_json::Value = serde_json::from_str(&stream.data()).unwrap();
-    assert_eq!(
-        (&object["topic"], &object["data"]["x"]),
-        (&json!("a"), &json!(1))
-    );
+    assert_eq!((&object["topic"], &object["data"]["x"]), (&json!("a"), &json!(1)));
 }
 
 #[test]
@@ -86,13 +74,7 @@ fn poll_waits_and_gets_exactly_what_came_since() {
         server.publish("a", json!(round * 2 + 1));
         let (_, answer) = server.get(&format!("/poll?topic=a&since={since}"));
         assert_eq!(answer["recovered"], true);
-        got.extend(
-            answer["messages"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|m| m["data"].clone()),
-        );
+        got.extend(answer["messages"].as_array().unwrap().iter().map(|m| m["data"].clone()));
         since = answer["since"].as_str().unwrap().to_string();
     }
     assert_eq!(got, (0..40).map(|n| json!(n)).collect::<Vec<_>>());
@@ -122,14 +104,8 @@ fn poll_waits_and_gets_exactly_what_came_since() {
 fn websocket_commands_are_answered_with_their_id() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "chat/")]);
     let mut socket = websocket(&server, "user=alice");
-    let reply = command(
-        &mut socket,
-        json!({"type": "subscribe", "id": 1, "topic": "chat/1"}),
-    );
-    assert_eq!(
-        reply,
-        json!({"type": "reply", "id": 1, "ok": {"topic": "chat/1"}})
-    );
+    let reply = command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "chat/1"}));
+    assert_eq!(reply, json!({"type": "reply", "id": 1, "ok": {"topic": "chat/1"}}));
     let mut other = websocket(&server, "topic=chat/1");
     let reply = command(
         &mut other,
@@ -137,30 +113,16 @@ fn websocket_commands_are_answered_with_their_id() {
     );
     let message = receive(&mut socket);
     assert_eq!(message["id"], reply["ok"]["id"]);
-    assert_eq!(
-        (&message["event"], &message["data"]),
-        (&json!("say"), &json!({"t": "hi"}))
-    );
-    let refused = command(
-        &mut socket,
-        json!({"type": "publish", "id": 2, "topic": "x", "data": 1}),
-    );
+    assert_eq!((&message["event"], &message["data"]), (&json!("say"), &json!({"t": "hi"})));
+    let refused =
+        command(&mut socket, json!({"type": "publish", "id": 2, "topic": "x", "data": 1}));
     assert_eq!(refused["error"]["code"], "forbidden");
     let bad = command(&mut socket, json!({"type": "jump", "id": 3}));
-    assert_eq!(
-        (&bad["id"], &bad["error"]["code"]),
-        (&json!(3), &json!("bad_command"))
-    );
+    assert_eq!((&bad["id"], &bad["error"]["code"]), (&json!(3), &json!("bad_command")));
     assert!(command(&mut socket, json!({"type": "ping", "id": 4}))["ok"].is_object());
-    command(
-        &mut socket,
-        json!({"type": "unsubscribe", "id": 5, "topic": "chat/1"}),
-    );
+    command(&mut socket, json!({"type": "unsubscribe", "id": 5, "topic": "chat/1"}));
     server.until_members("chat%2F1", 1);
-    let again = command(
-        &mut socket,
-        json!({"type": "unsubscribe", "id": 6, "topic": "chat/1"}),
-    );
+    let again = command(&mut socket, json!({"type": "unsubscribe", "id": 6, "topic": "chat/1"}));
     assert_eq!(again["error"]["code"], "not_subscribed");
     server.post("/api/send", json!({"user": "alice", "data": null}));
     assert_eq!(receive(&mut socket)["data"], json!(null));
@@ -170,10 +132,7 @@ fn websocket_commands_are_answered_with_their_id() {
 fn websocket_carries_bytes_as_binary_frames() {
     let server = Server::start();
     let mut socket = websocket(&server, "topic=b");
-    server.post(
-        "/api/publish",
-        json!({"topic": "b", "data": "AP8=", "encoding": "base64"}),
-    );
+    server.post("/api/publish", json!({"topic": "b", "data": "AP8=", "encoding": "base64"}));
     let frame = loop {
         if let tungstenite::Message::Binary(frame) = socket.read().unwrap() {
             break frame;
@@ -181,10 +140,7 @@ fn websocket_carries_bytes_as_binary_frames() {
     };
     let (head, payload) = frame.split_at(frame.iter().position(|byte| *byte == b'\n').unwrap());
     let head: serde_json::Value = serde_json::from_slice(head).unwrap();
-    assert_eq!(
-        (head["topic"].as_str(), payload),
-        (Some("b"), &b"\n\x00\xff"[..])
-    );
+    assert_eq!((head["topic"].as_str(), payload), (Some("b"), &b"\n\x00\xff"[..]));
 }
 
 #[test]
@@ -201,55 +157,31 @@ fn clients_publish_by_post_only_where_they_may() {
     };
     assert_eq!(post("/publish?topic=open/1", "text/plain", "hi").0, 200);
     assert_eq!(stream.data(), "hi");
-    assert_eq!(
-        post(
-            "/publish?topic=open/1&event=e",
-            "application/json",
-            "{\"a\": 1}"
-        )
-        .0,
-        200
-    );
+    assert_eq!(post("/publish?topic=open/1&event=e", "application/json", "{\"a\": 1}").0, 200);
     assert_eq!(stream.data(), "{\"a\":1}");
     assert_eq!(post("/publish?topic=closed", "text/plain", "hi").0, 403);
-    assert_eq!(
-        post("/publish?topic=open/1", "application/json", "{").0,
-        400
-    );
+    assert_eq!(post("/publish?topic=open/1", "application/json", "{").0, 400);
     assert_eq!(post("/publish", "text/plain", "hi").0, 400);
-    assert_eq!(
-        post("/publish?topic=open/1", "text/plain", &"x".repeat(70_000)).0,
-        413
-    );
+    assert_eq!(post("/publish?topic=open/1", "text/plain", &"x".repeat(70_000)).0, 413);
 }
 
 #[test]
 fn one_message_reaches_all_transports_and_each_exactly_once() {
     let server = Server::with(&["--shards", "4"], &[]);
-    let mut sse: Vec<_> = (0..40)
-        .map(|n| server.listen(&format!("/sse?topic=t&user=s{n}")))
-        .collect();
-    let mut streams: Vec<_> = (0..40)
-        .map(|n| server.listen(&format!("/stream?topic=t&user=h{n}")))
-        .collect();
-    let mut sockets: Vec<_> = (0..40)
-        .map(|n| websocket(&server, &format!("topic=t&user=w{n}")))
-        .collect();
-    streams
-        .iter_mut()
-        .for_each(|stream| assert_eq!(stream.object()["type"], "welcome"));
+    let mut sse: Vec<_> =
+        (0..40).map(|n| server.listen(&format!("/sse?topic=t&user=s{n}"))).collect();
+    let mut streams: Vec<_> =
+        (0..40).map(|n| server.listen(&format!("/stream?topic=t&user=h{n}"))).collect();
+    let mut sockets: Vec<_> =
+        (0..40).map(|n| websocket(&server, &format!("topic=t&user=w{n}"))).collect();
+    streams.iter_mut().for_each(|stream| assert_eq!(stream.object()["type"], "welcome"));
     for n in 0..30 {
         assert_eq!(server.publish("t", json!(n))["members"], 120);
     }
     for n in 0..30 {
-        sse.iter_mut()
-            .for_each(|stream| assert_eq!(stream.data(), n.to_string()));
-        streams
-            .iter_mut()
-            .for_each(|stream| assert_eq!(stream.object()["data"], n));
-        sockets
-            .iter_mut()
-            .for_each(|socket| assert_eq!(receive(socket)["data"], n));
+        sse.iter_mut().for_each(|stream| assert_eq!(stream.data(), n.to_string()));
+        streams.iter_mut().for_each(|stream| assert_eq!(stream.object()["data"], n));
+        sockets.iter_mut().for_each(|socket| assert_eq!(receive(socket)["data"], n));
     }
 }
 
@@ -258,19 +190,15 @@ fn a_batch_for_one_connection_keeps_its_order() {
     let server = Server::with(&["--shards", "1"], &[]);
     let mut stream = server.listen("/sse?topic=a&topic=b&user=u");
     let publish = |topic: &str, n: u32| json!({"publish": {"topic": topic, "data": n}});
-    let commands: Vec<_> = (0..300)
-        .map(|n| publish(if n % 2 == 0 { "a" } else { "b" }, n))
-        .collect();
+    let commands: Vec<_> =
+        (0..300).map(|n| publish(if n % 2 == 0 { "a" } else { "b" }, n)).collect();
     let answer = server.post("/api/batch", json!({"commands": commands}));
     assert_eq!(answer["results"].as_array().unwrap().len(), 300);
     let mut last = [None; 2];
     for _ in 0..300 {
         let n: u32 = stream.data().parse().unwrap();
         let topic = (n % 2) as usize;
-        assert!(
-            last[topic].is_none_or(|last| last + 2 == n),
-            "{last:?} then {n}"
-        );
+        assert!(last[topic].is_none_or(|last| last + 2 == n), "{last:?} then {n}");
         last[topic] = Some(n);
     }
 }

@@ -92,11 +92,7 @@ fn id(raw: Option<&RawValue>) -> Result<Box<str>, BadCommand> {
     let scalar = text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n'));
     if text.len() > ID_BYTES_MAX || !scalar {
         let message = format!("an id is a number or a string of at most {ID_BYTES_MAX} bytes");
-        return Err(BadCommand {
-            id: "null".into(),
-            code: "bad_id",
-            message,
-        });
+        return Err(BadCommand { id: "null".into(), code: "bad_id", message });
     }
     Ok(text.into())
 }
@@ -122,11 +118,7 @@ fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, (&'static str, 
             }
             let topic = topic()?;
             let data = data(body, payload)?;
-            What::Publish(Draft {
-                topic,
-                event: event.map(Name::from),
-                data,
-            })
+            What::Publish(Draft { topic, event: event.map(Name::from), data })
         }
         "ping" => What::Ping,
         other => {
@@ -194,10 +186,7 @@ mod tests {
         let command = |text| parse(text, None).unwrap();
         assert_eq!(
             command(r#"{"type":"subscribe","id":1,"topic":"news"}"#),
-            Command {
-                id: "1".into(),
-                what: What::Subscribe("news".into())
-            }
+            Command { id: "1".into(), what: What::Subscribe("news".into()) }
         );
         assert_eq!(
             command(
@@ -214,9 +203,7 @@ mod tests {
         );
         assert_eq!(command(r#"{"type":"ping"}"#).id.as_ref(), "null");
         let binary = parse(r#"{"type":"publish","topic":"a"}"#, Some(b"\0\x01")).unwrap();
-        let What::Publish(draft) = binary.what else {
-            panic!()
-        };
+        let What::Publish(draft) = binary.what else { panic!() };
         assert_eq!(draft.data, Data::Binary([0, 1].into()));
     }
 
@@ -229,35 +216,18 @@ mod tests {
             (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
             (r#"{"type":"subscribe","id":7}"#, "7", "bad_topic"),
-            (
-                r#"{"type":"subscribe","id":7,"topic":"@bob"}"#,
-                "7",
-                "bad_topic",
-            ),
+            (r#"{"type":"subscribe","id":7,"topic":"@bob"}"#, "7", "bad_topic"),
             (r#"{"type":"publish","id":7,"topic":"a"}"#, "7", "bad_data"),
             (
                 r#"{"type":"publish","id":7,"topic":"a","data":"%","encoding":"base64"}"#,
                 "7",
                 "bad_data",
             ),
-            (
-                r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#,
-                "7",
-                "bad_event",
-            ),
-            (
-                r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#,
-                "null",
-                "bad_json",
-            ),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#, "7", "bad_event"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
         ] {
             let bad = parse(text, None).unwrap_err();
-            assert_eq!(
-                (bad.id.as_ref(), bad.code),
-                (id, code),
-                "{text}: {}",
-                bad.message
-            );
+            assert_eq!((bad.id.as_ref(), bad.code), (id, code), "{text}: {}", bad.message);
         }
     }
 

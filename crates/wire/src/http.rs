@@ -94,11 +94,7 @@ pub struct Refused {
 
 /// A refusal with its status, code and message.
 pub fn refused(status: u16, code: &'static str, message: impl Into<Cow<'static, str>>) -> Refused {
-    Refused {
-        status,
-        code,
-        message: message.into(),
-    }
+    Refused { status, code, message: message.into() }
 }
 
 /// Reads one request from the start of `bytes`. The same bytes give the same result however they
@@ -112,9 +108,7 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused
     let head_bytes = match head.parse(window) {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
         Ok(httparse::Status::Partial) if bytes.len() < limits.head_bytes_max => {
-            return Ok(Parsed::Partial {
-                continue_wanted: false,
-            });
+            return Ok(Parsed::Partial { continue_wanted: false });
         }
         Ok(httparse::Status::Partial) => {
             let message = format!("the request head is over {} bytes", limits.head_bytes_max);
@@ -123,24 +117,14 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused
         Err(error) => return Err(bad_head(error)),
     };
     let (Some(method), Some(target), Some(minor)) = (head.method, head.path, head.version) else {
-        return Err(refused(
-            400,
-            "bad_request",
-            "the request line is not complete",
-        ));
+        return Err(refused(400, "bad_request", "the request line is not complete"));
     };
-    let headers = head
-        .headers
-        .iter()
-        .map(|header| (header.name, header.value))
-        .collect();
+    let headers = head.headers.iter().map(|header| (header.name, header.value)).collect();
     let mut request = request(method, target, minor, headers)?;
     let body_bytes = body_bytes(&request, limits)?;
     let Some(body) = bytes[head_bytes..].get(..body_bytes) else {
         let continue_wanted = request.minor == 1
-            && request
-                .header("expect")
-                .is_some_and(|v| v.eq_ignore_ascii_case("100-continue"));
+            && request.header("expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue"));
         return Ok(Parsed::Partial { continue_wanted });
     };
     request.body = body;
@@ -150,20 +134,13 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused
 /// Refuses a request line that is too long as soon as it is, before the head is whole.
 fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Refused> {
     // Robust servers pass over an empty line before the request line (RFC 9112, section 2.2).
-    let start = bytes
-        .iter()
-        .take_while(|byte| matches!(byte, b'\r' | b'\n'))
-        .count();
+    let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let line = &bytes[start..];
     let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
     let Some(from) = memchr::memchr(b' ', line) else {
         // No registered method has over 20 letters.
         if line.len() > 64 {
-            return Err(refused(
-                400,
-                "bad_request",
-                "this is not an HTTP request line",
-            ));
+            return Err(refused(400, "bad_request", "this is not an HTTP request line"));
         }
         return Ok(());
     };
@@ -183,16 +160,10 @@ fn bad_head(error: httparse::Error) -> Refused {
             "too_many_headers",
             format!("the request has over {HEADERS_MAX} header lines"),
         ),
-        httparse::Error::Version => refused(
-            505,
-            "bad_version",
-            "only HTTP/1.1 and HTTP/1.0 are spoken here",
-        ),
-        error => refused(
-            400,
-            "bad_request",
-            format!("the request head is not HTTP: {error}"),
-        ),
+        httparse::Error::Version => {
+            refused(505, "bad_version", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        }
+        error => refused(400, "bad_request", format!("the request head is not HTTP: {error}")),
     }
 }
 
@@ -233,18 +204,12 @@ fn request<'a>(
         return Err(refused(400, "bad_host", message));
     }
     let lists = |name: &str, token: &str| {
-        request.values(name).any(|value| {
-            value
-                .split(',')
-                .any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
-        })
+        request
+            .values(name)
+            .any(|value| value.split(',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token)))
     };
     let close = lists("connection", "close");
-    let keep_alive = if minor == 1 {
-        !close
-    } else {
-        !close && lists("connection", "keep-alive")
-    };
+    let keep_alive = if minor == 1 { !close } else { !close && lists("connection", "keep-alive") };
     let upgrade = lists("connection", "upgrade") && lists("upgrade", "websocket");
     request.keep_alive = keep_alive;
     request.upgrade = upgrade;
@@ -254,11 +219,7 @@ fn request<'a>(
 /// The announced size of the body. Two ways to announce one are refused: what a proxy in front
 /// takes for the body and what we take must be the same (request smuggling).
 fn body_bytes(request: &Request<'_>, limits: &Limits) -> Result<usize, Refused> {
-    if request
-        .headers
-        .iter()
-        .any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding"))
-    {
+    if request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
         let message = "send the body with a Content-Length: chunked requests are not read";
         return Err(refused(411, "length_required", message));
     }
@@ -374,30 +335,19 @@ pub fn error_body(code: &str, message: &str) -> Vec<u8> {
         code: &'a str,
         message: &'a str,
     }
-    serde_json::to_vec(&Body {
-        error: Error { code, message },
-    })
-    .unwrap_or_default()
+    serde_json::to_vec(&Body { error: Error { code, message } }).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        head_bytes_max: 512,
-        uri_bytes_max: 64,
-        body_bytes_max: 100,
-    };
+    const LIMITS: Limits = Limits { head_bytes_max: 512, uri_bytes_max: 64, body_bytes_max: 100 };
 
     fn status(bytes: &[u8]) -> u16 {
         match parse(bytes, &LIMITS) {
-            Ok(Parsed::Partial {
-                continue_wanted: false,
-            }) => 0,
-            Ok(Parsed::Partial {
-                continue_wanted: true,
-            }) => 100,
+            Ok(Parsed::Partial { continue_wanted: false }) => 0,
+            Ok(Parsed::Partial { continue_wanted: true }) => 100,
             Ok(Parsed::Whole(..)) => 200,
             Err(refused) => refused.status,
         }
@@ -406,9 +356,7 @@ mod tests {
     #[test]
     fn a_request_is_read_with_what_matters() {
         let bytes = b"POST /publish?topic=a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET";
-        let Ok(Parsed::Whole(request, taken)) = parse(bytes, &LIMITS) else {
-            panic!()
-        };
+        let Ok(Parsed::Whole(request, taken)) = parse(bytes, &LIMITS) else { panic!() };
         assert_eq!(taken, bytes.len() - 3);
         assert_eq!(
             (request.method, request.path, request.query),
@@ -430,10 +378,7 @@ mod tests {
             (false, false)
         );
         assert_eq!(keep("GET / HTTP/1.0\r\n\r\n"), (false, false));
-        assert_eq!(
-            keep("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
-            (true, false)
-        );
+        assert_eq!(keep("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), (true, false));
         let upgrade = "GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
         assert_eq!(keep(upgrade), (true, true));
     }
@@ -446,31 +391,19 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(), 400),
             (format!("GET /{long}"), 414),
             (format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n"), 431),
-            (
-                format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(70)),
-                431,
-            ),
+            (format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(70)), 431),
             ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), 505),
             ("GET / HTTP/1.1\r\nHost\r\n\r\n".into(), 400),
             ("\u{16}\u{3}\u{1}".into(), 400),
             (long.clone(), 400),
-            (
-                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n".into(),
-                413,
-            ),
-            (
-                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n".into(),
-                400,
-            ),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n".into(), 413),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n".into(), 400),
             (
                 "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
                     .into(),
                 400,
             ),
-            (
-                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".into(),
-                411,
-            ),
+            ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 411),
             (
                 "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
                     .into(),

@@ -147,9 +147,9 @@ impl Data {
                 Ok(bytes) => Ok(Data::Binary(bytes.into())),
                 Err(error) => Err(format!("data is not base64: {error}")),
             },
-            Some(other) => Err(format!(
-                "there is no encoding {other:?}: json, text and base64 are known"
-            )),
+            Some(other) => {
+                Err(format!("there is no encoding {other:?}: json, text and base64 are known"))
+            }
         }
     }
 
@@ -257,10 +257,7 @@ mod tests {
 
     #[test]
     fn an_id_is_read_as_it_is_written() {
-        let id = Id {
-            epoch: Epoch(0x5f3a_91c2),
-            offset: 1042,
-        };
+        let id = Id { epoch: Epoch(0x5f3a_91c2), offset: 1042 };
         assert_eq!(id.to_string(), "5f3a91c2:1042");
         assert_eq!("5f3a91c2:1042".parse(), Ok(id));
         for bad in [
@@ -289,20 +286,9 @@ mod tests {
         let want = "{\"a b\":[1.50,\"x \\\" \\\\\",2]}";
         assert_eq!(data(spaced, None), Ok(Data::Json(want.into())));
         assert_eq!(data("\"hi\"", None), Ok(Data::Text("hi".into())));
-        assert_eq!(
-            data("\"hi\"", Some("json")),
-            Ok(Data::Json("\"hi\"".into()))
-        );
-        assert_eq!(
-            data("\"AP8=\"", Some("base64")),
-            Ok(Data::Binary([0, 255].into()))
-        );
-        for (text, encoding) in [
-            ("1", "text"),
-            ("1", "base64"),
-            ("\"?\"", "base64"),
-            ("1", "x"),
-        ] {
+        assert_eq!(data("\"hi\"", Some("json")), Ok(Data::Json("\"hi\"".into())));
+        assert_eq!(data("\"AP8=\"", Some("base64")), Ok(Data::Binary([0, 255].into())));
+        for (text, encoding) in [("1", "text"), ("1", "base64"), ("\"?\"", "base64"), ("1", "x")] {
             assert!(data(text, Some(encoding)).is_err());
         }
     }

@@ -11,13 +11,10 @@ pub struct NotUtf8;
 /// The decoded pairs of a query string, in order (WHATWG URL, section
 /// application/x-www-form-urlencoded: `+` is a space, `%XX` a byte).
 pub fn pairs(query: &str) -> impl Iterator<Item = Result<(Cow<'_, str>, Cow<'_, str>), NotUtf8>> {
-    query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decode(key)?, decode(value)?))
-        })
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok((decode(key)?, decode(value)?))
+    })
 }
 
 fn decode(text: &str) -> Result<Cow<'_, str>, NotUtf8> {
@@ -26,9 +23,7 @@ fn decode(text: &str) -> Result<Cow<'_, str>, NotUtf8> {
     }
     let spaced = text.replace('+', " ");
     let bytes: Vec<u8> = percent_decode(spaced.as_bytes()).collect();
-    String::from_utf8(bytes)
-        .map(Cow::Owned)
-        .map_err(|_| NotUtf8)
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| NotUtf8)
 }
 
 #[cfg(test)]
@@ -37,22 +32,12 @@ mod tests {
 
     #[test]
     fn pairs_are_decoded_in_order() {
-        let got: Vec<_> = pairs("topic=a&topic=b%2Fc+d&&flag&x=%C3%A9&y=1=2")
-            .map(Result::unwrap)
-            .collect();
-        let want = [
-            ("topic", "a"),
-            ("topic", "b/c d"),
-            ("flag", ""),
-            ("x", "é"),
-            ("y", "1=2"),
-        ];
+        let got: Vec<_> =
+            pairs("topic=a&topic=b%2Fc+d&&flag&x=%C3%A9&y=1=2").map(Result::unwrap).collect();
+        let want = [("topic", "a"), ("topic", "b/c d"), ("flag", ""), ("x", "é"), ("y", "1=2")];
         assert_eq!(got, want.map(|(key, value)| (key.into(), value.into())));
         assert!(pairs("x=%FF").any(|pair| pair == Err(NotUtf8)));
-        assert_eq!(
-            pairs("x=100%").next(),
-            Some(Ok(("x".into(), "100%".into())))
-        );
+        assert_eq!(pairs("x=100%").next(), Some(Ok(("x".into(), "100%".into()))));
     }
 
     proptest::proptest! {

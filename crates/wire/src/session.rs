@@ -75,11 +75,7 @@ impl FromStr for ConnectionId {
             slot: slot.parse().map_err(wrong)?,
             serial: serial.parse().map_err(wrong)?,
         };
-        if parts.next().is_some() {
-            Err(BadConnectionId)
-        } else {
-            Ok(id)
-        }
+        if parts.next().is_some() { Err(BadConnectionId) } else { Ok(id) }
     }
 }
 
@@ -167,27 +163,13 @@ pub fn request(settings: &Settings, id: ConnectionId, bytes: &[u8], out: &mut Ve
         Ok(Parsed::Partial { continue_wanted }) => Step::Partial { continue_wanted },
         Ok(Parsed::Whole(request, taken)) => {
             let cors = cors(settings, &request);
-            let route = Route {
-                settings,
-                id,
-                request: &request,
-                cors: &cors,
-            };
+            let route = Route { settings, id, request: &request, cors: &cors };
             match route.answer(out) {
                 Ok(action) => Step::Request { taken, action },
                 Err(refused) => {
                     let keep_alive = request.keep_alive;
-                    refuse(
-                        &refused,
-                        &cors,
-                        keep_alive,
-                        request.method == Method::Head,
-                        out,
-                    );
-                    Step::Request {
-                        taken,
-                        action: Action::Answered { keep_alive },
-                    }
+                    refuse(&refused, &cors, keep_alive, request.method == Method::Head, out);
+                    Step::Request { taken, action: Action::Answered { keep_alive } }
                 }
             }
         }
@@ -212,14 +194,7 @@ pub fn refuse(refused: &Refused, cors: &str, keep_alive: bool, head_only: bool, 
         _ => "",
     };
     let body = http::error_body(refused.code, &refused.message);
-    json_answer(
-        refused.status,
-        &format!("{extra}{cors}"),
-        &body,
-        keep_alive,
-        head_only,
-        out,
-    );
+    json_answer(refused.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
 }
 
 fn json_answer(
@@ -233,20 +208,8 @@ fn json_answer(
     let content_type = "application/json";
     // An upgrade that is offered is named in Connection (RFC 9110, section 7.8).
     let offered = format!("Connection: Upgrade\r\n{headers}");
-    let headers = if status == 426 && keep_alive {
-        &offered
-    } else {
-        headers
-    };
-    Answer {
-        status,
-        headers,
-        content_type,
-        body,
-        keep_alive,
-        head_only,
-    }
-    .write(out);
+    let headers = if status == 426 && keep_alive { &offered } else { headers };
+    Answer { status, headers, content_type, body, keep_alive, head_only }.write(out);
 }
 
 /// Appends a poll's answer: [`crate::transport::poll_answer`] made its body.
@@ -260,14 +223,7 @@ pub fn publish_answer(respond: &Respond, published: Result<Id, String>, out: &mu
     match published {
         Ok(id) => {
             let body = command::published(id);
-            json_answer(
-                200,
-                &respond.cors,
-                body.as_bytes(),
-                respond.keep_alive,
-                false,
-                out,
-            );
+            json_answer(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
         }
         Err(message) => {
             let refused = refused(503, "overloaded", message);
@@ -293,18 +249,12 @@ fn cors(settings: &Settings, request: &Request<'_>) -> Cow<'static, str> {
 const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
 fn allows(settings: &Settings, origin: &str) -> bool {
-    settings
-        .cors_origins
-        .iter()
-        .any(|allowed| allowed == "*" || allowed == origin)
+    settings.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
 }
 
 /// Whether the configuration lets clients publish to the topic.
 fn may_publish(settings: &Settings, topic: &str) -> bool {
-    settings
-        .publish_prefixes
-        .iter()
-        .any(|prefix| topic.starts_with(prefix.as_str()))
+    settings.publish_prefixes.iter().any(|prefix| topic.starts_with(prefix.as_str()))
 }
 
 struct Route<'a> {
@@ -345,14 +295,7 @@ impl Route<'_> {
             ("/publish", Method::Post) => self.publish(),
             ("/healthz", _) if get => {
                 let head = self.request.method == Method::Head;
-                json_answer(
-                    200,
-                    self.cors,
-                    b"{\"status\":\"ok\"}",
-                    keep_alive,
-                    head,
-                    out,
-                );
+                json_answer(200, self.cors, b"{\"status\":\"ok\"}", keep_alive, head, out);
                 Ok(Action::Answered { keep_alive })
             }
             ("/sse" | "/stream" | "/poll" | "/ws" | "/healthz", _) => {
@@ -375,18 +318,9 @@ impl Route<'_> {
     }
 
     fn preflight(&self, out: &mut Vec<u8>) {
-        let asked = self
-            .request
-            .header("access-control-request-headers")
-            .unwrap_or("");
-        let plain = asked
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_, ".contains(&b));
-        let allow = if plain && !asked.is_empty() {
-            asked
-        } else {
-            "Content-Type, Last-Event-ID"
-        };
+        let asked = self.request.header("access-control-request-headers").unwrap_or("");
+        let plain = asked.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_, ".contains(&b));
+        let allow = if plain && !asked.is_empty() { asked } else { "Content-Type, Last-Event-ID" };
         let headers = format!(
             "{}Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n\
              Access-Control-Allow-Headers: {allow}\r\nAccess-Control-Max-Age: 86400\r\n\
@@ -402,11 +336,7 @@ impl Route<'_> {
             return Ok(self.head_only(out, sse::head));
         }
         sse::open(self.cors, self.settings.sse_retry_ms, out);
-        let variant = if query.json {
-            Variant::SseJson
-        } else {
-            Variant::Sse
-        };
+        let variant = if query.json { Variant::SseJson } else { Variant::Sse };
         Ok(self.open(variant, query))
     }
 
@@ -452,11 +382,7 @@ impl Route<'_> {
         let key = match (request.upgrade, request.header("sec-websocket-version")) {
             (true, Some("13")) => request.header("sec-websocket-key"),
             (true, Some(_)) => {
-                return Err(refused(
-                    426,
-                    "bad_version",
-                    "WebSocket version 13 is spoken here",
-                ));
+                return Err(refused(426, "bad_version", "WebSocket version 13 is spoken here"));
             }
             _ => {
                 let message =
@@ -465,29 +391,17 @@ impl Route<'_> {
             }
         };
         let bad_key = || {
-            refused(
-                400,
-                "bad_key",
-                "Sec-WebSocket-Key must be 16 bytes in base64, exactly once",
-            )
+            refused(400, "bad_key", "Sec-WebSocket-Key must be 16 bytes in base64, exactly once")
         };
         let key = key.filter(|_| request.values("sec-websocket-key").count() == 1);
         let accept = handshake::accept(key.ok_or_else(bad_key)?).ok_or_else(bad_key)?;
         if request.method != Method::Get || request.minor == 0 {
-            return Err(refused(
-                400,
-                "bad_request",
-                "a WebSocket begins with GET and HTTP/1.1",
-            ));
+            return Err(refused(400, "bad_request", "a WebSocket begins with GET and HTTP/1.1"));
         }
         if let Some(origin) = request.header("origin")
             && !allows(self.settings, origin)
         {
-            return Err(refused(
-                403,
-                "bad_origin",
-                "pages of this origin are not allowed here",
-            ));
+            return Err(refused(403, "bad_origin", "pages of this origin are not allowed here"));
         }
         let query = self.query()?;
         let deflate = match self.settings.compression {
@@ -514,11 +428,7 @@ impl Route<'_> {
     fn publish(&self) -> Result<Action, Refused> {
         let query = self.query()?;
         let [topic] = query.topics.as_slice() else {
-            return Err(refused(
-                400,
-                "no_topic",
-                "say where to publish: ?topic=…, exactly once",
-            ));
+            return Err(refused(400, "no_topic", "say where to publish: ?topic=…, exactly once"));
         };
         if !may_publish(self.settings, topic) {
             let message = "clients may not publish to this topic: the server's configuration \
@@ -527,21 +437,11 @@ impl Route<'_> {
         }
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
-            let message = format!(
-                "a message is at most {} bytes",
-                self.settings.message_bytes_max
-            );
+            let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
             return Err(refused(413, "message_too_large", message));
         }
-        let draft = Draft {
-            topic: topic.clone(),
-            event: query.event,
-            data: self.body_data(body)?,
-        };
-        Ok(Action::Publish {
-            draft,
-            respond: self.respond(),
-        })
+        let draft = Draft { topic: topic.clone(), event: query.event, data: self.body_data(body)? };
+        Ok(Action::Publish { draft, respond: self.respond() })
     }
 
     /// A body is JSON or bytes where its media type says so, and text otherwise.
@@ -565,38 +465,22 @@ impl Route<'_> {
     }
 
     fn respond(&self) -> Respond {
-        Respond {
-            cors: self.cors.clone(),
-            keep_alive: self.request.keep_alive,
-        }
+        Respond { cors: self.cors.clone(), keep_alive: self.request.keep_alive }
     }
 
     fn open(&self, variant: Variant, query: Query) -> Action {
-        Action::Open(Open {
-            variant,
-            users: query.users,
-            topics: query.topics,
-            since: query.since,
-        })
+        Action::Open(Open { variant, users: query.users, topics: query.topics, since: query.since })
     }
 
     fn query(&self) -> Result<Query, Refused> {
         let mut query = Query::default();
         for pair in query::pairs(self.request.query) {
             let (key, value) = pair.map_err(|_| {
-                refused(
-                    400,
-                    "bad_query",
-                    "the query string does not decode to UTF-8",
-                )
+                refused(400, "bad_query", "the query string does not decode to UTF-8")
             })?;
             self.parameter(&mut query, &key, &value)?;
         }
-        if let Some(last) = self
-            .request
-            .header("last-event-id")
-            .filter(|id| !id.is_empty())
-        {
+        if let Some(last) = self.request.header("last-event-id").filter(|id| !id.is_empty()) {
             // Any server's id may come here, from before this page talked to Throng: one that is
             // not ours asks for nothing.
             query.since = last.parse().ok().or(query.since);
@@ -626,9 +510,7 @@ impl Route<'_> {
             }
             "event" => {
                 check_name(value).map_err(|wrong| refused(400, "bad_event", wrong))?;
-                query.event = Some(value)
-                    .filter(|event| *event != "message")
-                    .map(Name::from);
+                query.event = Some(value).filter(|event| *event != "message").map(Name::from);
             }
             "since" | "lastEventID" if !value.is_empty() => {
                 let wrong = |bad: crate::message::BadId| refused(400, "bad_since", bad.to_string());
@@ -679,18 +561,11 @@ pub fn websocket(
 ) -> usize {
     let window_bits = variant.window_bits().unwrap_or(0);
     let echo = variant.name() == "echo";
-    let bytes_max = if echo {
-        ECHO_BYTES_MAX
-    } else {
-        settings.frame_bytes_max
-    };
+    let bytes_max = if echo { ECHO_BYTES_MAX } else { settings.frame_bytes_max };
     let mut events = Vec::new();
     let mut context = ws::Context {
         role: ws::Role::Server,
-        limits: ws::Limits {
-            frame_bytes_max: bytes_max as u64,
-            message_bytes_max: bytes_max,
-        },
+        limits: ws::Limits { frame_bytes_max: bytes_max as u64, message_bytes_max: bytes_max },
         inflater: (window_bits > 0).then(|| tools.inflater()),
     };
     let taken = decoder.feed(&mut context, bytes, &mut |event| match event {

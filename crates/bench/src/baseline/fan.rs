@@ -51,19 +51,14 @@ impl Fan {
                 .map(|batch| send_batch(ring, batch, message))
                 .sum::<Result<u64>>()?,
         };
-        Ok(Fanned {
-            sent,
-            refused: sockets.len() as u64 - sent,
-        })
+        Ok(Fanned { sent, refused: sockets.len() as u64 - sent })
     }
 }
 
 /// Gives the number of sockets that took the whole message.
 fn write_each(sockets: &[OwnedFd], message: &[u8]) -> u64 {
-    sockets
-        .iter()
-        .filter(|socket| rustix::io::write(socket, message) == Ok(message.len()))
-        .count() as u64
+    sockets.iter().filter(|socket| rustix::io::write(socket, message) == Ok(message.len())).count()
+        as u64
 }
 
 /// The same, for up to [`BATCH`] sockets, with one system call.
@@ -121,10 +116,7 @@ mod tests {
             .map(|(near, far)| (OwnedFd::from(near), far))
             .unzip();
         drop(far.pop());
-        let fanned = Fan::new(sender)
-            .expect("a sender")
-            .out(&near, b"message")
-            .expect("a fan-out");
+        let fanned = Fan::new(sender).expect("a sender").out(&near, b"message").expect("a fan-out");
         assert_eq!(fanned.sent, BATCH as u64 + 2);
         assert_eq!(fanned.refused, 1);
         drop(near);

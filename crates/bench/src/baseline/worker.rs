@@ -40,10 +40,7 @@ impl Worker {
     /// Has the message sent to all its connections; the receiver is told when that is done.
     pub(super) fn fan(&self, message: std::sync::Arc<[u8]>) -> Result<Receiver<Fanned>> {
         let (answer, answered) = channel();
-        self.jobs
-            .send(Job { message, answer })
-            .ok()
-            .context("a thread has ended")?;
+        self.jobs.send(Job { message, answer }).ok().context("a thread has ended")?;
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("waking a thread")?;
         Ok(answered)
     }
@@ -59,10 +56,7 @@ pub(super) fn start(
     let wake = std::sync::Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("an eventfd")?,
     );
-    let worker = Worker {
-        jobs,
-        wake: wake.clone(),
-    };
+    let worker = Worker { jobs, wake: wake.clone() };
     std::thread::Builder::new()
         .spawn(move || match Loop::new(address, sender, wake, taken) {
             Ok(mut event_loop) => {
@@ -138,11 +132,7 @@ impl Loop {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         loop {
             events.clear();
-            match epoll::wait(
-                &self.poller,
-                rustix::buffer::spare_capacity(&mut events),
-                None,
-            ) {
+            match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),
             }

@@ -56,10 +56,7 @@ impl Head {
 }
 
 fn number(digits: &[u8]) -> u16 {
-    std::str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| digits.parse().ok())
-        .unwrap_or(0)
+    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Progress through a server's WebSocket frames, for any split of the stream (RFC 6455 section
@@ -106,9 +103,7 @@ impl Frames {
             127 => header.get(2..10)?,
             short => return Some(u32::from(short)),
         };
-        let length = extended
-            .iter()
-            .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let length = extended.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         Some(u32::try_from(length).unwrap_or(u32::MAX))
     }
 }
@@ -138,14 +133,8 @@ mod tests {
 
     #[test]
     fn another_status_is_told() {
-        assert_eq!(
-            Head::default().step(b"HTTP/1.1 503 Full\r\n", 200),
-            HeadStep::WrongStatus(503)
-        );
-        assert_eq!(
-            Head::default().step(b"HTTP/1.1 204 None\r\n", 200),
-            HeadStep::WrongStatus(204)
-        );
+        assert_eq!(Head::default().step(b"HTTP/1.1 503 Full\r\n", 200), HeadStep::WrongStatus(503));
+        assert_eq!(Head::default().step(b"HTTP/1.1 204 None\r\n", 200), HeadStep::WrongStatus(204));
         let mut head = Head::default();
         assert_eq!(head.step(b"HTTP/1.1 20", 200), HeadStep::Partial);
         assert_eq!(head.step(b"4 None", 200), HeadStep::WrongStatus(0));
@@ -154,10 +143,7 @@ mod tests {
     #[test]
     fn carriage_returns_do_not_confuse_the_end() {
         let mut head = Head::default();
-        assert_eq!(
-            head.step(b"HTTP/1.1 101 x\r\r\n\r\r\n\r\nz", 101),
-            HeadStep::Complete(b"z")
-        );
+        assert_eq!(head.step(b"HTTP/1.1 101 x\r\r\n\r\r\n\r\nz", 101), HeadStep::Complete(b"z"));
     }
 
     #[test]
@@ -168,10 +154,7 @@ mod tests {
         stream.extend([0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
         stream.extend([0x89; 65_536]);
         stream.extend([0x89, 2, 0x89, 0x89, 0x8a, 0]);
-        for at in (0..20)
-            .chain(255..290)
-            .chain(stream.len() - 8..stream.len())
-        {
+        for at in (0..20).chain(255..290).chain(stream.len() - 8..stream.len()) {
             let (a, b) = stream.split_at(at);
             let mut frames = Frames::default();
             assert_eq!(frames.pings(a) + frames.pings(b), 2, "split at {at}");

@@ -28,10 +28,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// How long a stop may wait while nothing comes.
-const STOP_LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
-};
+const STOP_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// A pong without payload, masked with zeros (RFC 6455 section 5.5.3). The server's heartbeat
 /// pings have none either.
 const PONG: &[u8] = &[0x8a, 0x80, 0, 0, 0, 0];
@@ -112,10 +109,7 @@ fn start<'a>(plan: &'a Plan, numbers: Range<usize>, shared: &'a Shared) -> Resul
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         scanner: Scanner::default(),
-        local: Local {
-            samples: Vec::with_capacity(EVENTS),
-            ..Local::default()
-        },
+        local: Local { samples: Vec::with_capacity(EVENTS), ..Local::default() },
     })
 }
 
@@ -236,9 +230,7 @@ impl Worker<'_> {
             return;
         };
         if connection.stage == Stage::Connecting {
-            self.plan
-                .request
-                .expand(self.first + index, &mut self.request);
+            self.plan.request.expand(self.first + index, &mut self.request);
             match send(socket, &self.request, SendFlags::NOSIGNAL) {
                 Ok(_) => self.asked(index),
                 Err(Errno::AGAIN) => return,

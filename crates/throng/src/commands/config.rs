@@ -11,11 +11,7 @@ pub fn run(args: &Config) -> Result<(), Failure> {
         config::default_file()
     } else {
         let loaded = sources::load(&args.settings)?;
-        if args.check {
-            "ok\n".to_string()
-        } else {
-            config::effective(&loaded)
-        }
+        if args.check { "ok\n".to_string() } else { config::effective(&loaded) }
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())

@@ -1,5 +1,6 @@
 //! `throng serve`: wires the rooms together and runs until it is told to stop.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,16 +22,19 @@ type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscribe
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let loaded = sources::load(&args.settings)?;
     let log = start_log(&loaded.config)?;
-    let server = Server::start(&loaded, args.ws_echo, log)?;
+    let (server, signals) = Server::start(&loaded, args.ws_echo, log)?;
     server.print_hello(&loaded.config);
-    server.run(loaded, args)
+    server.run(loaded, signals, args);
+    Ok(())
 }
 
 fn start_log(config: &Config) -> Result<LogFilter, Failure> {
     let filter = log_filter(config)?;
     let (filter, handle) = tracing_subscriber::reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match config.log.format {
         config::LogFormat::Text => registry.with(lines).init(),
         config::LogFormat::Json => registry.with(lines.json()).init(),
@@ -61,10 +65,15 @@ struct Server {
 }
 
 impl Server {
-    fn start(loaded: &Loaded, ws_echo: bool, log: LogFilter) -> Result<Self, Failure> {
+    fn start(loaded: &Loaded, ws_echo: bool, log: LogFilter) -> Result<(Self, Signals), Failure> {
         let config = &loaded.config;
         let started = Instant::now();
-        // Before anything else opens descriptors: each shard's table begins as a copy of ours.
+        // Each shard's descriptor table begins as a copy of ours. What shards and signal handlers
+        // write to must be open before, and nothing else should be.
+        let runtime = control::Runtime::new()
+            .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
         let connections_max = config.limits.connections_max;
         let prepared = shard::prepare(options(config), connections_max)
             .map_err(|error| cannot_listen(config.client.listen, "--listen", &error))?;
@@ -96,20 +105,12 @@ impl Server {
             anonymous_at_start: control::anonymous_bytes(),
             live: live.clone(),
         };
-        let control = control::spawn(listener, node)
+        let control = control::spawn(runtime, listener, node)
             .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
         let connections_max = connections_max.min(capacity);
-        Ok(Server {
-            handles,
-            shards,
-            control,
-            shared,
-            live,
-            log,
-            client,
-            admin,
-            connections_max,
-        })
+        let server =
+            Server { handles, shards, control, shared, live, log, client, admin, connections_max };
+        Ok((server, signals))
     }
 
     fn print_hello(&self, config: &Config) {
@@ -141,9 +142,7 @@ impl Server {
     }
 
     /// Waits for signals until the end.
-    fn run(self, mut loaded: Loaded, args: &Serve) -> Result<(), Failure> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
+    fn run(self, mut loaded: Loaded, mut signals: Signals, args: &Serve) {
         for signal in signals.forever() {
             if signal != SIGHUP {
                 break;
@@ -164,7 +163,6 @@ impl Server {
             }
         });
         self.drain(loaded.config.timeouts.drain_seconds);
-        Ok(())
     }
 
     /// Takes the new configuration as far as it can be taken while running, and says what can't.
@@ -185,16 +183,10 @@ impl Server {
             tracing::info!("configuration read again: nothing changed");
         }
         if !changes.applied.is_empty() {
-            tracing::info!(
-                "configuration read again: {} in force",
-                changes.applied.join(", ")
-            );
+            tracing::info!("configuration read again: {} in force", changes.applied.join(", "));
         }
         if !changes.restart.is_empty() {
-            tracing::warn!(
-                "these changes need a restart: {}",
-                changes.restart.join(", ")
-            );
+            tracing::warn!("these changes need a restart: {}", changes.restart.join(", "));
         }
         new
     }
@@ -245,9 +237,7 @@ fn broker(
         recent_bytes_max: config.limits.recent_bytes_max as usize,
         recent_seconds_max: config.limits.recent_seconds_max,
     };
-    Ok(Arc::new(broker::Local::new(
-        inboxes, secret, started, limits,
-    )))
+    Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits)))
 }
 
 fn options(config: &Config) -> shard::Options {
@@ -272,18 +262,9 @@ fn options(config: &Config) -> shard::Options {
 
 /// The numbers fit: each setting's bounds are within its type's here.
 fn settings(config: &Config, ws_echo: bool) -> shard::Settings {
-    let Config {
-        limits,
-        timeouts,
-        client,
-        ..
-    } = config;
+    let Config { limits, timeouts, client, .. } = config;
     let any = |prefix: &String| {
-        if prefix == "*" {
-            String::new()
-        } else {
-            prefix.clone()
-        }
+        if prefix == "*" { String::new() } else { prefix.clone() }
     };
     shard::Settings {
         session: wire::Settings {

@@ -26,9 +26,7 @@ impl Server {
     /// With further flags, and settings as environment variables.
     pub fn with(flags: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-        command
-            .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(flags);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         Server::run(command, settings)
     }
 
@@ -37,10 +35,7 @@ impl Server {
         // An empty folder: no configuration of the developer's gets in.
         let folder = std::env::temp_dir().join("throng-tests");
         std::fs::create_dir_all(&folder).unwrap();
-        command
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit());
+        command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::inherit());
         command.envs(settings.iter().copied());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -55,11 +50,7 @@ impl Server {
         };
         let (client, admin) = (address("clients"), address("applications"));
         std::thread::spawn(move || lines.for_each(drop));
-        Server {
-            child,
-            client,
-            admin,
-        }
+        Server { child, client, admin }
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -102,19 +93,15 @@ impl Server {
     }
 
     pub fn publish(&self, topic: &str, data: Value) -> Value {
-        self.post(
-            "/api/publish",
-            serde_json::json!({"topic": topic, "data": data}),
-        )
+        self.post("/api/publish", serde_json::json!({"topic": topic, "data": data}))
     }
 
     /// The value of a line of /metrics that begins so.
     pub fn metric(&self, name: &str) -> f64 {
         let text = text(self.admin, "GET", "/metrics", None, "").1;
-        let line = text.lines().find(|line| {
-            line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with(' '))
-        });
+        let line = text
+            .lines()
+            .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
             .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
@@ -137,13 +124,7 @@ impl Server {
 
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 }
 
@@ -172,33 +153,24 @@ pub fn text(
     let body = body.map(|body| body.to_string());
     let mut socket = connect(address);
     let length = match &body {
-        Some(body) => format!(
-            "Content-Type: application/json\r\nContent-Length: {}\r\n",
-            body.len()
-        ),
+        Some(body) => {
+            format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len())
+        }
         None => String::new(),
     };
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}{length}\r\n"
     );
     socket.write_all(head.as_bytes()).unwrap();
-    socket
-        .write_all(body.unwrap_or_default().as_bytes())
-        .unwrap();
+    socket.write_all(body.unwrap_or_default().as_bytes()).unwrap();
     let mut stream = Stream::new(socket);
     let head = stream.head();
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     let body = match header(&head, "transfer-encoding") {
         Some(_) => stream.chunks(),
         None => stream.rest(),
     };
-    (
-        status.unwrap_or_else(|| panic!("no status in {head:?}")),
-        body,
-    )
+    (status.unwrap_or_else(|| panic!("no status in {head:?}")), body)
 }
 
 /// One request: status and body, which is JSON or nothing.
@@ -232,9 +204,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(socket: TcpStream) -> Self {
-        Stream {
-            reader: BufReader::new(socket),
-        }
+        Stream { reader: BufReader::new(socket) }
     }
 
     pub fn send(&mut self, text: &str) {
@@ -265,10 +235,7 @@ impl Stream {
         let length = header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).unwrap();
-        (
-            head.split(' ').nth(1).unwrap().parse().unwrap(),
-            String::from_utf8(body).unwrap(),
-        )
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), String::from_utf8(body).unwrap())
     }
 
     /// One chunk of a chunked body; empty at the end.
@@ -316,16 +283,9 @@ impl Stream {
     pub fn data(&mut self) -> String {
         loop {
             let event = self.event();
-            let data: Vec<_> = event
-                .into_iter()
-                .filter(|(field, _)| field == "data")
-                .collect();
+            let data: Vec<_> = event.into_iter().filter(|(field, _)| field == "data").collect();
             if !data.is_empty() {
-                return data
-                    .into_iter()
-                    .map(|(_, value)| value)
-                    .collect::<Vec<_>>()
-                    .join("\n");
+                return data.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("\n");
             }
         }
     }
@@ -360,9 +320,7 @@ pub fn receive(socket: &mut WebSocket) -> Value {
 
 /// Sends a command and gives its answer; messages that come between are dropped.
 pub fn command(socket: &mut WebSocket, command: Value) -> Value {
-    socket
-        .send(tungstenite::Message::text(command.to_string()))
-        .unwrap();
+    socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     loop {
         let answer = receive(socket);
         if answer["type"] == "reply" {

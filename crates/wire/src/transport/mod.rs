@@ -131,12 +131,7 @@ impl Tools {
     /// Compression level 1 to 9, and the size in bytes below which a message is not worth
     /// compressing.
     pub fn new(deflate_level: u32, deflate_bytes_min: usize) -> Self {
-        Tools {
-            deflate_level,
-            deflate_bytes_min,
-            deflater: None,
-            inflater: None,
-        }
+        Tools { deflate_level, deflate_bytes_min, deflater: None, inflater: None }
     }
 
     /// The compressor, when a message of so many bytes is worth it.
@@ -145,15 +140,11 @@ impl Tools {
             return None;
         }
         let level = self.deflate_level;
-        Some(
-            self.deflater
-                .get_or_insert_with(|| Box::new(Deflater::new(level))),
-        )
+        Some(self.deflater.get_or_insert_with(|| Box::new(Deflater::new(level))))
     }
 
     /// The decompressor.
     pub fn inflater(&mut self) -> &mut Inflater {
-        self.inflater
-            .get_or_insert_with(|| Box::new(Inflater::new()))
+        self.inflater.get_or_insert_with(|| Box::new(Inflater::new()))
     }
 }

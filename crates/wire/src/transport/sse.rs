@@ -97,29 +97,15 @@ mod tests {
     use crate::{Draft, Epoch, Id, Variant};
 
     fn encode(event: Option<&str>, data: Data) -> String {
-        let draft = Draft {
-            topic: "t".into(),
-            event: event.map(Into::into),
-            data,
-        };
-        let message = Message::new(
-            draft,
-            Id {
-                epoch: Epoch(10),
-                offset: 7,
-            },
-            0,
-            0,
-        );
+        let draft = Draft { topic: "t".into(), event: event.map(Into::into), data };
+        let message = Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0);
         let bytes = message.encoded(Variant::Sse, &mut Tools::new(6, 64));
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
     /// The standard's own way to read an event stream, for what we write.
     fn read_data(stream: &str) -> String {
-        let lines = stream
-            .split('\n')
-            .filter_map(|line| line.strip_prefix("data: "));
+        let lines = stream.split('\n').filter_map(|line| line.strip_prefix("data: "));
         lines.collect::<Vec<_>>().join("\n")
     }
 
@@ -133,14 +119,8 @@ mod tests {
             encode(Some("tick"), Data::Text("a\nb\r\nc\rd\n".into())),
             "id: 0000000a:7\nevent: tick\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n"
         );
-        assert_eq!(
-            encode(None, Data::Binary([0, 255].into())),
-            "id: 0000000a:7\ndata: AP8=\n\n"
-        );
-        assert_eq!(
-            encode(None, Data::Text("".into())),
-            "id: 0000000a:7\ndata: \n\n"
-        );
+        assert_eq!(encode(None, Data::Binary([0, 255].into())), "id: 0000000a:7\ndata: AP8=\n\n");
+        assert_eq!(encode(None, Data::Text("".into())), "id: 0000000a:7\ndata: \n\n");
     }
 
     proptest::proptest! {

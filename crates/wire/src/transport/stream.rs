@@ -73,11 +73,7 @@ mod tests {
     #[test]
     fn the_welcome_greets_and_each_line_is_a_chunk() {
         let mut out = Vec::new();
-        let id = ConnectionId {
-            shard: 1,
-            slot: 20,
-            serial: 3,
-        };
+        let id = ConnectionId { shard: 1, slot: 20, serial: 3 };
         welcome("", id, &["foo".into()], &["a\"b".into()], &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();

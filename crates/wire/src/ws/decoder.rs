@@ -170,11 +170,9 @@ impl Decoder {
             return Ok(());
         };
         match cx.inflater.as_mut().filter(|_| compressed) {
-            Some(inflater) => deliver(
-                text,
-                &inflater.inflate(payload, cx.limits.message_bytes_max)?,
-                on,
-            ),
+            Some(inflater) => {
+                deliver(text, &inflater.inflate(payload, cx.limits.message_bytes_max)?, on)
+            }
             None => deliver(text, payload, on),
         }
     }
@@ -213,11 +211,9 @@ impl Decoder {
         let payload = std::mem::take(&mut self.payload);
         let utf8 = std::mem::take(&mut self.utf8);
         match cx.inflater.as_mut().filter(|_| compressed) {
-            Some(inflater) => deliver(
-                text,
-                &inflater.inflate(&payload, cx.limits.message_bytes_max)?,
-                on,
-            ),
+            Some(inflater) => {
+                deliver(text, &inflater.inflate(&payload, cx.limits.message_bytes_max)?, on)
+            }
             None if text && !utf8.is_whole() => Err(Error::NotUtf8),
             None => deliver(text, &payload, on),
         }
@@ -250,9 +246,7 @@ fn unmask(head: &Head, at: u64, bytes: &mut [u8]) {
 
 fn deliver(text: bool, payload: &[u8], on: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
     if text {
-        on(Event::Text(
-            simdutf8::basic::from_utf8(payload).map_err(|_| Error::NotUtf8)?,
-        ));
+        on(Event::Text(simdutf8::basic::from_utf8(payload).map_err(|_| Error::NotUtf8)?));
     } else {
         on(Event::Binary(payload));
     }
@@ -280,23 +274,14 @@ mod tests {
     use super::*;
     use crate::ws::frame::{encode, encode_masked};
 
-    const LIMITS: Limits = Limits {
-        frame_bytes_max: 1000,
-        message_bytes_max: 2000,
-    };
+    const LIMITS: Limits = Limits { frame_bytes_max: 1000, message_bytes_max: 2000 };
 
     fn feed(role: Role, bytes: &[u8]) -> Result<Vec<String>, Error> {
         let mut events = Vec::new();
-        let mut cx = Context {
-            role,
-            limits: LIMITS,
-            inflater: None,
-        };
+        let mut cx = Context { role, limits: LIMITS, inflater: None };
         let mut bytes = bytes.to_vec();
         Decoder::default()
-            .feed(&mut cx, &mut bytes, &mut |event| {
-                events.push(format!("{event:?}"))
-            })
+            .feed(&mut cx, &mut bytes, &mut |event| events.push(format!("{event:?}")))
             .map(|_| events)
     }
 
@@ -305,14 +290,7 @@ mod tests {
         let mask = [9, 8, 7, 6];
         let mut out = Vec::new();
         let length = payload.len() as u64;
-        Head {
-            fin,
-            rsv1: false,
-            opcode,
-            mask: Some(mask),
-            length,
-        }
-        .write(&mut out);
+        Head { fin, rsv1: false, opcode, mask: Some(mask), length }.write(&mut out);
         let at = out.len();
         out.extend_from_slice(payload);
         apply_mask(&mut out[at..], mask, 0);
@@ -330,11 +308,7 @@ mod tests {
             frame(true, Opcode::Text, b"after"),
         ]
         .concat();
-        let want = [
-            "Ping([112])",
-            "Text(\"aéz\")",
-            "Close(Some((1000, \"bye\")))",
-        ];
+        let want = ["Ping([112])", "Text(\"aéz\")", "Close(Some((1000, \"bye\")))"];
         assert_eq!(feed(Role::Server, &bytes).unwrap(), want);
     }
 
@@ -343,10 +317,7 @@ mod tests {
         use Opcode::*;
         for (bytes, want) in [
             (frame(true, Continuation, b""), Error::NothingToContinue),
-            (
-                [frame(false, Text, b"a"), frame(true, Text, b"b")].concat(),
-                Error::MessageInMessage,
-            ),
+            ([frame(false, Text, b"a"), frame(true, Text, b"b")].concat(), Error::MessageInMessage),
             (frame(true, Text, b"\xff"), Error::NotUtf8),
             (frame(true, Text, b"a\xc3"), Error::NotUtf8),
             (
@@ -367,12 +338,7 @@ mod tests {
         }
         let parts = [false, false, true]
             .map(|fin| frame(fin, if fin { Continuation } else { Binary }, &[0; 900]));
-        let long = [
-            &parts[0][..],
-            &frame(false, Continuation, &[0; 900]),
-            &parts[2],
-        ]
-        .concat();
+        let long = [&parts[0][..], &frame(false, Continuation, &[0; 900]), &parts[2]].concat();
         assert_eq!(feed(Role::Server, &long), Err(Error::MessageTooBig));
         let mut masked = Vec::new();
         encode_masked(Text, false, b"x", [1; 4], &mut masked);
@@ -391,11 +357,7 @@ mod tests {
 
     #[test]
     fn a_decoder_is_idle_only_between_messages() {
-        let mut cx = Context {
-            role: Role::Server,
-            limits: LIMITS,
-            inflater: None,
-        };
+        let mut cx = Context { role: Role::Server, limits: LIMITS, inflater: None };
         let mut decoder = Decoder::default();
         let mut feed = |decoder: &mut Decoder, mut bytes: Vec<u8>| {
             decoder.feed(&mut cx, &mut bytes, &mut |_| {}).unwrap()

@@ -27,12 +27,7 @@ pub struct Deflater {
 impl Deflater {
     /// Level 1 (fast) to 9 (small).
     pub fn new(level: u32) -> Self {
-        Deflater {
-            level,
-            large: None,
-            small: None,
-            out: Vec::new(),
-        }
+        Deflater { level, large: None, small: None, out: Vec::new() }
     }
 
     /// The payload of a compressed message, for a peer that inflates with a window of so many
@@ -83,9 +78,7 @@ impl Default for Inflater {
 impl Inflater {
     /// A fresh one.
     pub fn new() -> Self {
-        Inflater {
-            inflate: Decompress::new(false),
-        }
+        Inflater { inflate: Decompress::new(false) }
     }
 
     /// The message of a compressed payload, at most `bytes_max` of it: a small payload may stand
@@ -135,15 +128,11 @@ mod tests {
         // RFC 7692, sections 7.2.3.1 and 7.2.3.3 to 7.2.3.6.
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         assert_eq!(inflater.inflate(&hello, 100).unwrap(), b"Hello");
-        let stored = [
-            0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00,
-        ];
+        let stored = [0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00];
         assert_eq!(inflater.inflate(&stored, 100).unwrap(), b"Hello");
         let last = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
         assert_eq!(inflater.inflate(&last, 100).unwrap(), b"Hello");
-        let blocks = [
-            0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00,
-        ];
+        let blocks = [0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00];
         assert_eq!(inflater.inflate(&blocks, 100).unwrap(), b"Hello");
         assert_eq!(inflater.inflate(&[0], 100).unwrap(), b"");
     }
@@ -155,10 +144,7 @@ mod tests {
         assert!(bomb.len() < 20_000);
         let mut inflater = Inflater::new();
         assert_eq!(inflater.inflate(&bomb, 1 << 20), Err(Error::MessageTooBig));
-        assert_eq!(
-            inflater.inflate(&[0xff; 9], 1 << 20),
-            Err(Error::BadDeflate)
-        );
+        assert_eq!(inflater.inflate(&[0xff; 9], 1 << 20), Err(Error::BadDeflate));
         assert_eq!(inflater.inflate(&bomb, 10 << 20).unwrap().len(), 10 << 20);
     }
 

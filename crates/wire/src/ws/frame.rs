@@ -101,10 +101,7 @@ impl Head {
                 _ => return Ok(None),
             },
             127 => match bytes.get(2..10) {
-                Some(long) => (
-                    long.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
-                    10,
-                ),
+                Some(long) => (long.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)), 10),
                 None => return Ok(None),
             },
             short => (u64::from(short), 2),
@@ -118,30 +115,12 @@ impl Head {
             return Err(Error::BadLength);
         }
         if second & 0x80 == 0 {
-            return Ok(Some((
-                Head {
-                    fin,
-                    rsv1,
-                    opcode,
-                    mask: None,
-                    length,
-                },
-                at,
-            )));
+            return Ok(Some((Head { fin, rsv1, opcode, mask: None, length }, at)));
         }
         let Some(&[a, b, c, d]) = bytes.get(at..at + 4) else {
             return Ok(None);
         };
-        Ok(Some((
-            Head {
-                fin,
-                rsv1,
-                opcode,
-                mask: Some([a, b, c, d]),
-                length,
-            },
-            at + 4,
-        )))
+        Ok(Some((Head { fin, rsv1, opcode, mask: Some([a, b, c, d]), length }, at + 4)))
     }
 
     /// Appends the head.
@@ -168,28 +147,14 @@ impl Head {
 /// Appends a server's frame: whole and without a mask.
 pub fn encode(opcode: Opcode, rsv1: bool, payload: &[u8], out: &mut Vec<u8>) {
     out.reserve(payload.len() + 10);
-    Head {
-        fin: true,
-        rsv1,
-        opcode,
-        mask: None,
-        length: payload.len() as u64,
-    }
-    .write(out);
+    Head { fin: true, rsv1, opcode, mask: None, length: payload.len() as u64 }.write(out);
     out.extend_from_slice(payload);
 }
 
 /// Appends a client's frame: whole and masked.
 pub fn encode_masked(opcode: Opcode, rsv1: bool, payload: &[u8], mask: [u8; 4], out: &mut Vec<u8>) {
     out.reserve(payload.len() + HEAD_BYTES_MAX);
-    Head {
-        fin: true,
-        rsv1,
-        opcode,
-        mask: Some(mask),
-        length: payload.len() as u64,
-    }
-    .write(out);
+    Head { fin: true, rsv1, opcode, mask: Some(mask), length: payload.len() as u64 }.write(out);
     let from = out.len();
     out.extend_from_slice(payload);
     apply_mask(&mut out[from..], mask, 0);
@@ -209,11 +174,7 @@ pub fn apply_mask(bytes: &mut [u8], mask: [u8; 4], at: u64) {
         eight.copy_from_slice(chunk);
         chunk.copy_from_slice(&(u64::from_ne_bytes(eight) ^ word).to_ne_bytes());
     }
-    for (byte, mask) in chunks
-        .into_remainder()
-        .iter_mut()
-        .zip(turned.iter().cycle())
-    {
+    for (byte, mask) in chunks.into_remainder().iter_mut().zip(turned.iter().cycle()) {
         *byte ^= mask;
     }
 }
@@ -226,13 +187,7 @@ mod tests {
     fn heads_are_read_as_written_and_in_shortest_form_only() {
         for length in [0, 1, 125, 126, 0xffff, 0x1_0000, u64::MAX >> 1] {
             for mask in [None, Some([1, 2, 3, 4])] {
-                let head = Head {
-                    fin: true,
-                    rsv1: true,
-                    opcode: Opcode::Text,
-                    mask,
-                    length,
-                };
+                let head = Head { fin: true, rsv1: true, opcode: Opcode::Text, mask, length };
                 let mut bytes = Vec::new();
                 head.write(&mut bytes);
                 assert_eq!(Head::parse(&bytes), Ok(Some((head, bytes.len()))));
@@ -259,11 +214,7 @@ mod tests {
     fn a_mask_applies_from_any_place() {
         let mask = [1, 2, 3, 4];
         let plain: Vec<u8> = (0..100).collect();
-        let slow: Vec<u8> = plain
-            .iter()
-            .enumerate()
-            .map(|(at, b)| b ^ mask[at % 4])
-            .collect();
+        let slow: Vec<u8> = plain.iter().enumerate().map(|(at, b)| b ^ mask[at % 4]).collect();
         for split in 0..plain.len() {
             let mut bytes = plain.clone();
             let (left, right) = bytes.split_at_mut(split);

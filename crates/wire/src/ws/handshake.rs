@@ -47,10 +47,7 @@ fn offer(text: &str) -> Option<Deflate> {
     let mut seen = Vec::new();
     for part in parts {
         let (name, value) = match part.split_once('=') {
-            Some((name, value)) => (
-                name.trim_ascii(),
-                Some(value.trim_ascii().trim_matches('"')),
-            ),
+            Some((name, value)) => (name.trim_ascii(), Some(value.trim_ascii().trim_matches('"'))),
             None => (part, None),
         };
         if seen.contains(&name) {
@@ -68,12 +65,8 @@ fn offer(text: &str) -> Option<Deflate> {
         }
     }
     match bits {
-        WINDOW_BITS_MAX.. => Some(Deflate {
-            server_max_window_bits: WINDOW_BITS_MAX,
-        }),
-        WINDOW_BITS_MIN.. => Some(Deflate {
-            server_max_window_bits: WINDOW_BITS_MIN,
-        }),
+        WINDOW_BITS_MAX.. => Some(Deflate { server_max_window_bits: WINDOW_BITS_MAX }),
+        WINDOW_BITS_MIN.. => Some(Deflate { server_max_window_bits: WINDOW_BITS_MIN }),
         // Deflate can't keep to a window of 8 bits, and more may not be answered.
         _ => None,
     }
@@ -159,24 +152,15 @@ mod tests {
             ("permessage-deflate", Some(15)),
             ("permessage-deflate; client_max_window_bits", Some(15)),
             ("permessage-deflate; server_max_window_bits=10", Some(9)),
-            (
-                "permessage-deflate; server_max_window_bits=\"15\"",
-                Some(15),
-            ),
+            ("permessage-deflate; server_max_window_bits=\"15\"", Some(15)),
             ("permessage-deflate; server_max_window_bits=8", None),
-            (
-                "permessage-deflate; server_max_window_bits=8, permessage-deflate",
-                Some(15),
-            ),
+            ("permessage-deflate; server_max_window_bits=8, permessage-deflate", Some(15)),
             ("permessage-deflate; server_max_window_bits=16", None),
             ("permessage-deflate; server_max_window_bits=09", None),
             ("permessage-deflate; server_max_window_bits", None),
             ("permessage-deflate; client_max_window_bits=7", None),
             ("permessage-deflate; server_no_context_takeover=1", None),
-            (
-                "permessage-deflate; client_no_context_takeover; client_no_context_takeover",
-                None,
-            ),
+            ("permessage-deflate; client_no_context_takeover; client_no_context_takeover", None),
             ("permessage-deflate; unknown", None),
             ("x-webkit-deflate-frame", None),
             ("foo; a=\",permessage-deflate\"", None),
