@@ -167,7 +167,8 @@ fn binary() -> Result<PathBuf> {
         return Ok(path.clone());
     }
     let path = match std::env::var_os("THRONG_BIN") {
-        Some(path) => PathBuf::from(path),
+        // The server runs in another folder than the bench.
+        Some(path) => std::path::absolute(path).context("THRONG_BIN")?,
         None => build()?,
     };
     ensure!(
