@@ -1,0 +1,216 @@
+//! The client port's HTTP, byte by byte: faults, splits, pipelines, time-outs.
+
+mod support;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::*;
+
+/// The status of the answer to bytes after which the server closes.
+fn status(server: &Server, bytes: &[u8]) -> (u16, String) {
+    let answer = server.exchange(bytes);
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("no status in {answer:?}")), answer)
+}
+
+#[test]
+fn each_fault_has_its_status_and_a_json_body() {
+    let server = Server::start();
+    let long = "x".repeat(9_000);
+    let close = "Host: t\r\nConnection: close\r\n";
+    for (request, want, code) in [
+        (format!("GET /nope HTTP/1.1\r\n{close}\r\n"), 404, "not_found"),
+        (format!("POST /sse HTTP/1.1\r\n{close}Content-Length: 0\r\n\r\n"), 405, "method_not_allowed"),
+        (format!("DELETE /publish HTTP/1.1\r\n{close}\r\n"), 405, "method_not_allowed"),
+        ("GET /sse HTTP/1.1\r\n\r\n".into(), 400, "bad_host"),
+        ("\x16\x03\x01\x02 hello TLS\r\n\r\n".into(), 400, "bad_request"),
+        (format!("POST /publish?topic=a HTTP/1.1\r\n{close}Content-Length: 99999\r\n\r\n"), 413, "body_too_large"),
+        (format!("POST /publish?topic=a HTTP/1.1\r\n{close}Transfer-Encoding: chunked\r\n\r\n"), 411, "length_required"),
+        (format!("GET /{long} HTTP/1.1\r\n{close}\r\n"), 414, "uri_too_long"),
+        (format!("GET /sse HTTP/1.1\r\n{close}X: {long}\r\n\r\n"), 431, "head_too_large"),
+        (format!("GET /ws HTTP/1.1\r\n{close}\r\n"), 426, "upgrade_required"),
+        ("GET /ws HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\n\r\n".into(), 426, "bad_version"),
+        ("GET /ws HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n".into(), 400, "bad_key"),
+        (format!("GET /sse?topic=@bob HTTP/1.1\r\n{close}\r\n"), 400, "bad_topic"),
+        (format!("GET /sse?user=%FF HTTP/1.1\r\n{close}\r\n"), 400, "bad_query"),
+        (format!("GET /poll HTTP/1.1\r\n{close}\r\n"), 400, "no_topic"),
+        (format!("GET /poll?topic=a&since=7 HTTP/1.1\r\n{close}\r\n"), 400, "bad_since"),
+        (format!("GET /echo HTTP/1.1\r\n{close}\r\n"), 404, "not_found"),
+        ("GET /stream HTTP/1.0\r\n\r\n".into(), 505, "bad_version"),
+    ] {
+        let (got, answer) = status(&server, request.as_bytes());
+        assert_eq!(got, want, "{request:.80}\n{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["code"], code, "{answer}");
+        assert!(body["error"]["message"].as_str().unwrap().len() > 10);
+        if want == 405 {
+            assert!(header(head, "allow").is_some(), "{answer}");
+        }
+        if want == 426 {
+            assert_eq!(header(head, "sec-websocket-version"), Some("13"));
+        }
+    }
+    let many: String = (0..150).map(|n| format!("&topic={n}")).collect();
+    assert_eq!(server.get(&format!("/sse?{many}")).1["error"]["code"], "too_many_topics");
+}
+
+#[test]
+fn head_and_options_and_health() {
+    let server = Server::start();
+    let (_, answer) = status(&server, b"HEAD /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(answer.contains("text/event-stream") && answer.ends_with("\r\n\r\n"), "{answer}");
+    let preflight = b"OPTIONS /publish HTTP/1.1\r\nHost: t\r\nOrigin: http://a\r\nAccess-Control-Request-Headers: x-token\r\nConnection: close\r\n\r\n";
+    let (status_, answer) = status(&server, preflight);
+    assert_eq!(status_, 204);
+    assert_eq!(header(&answer, "access-control-allow-headers"), Some("x-token"));
+    assert!(header(&answer, "access-control-allow-methods").unwrap().contains("POST"));
+    assert_eq!(server.get("/healthz"), (200, json!({"status": "ok"})));
+    let mut stream = Stream::new(server.connect());
+    stream
+        .send("HEAD /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(stream.head().contains("Content-Length: 15"));
+    assert_eq!(stream.answer(), (200, "{\"status\":\"ok\"}".into()));
+}
+
+#[test]
+fn origins_that_are_not_listed_are_kept_out() {
+    let settings = [("THRONG_CLIENT_CORS_ORIGINS", "http://good.example,http://fine.example:81")];
+    let server = Server::with(&[], &settings);
+    let ask = |origin: &str| {
+        let request = format!(
+            "GET /healthz HTTP/1.1\r\nHost: t\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
+        );
+        let answer = status(&server, request.as_bytes()).1;
+        header(&answer, "access-control-allow-origin").map(str::to_string)
+    };
+    assert_eq!(ask("http://good.example").as_deref(), Some("http://good.example"));
+    assert_eq!(ask("http://fine.example"), None);
+    let upgrade = "GET /ws HTTP/1.1\r\nHost: t\r\nOrigin: http://evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let mut stream = Stream::new(server.connect());
+    stream.send(upgrade);
+    assert_eq!(stream.answer().0, 403);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_and_bytes_after_a_poll_are_kept() {
+    let server = Server::start();
+    let mut stream = Stream::new(server.connect());
+    stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /nope HTTP/1.1\r\nHost: t\r\n\r\nGET /poll?topic=a HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /sse?topic=b HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(stream.answer().0, 200);
+    assert_eq!(stream.answer().0, 404);
+    server.until_members("a", 1);
+    server.publish("a", json!("wake"));
+    assert!(stream.answer().1.contains("wake"));
+    assert_eq!(stream.answer().0, 200);
+    assert!(stream.head().contains("text/event-stream"));
+    server.publish("b", json!("on"));
+    assert_eq!(stream.data(), "on");
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte_and_a_frame_with_its_upgrade() {
+    let server = Server::start();
+    let mut stream = Stream::new(server.connect());
+    for byte in b"GET /sse?topic=slow HTTP/1.1\r\nHost: t\r\n\r\n" {
+        stream.reader.get_mut().write_all(&[*byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(stream.head().starts_with("HTTP/1.1 200"));
+    server.publish("slow", json!("x"));
+    assert_eq!(stream.data(), "x");
+    let mut stream = Stream::new(server.connect());
+    let mut bytes = b"GET /ws HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
+    // An empty ping with a mask of zeros, in two pieces.
+    bytes.extend([0x89, 0x80, 0, 0]);
+    stream.reader.get_mut().write_all(&bytes).unwrap();
+    let head = stream.head();
+    assert_eq!(header(&head, "sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    std::thread::sleep(Duration::from_millis(50));
+    stream.reader.get_mut().write_all(&[0, 0]).unwrap();
+    let mut all = Vec::new();
+    while !all.ends_with(&[0x8a, 0x00]) {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut stream.reader, &mut byte).unwrap();
+        all.extend(byte);
+    }
+}
+
+#[test]
+fn a_peer_that_dribbles_is_told_and_closed_and_so_is_one_that_rests() {
+    let settings = [("THRONG_TIMEOUTS_HEAD_SECONDS", "1"), ("THRONG_TIMEOUTS_IDLE_SECONDS", "2")];
+    let server = Server::with(&[], &settings);
+    let begun = Instant::now();
+    let mut socket = server.connect();
+    let writer = {
+        let mut socket = socket.try_clone().unwrap();
+        std::thread::spawn(move || {
+            for byte in "GET /sse?topic=abcdefghijklmnopqrstuvwxyz HTTP/1.1\r\n".bytes() {
+                if socket.write_all(&[byte]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        })
+    };
+    let mut all = String::new();
+    let _ = std::io::Read::read_to_string(&mut socket, &mut all);
+    assert!(all.starts_with("HTTP/1.1 408 "), "{all:?}");
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    writer.join().unwrap();
+    let mut silent = server.connect();
+    let mut rest = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut silent, &mut rest);
+    assert!(rest.is_empty());
+    let mut stream = Stream::new(server.connect());
+    stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
+    stream.answer();
+    assert_eq!(stream.rest(), "");
+    server.until("both are counted", |server| {
+        server.metric("throng_connections_closed_total{reason=\"request_timeout\"}") == 2.0
+            && server.metric("throng_connections_closed_total{reason=\"idle\"}") == 1.0
+    });
+}
+
+#[test]
+fn a_large_body_is_waited_for_with_100_continue() {
+    let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
+    let mut listener = server.listen("/sse?topic=big");
+    let mut stream = Stream::new(server.connect());
+    let body = "y".repeat(60_000);
+    stream.send(&format!(
+        "POST /publish?topic=big HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    ));
+    assert!(stream.head().starts_with("HTTP/1.1 100 "));
+    stream.send(&body);
+    assert_eq!(stream.answer().0, 200);
+    assert_eq!(listener.data(), body);
+}
+
+#[test]
+fn a_bad_frame_closes_that_connection_with_its_code() {
+    let server = Server::start();
+    let mut good = websocket(&server, "topic=a");
+    for (frame, code) in [
+        (&[0x81, 0x00][..], 1002u16),
+        (&[0x83, 0x80, 0, 0, 0, 0], 1002),
+        (&[0x81, 0x81, 0, 0, 0, 0, 0xff], 1007),
+        (&[0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], 1009),
+    ] {
+        let mut bad = websocket(&server, "topic=a");
+        bad.get_mut().write_all(frame).unwrap();
+        let closed = loop {
+            match bad.read() {
+                Ok(tungstenite::Message::Close(frame)) => break frame.unwrap(),
+                Ok(_) => {}
+                Err(error) => panic!("{frame:?}: {error}"),
+            }
+        };
+        assert_eq!(u16::from(closed.code), code, "{frame:?}: {}", closed.reason);
+    }
+    server.publish("a", json!("still here"));
+    assert_eq!(receive(&mut good)["data"], "still here");
+}

@@ -1,0 +1,164 @@
+//! Full is a state: what is over a limit is refused with an answer, and the rest lives on.
+
+mod support;
+
+use std::process::Command;
+
+use serde_json::json;
+use support::*;
+
+#[test]
+fn over_the_connection_limit_new_ones_get_503_and_old_ones_live() {
+    let server = Server::with(&["--max-connections", "20"], &[]);
+    let mut held: Vec<_> = (0..20).map(|_| server.listen("/sse?topic=a")).collect();
+    let answer = server.exchange(b"GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer:?}");
+    assert!(header(&answer, "retry-after").is_some() && answer.contains("overloaded"));
+    server.publish("a", json!("still"));
+    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "still"));
+    held.pop();
+    server.until("there is room again", |server| {
+        server
+            .exchange(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 200")
+    });
+    assert!(server.metric("throng_connections_refused_total{reason=\"connections\"}") >= 1.0);
+}
+
+#[test]
+fn an_address_and_a_rate_have_their_limits() {
+    let server = Server::with(&[], &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")]);
+    let held: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    assert!(server.exchange(ask).starts_with("HTTP/1.1 503"));
+    drop(held);
+    server.until("the address is welcome again", |server| {
+        server.exchange(ask).starts_with("HTTP/1.1 200")
+    });
+    let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_ACCEPT_PER_SECOND_MAX", "5")]);
+    let answers: Vec<_> = (0..30).map(|_| server.exchange(ask)).collect();
+    let served = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
+    assert!((1..30).contains(&served), "{served}");
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.1 503"))
+    );
+}
+
+#[test]
+fn a_slow_consumer_is_closed_and_nobody_else_waits_for_it() {
+    let settings =
+        [("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"), ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "128KiB")];
+    let server = Server::with(&["--shards", "1"], &settings);
+    let slow = server.listen("/sse?topic=a");
+    let mut quick = server.listen("/sse?topic=a");
+    let payload = "z".repeat(60_000);
+    // What is sent in all is bounded: the kernel's buffers and one outbox.
+    for _ in 0..400 {
+        server.publish("a", json!(payload));
+        assert_eq!(quick.data().len(), payload.len());
+        if server.metric("throng_slow_consumers_closed_total") == 1.0 {
+            break;
+        }
+    }
+    assert_eq!(server.metric("throng_slow_consumers_closed_total"), 1.0);
+    assert_eq!(server.metric("throng_outbox_bytes"), 0.0);
+    assert_eq!(server.metric("throng_outboxes"), 0.0);
+    server.until_members("a", 1);
+    drop(slow);
+}
+
+#[test]
+fn a_reader_that_catches_up_gets_everything_in_order() {
+    let settings = [
+        ("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"),
+        ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "64MiB"),
+        ("THRONG_LIMITS_OUTBOX_MESSAGES_MAX", "100000"),
+    ];
+    for sender in ["io_uring", "write"] {
+        let server = Server::with(&["--shards", "1", "--sender", sender], &settings);
+        let mut stream = server.listen("/stream?topic=a");
+        stream.object();
+        for n in 0..500 {
+            server.publish("a", json!({"n": n, "pad": "z".repeat(20_000)}));
+        }
+        assert!(server.metric("throng_outbox_bytes") > 0.0, "the test must fill the outbox");
+        for n in 0..500 {
+            let object = std::iter::repeat_with(|| stream.object())
+                .find(|object| object["type"] == "message");
+            assert_eq!(object.unwrap()["data"]["n"], n);
+        }
+        server.until("the outbox is gone", |server| server.metric("throng_outboxes") == 0.0);
+    }
+}
+
+#[test]
+fn a_client_without_descriptors_left_to_it_gets_503() {
+    let mut command = Command::new("sh");
+    let throng = env!("CARGO_BIN_EXE_throng");
+    let line = format!(
+        "ulimit -n 280; exec {throng} serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --shards 1"
+    );
+    command.args(["-c", &line]);
+    let server = Server::run(command, &[]);
+    let mut held = Vec::new();
+    let answer = loop {
+        let mut stream = Stream::new(server.connect());
+        stream.send("GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
+        let head = stream.head();
+        if !head.starts_with("HTTP/1.1 200") {
+            break head;
+        }
+        held.push(stream);
+        assert!(held.len() < 280);
+    };
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(held.len() > 150, "{}", held.len());
+    server.publish("a", json!("x"));
+    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "x"));
+}
+
+#[test]
+fn at_the_memory_limit_new_ones_are_refused() {
+    let server = Server::with(&[], &[]);
+    let mut held = server.listen("/sse?topic=a");
+    let tight = Server::with(&[], &[("THRONG_LIMITS_MEMORY_BYTES_MAX", "1MiB")]);
+    tight.until("memory is full", |server| {
+        server
+            .exchange(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 503")
+    });
+    assert_eq!(tight.metric("throng_memory_full"), 1.0);
+    server.publish("a", json!(1));
+    assert_eq!(held.data(), "1");
+}
+
+#[test]
+fn connections_spread_evenly_and_a_full_shard_loses_none() {
+    let mut command = Command::new("sh");
+    let throng = env!("CARGO_BIN_EXE_throng");
+    // Four shards of about 500 connections each: 1,700 all find a place.
+    let line = format!(
+        "ulimit -n 600; exec {throng} serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --shards 4 --max-connections 10000"
+    );
+    command.args(["-c", &line]);
+    let server = Server::run(command, &[("THRONG_SOCKET_BACKLOG", "64")]);
+    let mut held = Vec::new();
+    let spread = |server: &Server| -> Vec<f64> {
+        (0..4)
+            .map(|n| server.metric(&format!("throng_shard_connections{{shard=\"{n}\"}}")))
+            .collect()
+    };
+    for _ in 0..1_200 {
+        held.push(server.listen("/sse?topic=a"));
+    }
+    let counts = spread(&server);
+    let mean = counts.iter().sum::<f64>() / 4.0;
+    assert!(counts.iter().all(|count| (count - mean).abs() <= mean * 0.10), "{counts:?}");
+    for _ in 0..500 {
+        held.push(server.listen("/sse?topic=a"));
+    }
+    assert_eq!(server.publish("a", json!(1))["members"], 1_700);
+    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "1"));
+}
