@@ -55,6 +55,11 @@ impl Contender {
         let took = Duration::from_nanos(now_ns() - begin);
         self.server.process.wait_idle(Duration::from_secs(10))?;
         let cpu = self.server.cpu()? - before;
+        let messages = self.crowd.received().messages;
+        ensure!(
+            messages == (self.crowd.connections() * MESSAGES) as u64,
+            "{messages} messages came of one batch"
+        );
         let delivered = (self.crowd.connections() * MESSAGES * BATCHES) as f64;
         self.cpu.push(cpu.as_secs_f64() * 1e6 / delivered);
         self.per_second.push(delivered / took.as_secs_f64());

@@ -94,6 +94,11 @@ impl Contender {
         let took = Duration::from_nanos(now_ns() - begin);
         self.process().wait_idle(Duration::from_secs(10))?;
         let cpu = self.process().cpu()? - before;
+        let messages = self.crowd.received().messages;
+        ensure!(
+            messages == self.crowd.connections() as u64,
+            "{messages} messages came of one broadcast"
+        );
         let delivered = self.crowd.connections() as f64 * f64::from(BROADCASTS);
         self.cpu.push(cpu.as_secs_f64() * 1e6 / delivered);
         self.per_second.push(delivered / took.as_secs_f64());
