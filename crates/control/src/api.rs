@@ -1,12 +1,13 @@
 //! The routes, and how bodies are read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
@@ -14,8 +15,8 @@ use serde::de::DeserializeOwned;
 use crate::error::{Refused, bad, refused};
 use crate::{Node, guard, inspect, members, metrics, openapi, publish};
 
-/// Requests that are served at the same time; more wait.
-const REQUESTS_MAX: usize = 1_024;
+/// A request whose body has not arrived, or that is not done, after so long is answered 408.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(node: Arc<Node>) -> Router {
     Router::new()
@@ -49,19 +50,55 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         })
         .layer(middleware::from_fn_with_state(node.clone(), guard::guard))
         .layer(DefaultBodyLimit::max(node.body_bytes_max))
-        .layer(tower::limit::GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
+        .layer(middleware::from_fn(patience))
         .with_state(node)
 }
 
-async fn page(State(node): State<Arc<Node>>) -> Response {
-    let text = include_str!("page.html").replace("{{CLIENT_URL}}", &node.client_url);
+async fn patience(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = "the request did not arrive whole in 30 seconds: send it again";
+            refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).into_response()
+        }
+    }
+}
+
+async fn page(State(node): State<Arc<Node>>, headers: HeaderMap) -> Response {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    let client_url = client_url(&node.client_url, host);
+    let text = include_str!("page.html").replace("{{CLIENT_URL}}", &client_url);
     // The page talks to this port and to the client port, and loads nothing else.
     let policy = format!(
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-         connect-src 'self' {}; img-src data:; frame-ancestors 'none'",
-        node.client_url
+         connect-src 'self' {client_url}; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'"
     );
-    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(text)).into_response()
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, policy.as_str()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, Html(text)).into_response()
+}
+
+/// Where the page's browser finds the client port: one that is bound to every address (0.0.0.0 or
+/// ::) is under the name that the page itself was asked by. Nothing that isn't an address or a
+/// host's name gets into the page.
+fn client_url(configured: &str, host: &str) -> String {
+    let url = match configured.split_once("://") {
+        Some((scheme, rest)) => {
+            let every = ["0.0.0.0", "[::]"].into_iter().find_map(|any| rest.strip_prefix(any));
+            match (every, guard::host_name(host)) {
+                (Some(port), name) if name.contains(':') => format!("{scheme}://[{name}]{port}"),
+                (Some(port), name) if !name.is_empty() => format!("{scheme}://{name}{port}"),
+                _ => configured.to_string(),
+            }
+        }
+        None => configured.to_string(),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/[]%".contains(c);
+    if url.chars().all(is_plain) { url } else { String::new() }
 }
 
 /// A JSON body.
@@ -100,9 +137,36 @@ fn check_media(headers: &HeaderMap) -> Result<(), Refused> {
     Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
 }
 
+/// Reads a JSON object. An array of the fields in order, which serde takes for a struct too, is
+/// no form of this API.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let code = if error.is_data() { "bad_request" } else { "bad_json" };
-        bad(code, format!("the body is not what this call takes: {error}"))
-    })
+    serde_json::from_slice(bytes)
+        .map_err(|error| {
+            let code = if error.is_data() { "bad_request" } else { "bad_json" };
+            bad(code, format!("this is not what the call takes: {error}"))
+        })
+        .and_then(|value| match bytes.trim_ascii_start().first() {
+            Some(b'{') => Ok(value),
+            _ => Err(bad("bad_request", "this is not what the call takes: send a JSON object")),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_finds_a_client_port_on_every_address() {
+        for (configured, host, want) in [
+            ("http://127.0.0.1:8000", "localhost:8001", "http://127.0.0.1:8000"),
+            ("http://0.0.0.0:8000", "10.1.2.3:8001", "http://10.1.2.3:8000"),
+            ("http://[::]:8000", "[fe80::1]:8001", "http://[fe80::1]:8000"),
+            ("http://[::]:8000", "push.example", "http://push.example:8000"),
+            ("http://0.0.0.0:8000", "", "http://0.0.0.0:8000"),
+            ("http://0.0.0.0:8000", "\"><script>", ""),
+            ("http://a; script-src *", "localhost", ""),
+        ] {
+            assert_eq!(client_url(configured, host), want);
+        }
+    }
 }

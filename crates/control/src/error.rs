@@ -50,6 +50,13 @@ impl Refused {
         refused(StatusCode::SERVICE_UNAVAILABLE, "going_down", message)
     }
 
+    /// A shard doesn't answer in time.
+    pub fn silent() -> Self {
+        let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
+                       still be done; try again later";
+        refused(StatusCode::SERVICE_UNAVAILABLE, "no_answer", message)
+    }
+
     pub fn body(&self) -> ErrorBody {
         ErrorBody { error: ErrorText { code: self.code, message: self.message.clone() } }
     }

@@ -15,6 +15,11 @@ use crate::error::{Refused, refused};
 /// Paths that anyone may ask: the page itself, and what load balancers ask.
 const OPEN: [&str; 3] = ["/", "/healthz", "/readyz"];
 
+/// True when a path is answered without the key.
+pub(crate) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path)
+}
+
 pub(crate) async fn guard(State(node): State<Arc<Node>>, request: Request, next: Next) -> Response {
     let key = node.live.read().unwrap_or_else(PoisonError::into_inner).api_key.clone();
     match allowed(key.as_deref(), request.uri().path(), request.headers()) {
@@ -27,7 +32,7 @@ fn allowed(key: Option<&str>, path: &str, headers: &HeaderMap) -> Result<(), Ref
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or("");
     if let Some(origin) = text(header::ORIGIN)
-        && origin.split_once("://").map(|(_, host)| host) != Some(host)
+        && !origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
     {
         let message = "this request comes from a page of another origin: the API is for programs";
         return Err(refused(StatusCode::FORBIDDEN, "cross_origin", message));
@@ -41,7 +46,7 @@ fn allowed(key: Option<&str>, path: &str, headers: &HeaderMap) -> Result<(), Ref
                        call it so, or configure admin.api_key";
         return Err(refused(StatusCode::FORBIDDEN, "bad_host", message));
     };
-    if OPEN.contains(&path) {
+    if is_open(path) {
         return Ok(());
     }
     let given = text(header::AUTHORIZATION).and_then(|value| {
@@ -66,11 +71,20 @@ fn same(given: &str, key: &str) -> bool {
     given.as_bytes().ct_eq(key.as_bytes()).into()
 }
 
-fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or(""),
+/// A `Host` without its port, and an IPv6 address without its brackets.
+pub(crate) fn host_name(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        // What follows an address's bracket is a port or nothing, or it is no address.
+        Some(v6) => match v6.split_once(']') {
+            Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
+            _ => "",
+        },
         None => host.split(':').next().unwrap_or(""),
-    };
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    let name = host_name(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
@@ -113,6 +127,8 @@ mod tests {
             ("localhost:8001", 200),
             ("[::1]:8001", 200),
             ("evil.example", 403),
+            ("127.0.0.1.evil.example", 403),
+            ("[::1].evil.example", 403),
             ("", 403),
         ] {
             assert_eq!(status(None, "/api/publish", &[("host", host)]), want, "{host}");

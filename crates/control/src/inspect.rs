@@ -14,7 +14,6 @@ use wire::message::check_name;
 use wire::{Close, Name, Variant};
 
 use crate::error::{ErrorBody, Refused, bad};
-use crate::members::ask_all;
 use crate::{Node, process};
 
 /// Topics in one page, if it doesn't say.
@@ -74,7 +73,7 @@ pub(crate) struct Topic {
 
 /// Topics that have members.
 #[utoipa::path(get, path = "/api/topics", tag = "inspect", params(TopicsQuery), responses(
-    (status = 200, body = Topics), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+    (status = 200, body = Topics)))]
 pub(crate) async fn topics(
     State(node): State<Arc<Node>>,
     query: Result<Query<TopicsQuery>, QueryRejection>,
@@ -84,7 +83,7 @@ pub(crate) async fn topics(
     if !(1..=TOPICS_MAX).contains(&limit) {
         return Err(bad("bad_limit", format!("limit is from 1 to {TOPICS_MAX}")));
     }
-    let answers = ask_all(&node, |reply| Command::Topics {
+    let answers = node.ask_all(|reply| Command::Topics {
         prefix: query.prefix.clone(),
         after: query.after.clone(),
         // One more than is shown tells whether there is a next page.
@@ -92,10 +91,8 @@ pub(crate) async fn topics(
         reply,
     });
     let mut all: BTreeMap<Name, u64> = BTreeMap::new();
-    for answer in answers {
-        for info in answer.await.map_err(|_| Refused::gone())? {
-            *all.entry(info.topic).or_default() += u64::from(info.members);
-        }
+    for info in answers.all().await?.into_iter().flatten() {
+        *all.entry(info.topic).or_default() += u64::from(info.members);
     }
     let more = all.len() > limit;
     let topics: Vec<Topic> = all
@@ -115,17 +112,14 @@ fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
 /// How many members a topic has; 0 when there is no such topic.
 #[utoipa::path(get, path = "/api/topics/{topic}", tag = "inspect",
     params(("topic" = String, Path, description = "The topic, percent-encoded")), responses(
-    (status = 200, body = Topic), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+    (status = 200, body = Topic)))]
 pub(crate) async fn topic(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Topic>, Refused> {
     let topic = path(name)?;
-    let answers = ask_all(&node, |reply| Command::Topic { topic: topic.as_str().into(), reply });
-    let mut members = 0;
-    for answer in answers {
-        members += u64::from(answer.await.map_err(|_| Refused::gone())?);
-    }
+    let answers = node.ask_all(|reply| Command::Topic { topic: topic.as_str().into(), reply });
+    let members = answers.all().await?.into_iter().map(u64::from).sum();
     Ok(Json(Topic { topic, members }))
 }
 
@@ -165,33 +159,29 @@ pub(crate) struct Connection {
 /// A user's connections; none when the user is not here.
 #[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
     params(("user" = String, Path, description = "The user, percent-encoded")), responses(
-    (status = 200, body = User), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+    (status = 200, body = User)))]
 pub(crate) async fn user(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<User>, Refused> {
     let user = path(name)?;
     check_name(&user).map_err(|wrong| bad("bad_user", wrong))?;
-    let answers = ask_all(&node, |reply| Command::User { user: user.as_str().into(), reply });
+    let answers = node.ask_all(|reply| Command::User { user: user.as_str().into(), reply });
     let now = process::unix_seconds();
     let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
-    let mut connections = Vec::new();
-    for answer in answers {
-        for info in answer.await.map_err(|_| Refused::gone())? {
-            connections.push(Connection {
-                id: info.id.to_string(),
-                transport: info.transport,
-                opened_at: now.saturating_sub(u64::from(info.age_seconds)),
-                age_seconds: info.age_seconds,
-                address: info.address.map(|address| address.to_string()),
-                users: texts(info.users),
-                topics: texts(info.topics),
-                bytes_sent: info.bytes_sent,
-                bytes_received: info.bytes_received,
-                outbox_bytes: info.outbox_bytes,
-            });
-        }
-    }
+    let connections = answers.all().await?.into_iter().flatten().map(|info| Connection {
+        id: info.id.to_string(),
+        transport: info.transport,
+        opened_at: now.saturating_sub(u64::from(info.age_seconds)),
+        age_seconds: info.age_seconds,
+        address: info.address.map(|address| address.to_string()),
+        users: texts(info.users),
+        topics: texts(info.topics),
+        bytes_sent: info.bytes_sent,
+        bytes_received: info.bytes_received,
+        outbox_bytes: info.outbox_bytes,
+    });
+    let connections = connections.collect();
     Ok(Json(User { user, connections }))
 }
 
@@ -204,7 +194,7 @@ pub(crate) struct Effective {
 
 /// The configuration in force, without secrets.
 #[utoipa::path(get, path = "/api/config", tag = "operate", responses(
-    (status = 200, body = Effective), (status = 401, body = ErrorBody)))]
+    (status = 200, body = Effective)))]
 pub(crate) async fn config(State(node): State<Arc<Node>>) -> Json<Effective> {
     let toml = node.live.read().unwrap_or_else(PoisonError::into_inner).config.clone();
     Json(Effective { toml })
@@ -237,8 +227,10 @@ pub(crate) struct Stats {
     outbox_bytes: u64,
     /// From publish to the kernel, in milliseconds, from a histogram whose bounds double.
     delivery_ms: Percentiles,
-    resident_bytes: u64,
-    anonymous_bytes: u64,
+    /// Resident memory (VmRSS).
+    rss_bytes: u64,
+    /// The part of it that the program itself has written (RssAnon).
+    rss_anon_bytes: u64,
     /// What the program's own memory grew since the start, over the connections.
     bytes_per_connection: f64,
     cpu_seconds: f64,
@@ -254,10 +246,9 @@ pub(crate) struct Percentiles {
 
 /// The node in numbers.
 #[utoipa::path(get, path = "/api/stats", tag = "operate", responses(
-    (status = 200, body = Stats), (status = 401, body = ErrorBody)))]
+    (status = 200, body = Stats)))]
 pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
-    let all = || node.shards.iter().map(|shard| &*shard.metrics);
-    let sum = |read: &dyn Fn(&Metrics) -> u64| all().map(read).sum::<u64>();
+    let sum = |read: &dyn Fn(&Metrics) -> u64| node.sum(read);
     let mut by_transport = BTreeMap::new();
     for variant in Variant::ALL {
         *by_transport.entry(variant.name()).or_default() +=
@@ -273,14 +264,14 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         .collect();
     let memory = process::memory();
     let connections = node.shared.connections.load(Ordering::Relaxed);
-    let latency = merged(all().map(|metrics| &metrics.delivery_latency));
+    let latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
     Json(Stats {
         version: env!("CARGO_PKG_VERSION"),
         epoch: node.broker.epoch().to_string(),
         uptime_seconds: node.started.elapsed().as_secs(),
         connections,
         connections_by_transport: by_transport,
-        connections_by_shard: all().map(|metrics| metrics.held.get()).collect(),
+        connections_by_shard: node.metrics().map(|metrics| metrics.held.get()).collect(),
         opened: sum(&|metrics| metrics.accepted.get()),
         closed: closed_by_reason.values().sum(),
         closed_by_reason,
@@ -297,16 +288,11 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
             p90: percentile_ms(&latency, 90),
             p99: percentile_ms(&latency, 99),
         },
-        resident_bytes: memory.resident,
-        anonymous_bytes: memory.anonymous,
-        bytes_per_connection: bytes_per_connection(&node, memory.anonymous),
+        rss_bytes: memory.resident,
+        rss_anon_bytes: memory.anonymous,
+        bytes_per_connection: node.bytes_per_connection(memory.anonymous),
         cpu_seconds: process::cpu_seconds(),
     })
-}
-
-pub(crate) fn bytes_per_connection(node: &Node, anonymous: u64) -> f64 {
-    let connections = node.shared.connections.load(Ordering::Relaxed).max(1);
-    anonymous.saturating_sub(node.anonymous_at_start) as f64 / connections as f64
 }
 
 /// The buckets of all shards' histograms, added up.

@@ -7,12 +7,16 @@ mod api;
 mod error;
 mod guard;
 mod inspect;
+mod listener;
 mod members;
 mod memory;
 mod metrics;
 mod openapi;
 mod process;
 mod publish;
+mod shards;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::{Arc, RwLock};
@@ -22,12 +26,14 @@ use std::time::Instant;
 use broker::Broker;
 use tokio::sync::oneshot;
 
+use crate::listener::Bounded;
+
+pub use shards::Shards;
+
 /// What the control thread serves.
-pub struct Node {
+pub struct Node<S: ?Sized = dyn Shards> {
     /// Where messages are published.
     pub broker: Arc<dyn Broker>,
-    /// The shards, by number.
-    pub shards: Vec<shard::Handle>,
     /// The flags that all threads share.
     pub shared: Arc<shard::Shared>,
     /// When the node's clock began.
@@ -40,6 +46,8 @@ pub struct Node {
     pub anonymous_at_start: u64,
     /// What may change while it runs.
     pub live: Arc<RwLock<Live>>,
+    /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
+    pub shards: S,
 }
 
 /// What this process has written to memory so far (RssAnon), in bytes.
@@ -92,10 +100,10 @@ impl Runtime {
 }
 
 /// Starts the thread `control` on a bound listener.
-pub fn spawn(
+pub fn spawn<S: Shards + 'static>(
     Runtime(runtime): Runtime,
     listener: std::net::TcpListener,
-    node: Node,
+    node: Node<S>,
 ) -> io::Result<Running> {
     listener.set_nonblocking(true)?;
     let (stop, stopped) = oneshot::channel();
@@ -116,6 +124,7 @@ async fn serve(
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, listener::IDLE_MAX);
     tokio::spawn(memory::watch(node.clone()));
     let (told, end) = tokio::sync::watch::channel(());
     let server = axum::serve(listener, api::router(node)).with_graceful_shutdown(async move {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use shard::{Reply, Target};
-use tokio::sync::oneshot;
+use shard::Target;
 use utoipa::ToSchema;
 use wire::message::{check_name, check_topic};
-use wire::{Close, ConnectionId, Name};
+use wire::{Close, ConnectionId};
 
 use crate::Node;
 use crate::api::Body;
-use crate::error::{ErrorBody, Refused, bad};
+use crate::error::{Refused, bad};
+use crate::shards::Answers;
 
 /// Which connections to close: a user's, or one.
 #[derive(Deserialize, ToSchema)]
@@ -39,77 +39,85 @@ pub(crate) struct Membership {
     topic: String,
 }
 
-/// How many connections it concerned.
+/// How many connections were closed.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Counted {
+pub(crate) struct Disconnected {
     /// Connections.
     #[schema(example = 2)]
-    pub connections: u64,
+    disconnected: u64,
 }
 
-/// Shards that were asked and have not all answered.
-pub(crate) struct Waiting(Vec<oneshot::Receiver<u32>>);
+/// How many of the user's connections it concerned.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Subscribed {
+    /// Connections.
+    #[schema(example = 2)]
+    connections: u64,
+}
+
+/// Shards that were told and have not all answered.
+pub(crate) enum Waiting {
+    /// To close connections.
+    Disconnect(Answers<u32>),
+    /// To change who is in a topic.
+    Membership(Answers<u32>),
+}
+
+/// What the shards did.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Done {
+    /// The answer to disconnect.
+    Disconnected(Disconnected),
+    /// The answer to subscribe and unsubscribe.
+    Subscribed(Subscribed),
+}
 
 impl Waiting {
-    pub async fn counted(self) -> Result<Counted, Refused> {
-        let mut connections = 0;
-        for answer in self.0 {
-            connections += u64::from(answer.await.map_err(|_| Refused::gone())?);
-        }
-        Ok(Counted { connections })
+    pub async fn done(self) -> Result<Done, Refused> {
+        Ok(match self {
+            Waiting::Disconnect(answers) => {
+                Done::Disconnected(Disconnected { disconnected: sum(answers).await? })
+            }
+            Waiting::Membership(answers) => {
+                Done::Subscribed(Subscribed { connections: sum(answers).await? })
+            }
+        })
     }
 }
 
-/// A reply that can be awaited.
-pub(crate) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
-    let (sender, receiver) = oneshot::channel();
-    let reply = Box::new(move |value| {
-        // Nobody waits any more: the caller went away.
-        let _ = sender.send(value);
-    });
-    (reply, receiver)
-}
-
-/// Asks every shard.
-pub(crate) fn ask_all<T: Send + 'static>(
-    node: &Node,
-    command: impl Fn(Reply<T>) -> shard::Command,
-) -> Vec<oneshot::Receiver<T>> {
-    let ask = |shard: &shard::Handle| {
-        let (reply, answer) = reply();
-        shard.send(command(reply));
-        answer
-    };
-    node.shards.iter().map(ask).collect()
+async fn sum(answers: Answers<u32>) -> Result<u64, Refused> {
+    Ok(answers.all().await?.into_iter().map(u64::from).sum())
 }
 
 impl Disconnect {
     pub fn start(&self, node: &Node) -> Result<Waiting, Refused> {
         let close = Close::ByApplication;
-        match (&self.user, &self.connection) {
+        let answers = match (&self.user, &self.connection) {
             (Some(user), None) => {
                 check_name(user).map_err(|wrong| bad("bad_user", wrong))?;
-                let target = || Target::User(user.as_str().into());
-                Ok(Waiting(ask_all(node, |reply| shard::Command::Disconnect {
-                    target: target(),
-                    close,
-                    reply,
-                })))
+                node.ask_all(|reply| {
+                    let target = Target::User(user.as_str().into());
+                    shard::Command::Disconnect { target, close, reply }
+                })
             }
             (None, Some(connection)) => {
                 let id: ConnectionId = connection.parse().map_err(|_| {
                     bad("bad_connection", "a connection's name has the form 0-12-345")
                 })?;
-                let Some(shard) = node.shards.get(usize::from(id.shard)) else {
-                    return Ok(Waiting(Vec::new()));
-                };
-                let (reply, answer) = reply();
-                let target = Target::Connection(id);
-                shard.send(shard::Command::Disconnect { target, close, reply });
-                Ok(Waiting(vec![answer]))
+                let shard = usize::from(id.shard);
+                if shard < node.shards.count() {
+                    node.ask(shard, |reply| {
+                        let target = Target::Connection(id);
+                        shard::Command::Disconnect { target, close, reply }
+                    })
+                } else {
+                    Answers::none()
+                }
             }
-            _ => Err(bad("bad_request", "say either a user or a connection")),
-        }
+            _ => return Err(bad("bad_request", "say either a user or a connection")),
+        };
+        Ok(Waiting::Disconnect(answers))
     }
 }
 
@@ -117,9 +125,8 @@ impl Membership {
     pub fn start(&self, node: &Node, subscribe: bool) -> Result<Waiting, Refused> {
         check_name(&self.user).map_err(|wrong| bad("bad_user", wrong))?;
         check_topic(&self.topic).map_err(|wrong| bad("bad_topic", wrong))?;
-        let (user, topic) = (Name::from(self.user.as_str()), Name::from(self.topic.as_str()));
-        Ok(Waiting(ask_all(node, |reply| {
-            let (user, topic) = (user.clone(), topic.clone());
+        Ok(Waiting::Membership(node.ask_all(|reply| {
+            let (user, topic) = (self.user.as_str().into(), self.topic.as_str().into());
             if subscribe {
                 shard::Command::Subscribe { user, topic, reply }
             } else {
@@ -131,33 +138,30 @@ impl Membership {
 
 /// Close a user's connections, or one. The clients are told not to come back.
 #[utoipa::path(post, path = "/api/disconnect", tag = "members", request_body = Disconnect, responses(
-    (status = 200, body = Counted), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 503, body = ErrorBody)))]
+    (status = 200, body = Disconnected)))]
 pub(crate) async fn disconnect(
     State(node): State<Arc<Node>>,
     Body(disconnect): Body<Disconnect>,
-) -> Result<Json<Counted>, Refused> {
-    disconnect.start(&node)?.counted().await.map(Json)
+) -> Result<Json<Done>, Refused> {
+    disconnect.start(&node)?.done().await.map(Json)
 }
 
 /// Put all open connections of a user into a topic; answers how many are in it.
 #[utoipa::path(post, path = "/api/subscribe", tag = "members", request_body = Membership, responses(
-    (status = 200, body = Counted), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 503, body = ErrorBody)))]
+    (status = 200, body = Subscribed)))]
 pub(crate) async fn subscribe(
     State(node): State<Arc<Node>>,
     Body(membership): Body<Membership>,
-) -> Result<Json<Counted>, Refused> {
-    membership.start(&node, true)?.counted().await.map(Json)
+) -> Result<Json<Done>, Refused> {
+    membership.start(&node, true)?.done().await.map(Json)
 }
 
 /// Take all open connections of a user out of a topic; answers how many left.
 #[utoipa::path(post, path = "/api/unsubscribe", tag = "members", request_body = Membership, responses(
-    (status = 200, body = Counted), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 503, body = ErrorBody)))]
+    (status = 200, body = Subscribed)))]
 pub(crate) async fn unsubscribe(
     State(node): State<Arc<Node>>,
     Body(membership): Body<Membership>,
-) -> Result<Json<Counted>, Refused> {
-    membership.start(&node, false)?.counted().await.map(Json)
+) -> Result<Json<Done>, Refused> {
+    membership.start(&node, false)?.done().await.map(Json)
 }

@@ -16,7 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 use shard::{Histogram, Metrics, Refusal};
 use wire::{Close, Variant};
 
-use crate::inspect::{bytes_per_connection, merged};
+use crate::inspect::merged;
 use crate::{Node, process};
 
 /// Everything that is counted, for Prometheus.
@@ -54,7 +54,7 @@ impl Collector for Reading {
 
 impl Reading {
     fn sum(&self, read: impl Fn(&Metrics) -> u64) -> f64 {
-        self.0.shards.iter().map(|shard| read(&shard.metrics)).sum::<u64>() as f64
+        self.0.sum(read) as f64
     }
 
     /// One value for each transport: a transport's variants are added up.
@@ -147,9 +147,8 @@ impl Reading {
         help: &str,
         read: impl Fn(&Metrics) -> &Histogram,
     ) -> fmt::Result {
-        let shards = &self.0.shards;
-        let counts = merged(shards.iter().map(|shard| read(&shard.metrics)));
-        let sum_us: u64 = shards.iter().map(|shard| read(&shard.metrics).sum_us.get()).sum();
+        let counts = merged(self.0.metrics().map(&read));
+        let sum_us = self.0.sum(|metrics| read(metrics).sum_us.get());
         let buckets: Vec<(f64, u64)> = counts
             .iter()
             .enumerate()
@@ -167,8 +166,8 @@ impl Reading {
 
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
-            let shards = self.0.shards.iter().enumerate();
-            shards.map(|(at, s)| ("shard", at.to_string(), read(&s.metrics) as f64)).collect()
+            let shards = self.0.metrics().enumerate();
+            shards.map(|(at, metrics)| ("shard", at.to_string(), read(metrics) as f64)).collect()
         };
         let rows = each(&|metrics| metrics.held.get());
         gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
@@ -198,11 +197,14 @@ impl Reading {
         gauge(encoder, "process_resident_memory", help, unit(), memory.resident as f64)?;
         let help = "Resident memory that the program itself has written";
         gauge(encoder, "process_anonymous_memory", help, unit(), memory.anonymous as f64)?;
-        let value = bytes_per_connection(node, memory.anonymous);
+        let value = node.bytes_per_connection(memory.anonymous);
         let help = "Growth of anonymous memory since the start, over the open connections";
         gauge(encoder, "memory_per_connection", help, unit(), value)?;
         let value = process::cpu_seconds();
         counter(encoder, "process_cpu", "Processor time", Some(Unit::Seconds), value)?;
+        let value = process::start_seconds();
+        let help = "When the process started, since 1970";
+        gauge(encoder, "process_start_time", help, Some(Unit::Seconds), value)?;
         let uptime = node.started.elapsed().as_secs_f64();
         gauge(encoder, "uptime", "Time since the start", Some(Unit::Seconds), uptime)?;
         let value = f64::from(u8::from(node.shared.memory_full.load(Ordering::Relaxed)));

@@ -1,10 +1,13 @@
 //! The OpenAPI 3 document, made from the types and functions that serve it.
 
 use axum::Json;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use crate::{inspect, members, metrics, publish};
+use crate::error::ErrorBody;
+use crate::{guard, inspect, members, metrics, publish};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -18,14 +21,15 @@ use crate::{inspect, members, metrics, publish};
         publish::publish, publish::send, publish::broadcast, publish::batch,
         members::disconnect, members::subscribe, members::unsubscribe,
         inspect::topics, inspect::topic, inspect::user, inspect::stats, inspect::config,
-        inspect::healthz, inspect::readyz, metrics::metrics
+        inspect::healthz, inspect::readyz, metrics::metrics, document
     ),
-    components(schemas(publish::Command)),
-    modifiers(&Key),
+    components(schemas(publish::Command, ErrorBody)),
+    modifiers(&Key, &Errors),
     security(("key" = []), ())
 )]
 struct Document;
 
+/// The API key, and which paths don't ask for it.
 struct Key;
 
 impl Modify for Key {
@@ -33,9 +37,69 @@ impl Modify for Key {
         let components = document.components.get_or_insert_default();
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("key", scheme);
+        for (path, item) in &mut document.paths.paths {
+            if let Some(get) = &mut item.get
+                && guard::is_open(path)
+            {
+                get.security = Some(Vec::new());
+            }
+        }
     }
 }
 
+/// The error answers that every call shares.
+struct Errors;
+
+impl Errors {
+    /// For calls with a body.
+    const BODY: [(&str, &str); 4] = [
+        ("400", "The body is not JSON, or not what this call takes"),
+        ("413", "The body or the message is too large"),
+        ("415", "The body is not sent as application/json"),
+        ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
+    ];
+
+    /// For calls that need the key.
+    const KEY: (&str, &str) = ("401", "The API key is missing or wrong");
+
+    /// For all.
+    const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
+
+    fn add(operation: &mut Operation, (status, description): (&str, &str)) {
+        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+        let response = ResponseBuilder::new()
+            .description(description)
+            .content("application/json", body)
+            .build()
+            .into();
+        operation.responses.responses.entry(status.into()).or_insert(response);
+    }
+}
+
+impl Modify for Errors {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            let with_body = item.post.is_some();
+            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+                Errors::add(operation, Errors::ALL);
+                if !guard::is_open(path) {
+                    Errors::add(operation, Errors::KEY);
+                }
+                if with_body {
+                    Errors::BODY.into_iter().for_each(|error| Errors::add(operation, error));
+                }
+                if operation.parameters.is_some() {
+                    Errors::add(operation, ("400", "A name or a number is not allowed here"));
+                    Errors::add(operation, ("503", "A shard doesn't answer"));
+                }
+            }
+        }
+    }
+}
+
+/// This document.
+#[utoipa::path(get, path = "/api/openapi.json", tag = "operate", responses(
+    (status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
 pub(crate) async fn document() -> Json<utoipa::openapi::OpenApi> {
     Json(Document::openapi())
 }
@@ -45,18 +109,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_described() {
+    fn every_route_is_described_with_its_errors() {
         let document = serde_json::to_value(Document::openapi()).unwrap();
         let source = include_str!("api.rs");
-        let routes: Vec<&str> = source
+        let routes: Vec<(&str, &str)> = source
             .lines()
-            .filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next())
-            .filter(|path| !["/", "/api/openapi.json"].contains(path))
+            .filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once("\", "))
+            .filter(|(path, _)| *path != "/")
             .collect();
-        assert!(routes.len() >= 15, "{routes:?}");
-        for route in routes {
-            assert!(document["paths"].get(route).is_some(), "{route}");
+        assert!(routes.len() >= 16, "{routes:?}");
+        for (path, handler) in routes {
+            let method = handler.split('(').next().unwrap();
+            let operation = &document["paths"][path][method];
+            assert!(operation["summary"].is_string(), "{path}");
+            let responses = &operation["responses"];
+            assert!(responses["403"].is_object(), "{path}");
+            assert_eq!(responses["401"].is_object(), !guard::is_open(path), "{path}");
+            assert_eq!(responses["415"].is_object(), method == "post", "{path}");
         }
-        assert!(document["components"]["schemas"]["Command"].is_object());
+        let schemas = &document["components"]["schemas"];
+        assert!(schemas["Command"].is_object() && schemas["ErrorBody"].is_object());
+        assert_eq!(document["components"]["securitySchemes"]["key"]["scheme"], "bearer");
+        assert_eq!(document["paths"]["/healthz"]["get"]["security"], serde_json::json!([]));
     }
 }

@@ -35,6 +35,21 @@ pub(crate) fn cpu_seconds() -> f64 {
     ticks as f64 / 100.0
 }
 
+/// When this process started, in seconds since 1970; 0 where the kernel doesn't say.
+pub(crate) fn start_seconds() -> f64 {
+    let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
+    started(&own, &kernel).unwrap_or(0.0)
+}
+
+/// `starttime`, the 22nd field of /proc/self/stat, is in ticks after the machine's `btime`.
+fn started(own: &str, kernel: &str) -> Option<f64> {
+    let ticks: u64 = own.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
+    let boot: u64 =
+        kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(boot as f64 + ticks as f64 / 100.0)
+}
+
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -66,5 +81,10 @@ mod tests {
         );
         assert_eq!(kib("X: 1\nVmRSS:\t   12 kB\n", "VmRSS:"), 12 * 1024);
         assert!(cpu_seconds() < 3600.0);
+        let ago = unix_seconds() as f64 - start_seconds();
+        assert!((-2.0..3600.0).contains(&ago), "{ago}");
+        let own = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
+        assert_eq!(started(own, "cpu 1\nbtime 1000\n"), Some(1002.5));
+        assert_eq!(started("", "btime 1000"), None);
     }
 }

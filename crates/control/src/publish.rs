@@ -1,7 +1,7 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -10,6 +10,7 @@ use broker::Receipt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 use utoipa::ToSchema;
 use wire::message::{BROADCAST, check_name, check_topic, personal};
 use wire::{Data, Draft, Id, Name};
@@ -17,10 +18,8 @@ use wire::{Data, Draft, Id, Name};
 use crate::Node;
 use crate::api::{Body, parse};
 use crate::error::{ErrorBody, Refused, bad, refused};
-use crate::members::{self, Counted};
-
-/// How long the number of members is waited for. The message is published all the same.
-const RECEIPT_PATIENCE: Duration = Duration::from_secs(5);
+use crate::members::{self, Done};
+use crate::shards::PATIENCE;
 
 /// Commands in one batch.
 const COMMANDS_MAX: usize = 1_000;
@@ -93,8 +92,8 @@ pub(crate) struct Batch {
 }
 
 /// One command of a batch: an object with the call's name and its body.
-#[derive(Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
 pub(crate) enum Command {
     /// As /api/publish.
     Publish(Publish),
@@ -108,6 +107,33 @@ pub(crate) enum Command {
     Subscribe(members::Membership),
     /// As /api/unsubscribe.
     Unsubscribe(members::Membership),
+}
+
+impl Command {
+    fn parse(raw: &RawValue) -> Result<Command, Refused> {
+        let named: BTreeMap<String, Box<RawValue>> = parse(raw.get().as_bytes())?;
+        let mut named = named.iter();
+        let (Some((name, body)), None) = (named.next(), named.next()) else {
+            let message = "a command is an object with one field: its name, and its body";
+            return Err(bad("bad_request", message));
+        };
+        let body = body.get().as_bytes();
+        Ok(match name.as_str() {
+            "publish" => Command::Publish(parse(body)?),
+            "send" => Command::Send(parse(body)?),
+            "broadcast" => Command::Broadcast(parse(body)?),
+            "disconnect" => Command::Disconnect(parse(body)?),
+            "subscribe" => Command::Subscribe(parse(body)?),
+            "unsubscribe" => Command::Unsubscribe(parse(body)?),
+            other => {
+                let message = format!(
+                    "there is no command {other:?}: publish, send, broadcast, disconnect, \
+                     subscribe and unsubscribe are known"
+                );
+                return Err(bad("bad_request", message));
+            }
+        })
+    }
 }
 
 /// The answers, in the order of the commands.
@@ -126,9 +152,9 @@ pub(crate) enum CommandResult {
         ok: Published,
     },
     /// It was done.
-    Counted {
-        /// To how many.
-        ok: Counted,
+    Done {
+        /// To how many connections.
+        ok: Done,
     },
     /// It was not done; others were.
     Refused(ErrorBody),
@@ -138,11 +164,13 @@ pub(crate) enum CommandResult {
 struct Pending {
     id: Id,
     members: oneshot::Receiver<u64>,
+    until: Instant,
 }
 
 impl Pending {
+    /// Waits for the count. The message is published, whether it can be had or not.
     async fn published(self) -> Published {
-        let members = tokio::time::timeout(RECEIPT_PATIENCE, self.members).await;
+        let members = timeout_at(self.until, self.members).await;
         let members = members.ok().and_then(Result::ok);
         Published { id: self.id.to_string(), offset: self.id.offset, members }
     }
@@ -167,17 +195,13 @@ fn start(
         return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
     let (count, members) = oneshot::channel();
-    let count = std::sync::Mutex::new(Some(count));
     let receipt = Receipt::new(move |total| {
-        let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = count.take() {
-            // Nobody waits any more: the caller went away.
-            let _ = count.send(total);
-        }
+        // Nobody waits any more: the caller went away.
+        let _ = count.send(total);
     });
     let draft = Draft { topic, event: event.map(Name::from), data };
     match node.broker.publish(draft, Some(receipt)) {
-        Ok(id) => Ok(Pending { id, members }),
+        Ok(id) => Ok(Pending { id, members, until: Instant::now() + PATIENCE }),
         Err(error) => {
             Err(refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.to_string()))
         }
@@ -209,8 +233,7 @@ impl Broadcast {
 
 /// Publish a message to a topic.
 #[utoipa::path(post, path = "/api/publish", tag = "publish", request_body = Publish, responses(
-    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
+    (status = 200, body = Published),
     (status = 503, body = ErrorBody, description = "The shards are behind: nothing was published; try again")))]
 pub(crate) async fn publish(
     State(node): State<Arc<Node>>,
@@ -221,8 +244,7 @@ pub(crate) async fn publish(
 
 /// Send a message to all connections of a user.
 #[utoipa::path(post, path = "/api/send", tag = "publish", request_body = Send, responses(
-    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 200, body = Published)))]
 pub(crate) async fn send(
     State(node): State<Arc<Node>>,
     Body(send): Body<Send>,
@@ -232,8 +254,7 @@ pub(crate) async fn send(
 
 /// Send a message to every connection.
 #[utoipa::path(post, path = "/api/broadcast", tag = "publish", request_body = Broadcast, responses(
-    (status = 200, body = Published), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 200, body = Published)))]
 pub(crate) async fn broadcast(
     State(node): State<Arc<Node>>,
     Body(broadcast): Body<Broadcast>,
@@ -250,8 +271,7 @@ enum Waiting {
 
 /// Do many commands, in order, and answer each. One that is wrong doesn't stop the others.
 #[utoipa::path(post, path = "/api/batch", tag = "publish", request_body = Batch, responses(
-    (status = 200, body = Results), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody)))]
+    (status = 200, body = Results)))]
 pub(crate) async fn batch(
     State(node): State<Arc<Node>>,
     Body(batch): Body<Batch>,
@@ -268,8 +288,8 @@ pub(crate) async fn batch(
     for waiting in waiting {
         results.push(match waiting {
             Waiting::Message(pending) => CommandResult::Published { ok: pending.published().await },
-            Waiting::Count(count) => match count.counted().await {
-                Ok(ok) => CommandResult::Counted { ok },
+            Waiting::Count(count) => match count.done().await {
+                Ok(ok) => CommandResult::Done { ok },
                 Err(refused) => CommandResult::Refused(refused.body()),
             },
             Waiting::Refused(refused) => CommandResult::Refused(refused.body()),
@@ -279,7 +299,7 @@ pub(crate) async fn batch(
 }
 
 fn begin(node: &Node, command: &RawValue) -> Waiting {
-    let command = match parse::<Command>(command.get().as_bytes()) {
+    let command = match Command::parse(command) {
         Ok(command) => command,
         Err(refused) => return Waiting::Refused(refused),
     };

@@ -1,0 +1,254 @@
+//! The API as its callers meet it, against shards and a broker that are made up.
+
+mod fake;
+mod publish;
+
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::json;
+use wire::{Close, Variant};
+
+use fake::{Bench, Mood, bench};
+
+#[tokio::test]
+async fn users_are_moved_and_disconnected_on_every_shard() {
+    let bench = bench(Mood::Willing);
+    let body = json!({"user": "alice", "topic": "news"});
+    assert_eq!(bench.post("/api/subscribe", &body).await.json(), json!({"connections": 4}));
+    assert_eq!(bench.post("/api/unsubscribe", &body).await.json(), json!({"connections": 2}));
+    let answer = bench.post("/api/disconnect", json!({"user": "alice"})).await;
+    assert_eq!(answer.json(), json!({"disconnected": 4}));
+    let want = [
+        "0 subscribe alice news",
+        "1 subscribe alice news",
+        "0 unsubscribe alice news",
+        "1 unsubscribe alice news",
+        "0 disconnect alice application",
+        "1 disconnect alice application",
+    ];
+    assert_eq!(*bench.asked.lock().unwrap(), want);
+}
+
+#[tokio::test]
+async fn a_connection_is_asked_for_on_its_own_shard() {
+    let bench = bench(Mood::Willing);
+    for (connection, disconnected) in [("1-12-345", 1), ("7-12-345", 0)] {
+        let answer = bench.post("/api/disconnect", json!({"connection": connection})).await;
+        assert_eq!(answer.json(), json!({"disconnected": disconnected}));
+    }
+    assert_eq!(*bench.asked.lock().unwrap(), ["1 disconnect 1-12-345"]);
+    for (body, code) in [
+        (json!({"connection": "x"}), "bad_connection"),
+        (json!({}), "bad_request"),
+        (json!({"user": "a", "connection": "0-1-2"}), "bad_request"),
+        (json!({"user": ""}), "bad_user"),
+    ] {
+        let answer = bench.post("/api/disconnect", body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, code));
+    }
+}
+
+#[tokio::test]
+async fn topics_are_merged_over_shards_and_paged() {
+    let bench = bench(Mood::Willing);
+    let page = bench.get("/api/topics?limit=2").await.json();
+    let topic = |name: &str, members: u64| json!({"topic": name, "members": members});
+    assert_eq!(page, json!({"topics": [topic("a", 6), topic("b", 3)], "next": "b"}));
+    let page = bench.get("/api/topics?limit=2&after=b").await.json();
+    assert_eq!(page, json!({"topics": [topic("c", 6), topic("d", 3)], "next": null}));
+    let page = bench.get("/api/topics?prefix=c").await.json();
+    assert_eq!(page, json!({"topics": [topic("c", 6)], "next": null}));
+    for query in ["limit=0", "limit=1001", "limit=x", "page=2"] {
+        let answer = bench.get(&format!("/api/topics?{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+        assert!(answer.code().starts_with("bad_"), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn topics_and_users_are_looked_up_by_percent_encoded_names() {
+    let bench = bench(Mood::Willing);
+    let topic = bench.get("/api/topics/news").await;
+    assert_eq!(topic.json(), json!({"topic": "news", "members": 4}));
+    let topic = bench.get("/api/topics/a%2Fb%20%C3%A9").await;
+    assert_eq!((topic.status, topic.json()), (200, json!({"topic": "a/b é", "members": 0})));
+    let user = bench.get("/api/users/alice").await.json();
+    let connection = &user["connections"][1];
+    assert_eq!((&user["user"], &connection["id"]), (&json!("alice"), &json!("1-12-345")));
+    assert_eq!(connection["age_seconds"], 60);
+    assert_eq!(connection["address"], "10.0.0.1:5000");
+    assert_eq!(connection["outbox_bytes"], 7);
+    assert!(connection["opened_at"].as_u64().unwrap() > 1_600_000_000);
+    for path in ["/api/users/a%0Ab", "/api/users/%FF", "/api/topics/%FF"] {
+        let answer = bench.get(path).await;
+        assert_eq!(answer.status, 400, "{path}");
+        answer.code();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_that_ended_or_are_silent_are_503() {
+    for (mood, code) in [(Mood::Ended, "going_down"), (Mood::Silent, "no_answer")] {
+        let bench = bench(mood);
+        for path in ["/api/topics", "/api/topics/a", "/api/users/a"] {
+            let answer = bench.get(path).await;
+            assert_eq!((answer.status, answer.code().as_str()), (503, code), "{path}");
+            assert_eq!(answer.headers["retry-after"], "1");
+        }
+        let answer = bench.post("/api/disconnect", json!({"user": "a"})).await;
+        assert_eq!((answer.status, answer.code().as_str()), (503, code));
+    }
+}
+
+/// Counters as a node with three connections has them.
+fn count(bench: &Bench) {
+    let first = bench.node.shards.metrics(0);
+    first.connections[Variant::Sse as usize].add(1);
+    first.connections[Variant::SseJson as usize].add(1);
+    first.held.add(2);
+    first.delivered.add(10);
+    first.closed[Close::SlowConsumer as usize].add(1);
+    first.delivery_latency.record(1000, 99);
+    let second = bench.node.shards.metrics(1);
+    second.connections[Variant::Ws as usize].add(1);
+    second.held.add(1);
+    second.delivered.add(5);
+    second.delivery_latency.record(1_000_000, 1);
+    bench.node.shared.connections.store(3, Ordering::Relaxed);
+}
+
+#[tokio::test]
+async fn stats_add_the_shards_up() {
+    let bench = bench(Mood::Willing);
+    assert_eq!(bench.get("/api/stats").await.json()["bytes_per_connection"], 0.0);
+    count(&bench);
+    let stats = bench.get("/api/stats").await.json();
+    assert_eq!(stats["epoch"], "5f3a91c2");
+    assert_eq!(stats["connections"], 3);
+    assert_eq!(stats["connections_by_transport"]["sse"], 2);
+    assert_eq!(stats["connections_by_transport"]["ws"], 1);
+    assert_eq!(stats["connections_by_shard"], json!([2, 1]));
+    assert_eq!(stats["closed_by_reason"]["slow_consumer"], 1);
+    assert_eq!(stats["messages_delivered"], 15);
+    assert_eq!(stats["delivery_ms"]["p99"], 1.024);
+    assert!(stats["rss_bytes"].as_u64().unwrap() >= stats["rss_anon_bytes"].as_u64().unwrap());
+    assert!(stats["bytes_per_connection"].as_f64().unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn metrics_have_help_and_units_and_end_with_eof() {
+    let bench = bench(Mood::Willing);
+    count(&bench);
+    let answer = bench.get("/metrics").await;
+    let media = answer.headers["content-type"].to_str().unwrap();
+    assert!(media.starts_with("application/openmetrics-text; version=1.0.0"), "{media}");
+    for line in [
+        "throng_connections{transport=\"sse\"} 2.0",
+        "throng_connections{transport=\"ws\"} 1.0",
+        "throng_connections_closed_total{reason=\"slow_consumer\"} 1.0",
+        "throng_slow_consumers_closed_total 1.0",
+        "throng_messages_delivered_total 15.0",
+        "throng_delivery_latency_seconds_bucket{le=\"0.001024\"} 99",
+        "throng_delivery_latency_seconds_bucket{le=\"+Inf\"} 100",
+        "throng_delivery_latency_seconds_count 100",
+        "throng_shard_connections{shard=\"1\"} 1.0",
+        "throng_limit{name=\"limits.message_bytes_max\"} 100.0",
+        "throng_ready 1.0",
+        "# UNIT throng_process_cpu_seconds seconds",
+        "# EOF",
+    ] {
+        assert!(answer.text.lines().any(|have| have == line), "{line} in\n{}", answer.text);
+    }
+    for line in answer.text.lines() {
+        let Some(kind) = line.strip_prefix("# TYPE ") else { continue };
+        let name = kind.split(' ').next().unwrap();
+        assert!(answer.text.contains(&format!("# HELP {name} ")), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_ends_with_the_drain() {
+    let bench = bench(Mood::Willing);
+    assert_eq!(bench.get("/readyz").await.status, 200);
+    bench.node.shared.draining.store(true, Ordering::Relaxed);
+    let answer = bench.get("/readyz").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "going_down"));
+    assert_eq!(bench.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_guards_all_but_page_and_health_from_the_moment_it_is_set() {
+    let bench = bench(Mood::Willing);
+    assert_eq!(bench.get("/api/config").await.json(), json!({"toml": "[limits]\n"}));
+    bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+    for path in ["/", "/healthz", "/readyz"] {
+        assert_eq!(bench.get(path).await.status, 200, "{path}");
+    }
+    for path in ["/metrics", "/api/stats", "/api/openapi.json", "/api/nothing", "/nothing"] {
+        let answer = bench.get(path).await;
+        assert_eq!((answer.status, answer.code().as_str()), (401, "no_key"), "{path}");
+        assert_eq!(answer.headers["www-authenticate"], "Bearer");
+        let request = Request::get(path).header("authorization", "Bearer wrong");
+        let answer = bench.call(request.body(Body::empty()).unwrap()).await;
+        assert_eq!((answer.status, answer.code().as_str()), (401, "bad_key"), "{path}");
+    }
+    let request = Request::get("/metrics").header("authorization", "Bearer correct horse");
+    assert_eq!(bench.call(request.body(Body::empty()).unwrap()).await.status, 200);
+}
+
+#[tokio::test]
+async fn web_pages_of_others_are_refused_before_anything_is_done() {
+    let bench = bench(Mood::Willing);
+    for (host, origin) in [
+        ("127.0.0.1:8001", Some("http://evil.example")),
+        ("127.0.0.1:8001", Some("http://127.0.0.1:3000")),
+        ("127.0.0.1:8001", Some("null")),
+        ("evil.example:8001", None),
+        ("evil.example:8001", Some("http://evil.example:8001")),
+    ] {
+        let mut request = Request::post("/api/broadcast")
+            .header("host", host)
+            .header("content-type", "application/x-www-form-urlencoded");
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let answer = bench.call(request.body("{\"data\":1}".into()).unwrap()).await;
+        assert_eq!(answer.status, 403, "{host} {origin:?}");
+        answer.code();
+    }
+    assert!(bench.drafts.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_in_json() {
+    let bench = bench(Mood::Willing);
+    let answer = bench.get("/api/nothing").await;
+    assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"));
+    for (path, allowed) in [("/api/publish", "POST"), ("/api/broadcast", "POST")] {
+        let answer = bench.get(path).await;
+        assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"));
+        assert_eq!(answer.headers["allow"], allowed);
+    }
+    let answer = bench.post("/api/stats", "{}").await;
+    assert_eq!((answer.status, &answer.headers["allow"]), (405, &"GET,HEAD".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn the_page_loads_nothing_from_elsewhere() {
+    let bench = bench(Mood::Willing);
+    let page = bench.get("/").await;
+    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
+    let policy = page.headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.contains("connect-src 'self' http://127.0.0.1:8000;"), "{policy}");
+    assert!(page.text.contains("data-client=\"http://127.0.0.1:8000\""));
+    assert!(!page.text.contains("{{") && !page.text.contains("src=\"http"));
+}
+
+#[tokio::test]
+async fn the_openapi_document_is_served() {
+    let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."));
+    assert!(document["paths"]["/api/batch"]["post"].is_object());
+}

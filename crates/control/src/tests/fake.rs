@@ -1,0 +1,232 @@
+//! A node without connections: shards that answer from a table, and a broker that remembers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request};
+use broker::{Broker, PublishError, Receipt, Recent};
+use serde_json::Value;
+use shard::{Command, ConnectionInfo, Metrics, Target, TopicInfo};
+use tower::ServiceExt;
+use wire::{ConnectionId, Draft, Epoch, Id};
+
+use crate::{Live, Node, Shards, api};
+
+/// How shards and receipts behave.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    Willing,
+    /// The shards have ended: replies are dropped.
+    Ended,
+    /// The shards take commands and don't answer; receipts stay open.
+    Silent,
+    /// Mailboxes are full.
+    Overloaded,
+}
+
+/// Two shards, each with two connections of `alice` in `news`.
+pub struct FakeShards {
+    mood: Mood,
+    metrics: [Metrics; 2],
+    /// What was asked, one line a command.
+    pub asked: Arc<Mutex<Vec<String>>>,
+    kept: Mutex<Vec<Command>>,
+}
+
+impl Shards for FakeShards {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn send(&self, shard: usize, command: Command) {
+        match self.mood {
+            Mood::Ended => drop(command),
+            Mood::Silent => self.kept.lock().unwrap().push(command),
+            Mood::Willing | Mood::Overloaded => {
+                let told = answer(shard, command);
+                self.asked.lock().unwrap().push(format!("{shard} {told}"));
+            }
+        }
+    }
+
+    fn metrics(&self, shard: usize) -> &Metrics {
+        &self.metrics[shard]
+    }
+}
+
+fn answer(shard: usize, command: Command) -> String {
+    match command {
+        Command::Disconnect { target: Target::User(user), close, reply } => {
+            reply(2);
+            format!("disconnect {user} {}", close.name())
+        }
+        Command::Disconnect { target: Target::Connection(id), reply, .. } => {
+            reply(1);
+            format!("disconnect {id}")
+        }
+        Command::Subscribe { user, topic, reply } => {
+            reply(2);
+            format!("subscribe {user} {topic}")
+        }
+        Command::Unsubscribe { user, topic, reply } => {
+            reply(1);
+            format!("unsubscribe {user} {topic}")
+        }
+        Command::Topics { prefix, after, limit, reply } => {
+            // Both shards know "a" and "c"; only one knows "b" or "d".
+            let own = if shard == 0 { "b" } else { "d" };
+            let mut names = vec!["a", "c", own];
+            names.sort();
+            let names = names.into_iter().filter(|name| {
+                name.starts_with(&prefix) && after.as_deref().is_none_or(|after| *name > after)
+            });
+            reply(
+                names
+                    .take(limit)
+                    .map(|name| TopicInfo { topic: name.into(), members: 3 })
+                    .collect(),
+            );
+            format!("topics {prefix:?} {after:?} {limit}")
+        }
+        Command::Topic { topic, reply } => {
+            reply(if topic == "news" { 2 } else { 0 });
+            format!("topic {topic}")
+        }
+        Command::User { user, reply } => {
+            reply(vec![connection(shard as u16)]);
+            format!("user {user}")
+        }
+        _ => "other".into(),
+    }
+}
+
+fn connection(shard: u16) -> ConnectionInfo {
+    ConnectionInfo {
+        id: ConnectionId { shard, slot: 12, serial: 345 },
+        transport: "sse",
+        age_seconds: 60,
+        address: Some("10.0.0.1:5000".parse().unwrap()),
+        users: vec!["alice".into()],
+        topics: vec!["news".into()],
+        bytes_sent: 1000,
+        bytes_received: 100,
+        outbox_bytes: 7,
+    }
+}
+
+/// Gives offsets from 1, and counts four members for each message.
+pub struct FakeBroker {
+    mood: Mood,
+    offset: AtomicU64,
+    pub drafts: Arc<Mutex<Vec<Draft>>>,
+    kept: Mutex<Vec<Receipt>>,
+}
+
+impl Broker for FakeBroker {
+    fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
+        if self.mood == Mood::Overloaded {
+            return Err(PublishError::Overloaded);
+        }
+        self.drafts.lock().unwrap().push(draft);
+        if let Some(receipt) = receipt {
+            receipt.add(4);
+            if self.mood == Mood::Silent {
+                self.kept.lock().unwrap().push(receipt);
+            }
+        }
+        let offset = self.offset.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Id { epoch: self.epoch(), offset })
+    }
+
+    fn recent(&self, _: &[(u64, &str)], _: Option<Id>) -> Recent {
+        let top = Id { epoch: self.epoch(), offset: self.offset.load(Ordering::Relaxed) };
+        Recent { messages: Vec::new(), top, complete: true }
+    }
+
+    fn hash(&self, topic: &str) -> u64 {
+        topic.len() as u64
+    }
+
+    fn epoch(&self) -> Epoch {
+        Epoch(0x5f3a_91c2)
+    }
+}
+
+/// A node, and what it did.
+pub struct Bench {
+    pub node: Arc<Node>,
+    pub drafts: Arc<Mutex<Vec<Draft>>>,
+    pub asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// An answer.
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub fn code(&self) -> String {
+        let error = &self.json()["error"];
+        assert!(error["message"].as_str().is_some_and(|message| message.len() > 10), "{error}");
+        error["code"].as_str().unwrap().to_string()
+    }
+}
+
+pub fn bench(mood: Mood) -> Bench {
+    let metrics: [Metrics; 2] = Default::default();
+    let (drafts, asked) = (Arc::default(), Arc::default());
+    let shards = FakeShards { mood, metrics, asked: Arc::clone(&asked), kept: Mutex::default() };
+    let broker = FakeBroker {
+        mood,
+        offset: AtomicU64::new(0),
+        drafts: Arc::clone(&drafts),
+        kept: Mutex::default(),
+    };
+    let live = Live {
+        api_key: None,
+        message_bytes_max: 100,
+        memory_bytes_max: 0,
+        limits: vec![("limits.message_bytes_max", 100)],
+        config: "[limits]\n".into(),
+    };
+    let node = Node {
+        broker: Arc::new(broker),
+        shared: Arc::default(),
+        started: Instant::now(),
+        client_url: "http://127.0.0.1:8000".into(),
+        body_bytes_max: 4096,
+        anonymous_at_start: 0,
+        live: Arc::new(RwLock::new(live)),
+        shards,
+    };
+    Bench { node: Arc::new(node), drafts, asked }
+}
+
+impl Bench {
+    pub async fn call(&self, request: Request<Body>) -> Answer {
+        let (mut parts, body) = request.into_parts();
+        parts.headers.entry("host").or_insert("127.0.0.1:8001".parse().unwrap());
+        let router = api::router(self.node.clone());
+        let response = router.oneshot(Request::from_parts(parts, body)).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, 1 << 20).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, text }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl ToString) -> Answer {
+        self.call(Request::post(path).body(body.to_string().into()).unwrap()).await
+    }
+}

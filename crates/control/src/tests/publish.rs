@@ -1,0 +1,173 @@
+//! Publish, send, broadcast and batch.
+
+use axum::body::Body;
+use axum::http::Request;
+use proptest::prelude::*;
+use serde_json::json;
+use wire::Data;
+
+use super::fake::{Mood, bench};
+
+#[tokio::test]
+async fn a_message_gets_its_topic_event_and_data() {
+    let bench = bench(Mood::Willing);
+    let answer = bench.post("/api/publish", json!({"topic": "news", "data": {"a": 1}})).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json(), json!({"id": "5f3a91c2:1", "offset": 1, "members": 4}));
+    bench.post("/api/send", json!({"user": "alice", "data": "hi", "event": "note"})).await;
+    let body = json!({"data": "AP8=", "encoding": "base64", "event": "message"});
+    bench.post("/api/broadcast", body).await;
+    bench.post("/api/publish", "{\"topic\":\"n\",\"data\":null}").await;
+    let drafts = bench.drafts.lock().unwrap();
+    let have: Vec<_> = drafts
+        .iter()
+        .map(|draft| (draft.topic.as_str(), draft.event.as_deref(), draft.data.clone()))
+        .collect();
+    let want = [
+        ("news", None, Data::Json("{\"a\":1}".into())),
+        ("@alice", Some("note"), Data::Text("hi".into())),
+        ("*", None, Data::Binary([0, 255].into())),
+        ("n", None, Data::Json("null".into())),
+    ];
+    assert_eq!(have, want);
+}
+
+#[tokio::test]
+async fn a_wrong_body_says_what_is_wrong() {
+    let bench = bench(Mood::Willing);
+    for (body, code, said) in [
+        ("", "bad_json", "line 1 column 0"),
+        ("{\n\"topic\":,", "bad_json", "line 2 column 9"),
+        ("[]", "bad_request", ""),
+        ("[\"a\",1,null,null]", "bad_request", "object"),
+        ("{\"topic\":\"a\"}", "bad_request", "data"),
+        ("{\"topic\":\"a\",\"data\":1,\"x\":1}", "bad_request", "`x`"),
+        ("{\"topic\":\"@a\",\"data\":1}", "bad_topic", "@"),
+        ("{\"topic\":\"*\",\"data\":1}", "bad_topic", "broadcast"),
+        ("{\"topic\":\"a\",\"data\":1,\"event\":\"\"}", "bad_event", "empty"),
+        ("{\"topic\":\"a\",\"data\":1,\"event\":\"a\\nb\"}", "bad_event", "control"),
+        ("{\"topic\":\"a\",\"data\":1,\"encoding\":\"base64\"}", "bad_data", "string"),
+    ] {
+        let answer = bench.post("/api/publish", body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, code), "{body}");
+        assert!(answer.text.contains(said), "{body}: {}", answer.text);
+    }
+    assert!(bench.drafts.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn bodies_are_json_or_what_curl_calls_them() {
+    let bench = bench(Mood::Willing);
+    for (media, status) in [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("application/x-www-form-urlencoded", 200),
+        ("text/plain", 415),
+        ("application/json-patch+json", 415),
+        ("multipart/form-data; boundary=x", 415),
+    ] {
+        let request = Request::post("/api/broadcast").header("content-type", media);
+        let answer = bench.call(request.body(Body::from("{\"data\":1}")).unwrap()).await;
+        assert_eq!(answer.status, status, "{media}");
+        if status == 415 {
+            assert_eq!(answer.code(), "bad_media_type");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_413() {
+    let bench = bench(Mood::Willing);
+    let data = |bytes| json!({"data": "x".repeat(bytes)});
+    assert_eq!(bench.post("/api/broadcast", data(100)).await.status, 200);
+    let answer = bench.post("/api/broadcast", data(101)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "message_too_large"));
+    let answer = bench.post("/api/broadcast", data(5000)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
+}
+
+#[tokio::test]
+async fn an_overloaded_node_publishes_nothing_and_says_when_to_come_back() {
+    let answer = bench(Mood::Overloaded).post("/api/broadcast", "{\"data\":1}").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "overloaded"));
+    assert_eq!(answer.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn each_command_of_a_batch_is_answered_and_a_bad_one_stops_nothing() {
+    let bench = bench(Mood::Willing);
+    let commands = json!({"commands": [
+        {"publish": {"topic": "a", "data": 1}},
+        {"publish": {"topic": "@a", "data": 1}},
+        {"dance": {}},
+        7,
+        {"publish": {"topic": "a", "data": 1}, "send": {"user": "a", "data": 1}},
+        {"send": {"user": "alice", "data": 2}},
+        {"broadcast": {"data": "x".repeat(101)}},
+        {"subscribe": {"user": "alice", "topic": "a"}},
+        {"unsubscribe": {"user": "alice", "topic": "a"}},
+        {"disconnect": {"user": "alice"}},
+    ]});
+    let answer = bench.post("/api/batch", commands).await;
+    assert_eq!(answer.status, 200);
+    let results = answer.json();
+    let results = results["results"].as_array().unwrap();
+    let codes =
+        ["", "bad_topic", "bad_request", "bad_request", "bad_request", "", "message_too_large"];
+    for (result, code) in results.iter().zip(codes) {
+        assert_eq!(result["error"]["code"].as_str().unwrap_or(""), code, "{result}");
+        assert_eq!(result["ok"].is_object(), code.is_empty(), "{result}");
+    }
+    assert_eq!(results[0]["ok"], json!({"id": "5f3a91c2:1", "offset": 1, "members": 4}));
+    assert_eq!(results[5]["ok"]["offset"], 2);
+    let counts = [json!({"connections": 4}), json!({"connections": 2}), json!({"disconnected": 4})];
+    for (result, count) in results[7..].iter().zip(counts) {
+        assert_eq!(result["ok"], count);
+    }
+    assert_eq!(results.len(), 10);
+}
+
+#[tokio::test]
+async fn a_batch_has_a_thousand_commands_at_most() {
+    let bench = bench(Mood::Willing);
+    let batch = |count: usize| format!("{{\"commands\":[{}0]}}", "0,".repeat(count - 1));
+    assert_eq!(bench.post("/api/batch", batch(1000)).await.status, 200);
+    let answer = bench.post("/api/batch", batch(1001)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "batch_too_long"));
+}
+
+/// A whole batch waits as long as one message: a silent shard doesn't add the waits up.
+#[tokio::test(start_paused = true)]
+async fn members_are_null_when_they_cannot_be_counted_in_time() {
+    let bench = bench(Mood::Silent);
+    let began = tokio::time::Instant::now();
+    let answer = bench.post("/api/broadcast", "{\"data\":1}").await;
+    assert_eq!(answer.json(), json!({"id": "5f3a91c2:1", "offset": 1, "members": null}));
+    let commands = vec![json!({"broadcast": {"data": 1}}); 20];
+    let answer = bench.post("/api/batch", json!({"commands": commands})).await;
+    assert_eq!(answer.json()["results"][19]["ok"]["members"], json!(null));
+    assert!(began.elapsed().as_secs_f64() < 10.1, "{:?}", began.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is in a body, the answer is JSON, and never the server's fault.
+    #[test]
+    fn any_body_is_answered_in_json(
+        bytes in prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..64),
+            "\\{\"(commands|data|topic|user)\":[\\[\\]\\{\\}0-9\",:a-z]{0,32}\\}".prop_map(String::into_bytes),
+        ],
+        path in prop_oneof![Just("publish"), Just("send"), Just("broadcast"), Just("batch"), Just("disconnect")],
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let request = Request::post(format!("/api/{path}")).body(Body::from(bytes)).unwrap();
+        let answer = runtime.block_on(bench(Mood::Willing).call(request));
+        match answer.status {
+            200 => prop_assert!(answer.json().is_object()),
+            400 | 413 => prop_assert!(!answer.code().is_empty()),
+            other => prop_assert!(false, "{other}"),
+        }
+    }
+}
