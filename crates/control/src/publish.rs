@@ -262,6 +262,12 @@ pub(crate) async fn broadcast(
     Ok(Json(broadcast.start(&node)?.published().await))
 }
 
+/// A command of a batch that was done, or is a message on its way.
+enum Begun {
+    Message(Pending),
+    Result(CommandResult),
+}
+
 /// What a command of a batch waits for.
 enum Waiting {
     Message(Pending),
@@ -280,19 +286,25 @@ pub(crate) async fn batch(
         let message = format!("a batch has at most {COMMANDS_MAX} commands");
         return Err(bad("batch_too_long", message));
     }
-    // All of it is on its way before anything is waited for: messages to one connection then
-    // leave together.
-    let waiting: Vec<Waiting> =
-        batch.commands.iter().map(|command| begin(&node, command)).collect();
-    let mut results = Vec::with_capacity(waiting.len());
-    for waiting in waiting {
-        results.push(match waiting {
-            Waiting::Message(pending) => CommandResult::Published { ok: pending.published().await },
-            Waiting::Count(count) => match count.done().await {
+    // Messages are all on their way before any is waited for, so that those to one connection
+    // leave together. Only who is where must be settled before what is published next: a shard
+    // that has no member yet would not be given the message.
+    let mut begun = Vec::with_capacity(batch.commands.len());
+    for command in &batch.commands {
+        begun.push(match begin(&node, command) {
+            Waiting::Count(count) => Begun::Result(match count.done().await {
                 Ok(ok) => CommandResult::Done { ok },
                 Err(refused) => CommandResult::Refused(refused.body()),
-            },
-            Waiting::Refused(refused) => CommandResult::Refused(refused.body()),
+            }),
+            Waiting::Message(pending) => Begun::Message(pending),
+            Waiting::Refused(refused) => Begun::Result(CommandResult::Refused(refused.body())),
+        });
+    }
+    let mut results = Vec::with_capacity(begun.len());
+    for begun in begun {
+        results.push(match begun {
+            Begun::Message(pending) => CommandResult::Published { ok: pending.published().await },
+            Begun::Result(result) => result,
         });
     }
     Ok(Json(Results { results }))

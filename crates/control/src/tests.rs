@@ -244,6 +244,17 @@ async fn the_page_loads_nothing_from_elsewhere() {
     assert!(policy.contains("connect-src 'self' http://127.0.0.1:8000;"), "{policy}");
     assert!(page.text.contains("data-client=\"http://127.0.0.1:8000\""));
     assert!(!page.text.contains("{{") && !page.text.contains("src=\"http"));
+    let stats = bench.get("/api/stats").await.json();
+    let shown = page
+        .text
+        .split("stats.")
+        .skip(1)
+        .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '_').next());
+    let shown: Vec<&str> = shown.collect();
+    assert!(shown.len() >= 5);
+    for name in shown {
+        assert!(!stats[name].is_null(), "the page shows {name}, which the stats don't have");
+    }
 }
 
 #[tokio::test]

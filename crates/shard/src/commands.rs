@@ -8,6 +8,7 @@ use wire::message::personal;
 use wire::{Close, ConnectionId, Name};
 
 use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
+use crate::connection::Flag;
 use crate::shard::Shard;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
@@ -99,7 +100,10 @@ impl Shard {
         let slots = match target {
             Target::User(user) => self.slots_of(user),
             Target::Connection(ConnectionId { slot, serial, .. }) => {
-                let found = self.table.get(*slot).is_some_and(|found| found.serial == *serial);
+                let found = self
+                    .table
+                    .get(*slot)
+                    .is_some_and(|found| found.serial == *serial && !found.is(Flag::Closing));
                 if found { vec![*slot] } else { Vec::new() }
             }
         };

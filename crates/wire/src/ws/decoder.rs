@@ -171,7 +171,7 @@ impl Decoder {
         };
         match cx.inflater.as_mut().filter(|_| compressed) {
             Some(inflater) => {
-                deliver(text, &inflater.inflate(payload, cx.limits.message_bytes_max)?, on)
+                deliver(text, inflater.inflate(payload, cx.limits.message_bytes_max)?, on)
             }
             None => deliver(text, payload, on),
         }
@@ -212,7 +212,7 @@ impl Decoder {
         let utf8 = std::mem::take(&mut self.utf8);
         match cx.inflater.as_mut().filter(|_| compressed) {
             Some(inflater) => {
-                deliver(text, &inflater.inflate(&payload, cx.limits.message_bytes_max)?, on)
+                deliver(text, inflater.inflate(&payload, cx.limits.message_bytes_max)?, on)
             }
             None if text && !utf8.is_whole() => Err(Error::NotUtf8),
             None => deliver(text, &payload, on),

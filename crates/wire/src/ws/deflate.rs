@@ -16,7 +16,15 @@ pub const WINDOW_BITS_MAX: u8 = 15;
 /// The smallest window that deflate can keep to, in bits.
 pub const WINDOW_BITS_MIN: u8 = 9;
 
-/// Compresses whole messages. Holds about 300 KB for each window size in use.
+/// What a sync flush ends with, and after it an empty last block: a message whose stream does not
+/// end with exactly that was cut short.
+const TAIL_AND_END: [u8; 9] = [0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff];
+
+/// The output of larger messages is not kept for the next one.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Compresses whole messages. Holds about 300 KB for each window size in use, and the last
+/// output.
 pub struct Deflater {
     level: u32,
     large: Option<Compress>,
@@ -27,11 +35,11 @@ pub struct Deflater {
 impl Deflater {
     /// Level 1 (fast) to 9 (small).
     pub fn new(level: u32) -> Self {
-        Deflater { level, large: None, small: None, out: Vec::new() }
+        Deflater { level: level.min(9), large: None, small: None, out: Vec::new() }
     }
 
     /// The payload of a compressed message, for a peer that inflates with a window of so many
-    /// bits: below 15, one of 9 is kept to.
+    /// bits, 9 to 15: below 15, a window of 9 is kept to.
     pub fn compress(&mut self, payload: &[u8], window_bits: u8) -> &[u8] {
         let (slot, bits) = match window_bits >= WINDOW_BITS_MAX {
             true => (&mut self.large, WINDOW_BITS_MAX),
@@ -41,14 +49,15 @@ impl Deflater {
         let compress =
             slot.get_or_insert_with(|| Compress::new_with_window_bits(level, false, bits));
         compress.reset();
-        self.out.clear();
+        clear(&mut self.out);
         self.out.reserve(payload.len() / 2 + 64);
         loop {
-            let from = compress.total_in() as usize;
-            // Deflate itself fails on wrong use only; a Vec always has more room to give.
-            let done = compress.compress_vec(&payload[from..], &mut self.out, FlushCompress::Sync);
-            let full = self.out.len() == self.out.capacity();
-            if done.is_err() || (compress.total_in() as usize == payload.len() && !full) {
+            let rest = &payload[compress.total_in() as usize..];
+            compress
+                .compress_vec(rest, &mut self.out, FlushCompress::Sync)
+                .expect("a deflate stream that was just reset takes any input");
+            let room = self.out.len() < self.out.capacity();
+            if room && compress.total_in() as usize == payload.len() {
                 break;
             }
             self.out.reserve(self.out.len().max(64));
@@ -64,9 +73,10 @@ impl Deflater {
     }
 }
 
-/// Inflates whole messages with a window of 15 bits. Holds about 48 KB.
+/// Inflates whole messages with a window of 15 bits. Holds about 48 KB, and the last output.
 pub struct Inflater {
     inflate: Decompress,
+    out: Vec<u8>,
 }
 
 impl Default for Inflater {
@@ -78,63 +88,108 @@ impl Default for Inflater {
 impl Inflater {
     /// A fresh one.
     pub fn new() -> Self {
-        Inflater { inflate: Decompress::new(false) }
+        Inflater { inflate: Decompress::new(false), out: Vec::new() }
     }
 
     /// The message of a compressed payload, at most `bytes_max` of it: a small payload may stand
     /// for a thousand times its size, so it is counted while it grows.
-    pub fn inflate(&mut self, payload: &[u8], bytes_max: usize) -> Result<Vec<u8>, Error> {
+    ///
+    /// [`Error::BadDeflate`] for a stream that is damaged or cut short, [`Error::MessageTooBig`].
+    pub fn inflate(&mut self, payload: &[u8], bytes_max: usize) -> Result<&[u8], Error> {
         self.inflate.reset(false);
-        let mut out = Vec::with_capacity((payload.len() * 3).clamp(64, bytes_max.max(64)));
-        for input in [payload, &TAIL] {
-            let start = self.inflate.total_in();
-            loop {
-                let from = (self.inflate.total_in() - start) as usize;
-                let before = (self.inflate.total_in(), out.len());
-                let status = self
-                    .inflate
-                    .decompress_vec(&input[from..], &mut out, FlushDecompress::Sync)
-                    .map_err(|_| Error::BadDeflate)?;
-                if out.len() > bytes_max {
-                    return Err(Error::MessageTooBig);
-                }
-                if status == Status::StreamEnd {
-                    // A block may say that it is the last (section 7.2.3.5): the message is over,
-                    // and what follows it would be of a stream that we don't keep.
-                    return Ok(out);
-                }
-                let read_all = (self.inflate.total_in() - start) as usize == input.len();
-                if read_all && out.len() < out.capacity() {
-                    break;
-                }
-                if out.len() == out.capacity() {
-                    out.reserve(out.len().clamp(64, 1 << 20));
-                } else if before == (self.inflate.total_in(), out.len()) {
+        clear(&mut self.out);
+        self.out.reserve(payload.len().saturating_mul(3).clamp(64, bytes_max.max(64)));
+        let mut rest = payload;
+        while self.run(&mut rest, bytes_max)? {
+            // A block may say that it is the last (section 7.2.3.4): what follows is a stream of
+            // its own. Peers that end so add an empty block, but nothing is lost without it.
+            if rest.is_empty() {
+                return Ok(&self.out);
+            }
+            self.inflate.reset(false);
+        }
+        let mut rest = &TAIL_AND_END[..];
+        match self.run(&mut rest, bytes_max)? && rest.is_empty() {
+            true => Ok(&self.out),
+            false => Err(Error::BadDeflate),
+        }
+    }
+
+    /// Inflates from `rest` until it is empty or, true, the stream has ended.
+    fn run(&mut self, rest: &mut &[u8], bytes_max: usize) -> Result<bool, Error> {
+        loop {
+            let before = (self.inflate.total_in(), self.out.len());
+            let status = self
+                .inflate
+                .decompress_vec(rest, &mut self.out, FlushDecompress::Sync)
+                .map_err(|_| Error::BadDeflate)?;
+            *rest = &rest[(self.inflate.total_in() - before.0) as usize..];
+            if self.out.len() > bytes_max {
+                return Err(Error::MessageTooBig);
+            }
+            let room = self.out.len() < self.out.capacity();
+            match status {
+                Status::StreamEnd => return Ok(true),
+                _ if rest.is_empty() && room => return Ok(false),
+                _ if !room => self.out.reserve(self.out.len().clamp(64, 1 << 20)),
+                _ if before == (self.inflate.total_in(), self.out.len()) => {
                     return Err(Error::BadDeflate);
                 }
+                _ => {}
             }
         }
-        Ok(out)
     }
+}
+
+fn clear(out: &mut Vec<u8>) {
+    out.clear();
+    out.shrink_to(KEPT_BYTES_MAX);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// RFC 7692, section 7.2.3.1.
+    const HELLO: [u8; 7] = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+
+    /// The same with the bit of a last block, without the empty block behind it.
+    const HELLO_LAST: [u8; 7] = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+
     #[test]
     fn the_standards_examples_inflate() {
         let mut inflater = Inflater::new();
-        // RFC 7692, sections 7.2.3.1 and 7.2.3.3 to 7.2.3.6.
-        let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        assert_eq!(inflater.inflate(&hello, 100).unwrap(), b"Hello");
+        assert_eq!(inflater.inflate(&HELLO, 100).unwrap(), b"Hello");
+        // RFC 7692, sections 7.2.3.3 to 7.2.3.6.
         let stored = [0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00];
         assert_eq!(inflater.inflate(&stored, 100).unwrap(), b"Hello");
-        let last = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
+        let last = [&HELLO_LAST[..], &[0]].concat();
         assert_eq!(inflater.inflate(&last, 100).unwrap(), b"Hello");
         let blocks = [0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00];
         assert_eq!(inflater.inflate(&blocks, 100).unwrap(), b"Hello");
         assert_eq!(inflater.inflate(&[0], 100).unwrap(), b"");
+    }
+
+    #[test]
+    fn nothing_after_a_last_block_is_lost() {
+        let mut inflater = Inflater::new();
+        assert_eq!(inflater.inflate(&HELLO_LAST, 100).unwrap(), b"Hello");
+        let two = [HELLO_LAST, HELLO].concat();
+        assert_eq!(inflater.inflate(&two, 100).unwrap(), b"HelloHello");
+        let bad = [&HELLO_LAST[..], &[0xff]].concat();
+        assert_eq!(inflater.inflate(&bad, 100), Err(Error::BadDeflate));
+    }
+
+    #[test]
+    fn a_stream_that_was_cut_is_refused() {
+        let text: Vec<u8> = (0..2000u32).flat_map(|n| (n * n).to_string().into_bytes()).collect();
+        let packed = Deflater::new(6).compress(&text, 15).to_vec();
+        let mut inflater = Inflater::new();
+        assert_eq!(inflater.inflate(&packed, 1 << 20).unwrap(), text);
+        // The last byte alone is no more than the beginning of the empty block at the end.
+        for end in 1..packed.len() - 1 {
+            assert!(inflater.inflate(&packed[..end], 1 << 20).is_err(), "cut at {end}");
+        }
     }
 
     #[test]
@@ -144,13 +199,50 @@ mod tests {
         assert!(bomb.len() < 20_000);
         let mut inflater = Inflater::new();
         assert_eq!(inflater.inflate(&bomb, 1 << 20), Err(Error::MessageTooBig));
+        assert!(inflater.out.capacity() <= 4 << 20);
         assert_eq!(inflater.inflate(&[0xff; 9], 1 << 20), Err(Error::BadDeflate));
+        assert_eq!(inflater.inflate(&bomb, (10 << 20) - 1), Err(Error::MessageTooBig));
         assert_eq!(inflater.inflate(&bomb, 10 << 20).unwrap().len(), 10 << 20);
+        assert_eq!(inflater.inflate(&HELLO, 5).unwrap(), b"Hello");
+        assert!(inflater.out.capacity() <= KEPT_BYTES_MAX);
+        assert_eq!(inflater.inflate(&HELLO, 4), Err(Error::MessageTooBig));
     }
 
     #[test]
     fn the_empty_message_is_one_zero_byte() {
-        assert_eq!(Deflater::new(6).compress(b"", 15), [0]);
+        for bits in [9, 15] {
+            assert_eq!(Deflater::new(6).compress(b"", bits), [0]);
+        }
+    }
+
+    /// Whether a stream can be inflated by a peer that remembers no more than 512 bytes. The output
+    /// is given in tiny pieces, for what is still in the output counts as remembered.
+    fn fits_512(packed: &[u8]) -> bool {
+        let mut inflate = Decompress::new_with_window_bits(false, 9);
+        let input = [packed, &TAIL].concat();
+        let mut piece = [0; 16];
+        loop {
+            let rest = &input[inflate.total_in() as usize..];
+            let before = inflate.total_out();
+            match inflate.decompress(rest, &mut piece, FlushDecompress::Sync) {
+                Err(_) => return false,
+                Ok(_) if rest.is_empty() && inflate.total_out() == before => return true,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_window_is_kept_to() {
+        let far: Vec<u8> = (0..700u32).flat_map(|n| (n * n * 7919).to_be_bytes()).collect();
+        let far = far.repeat(3);
+        for level in 1..=9 {
+            let mut deflater = Deflater::new(level);
+            assert!(!fits_512(deflater.compress(&far, 15)), "level {level}");
+            for bits in 9..15 {
+                assert!(fits_512(deflater.compress(&far, bits)), "level {level}");
+            }
+        }
     }
 
     proptest::proptest! {
@@ -160,12 +252,17 @@ mod tests {
         ) {
             bytes = bytes.repeat(times);
             let packed = Deflater::new(level).compress(&bytes, if small { 9 } else { 15 }).to_vec();
-            proptest::prop_assert_eq!(Inflater::new().inflate(&packed, bytes.len()), Ok(bytes));
+            proptest::prop_assert!(!small || fits_512(&packed));
+            let mut inflater = Inflater::new();
+            proptest::prop_assert_eq!(inflater.inflate(&packed, bytes.len()), Ok(&bytes[..]));
         }
 
         #[test]
         fn noise_never_panics(bytes: Vec<u8>) {
-            let _ = Inflater::new().inflate(&bytes, 1000);
+            let mut inflater = Inflater::new();
+            if let Ok(message) = inflater.inflate(&bytes, 1000) {
+                proptest::prop_assert!(message.len() <= 1000);
+            }
         }
     }
 }

@@ -1,0 +1,30 @@
+//! A peer's frames, as a server and as a client, with compression and without: no panic, and the
+//! same messages when the bytes come one by one.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wire::ws::deflate::Inflater;
+use wire::ws::{Context, Decoder, Limits, Role};
+
+fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> Vec<String> {
+    let limits = Limits { frame_bytes_max: 1 << 12, message_bytes_max: 1 << 12 };
+    let (mut said, mut rest, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
+    let mut inflater = Inflater::new();
+    for piece in bytes.chunks(step) {
+        rest.extend_from_slice(piece);
+        let mut cx = Context { role, limits, inflater: deflate.then_some(&mut inflater) };
+        match decoder.feed(&mut cx, &mut rest, &mut |event| said.push(format!("{event:?}"))) {
+            Ok(taken) => drop(rest.drain(..taken)),
+            Err(_) => break,
+        }
+    }
+    said
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((mode, bytes)) = bytes.split_first() else { return };
+    let role = if mode & 1 == 0 { Role::Server } else { Role::Client };
+    let deflate = mode & 2 != 0;
+    let whole = decode(role, deflate, bytes, usize::MAX);
+    assert_eq!(decode(role, deflate, bytes, 1), whole);
+});
