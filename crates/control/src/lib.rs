@@ -1,5 +1,8 @@
 //! What applications and operators meet: the HTTP API, the metrics, the page.
 //!
+//! Bounds, besides those of the configuration: 1,024 connections at a time, each closed after 120
+//! idle seconds; 30 seconds for a request; 5 seconds for a shard's answer; 1,000 commands a batch.
+//!
 //! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
 //! here is on the way of a message from a shard to its members.
 

@@ -3,7 +3,11 @@
 mod fake;
 mod publish;
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Request;
@@ -262,4 +266,25 @@ async fn the_openapi_document_is_served() {
     let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     assert!(document["paths"]["/api/batch"]["post"].is_object());
+}
+
+#[test]
+fn a_connection_that_is_kept_open_does_not_keep_the_thread_from_ending() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let node = fake::node(Mood::Willing, Arc::default(), Arc::default());
+    let running = crate::spawn(crate::Runtime::new().unwrap(), listener, node).unwrap();
+    let mut kept = TcpStream::connect(address).unwrap();
+    let mut busy = TcpStream::connect(address).unwrap();
+    kept.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    kept.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut head = [0; 15];
+    kept.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    busy.write_all(b"POST /api/send HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        .unwrap();
+    let began = Instant::now();
+    running.stop();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(TcpStream::connect(address).is_err());
 }

@@ -31,7 +31,7 @@ pub struct FakeShards {
     mood: Mood,
     metrics: [Metrics; 2],
     /// What was asked, one line a command.
-    pub asked: Arc<Mutex<Vec<String>>>,
+    asked: Arc<Mutex<Vec<String>>>,
     kept: Mutex<Vec<Command>>,
 }
 
@@ -120,7 +120,7 @@ fn connection(shard: u16) -> ConnectionInfo {
 pub struct FakeBroker {
     mood: Mood,
     offset: AtomicU64,
-    pub drafts: Arc<Mutex<Vec<Draft>>>,
+    drafts: Arc<Mutex<Vec<Draft>>>,
     kept: Mutex<Vec<Receipt>>,
 }
 
@@ -181,15 +181,19 @@ impl Answer {
 }
 
 pub fn bench(mood: Mood) -> Bench {
-    let metrics: [Metrics; 2] = Default::default();
     let (drafts, asked) = (Arc::default(), Arc::default());
-    let shards = FakeShards { mood, metrics, asked: Arc::clone(&asked), kept: Mutex::default() };
-    let broker = FakeBroker {
-        mood,
-        offset: AtomicU64::new(0),
-        drafts: Arc::clone(&drafts),
-        kept: Mutex::default(),
-    };
+    let node = node(mood, Arc::clone(&drafts), Arc::clone(&asked));
+    Bench { node: Arc::new(node), drafts, asked }
+}
+
+/// A node that writes down what it publishes and asks.
+pub fn node(
+    mood: Mood,
+    drafts: Arc<Mutex<Vec<Draft>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+) -> Node<FakeShards> {
+    let shards = FakeShards { mood, metrics: Default::default(), asked, kept: Mutex::default() };
+    let broker = FakeBroker { mood, offset: AtomicU64::new(0), drafts, kept: Mutex::default() };
     let live = Live {
         api_key: None,
         message_bytes_max: 100,
@@ -197,7 +201,7 @@ pub fn bench(mood: Mood) -> Bench {
         limits: vec![("limits.message_bytes_max", 100)],
         config: "[limits]\n".into(),
     };
-    let node = Node {
+    Node {
         broker: Arc::new(broker),
         shared: Arc::default(),
         started: Instant::now(),
@@ -206,8 +210,7 @@ pub fn bench(mood: Mood) -> Bench {
         anonymous_at_start: 0,
         live: Arc::new(RwLock::new(live)),
         shards,
-    };
-    Bench { node: Arc::new(node), drafts, asked }
+    }
 }
 
 impl Bench {
