@@ -58,7 +58,8 @@ async fn patience(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let message = "the request did not arrive whole in 30 seconds: send it again";
+            let message = "the request did not arrive whole, or could not be done, in 30 seconds: \
+                           part of a batch may be done";
             refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).into_response()
         }
     }

@@ -290,11 +290,19 @@ pub(crate) async fn batch(
     // leave together. Only who is where must be settled before what is published next: a shard
     // that has no member yet would not be given the message.
     let mut begun = Vec::with_capacity(batch.commands.len());
+    // One silent shard is waited for once, not by every command that asks it.
+    let mut silent = false;
     for command in &batch.commands {
         begun.push(match begin(&node, command) {
+            Waiting::Count(_) if silent => {
+                Begun::Result(CommandResult::Refused(Refused::silent().body()))
+            }
             Waiting::Count(count) => Begun::Result(match count.done().await {
                 Ok(ok) => CommandResult::Done { ok },
-                Err(refused) => CommandResult::Refused(refused.body()),
+                Err(refused) => {
+                    silent = refused == Refused::silent();
+                    CommandResult::Refused(refused.body())
+                }
             }),
             Waiting::Message(pending) => Begun::Message(pending),
             Waiting::Refused(refused) => Begun::Result(CommandResult::Refused(refused.body())),

@@ -149,6 +149,19 @@ async fn members_are_null_when_they_cannot_be_counted_in_time() {
     assert!(began.elapsed().as_secs_f64() < 10.1, "{:?}", began.elapsed());
 }
 
+/// Commands that must be settled one by one don't add the waits up either.
+#[tokio::test(start_paused = true)]
+async fn a_silent_shard_is_waited_for_once_in_a_batch() {
+    let bench = bench(Mood::Silent);
+    let began = tokio::time::Instant::now();
+    let commands = vec![json!({"subscribe": {"user": "a", "topic": "b"}}); 20];
+    let answer = bench.post("/api/batch", json!({"commands": commands})).await.json();
+    for result in answer["results"].as_array().unwrap() {
+        assert_eq!(result["error"]["code"], "no_answer");
+    }
+    assert!(began.elapsed().as_secs_f64() < 5.1, "{:?}", began.elapsed());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
