@@ -19,7 +19,8 @@ pub enum Role {
 pub struct Limits {
     /// The payload of a frame, in bytes.
     pub frame_bytes_max: u64,
-    /// A message, all fragments together and inflated, in bytes.
+    /// A message, all fragments together, in bytes: as it comes and, where it is compressed,
+    /// inflated too.
     pub message_bytes_max: usize,
 }
 
@@ -48,7 +49,9 @@ pub enum Event<'a> {
     Close(Option<(u16, &'a str)>),
 }
 
-/// Where a connection is in the middle of something; the default where it is not.
+/// Where a connection is in the middle of something; the default where it is not. While a message
+/// comes in pieces it grows up to [`Limits::message_bytes_max`], as the bytes come and never on
+/// the word of a frame's head.
 #[derive(Debug, Default)]
 pub struct Decoder {
     /// The data message that is being read: its opcode, and whether it is compressed.
@@ -63,15 +66,32 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// True at the end of a frame that ends a message: a new decoder would go on as well.
+    /// True between messages, with no frame begun: a new decoder would go on as well.
     pub fn is_idle(&self) -> bool {
         self.message.is_none() && self.frame.is_none() && !self.closed
     }
 
     /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is
     /// left is the beginning of a frame's head, fewer than 14 bytes: it must come again with what
-    /// follows. After an error or [`Event::Close`] the rest means nothing.
+    /// follows. Control frames are given where they come, also between the fragments of a message.
+    ///
+    /// However the bytes are split, the events and the error are the same, and a fault is found
+    /// with the first byte that can't be right, except in compressed text. After an error or
+    /// [`Event::Close`] nothing more is read: all input is taken, and there are no events.
     pub fn feed(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, Error> {
+        let taken = self.read(cx, input, on);
+        if taken.is_err() {
+            *self = Decoder { closed: true, ..Decoder::default() };
+        }
+        taken
+    }
+
+    fn read(
         &mut self,
         cx: &mut Context<'_>,
         input: &mut [u8],
@@ -272,6 +292,7 @@ fn close(payload: &[u8]) -> Result<Option<(u16, &str)>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ws::deflate::Deflater;
     use crate::ws::frame::{encode, encode_masked};
 
     const LIMITS: Limits = Limits { frame_bytes_max: 1000, message_bytes_max: 2000 };
@@ -332,7 +353,12 @@ mod tests {
             (frame(true, Close, b"\x03\xe8\xff"), Error::NotUtf8),
             (frame(true, Binary, &[0; 1001]), Error::FrameTooBig),
             (vec![0xc1, 0x80, 0, 0, 0, 0], Error::ReservedBits),
+            (
+                [frame(false, Text, b"a"), vec![0xc0, 0x80, 0, 0, 0, 0]].concat(),
+                Error::ReservedBits,
+            ),
             (vec![0x81, 0x00], Error::NotMasked),
+            (vec![0x89, 0x00], Error::NotMasked),
         ] {
             assert_eq!(feed(Role::Server, &bytes), Err(want));
         }
@@ -346,6 +372,74 @@ mod tests {
         let mut plain = Vec::new();
         encode(Text, false, b"x", &mut plain);
         assert_eq!(feed(Role::Client, &plain).unwrap(), ["Text(\"x\")"]);
+    }
+
+    #[test]
+    fn each_close_code_may_be_sent_or_not() {
+        let good = |code: u16| {
+            let bytes = frame(true, Opcode::Close, &code.to_be_bytes());
+            match feed(Role::Server, &bytes) {
+                Ok(_) => true,
+                Err(error) => {
+                    assert_eq!(error, Error::BadCloseCode);
+                    false
+                }
+            }
+        };
+        let sendable: Vec<u16> = (0..=u16::MAX).filter(|code| good(*code)).collect();
+        let want = (1000..=1003).chain(1007..=1014).chain(3000..=4999).collect::<Vec<u16>>();
+        assert_eq!(sendable, want);
+    }
+
+    #[test]
+    fn compressed_messages_are_bounded_and_may_be_fragmented() {
+        let mut deflater = Deflater::new(6);
+        let feed = |bytes: &[u8], message_bytes_max| {
+            let mut inflater = Inflater::new();
+            let limits = Limits { frame_bytes_max: 1000, message_bytes_max };
+            let mut cx = Context { role: Role::Client, limits, inflater: Some(&mut inflater) };
+            let mut heard = Vec::new();
+            Decoder::default()
+                .feed(&mut cx, &mut bytes.to_vec(), &mut |event| heard.push(format!("{event:?}")))
+                .map(|_| heard)
+        };
+        let long = "é".repeat(1000);
+        let packed = deflater.compress(long.as_bytes(), 15).to_vec();
+        let (left, right) = packed.split_at(packed.len() / 2);
+        let mut bytes = Vec::new();
+        for (fin, rsv1, opcode, part) in
+            [(false, true, Opcode::Text, left), (true, false, Opcode::Continuation, right)]
+        {
+            Head { fin, rsv1, opcode, mask: None, length: part.len() as u64 }.write(&mut bytes);
+            bytes.extend_from_slice(part);
+        }
+        assert_eq!(feed(&bytes, 2000), Ok(vec![format!("Text({long:?})")]));
+        assert_eq!(feed(&bytes, 1999), Err(Error::MessageTooBig));
+        let mut bytes = Vec::new();
+        encode(Opcode::Text, true, deflater.compress(b"\xff", 15), &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Err(Error::NotUtf8));
+        let mut bytes = Vec::new();
+        encode(Opcode::Binary, true, &[0xff; 9], &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Err(Error::BadDeflate));
+        // Where compression was agreed a message may still come without it.
+        let mut bytes = Vec::new();
+        encode(Opcode::Text, false, b"plain", &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Ok(vec!["Text(\"plain\")".into()]));
+    }
+
+    #[test]
+    fn a_decoder_is_small() {
+        assert!(size_of::<Decoder>() <= 128);
+    }
+
+    #[test]
+    fn nothing_is_allocated_on_the_word_of_a_head() {
+        let limits = Limits { frame_bytes_max: u64::MAX, message_bytes_max: usize::MAX };
+        let mut cx = Context { role: Role::Client, limits, inflater: None };
+        let mut decoder = Decoder::default();
+        let mut bytes = [0x82, 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3];
+        assert_eq!(decoder.feed(&mut cx, &mut bytes, &mut |_| {}), Ok(13));
+        assert!(decoder.payload.capacity() < 100);
     }
 
     #[test]

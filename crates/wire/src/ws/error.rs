@@ -72,3 +72,33 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_fits_into_a_close_frame() {
+        use Error::*;
+        for error in [
+            ReservedBits,
+            ReservedOpcode,
+            NotMasked,
+            Masked,
+            ControlFragmented,
+            ControlTooLong,
+            NothingToContinue,
+            MessageInMessage,
+            BadLength,
+            BadClosePayload,
+            BadCloseCode,
+            NotUtf8,
+            BadDeflate,
+            FrameTooBig,
+            MessageTooBig,
+        ] {
+            assert!((1..=123).contains(&error.to_string().len()));
+            assert!(matches!(error.code(), 1002 | 1007 | 1009));
+        }
+    }
+}

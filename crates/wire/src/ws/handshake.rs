@@ -1,6 +1,8 @@
 //! The opening handshake (RFC 6455, section 4) and the offer of permessage-deflate (RFC 7692,
 //! section 7.1). Method, version and the rest of the head are the caller's.
 
+use std::{fmt, mem};
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
@@ -10,12 +12,29 @@ use crate::http::status_line;
 
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
+/// What our clients offer. They don't offer to limit their own window, so no server may ask it.
+const OFFER: &str = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+
 /// The permessage-deflate that was agreed. Neither side keeps its window between messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deflate {
     /// What the server keeps its window to, in bits: 15, or 9 when less than 15 was asked for.
     pub server_max_window_bits: u8,
+    /// The offer names the server's window, so the answer must (RFC 7692, section 7.1.2.1).
+    pub server_max_window_bits_asked: bool,
 }
+
+/// A server agreed to what was not offered; the connection must be failed (RFC 6455, section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadAgreement;
+
+impl fmt::Display for BadAgreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server agreed to an extension that was not offered")
+    }
+}
+
+impl std::error::Error for BadAgreement {}
 
 /// The value of Sec-WebSocket-Accept; `None` when the key is not 16 bytes in base64.
 pub fn accept(key: &str) -> Option<String> {
@@ -39,36 +58,89 @@ pub fn negotiate<'a>(values: impl Iterator<Item = &'a str>) -> Option<Deflate> {
 }
 
 fn offer(text: &str) -> Option<Deflate> {
+    let parameters = parameters(text)?;
+    let bits = parameters.server_max_window_bits;
+    let server_max_window_bits = match bits.unwrap_or(WINDOW_BITS_MAX) {
+        WINDOW_BITS_MAX.. => WINDOW_BITS_MAX,
+        WINDOW_BITS_MIN.. => WINDOW_BITS_MIN,
+        // Deflate can't keep to a window of 8 bits, and more may not be answered.
+        _ => return None,
+    };
+    Some(Deflate { server_max_window_bits, server_max_window_bits_asked: bits.is_some() })
+}
+
+/// What a server agreed to, among the values of its Sec-WebSocket-Extensions; for a client that
+/// asked with [`request`], `offered` as it was then.
+pub fn agreed<'a>(
+    values: impl Iterator<Item = &'a str>,
+    offered: bool,
+) -> Result<Option<Deflate>, BadAgreement> {
+    let mut extensions = values.flat_map(|value| split(value, ','));
+    let Some(first) = extensions.next() else {
+        return Ok(None);
+    };
+    let parameters = parameters(first).ok_or(BadAgreement)?;
+    let kept = parameters.server_no_context_takeover && !parameters.client_max_window_bits;
+    if !offered || !kept || extensions.next().is_some() {
+        return Err(BadAgreement);
+    }
+    let bits = parameters.server_max_window_bits;
+    Ok(Some(Deflate {
+        server_max_window_bits: bits.unwrap_or(WINDOW_BITS_MAX),
+        server_max_window_bits_asked: bits.is_some(),
+    }))
+}
+
+/// The parameters of a permessage-deflate, offered or agreed to (RFC 7692, section 7.1).
+#[derive(Default)]
+struct Parameters {
+    server_no_context_takeover: bool,
+    client_no_context_takeover: bool,
+    server_max_window_bits: Option<u8>,
+    client_max_window_bits: bool,
+}
+
+/// `None` for another extension, and for a parameter that is unknown, twice there or of a value
+/// that it can't have.
+fn parameters(text: &str) -> Option<Parameters> {
     let mut parts = split(text, ';');
-    if parts.next()? != "permessage-deflate" {
+    if !parts.next()?.eq_ignore_ascii_case("permessage-deflate") {
         return None;
     }
-    let mut bits = WINDOW_BITS_MAX;
-    let mut seen = Vec::new();
+    let mut found = Parameters::default();
     for part in parts {
         let (name, value) = match part.split_once('=') {
-            Some((name, value)) => (name.trim_ascii(), Some(value.trim_ascii().trim_matches('"'))),
+            Some((name, value)) => (name.trim_ascii(), Some(unquoted(value.trim_ascii())?)),
             None => (part, None),
         };
-        if seen.contains(&name) {
+        let twice = match (name, value) {
+            ("server_no_context_takeover", None) => {
+                mem::replace(&mut found.server_no_context_takeover, true)
+            }
+            ("client_no_context_takeover", None) => {
+                mem::replace(&mut found.client_no_context_takeover, true)
+            }
+            ("server_max_window_bits", Some(value)) => {
+                found.server_max_window_bits.replace(window(value)?).is_some()
+            }
+            ("client_max_window_bits", value) => {
+                value.map_or(Some(0), window)?;
+                mem::replace(&mut found.client_max_window_bits, true)
+            }
+            _ => return None,
+        };
+        if twice {
             return None;
         }
-        seen.push(name);
-        match (name, value) {
-            ("server_no_context_takeover" | "client_no_context_takeover", None) => {}
-            ("client_max_window_bits", None) => {}
-            ("client_max_window_bits", Some(value)) => {
-                window(value)?;
-            }
-            ("server_max_window_bits", Some(value)) => bits = window(value)?,
-            _ => return None,
-        }
     }
-    match bits {
-        WINDOW_BITS_MAX.. => Some(Deflate { server_max_window_bits: WINDOW_BITS_MAX }),
-        WINDOW_BITS_MIN.. => Some(Deflate { server_max_window_bits: WINDOW_BITS_MIN }),
-        // Deflate can't keep to a window of 8 bits, and more may not be answered.
-        _ => None,
+    Some(found)
+}
+
+/// A token, or what stands in quotes; no value that we know needs a backslash.
+fn unquoted(value: &str) -> Option<&str> {
+    match value.strip_prefix('"') {
+        Some(rest) => rest.strip_suffix('"'),
+        None => Some(value),
     }
 }
 
@@ -99,19 +171,22 @@ pub fn response(accept: &str, deflate: Option<&Deflate>, out: &mut Vec<u8>) {
             b"Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
               client_no_context_takeover",
         );
-        if deflate.server_max_window_bits < WINDOW_BITS_MAX {
-            out.extend_from_slice(b"; server_max_window_bits=9");
+        if deflate.server_max_window_bits_asked {
+            let bits = deflate.server_max_window_bits;
+            out.extend_from_slice(format!("; server_max_window_bits={bits}").as_bytes());
         }
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a client's request. `nonce` must be random for each connection.
+/// Appends a client's request, with an offer of permessage-deflate where wanted. `nonce` must be
+/// random for each connection; `host` and `target` go in as they are. The answer is for
+/// [`is_answer`] and [`agreed`] to check.
 pub fn request(host: &str, target: &str, nonce: [u8; 16], deflate: bool, out: &mut Vec<u8>) {
     let extensions = match deflate {
-        true => "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n",
-        false => "",
+        true => format!("Sec-WebSocket-Extensions: {OFFER}\r\n"),
+        false => String::new(),
     };
     let key = STANDARD.encode(nonce);
     out.extend_from_slice(
@@ -156,6 +231,12 @@ mod tests {
             ("permessage-deflate; server_max_window_bits=8", None),
             ("permessage-deflate; server_max_window_bits=8, permessage-deflate", Some(15)),
             ("permessage-deflate; server_max_window_bits=16", None),
+            ("permessage-deflate; server_max_window_bits=\"15", None),
+            ("permessage-deflate; server_max_window_bits=10; server_max_window_bits=10", None),
+            ("permessage-deflate; client_max_window_bits=10", Some(15)),
+            ("permessage-deflate; client_max_window_bits; client_max_window_bits=9", None),
+            ("permessage-deflate;", None),
+            ("Permessage-Deflate ; client_no_context_takeover", Some(15)),
             ("permessage-deflate; server_max_window_bits=09", None),
             ("permessage-deflate; server_max_window_bits", None),
             ("permessage-deflate; client_max_window_bits=7", None),
@@ -171,11 +252,99 @@ mod tests {
         assert_eq!(bits(&[]), None);
     }
 
+    #[test]
+    fn the_answer_names_a_window_where_the_offer_does() {
+        for (offer, want) in [
+            ("permessage-deflate", ""),
+            ("permessage-deflate; server_max_window_bits=15", "; server_max_window_bits=15"),
+            ("permessage-deflate; server_max_window_bits=12", "; server_max_window_bits=9"),
+        ] {
+            let deflate = negotiate(std::iter::once(offer));
+            let mut out = Vec::new();
+            response("x", deflate.as_ref(), &mut out);
+            let both = "server_no_context_takeover; client_no_context_takeover";
+            let want = format!("Extensions: permessage-deflate; {both}{want}\r\n\r\n");
+            assert!(String::from_utf8(out).unwrap().ends_with(&want));
+        }
+    }
+
+    #[test]
+    fn a_client_takes_only_what_it_offered() {
+        let bits = |values: &[&str], offered| {
+            agreed(values.iter().copied(), offered)
+                .map(|deflate| deflate.map(|deflate| deflate.server_max_window_bits))
+        };
+        let good = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        let small = "permessage-deflate;server_no_context_takeover;server_max_window_bits=9";
+        for (values, want) in [
+            (&[][..], Ok(None)),
+            (&[good], Ok(Some(15))),
+            (&[small], Ok(Some(9))),
+            (&["permessage-deflate"], Err(BadAgreement)),
+            (&[good, good], Err(BadAgreement)),
+            (&["foo"], Err(BadAgreement)),
+            (&[&format!("{good}; client_max_window_bits=9")], Err(BadAgreement)),
+            (&[&format!("{good}; unknown")], Err(BadAgreement)),
+        ] {
+            assert_eq!(bits(values, true), want, "{values:?}");
+        }
+        assert_eq!(bits(&[], false), Ok(None));
+        assert_eq!(bits(&[good], false), Err(BadAgreement));
+    }
+
+    #[test]
+    fn our_server_agrees_with_our_client() {
+        for deflate in [false, true] {
+            let mut out = Vec::new();
+            request("h", "/ws", [7; 16], deflate, &mut out);
+            let text = String::from_utf8(out).unwrap();
+            let offers =
+                || text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
+            let key = text.lines().find_map(|l| l.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+            assert!(is_answer([7; 16], &accept(key).unwrap()));
+            let chosen = negotiate(offers());
+            assert_eq!(chosen.is_some(), deflate);
+            let mut out = Vec::new();
+            response("x", chosen.as_ref(), &mut out);
+            let text = String::from_utf8(out).unwrap();
+            let answers = text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
+            assert_eq!(agreed(answers, deflate), Ok(chosen));
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn noise_never_panics(text: String) {
             negotiate(std::iter::once(text.as_str()));
+            let _ = agreed(std::iter::once(text.as_str()), true);
             accept(&text);
+        }
+
+        #[test]
+        fn only_whole_offers_are_taken(
+            bits in 0u8..20, quoted: bool, names in proptest::collection::vec(0usize..4, 0..4)
+        ) {
+            let value = if quoted { format!("\"{bits}\"") } else { bits.to_string() };
+            let each = [
+                "server_no_context_takeover".into(),
+                "client_no_context_takeover".into(),
+                format!("server_max_window_bits={value}"),
+                format!("client_max_window_bits={value}"),
+            ];
+            let mut text = String::from("permessage-deflate");
+            for name in &names {
+                text.push_str("; ");
+                text.push_str(&each[*name]);
+            }
+            let twice = (0..4).any(|n| names.iter().filter(|name| **name == n).count() > 1);
+            let (server, client) = (names.contains(&2), names.contains(&3));
+            let good = !twice && (!server || (9..=15).contains(&bits))
+                && (!client || (8..=15).contains(&bits));
+            let want = good.then_some(Deflate {
+                server_max_window_bits: if server && bits < 15 { 9 } else { 15 },
+                server_max_window_bits_asked: server,
+            });
+            proptest::prop_assert_eq!(negotiate(std::iter::once(text.as_str())), want);
         }
     }
 }
