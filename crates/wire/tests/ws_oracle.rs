@@ -20,6 +20,7 @@ use tungstenite::{Bytes, Message};
 use wire::ws::frame::{Opcode, encode, encode_masked};
 use wire::ws::{Context, Decoder, Error, Event, Limits, Role};
 
+/// Small, so that they are met.
 const LIMITS: Limits = Limits { frame_bytes_max: 600, message_bytes_max: 1000 };
 
 /// Reads from one buffer, writes to another, and would block where a socket would.
@@ -70,8 +71,12 @@ fn message(event: Event<'_>) -> Message {
 }
 
 fn ours(role: Role, bytes: &[u8]) -> (Vec<Message>, End) {
+    ours_within(LIMITS, role, bytes)
+}
+
+fn ours_within(limits: Limits, role: Role, bytes: &[u8]) -> (Vec<Message>, End) {
     let mut heard = Vec::new();
-    let mut cx = Context { role, limits: LIMITS, inflater: None };
+    let mut cx = Context { role, limits, inflater: None };
     let mut bytes = bytes.to_vec();
     let taken =
         Decoder::default().feed(&mut cx, &mut bytes, &mut |event| heard.push(message(event)));
@@ -197,6 +202,8 @@ fn written(reader: Role, messages: &[Message], close: Option<Option<CloseFrame>>
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_tungstenite_writes_we_read(
         role in role(), messages in data(), close in prop::option::of(close()),
@@ -295,5 +302,27 @@ fn every_head_both_judge_alike() {
                 }
             }
         }
+    }
+}
+
+/// Lengths in 16 and in 64 bits, both ways.
+#[test]
+fn large_messages_go_both_ways() {
+    let limits = Limits { frame_bytes_max: 1 << 20, message_bytes_max: 1 << 20 };
+    for length in [125, 126, 0xffff, 0x1_0000, 200_000] {
+        let payload: Vec<u8> = (0..length as u32).map(|n| n.wrapping_mul(n) as u8).collect();
+        let want = Message::binary(payload.clone());
+
+        let pipe = Pipe::default();
+        let mut client = WebSocket::from_raw_socket(pipe, Side::Client, None);
+        client.send(want.clone()).unwrap();
+        let written = std::mem::take(&mut client.get_mut().output);
+        assert_eq!(ours_within(limits, Role::Server, &written), (vec![want.clone()], End::Open));
+
+        let mut written = Vec::new();
+        encode_masked(Opcode::Binary, false, &payload, [1, 2, 3, 4], &mut written);
+        let pipe = Pipe { input: io::Cursor::new(written), output: Vec::new() };
+        let mut server = WebSocket::from_raw_socket(pipe, Side::Server, None);
+        assert_eq!(server.read().unwrap(), want);
     }
 }

@@ -166,6 +166,8 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_sent_is_heard_however_it_is_split(
         role in role(),
@@ -225,7 +227,7 @@ proptest! {
 
 proptest! {
     // Looking at every bit is slow.
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
     fn a_small_window_reaches_back_no_farther(
