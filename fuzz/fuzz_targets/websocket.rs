@@ -1,12 +1,13 @@
 //! A peer's frames, as a server and as a client, with compression and without: no panic, and the
-//! same messages when the bytes come one by one.
+//! same messages and the same fault when the bytes come one by one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use wire::ws::deflate::Inflater;
-use wire::ws::{Context, Decoder, Limits, Role};
+use wire::ws::frame::HEAD_BYTES_MAX;
+use wire::ws::{Context, Decoder, Error, Limits, Role};
 
-fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> Vec<String> {
+fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>, Option<Error>) {
     let limits = Limits { frame_bytes_max: 1 << 12, message_bytes_max: 1 << 12 };
     let (mut said, mut rest, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
     let mut inflater = Inflater::new();
@@ -15,10 +16,15 @@ fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> Vec<String> {
         let mut cx = Context { role, limits, inflater: deflate.then_some(&mut inflater) };
         match decoder.feed(&mut cx, &mut rest, &mut |event| said.push(format!("{event:?}"))) {
             Ok(taken) => drop(rest.drain(..taken)),
-            Err(_) => break,
+            Err(error) => return (said, Some(error)),
+        }
+        assert!(rest.len() < HEAD_BYTES_MAX);
+        if decoder.is_idle() {
+            // A server keeps none between messages.
+            decoder = Decoder::default();
         }
     }
-    said
+    (said, None)
 }
 
 fuzz_target!(|bytes: &[u8]| {
