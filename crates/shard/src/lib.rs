@@ -5,7 +5,6 @@
 
 mod accept;
 mod batch;
-mod bulk;
 pub mod command;
 mod commands;
 mod connection;

@@ -12,7 +12,6 @@ use rustix::event::EventfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wire::{Tools, Variant};
 
-use crate::bulk::Places;
 use crate::filter::Filter;
 use crate::handle::{EventWake, Handle, ShardInbox, Shared};
 use crate::listen::{Balance, listeners};
@@ -139,8 +138,6 @@ impl Prepared {
     ) -> io::Result<Running> {
         let metrics = self.handles.iter().map(|handle| handle.metrics.clone()).collect();
         let balance = Arc::new(Balance::new(metrics, self.plan.high_water));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let places = Arc::new(Places::new(self.handles.clone(), cores));
         let addresses: Arc<Addresses> = Arc::default();
         let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
         let (ready, results) = mpsc::channel();
@@ -156,7 +153,6 @@ impl Prepared {
                 broker: broker.clone(),
                 shared: shared.clone(),
                 balance: balance.clone(),
-                places: places.clone(),
                 addresses: addresses.clone(),
                 started,
             };
@@ -201,7 +197,6 @@ struct Make {
     broker: Arc<dyn Broker>,
     shared: Arc<Shared>,
     balance: Arc<Balance>,
-    places: Arc<Places>,
     addresses: Arc<Addresses>,
     started: Instant,
 }
@@ -229,8 +224,6 @@ impl Make {
             settings: self.settings,
             broker: self.broker,
             balance: self.balance,
-            places: self.places,
-            place: Default::default(),
             addresses: self.addresses,
             started: self.started,
             poller: Poller::new()?,
