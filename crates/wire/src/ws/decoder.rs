@@ -58,6 +58,7 @@ pub struct Decoder {
     message: Option<(bool, bool)>,
     /// Its payload so far.
     payload: Vec<u8>,
+    /// Where plain text stands; at the beginning again when it was good to its end.
     utf8: Utf8,
     /// The frame that is being read, and how much of it has come.
     frame: Option<(Head, u64)>,
@@ -229,12 +230,10 @@ impl Decoder {
             return Ok(());
         };
         let payload = std::mem::take(&mut self.payload);
-        let utf8 = std::mem::take(&mut self.utf8);
         match cx.inflater.as_mut().filter(|_| compressed) {
             Some(inflater) => {
                 deliver(text, inflater.inflate(&payload, cx.limits.message_bytes_max)?, on)
             }
-            None if text && !utf8.is_whole() => Err(Error::NotUtf8),
             None => deliver(text, &payload, on),
         }
     }
