@@ -35,6 +35,20 @@ pub(crate) struct Queued<M> {
     pub serial: u32,
 }
 
+impl<M> Fanout<M> {
+    /// What the member at this place has still to be given.
+    fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
+        let passed = place < self.cursor;
+        let batch = if passed { &[] } else { &self.batch[self.from..] };
+        batch.iter().chain(&self.queue).filter(move |queued| queued.end > place)
+    }
+}
+
+/// Serials wrap around: the difference tells which came first.
+fn is_older(serial: u32, than: u32) -> bool {
+    (serial.wrapping_sub(than) as i32) < 0
+}
+
 /// The connections of a slice.
 pub type Slots<'a> = &'a [Slot];
 
@@ -126,6 +140,31 @@ impl<M> Hub<M> {
         })
     }
 
+    /// What was published to the connection's topics, and to everyone, and has not reached it yet:
+    /// what it would miss if it left now. In order for each topic. With `topic` (hash and name),
+    /// what comes from there alone.
+    pub fn owed(&self, slot: Slot, topic: Option<(u64, &str)>) -> Vec<&M> {
+        if !self.is_here(slot) {
+            return Vec::new();
+        }
+        let only = topic.map(|(hash, name)| self.find(hash, name));
+        let mut owed = Vec::new();
+        for sub in self.subs(slot) {
+            let fanout = self.topics.get(sub.topic as usize).fanout;
+            if fanout != NO_FANOUT && only.is_none_or(|only| only == Some(sub.topic)) {
+                let waiting = self.fanouts[fanout as usize].waiting(sub.at);
+                owed.extend(waiting.map(|queued| &queued.message));
+            }
+        }
+        if let Some(id) = self.broadcast.filter(|_| only.is_none()) {
+            let serial = self.members.get(slot as usize).serial;
+            let waiting = self.fanouts[id as usize].waiting(slot);
+            let waiting = waiting.filter(|queued| is_older(serial, queued.serial));
+            owed.extend(waiting.map(|queued| &queued.message));
+        }
+        owed
+    }
+
     fn is_done(&self, id: u32) -> bool {
         let fanout = &self.fanouts[id as usize];
         fanout.from == fanout.batch.len() && fanout.queue.is_empty()
@@ -157,9 +196,7 @@ impl<M> Hub<M> {
                 let serial = fanout.batch[fanout.from].serial;
                 for slot in fanout.cursor..end.min(self.members.len() as u32) {
                     let member = self.members.get(slot as usize);
-                    // Serials wrap around: the difference tells which came first.
-                    let older = (member.serial.wrapping_sub(serial) as i32) < 0;
-                    if member.count != VACANT && older {
+                    if member.count != VACANT && is_older(member.serial, serial) {
                         self.slots.push(slot);
                     }
                 }

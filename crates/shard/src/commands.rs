@@ -54,6 +54,11 @@ impl Shard {
                 let hash = self.broker.hash(&topic);
                 let mut count = 0;
                 for slot in self.slots_of(&user) {
+                    let mut last = Vec::new();
+                    self.settle(slot, Some(&topic), &mut last);
+                    if !last.is_empty() {
+                        self.send(slot, &last, 0);
+                    }
                     if let Some(ended) = self.hub.leave(slot, hash, &topic) {
                         self.topics_ended += usize::from(ended);
                         count += 1;

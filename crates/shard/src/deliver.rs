@@ -78,6 +78,20 @@ impl Shard {
         Some((slice.slots.len(), slow))
     }
 
+    /// Appends what the connection is still owed, by all or by one topic, for it is about to leave:
+    /// whoever sends a user a last message and then disconnects them wants it to arrive.
+    pub(crate) fn settle(&mut self, slot: u32, topic: Option<&str>, out: &mut Vec<u8>) {
+        let Some(connection) = self.table.get(slot) else {
+            return;
+        };
+        let topic = topic.map(|topic| (self.broker.hash(topic), topic));
+        let owed = self.hub.owed(slot, topic);
+        for message in &owed {
+            out.extend_from_slice(&message.encoded(connection.variant, &mut self.tools));
+        }
+        self.metrics.delivered.add(owed.len() as u64);
+    }
+
     fn close_slow(&mut self, slow: Vec<u32>) {
         for slot in slow {
             self.close(slot, Close::SlowConsumer, &[]);

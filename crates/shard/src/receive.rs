@@ -378,6 +378,7 @@ impl Shard {
             }
             Input::Unsubscribe(id, topic) => {
                 let named = named("topic", &topic);
+                self.settle(slot, Some(&topic), out);
                 let result = match self.hub.leave(slot, self.broker.hash(&topic), &topic) {
                     Some(ended) => {
                         self.topics_ended += usize::from(ended);

@@ -153,9 +153,10 @@ impl Shard {
         }
     }
 
-    /// The last words to a connection. Nothing can be said in the middle of a message.
-    pub(crate) fn goodbye(&self, slot: u32, close: Close) -> Vec<u8> {
+    /// The last words to a connection: what was published to it before, and why it ends.
+    pub(crate) fn goodbye(&mut self, slot: u32, close: Close) -> Vec<u8> {
         let mut out = Vec::new();
+        self.settle(slot, None, &mut out);
         if let Some(connection) = self.table.get(slot) {
             connection.variant.transport().goodbye(close, &mut out);
         }
