@@ -2,25 +2,30 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p shard --test mailbox --release`
 #![cfg(loom)]
 
-use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 use shard::filter::Filter;
 use shard::mailbox::{Mailbox, Wake};
 
-/// An event descriptor: set by a wake, cleared by the owner before it takes.
-struct Event(Arc<AtomicBool>);
+/// An event descriptor: set by a wake, cleared by the owner before it takes. The kernel serialises
+/// its reads and writes, as the lock does here.
+struct Event(Arc<Mutex<bool>>);
+
+/// Reads the event: whether it was set, and it is no longer.
+fn clear(event: &Mutex<bool>) -> bool {
+    std::mem::take(&mut *event.lock().unwrap())
+}
 
 impl Wake for Event {
     fn wake(&self) {
-        self.0.store(true, Ordering::Release);
+        *self.0.lock().unwrap() = true;
     }
 }
 
 #[test]
 fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
     loom::model(|| {
-        let event = Arc::new(AtomicBool::new(false));
+        let event = Arc::new(Mutex::new(false));
         let mailbox = Arc::new(Mailbox::new(10, Event(event.clone())));
         let senders: Vec<_> = [10, 20]
             .map(|from| {
@@ -33,12 +38,12 @@ fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
             .into();
         let mut got = Vec::new();
         // The owner looks once while the senders are at it.
-        if event.swap(false, Ordering::AcqRel) {
+        if clear(&event) {
             got.extend(mailbox.take(Vec::new()));
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
         // Whatever is left must have set the event: an owner that waits for it gets everything.
-        if event.swap(false, Ordering::AcqRel) {
+        if clear(&event) {
             got.extend(mailbox.take(Vec::new()));
         }
         assert!(mailbox.take(Vec::new()).is_empty(), "items without a wake-up");
