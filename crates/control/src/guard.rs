@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
@@ -31,9 +31,12 @@ pub(crate) async fn guard(State(node): State<Arc<Node>>, request: Request, next:
 fn allowed(key: Option<&str>, path: &str, headers: &HeaderMap) -> Result<(), Refused> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or("");
-    if let Some(origin) = text(header::ORIGIN)
-        && !origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
-    {
+    // An origin that can't be read is not ours, and of several each must be.
+    let is_ours = |origin: &HeaderValue| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        origin.is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
+    };
+    if !headers.get_all(header::ORIGIN).iter().all(is_ours) {
         let message = "this request comes from a page of another origin: the API is for programs";
         return Err(refused(StatusCode::FORBIDDEN, "cross_origin", message));
     }
@@ -137,5 +140,11 @@ mod tests {
         assert_eq!(status(None, "/", &[host, ("origin", "http://127.0.0.1:8001")]), 200);
         assert_eq!(status(None, "/", &[host, ("origin", "http://evil.example")]), 403);
         assert_eq!(status(None, "/", &[host, ("origin", "null")]), 403);
+        let mut map = HeaderMap::new();
+        map.insert("host", "127.0.0.1:8001".parse().unwrap());
+        map.append("origin", "http://127.0.0.1:8001".parse().unwrap());
+        assert!(allowed(None, "/", &map).is_ok());
+        map.append("origin", HeaderValue::from_bytes(b"http://evil\xff.example").unwrap());
+        assert_eq!(allowed(None, "/", &map).unwrap_err().code, "cross_origin");
     }
 }

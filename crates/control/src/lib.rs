@@ -1,7 +1,8 @@
 //! What applications and operators meet: the HTTP API, the metrics, the page.
 //!
 //! Bounds, besides those of the configuration: 1,024 connections at a time, each closed after 120
-//! idle seconds; 30 seconds for a request; 5 seconds for a shard's answer; 1,000 commands a batch.
+//! idle seconds, or 60 seconds after a request began that is not answered; 30 seconds for a
+//! request whose head has arrived; 5 seconds for a shard's answer; 1,000 commands a batch.
 //!
 //! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
 //! here is on the way of a message from a shard to its members.
@@ -29,7 +30,7 @@ use std::time::Instant;
 use broker::Broker;
 use tokio::sync::oneshot;
 
-use crate::listener::Bounded;
+use crate::listener::{Bounded, Patience};
 
 pub use shards::Shards;
 
@@ -127,7 +128,8 @@ async fn serve(
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, listener::IDLE_MAX);
+    let patience = Patience { idle_max: listener::IDLE_MAX, request_max: listener::REQUEST_MAX };
+    let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, patience);
     tokio::spawn(memory::watch(node.clone()));
     let (told, end) = tokio::sync::watch::channel(());
     let server = axum::serve(listener, api::router(node)).with_graceful_shutdown(async move {
@@ -137,12 +139,12 @@ async fn serve(
     tokio::select! {
         result = server => result,
         // Connections that are kept open don't keep the process from ending.
-        () = patience(end) => Ok(()),
+        () = grace(end) => Ok(()),
     }
 }
 
 /// Ends a second after the stop.
-async fn patience(mut end: tokio::sync::watch::Receiver<()>) {
+async fn grace(mut end: tokio::sync::watch::Receiver<()>) {
     while end.changed().await.is_ok() {}
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
 }

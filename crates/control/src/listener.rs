@@ -1,4 +1,5 @@
-//! The admin port's connections: only so many, and none that says nothing for long.
+//! The admin port's connections: only so many, none that says nothing for long, and none that
+//! takes for ever to say what it wants.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,16 +21,30 @@ pub(crate) const CONNECTIONS_MAX: usize = 1_024;
 /// a usual scrape interval and than the time that HTTP clients keep a connection for reuse.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(120);
 
+/// From the first byte of a request to the first byte of its answer. What has arrived in half of
+/// this is answered, with 408 if need be; a head that dribbles in more slowly ends the connection,
+/// or a few peers, without the key, could hold all places.
+pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
+
 /// A listener with bounds.
 pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
-    idle_max: Duration,
+    patience: Patience,
+}
+
+/// How long a connection is waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// Nothing moves on it.
+    pub idle_max: Duration,
+    /// A request is under way.
+    pub request_max: Duration,
 }
 
 impl Bounded {
-    pub fn new(listener: TcpListener, connections_max: usize, idle_max: Duration) -> Self {
-        Bounded { listener, places: Arc::new(Semaphore::new(connections_max)), idle_max }
+    pub fn new(listener: TcpListener, connections_max: usize, patience: Patience) -> Self {
+        Bounded { listener, places: Arc::new(Semaphore::new(connections_max)), patience }
     }
 }
 
@@ -46,8 +61,9 @@ impl Listener for Bounded {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         // Answers are small and somebody waits for each. A socket that refuses is a slower one.
         let _ = stream.set_nodelay(true);
-        let idle = Box::pin(tokio::time::sleep(self.idle_max));
-        (Timed { stream, idle, idle_max: self.idle_max, _place: place }, address)
+        let patience = self.patience;
+        let end = Box::pin(tokio::time::sleep(patience.idle_max));
+        (Timed { stream, end, patience, asking_since: None, _place: place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -55,11 +71,14 @@ impl Listener for Bounded {
     }
 }
 
-/// A connection that fails when nothing moves on it.
+/// A connection that fails when nothing moves on it, or when a request takes too long.
 pub(crate) struct Timed {
     stream: TcpStream,
-    idle: Pin<Box<Sleep>>,
-    idle_max: Duration,
+    /// When it fails.
+    end: Pin<Box<Sleep>>,
+    patience: Patience,
+    /// When the first byte came that has seen no answer.
+    asking_since: Option<Instant>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -70,10 +89,25 @@ impl Timed {
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + self.idle_max);
+            let idle = Instant::now() + self.patience.idle_max;
+            let asked = self.asking_since.map(|since| since + self.patience.request_max);
+            self.end.as_mut().reset(asked.map_or(idle, |asked| asked.min(idle)));
             return poll;
         }
-        self.idle.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        self.end.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Timed {
+    fn wrote(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if poll.is_ready() {
+            self.asking_since = None;
+        }
+        self.moved(context, poll)
     }
 }
 
@@ -83,7 +117,11 @@ impl AsyncRead for Timed {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.asking_since.get_or_insert_with(Instant::now);
+        }
         self.moved(context, poll)
     }
 }
@@ -95,7 +133,7 @@ impl AsyncWrite for Timed {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.moved(context, poll)
+        self.wrote(context, poll)
     }
 
     fn poll_write_vectored(
@@ -104,7 +142,7 @@ impl AsyncWrite for Timed {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.moved(context, poll)
+        self.wrote(context, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -122,19 +160,23 @@ impl AsyncWrite for Timed {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
-    async fn bounded(connections_max: usize, idle_max: Duration) -> (Bounded, SocketAddr) {
+    async fn bounded(idle_ms: u64, request_ms: u64) -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        (Bounded::new(listener, connections_max, idle_max), address)
+        let patience = Patience {
+            idle_max: Duration::from_millis(idle_ms),
+            request_max: Duration::from_millis(request_ms),
+        };
+        (Bounded::new(listener, 1, patience), address)
     }
 
     #[tokio::test]
     async fn a_connection_too_many_waits_for_a_place() {
-        let (mut bounded, address) = bounded(1, IDLE_MAX).await;
+        let (mut bounded, address) = bounded(60_000, 60_000).await;
         let _one = TcpStream::connect(address).await.unwrap();
         let _two = TcpStream::connect(address).await.unwrap();
         let (first, _) = bounded.accept().await;
@@ -147,10 +189,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_says_nothing_fails() {
-        let (mut bounded, address) = bounded(1, Duration::from_millis(50)).await;
+        let (mut bounded, address) = bounded(50, 60_000).await;
         let _silent = TcpStream::connect(address).await.unwrap();
         let (mut accepted, _) = bounded.accept().await;
         let read = tokio::time::timeout(Duration::from_secs(5), accepted.read_u8()).await;
         assert_eq!(read.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Sends a byte every 20 ms until the other end is gone, for 4 seconds at most.
+    async fn dribble(mut stream: TcpStream) {
+        for _ in 0..200 {
+            if stream.write_all(b"x").await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_dribbles_in_fails_though_something_moves() {
+        let (mut bounded, address) = bounded(1_000, 100).await;
+        tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
+        let (mut accepted, _) = bounded.accept().await;
+        let mut heard = Vec::new();
+        let end = accepted.read_to_end(&mut heard).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::TimedOut);
+        assert!((1..100).contains(&heard.len()), "{}", heard.len());
+    }
+
+    #[tokio::test]
+    async fn an_answer_gives_the_next_request_its_full_time() {
+        let (mut bounded, address) = bounded(10_000, 500).await;
+        tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
+        let (mut accepted, _) = bounded.accept().await;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(800) {
+            accepted.read_u8().await.unwrap();
+            accepted.write_all(b"y").await.unwrap();
+        }
     }
 }

@@ -52,8 +52,9 @@ struct Errors;
 
 impl Errors {
     /// For calls with a body.
-    const BODY: [(&str, &str); 4] = [
+    const BODY: [(&str, &str); 5] = [
         ("400", "The body is not JSON, or not what this call takes"),
+        ("408", "The body did not arrive, or the call could not be done, in 30 seconds"),
         ("413", "The body or the message is too large"),
         ("415", "The body is not sent as application/json"),
         ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
@@ -125,6 +126,7 @@ mod tests {
             let responses = &operation["responses"];
             assert!(responses["403"].is_object(), "{path}");
             assert_eq!(responses["401"].is_object(), !guard::is_open(path), "{path}");
+            assert_eq!(responses["408"].is_object(), method == "post", "{path}");
             assert_eq!(responses["415"].is_object(), method == "post", "{path}");
         }
         let schemas = &document["components"]["schemas"];

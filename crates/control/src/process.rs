@@ -1,6 +1,7 @@
 //! What the kernel says of this process.
 
 use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Resident memory, in bytes.
@@ -55,18 +56,37 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The memory limit of the cgroup that this process is in, in bytes.
+/// The memory limit of the cgroup that this process is in, in bytes: the least of its own and of
+/// those around it, which all count.
 pub(crate) fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let files = [
-        format!("/sys/fs/cgroup{path}/memory.max"),
-        "/sys/fs/cgroup/memory.max".into(),
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes".into(),
-    ];
-    let limit = files.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())?;
-    // Version 1 writes "none" as a number near 2^63.
-    (limit < 1 << 60).then_some(limit)
+    // Without a limit version 2 writes "max", and version 1 a number near 2^63.
+    let limit = |file: String| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    limit_files(&own).into_iter().filter_map(limit).filter(|limit| *limit < 1 << 60).min()
+}
+
+/// Where the limits stand, after the lines of /proc/self/cgroup (cgroups(7)):
+/// `hierarchy:controllers:path`, where version 2 is hierarchy 0 and names no controllers.
+fn limit_files(own: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            some if some.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // In a container the path may be the host's, where only the root is to be seen.
+        let around = Path::new(path.trim_start_matches('/')).ancestors();
+        files
+            .extend(around.map(|path| Path::new(root).join(path).join(name).display().to_string()));
+    }
+    files
 }
 
 #[cfg(test)]
@@ -86,5 +106,20 @@ mod tests {
         let own = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
         assert_eq!(started(own, "cpu 1\nbtime 1000\n"), Some(1002.5));
         assert_eq!(started("", "btime 1000"), None);
+    }
+
+    #[test]
+    fn a_limit_is_looked_for_in_all_groups_around() {
+        let own = "9:name=systemd:/x\n4:cpu,memory:/a:b/c\n0::/user.slice/d\n?\n";
+        let want = [
+            "/sys/fs/cgroup/memory/a:b/c/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a:b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/user.slice/d/memory.max",
+            "/sys/fs/cgroup/user.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(limit_files(own), want);
+        assert_eq!(limit_files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
     }
 }

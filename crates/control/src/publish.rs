@@ -1,13 +1,14 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use broker::Receipt;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -111,12 +112,7 @@ pub(crate) enum Command {
 
 impl Command {
     fn parse(raw: &RawValue) -> Result<Command, Refused> {
-        let named: BTreeMap<String, Box<RawValue>> = parse(raw.get().as_bytes())?;
-        let mut named = named.iter();
-        let (Some((name, body)), None) = (named.next(), named.next()) else {
-            let message = "a command is an object with one field: its name, and its body";
-            return Err(bad("bad_request", message));
-        };
+        let Named { name, body } = parse(raw.get().as_bytes())?;
         let body = body.get().as_bytes();
         Ok(match name.as_str() {
             "publish" => Command::Publish(parse(body)?),
@@ -133,6 +129,38 @@ impl Command {
                 return Err(bad("bad_request", message));
             }
         })
+    }
+}
+
+/// An object with one field. (A map would take `{"publish":…,"publish":…}`, and lose the first.)
+struct Named {
+    name: String,
+    body: Box<RawValue>,
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneField;
+
+        impl<'de> Visitor<'de> for OneField {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with one field: the command's name, and its body")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Named, M::Error> {
+                let Some((name, body)) = map.next_entry()? else {
+                    return Err(M::Error::invalid_length(0, &self));
+                };
+                match map.next_key::<String>()? {
+                    None => Ok(Named { name, body }),
+                    Some(_) => Err(M::Error::invalid_length(2, &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_map(OneField)
     }
 }
 

@@ -128,6 +128,19 @@ async fn each_command_of_a_batch_is_answered_and_a_bad_one_stops_nothing() {
 }
 
 #[tokio::test]
+async fn a_command_has_one_name_and_none_is_lost() {
+    let bench = bench(Mood::Willing);
+    let publish = "\"publish\":{\"topic\":\"a\",\"data\":1}";
+    for command in [format!("{{{publish},{publish}}}"), "{}".into(), format!("[{{{publish}}}]")] {
+        let answer = bench.post("/api/batch", format!("{{\"commands\":[{command}]}}")).await;
+        let error = &answer.json()["results"][0]["error"];
+        assert_eq!(error["code"], "bad_request", "{command}");
+        assert!(error["message"].as_str().unwrap().contains("one field"), "{error}");
+    }
+    assert!(bench.drafts.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_batch_has_a_thousand_commands_at_most() {
     let bench = bench(Mood::Willing);
     let batch = |count: usize| format!("{{\"commands\":[{}0]}}", "0,".repeat(count - 1));
