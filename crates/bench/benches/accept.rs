@@ -41,7 +41,7 @@ impl Rounds {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let (connections, shards) = (args.connections(), args.shards());
+    let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let rounds = args.rounds_or(5);
     let mut bare = Rounds { name: "bare loop", ..Rounds::default() };
     let mut ours = Rounds { name: "throng", ..Rounds::default() };
@@ -54,7 +54,9 @@ fn run(args: &Args) -> Result<()> {
             ours.take(&server.process, plan(server.clients, connections))?;
         }
     }
-    println!("\naccept: {connections} connections, {shards} shards, medians of {rounds} rounds");
+    println!(
+        "\naccept: {connections} connections, {shards} shards{cores}, medians of {rounds} rounds"
+    );
     let mut table = Table::new(&["server", "µs CPU/connection", "low–high", "per second", "ratio"]);
     for server in [&bare, &ours] {
         if !server.cpu.is_empty() {

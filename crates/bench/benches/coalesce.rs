@@ -71,7 +71,7 @@ fn run(args: &Args) -> Result<()> {
     if args.baseline_only {
         return Ok(());
     }
-    let (connections, shards) = (args.connections(), args.shards());
+    let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let rounds = args.rounds_or(5);
     let mut contenders = Vec::new();
     for sender in Sender::ALL {
@@ -94,7 +94,7 @@ fn run(args: &Args) -> Result<()> {
         }
     }
     println!(
-        "\ncoalesce: {connections} connections, {shards} shards, {MESSAGES} messages at once, \
+        "\ncoalesce: {connections} connections, {shards} shards{cores}, {MESSAGES} messages at once, \
          medians of {rounds} rounds of {BATCHES} batches"
     );
     let mut table = Table::new(&["sender", "µs CPU/message", "low–high", "messages/s"]);

@@ -107,7 +107,7 @@ impl Contender {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let (connections, shards) = (args.connections(), args.shards());
+    let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let rounds = args.rounds_or(7);
     let mut contenders = Vec::new();
     if !args.baseline_only {
@@ -140,7 +140,7 @@ fn run(args: &Args) -> Result<()> {
     }
 
     println!(
-        "\nfanout: {connections} connections, {shards} shards, messages of {bytes} bytes, medians of \
+        "\nfanout: {connections} connections, {shards} shards{cores}, messages of {bytes} bytes, medians of \
          {rounds} rounds of {BROADCASTS} broadcasts"
     );
     print(&contenders);

@@ -47,7 +47,7 @@ fn run(args: &Args) -> Result<()> {
     if args.baseline_only {
         return Ok(());
     }
-    let (connections, shards) = (args.connections(), args.shards());
+    let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let mut server = Throng::start(shards, connections, Sender::IoUring)?;
     let (mut crowd, _) =
         Crowd::stand(Plan::get(server.clients, connections, "/sse?user=u{n}&topic=all"))?;
@@ -62,7 +62,7 @@ fn run(args: &Args) -> Result<()> {
     }
 
     println!(
-        "\nlatency: POST /api/send to one user, {connections} connections, {shards} shards, {SENDS} \
+        "\nlatency: POST /api/send to one user, {connections} connections, {shards} shards{cores}, {SENDS} \
          sends"
     );
     let mut table = Table::new(&[

@@ -26,7 +26,7 @@ struct Growth {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let (connections, shards) = (args.connections(), args.shards());
+    let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let mut table = Table::new(&[
         "transport",
         "user bytes/connection",
@@ -55,7 +55,7 @@ fn run(args: &Args) -> Result<()> {
     let server = Baseline::start(shards, baseline::Sender::Write)?;
     let growth = measure(&server.process, plan("sse", server.clients, connections))?;
     add("bare loop", &growth);
-    println!("\nmemory: {connections} idle connections, {shards} shards, one run each");
+    println!("\nmemory: {connections} idle connections, {shards} shards{cores}, one run each");
     println!("{table}");
     Ok(())
 }

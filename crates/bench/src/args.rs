@@ -1,6 +1,8 @@
 //! The arguments that all bench targets share.
 
+use anyhow::{Context, Result};
 use clap::Parser;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Descriptors of one thread's private table that its connections may use. The common limit is
 /// 20,000; the rest is for the listener, the poller and slack in how evenly connections spread.
@@ -22,6 +24,11 @@ pub struct Args {
     /// the descriptor limit asks for.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub shards: Option<u32>,
+
+    /// Keep servers and clients all on one core: no wake-up or cache line crosses to another, so
+    /// that what is left is the work itself.
+    #[arg(long)]
+    pub one_core: bool,
 
     /// Only the bare servers: the physical limits of this machine.
     #[arg(long)]
@@ -56,6 +63,28 @@ impl Args {
         self.rounds.unwrap_or(default)
     }
 
+    /// Binds this thread, and so all threads and processes that it starts from now on, to one
+    /// core if that was asked for.
+    ///
+    /// # Errors
+    /// What sched_setaffinity(2) says.
+    pub fn bind_cores(&self) -> Result<()> {
+        if !self.one_core {
+            return Ok(());
+        }
+        let allowed = sched_getaffinity(None).context("the cores of this process")?;
+        let first = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core));
+        let mut one = CpuSet::new();
+        one.set(first.context("a core to run on")?);
+        sched_setaffinity(None, &one).context("binding to one core")
+    }
+
+    /// What a table's title adds about the cores: figures of one core and of several must not be
+    /// held against each other.
+    pub fn cores_note(&self) -> &'static str {
+        if self.one_core { ", all on one core" } else { "" }
+    }
+
     /// Event-loop threads of every server in this run.
     pub fn shards(&self) -> usize {
         self.shards.map_or_else(
@@ -87,6 +116,20 @@ mod tests {
     fn shards_follow_the_descriptor_limit() {
         assert_eq!(parse(&["--connections", "1800000"]).shards(), 100);
         assert_eq!(parse(&["--connections", "1800000", "--shards", "3"]).shards(), 3);
+    }
+
+    #[test]
+    fn one_core_holds_for_what_is_started_later() {
+        let args = parse(&["--one-core", "--connections", "100"]);
+        // On a thread of its own: the other tests keep their cores.
+        let cores = std::thread::spawn(move || {
+            args.bind_cores().expect("a core");
+            let later = std::thread::spawn(|| sched_getaffinity(None).expect("cores").count());
+            (later.join().expect("no panic"), args.shards())
+        });
+        assert_eq!(cores.join().expect("no panic"), (1, 1));
+        assert_eq!(parse(&["--one-core"]).cores_note(), ", all on one core");
+        assert_eq!(parse(&[]).cores_note(), "");
     }
 
     #[test]

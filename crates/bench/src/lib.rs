@@ -6,6 +6,13 @@
 //! the other cores. Each target runs its candidates side by side in rounds and prints medians, so
 //! that a slow minute of the machine hits all of them alike.
 //!
+//! On loopback a send does the receiver's share too: it wakes the client, and passes its socket's
+//! cache lines to the client's core. With both ends busy on two cores that is about half of the
+//! cost of a batched `io_uring` send, for the bare loops and for Throng alike, and it differs with
+//! how client and server happen to alternate. So a ratio is not the server's own overhead alone,
+//! and may come out below one; `--one-core` takes this share away, and lets figures of different
+//! days be held against each other.
+//!
 //! Run all with `cargo bench -p bench`, one with `cargo bench -p bench --bench fanout`, a larger
 //! crowd with `-- --connections 100000`.
 
@@ -31,7 +38,10 @@ pub use args::Args;
 pub fn main(target: fn(&Args) -> anyhow::Result<()>) -> ExitCode {
     let outcome = match baseline::child_arguments() {
         Some(arguments) => arguments.and_then(|arguments| baseline::serve(&arguments)),
-        None => target(&Args::read()),
+        None => {
+            let args = Args::read();
+            args.bind_cores().and_then(|()| target(&args))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,20 +6,21 @@
 //! Nothing is read from the process here: the caller gives texts, so that tests can.
 
 mod check;
+mod nearest;
 mod print;
 mod source;
 mod table;
 mod typed;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 pub use print::{default_file, effective};
 pub use source::Sources;
-pub use table::{Kind, SETTINGS, Setting};
-pub use typed::{
-    Admin, Client, Config, Limits, Log, LogFormat, Sender, Shards, Socket, Timeouts, Websocket,
+pub use table::{
+    Admin, Client, Config, Kind, Limits, Log, SETTINGS, Setting, Shards, Socket, Timeouts,
+    Websocket,
 };
+pub use typed::{LogFormat, Sender};
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +55,19 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Default => f.write_str("default"),
-            Origin::File { name, line, .. } => write!(f, "{name}:{line}"),
-            Origin::Variable(name) => write!(f, "variable {name}"),
+            Origin::File { name, line, .. } => write!(f, "{}:{line}", one_line(name)),
+            Origin::Variable(name) => write!(f, "variable {}", one_line(name)),
             Origin::Flag(name) => write!(f, "flag {name}"),
         }
     }
+}
+
+/// The text with control characters spelled out: a name from outside must neither end a comment
+/// nor steer a terminal.
+fn one_line(text: &str) -> String {
+    let spelled =
+        |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(spelled).collect()
 }
 
 /// One thing that is wrong: where, which key, what, and what would be right.
@@ -75,14 +84,14 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
-            Origin::File { name, line, column } => write!(f, "{name}:{line}:{column}: ")?,
+            Origin::File { column, .. } => write!(f, "{}:{column}: ", self.origin)?,
             Origin::Default => {}
             origin => write!(f, "{origin}: ")?,
         }
-        match self.key.as_str() {
-            "" => f.write_str(&self.message),
-            key => write!(f, "{key}: {}", self.message),
+        if !self.key.is_empty() {
+            write!(f, "{}: ", one_line(&self.key))?;
         }
+        f.write_str(&one_line(&self.message))
     }
 }
 
@@ -105,11 +114,18 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// The configuration in force, and where each value came from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Loaded {
     /// The typed values.
     pub config: Config,
-    values: BTreeMap<&'static str, (Value, Origin)>,
+    values: source::Values,
+}
+
+impl fmt::Debug for Loaded {
+    /// The typed values, which hide secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 /// What differs between two configurations.
@@ -125,11 +141,30 @@ impl Loaded {
     /// Reads all sources, and checks every value by itself and together. All problems are found,
     /// not only the first.
     pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
-        let mut problems = Vec::new();
-        let values = source::read(sources, &mut problems);
-        let config = typed::typed(&values);
-        check::together(&config, &values, &mut problems);
-        if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(Problems(problems)) }
+        Loaded::check(source::read(sources))
+    }
+
+    fn check(mut read: source::Read) -> Result<Loaded, Problems> {
+        let config = table::typed(&read.values);
+        check::together(&config, &mut read);
+        match read.problems.is_empty() {
+            true => Ok(Loaded { config, values: read.values }),
+            false => Err(Problems(read.problems)),
+        }
+    }
+
+    /// What is in force after a reload: the new values that take effect at once, and the old ones
+    /// of settings that need a restart. Both configurations are good, their mixture may not be (the
+    /// key taken away together with a listener that stays open until the restart), so it is checked
+    /// again; with problems, nothing should be taken over.
+    pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, Problems> {
+        let mut read = source::Read { values: new.values.clone(), ..Default::default() };
+        for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
+            if let Some(kept) = self.values.get(setting.key) {
+                read.values.insert(setting.key, kept.clone());
+            }
+        }
+        Loaded::check(read)
     }
 
     /// Where a setting's value came from; [`Origin::Default`] for a key that does not exist.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::table::SETTINGS;
 use crate::{Loaded, Value};
 
-/// A file that sets every setting to its default, and says what it does.
+/// A file that sets every setting to its default, and says what it does and what it takes.
 pub fn default_file() -> String {
     let mut out = String::from(
         "# Throng's configuration: every setting at its default.\n\
@@ -20,13 +20,14 @@ pub fn default_file() -> String {
             section = this;
         }
         let live = if setting.reload { " (live)" } else { "" };
-        let _ = write!(out, "# {}{live}\n{key} = {}\n", setting.doc, setting.default);
+        let (doc, wants, default) = (setting.doc, setting.wants(), setting.default);
+        let _ = write!(out, "# {doc}{live}\n# Takes {wants}.\n{key} = {default}\n");
     }
     out
 }
 
-/// The configuration in force as TOML; each line says where its value came from. Secrets are left
-/// out.
+/// The configuration in force as TOML, a setting a line; each line says where its value came from.
+/// Secrets are left out.
 pub fn effective(loaded: &Loaded) -> String {
     let mut out = String::new();
     let mut section = "";
@@ -50,13 +51,26 @@ pub fn effective(loaded: &Loaded) -> String {
 }
 
 fn toml_text(value: &Value) -> String {
-    let quote = |text: &String| toml::Value::String(text.clone()).to_string();
     match value {
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => number.to_string(),
-        Value::Text(text) => quote(text),
+        Value::Text(text) => quoted(text),
         Value::List(items) => {
-            format!("[{}]", items.iter().map(quote).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
         }
     }
+}
+
+/// A TOML basic string (TOML 1.0, String): one line whatever the text holds.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        let _ = match c {
+            '"' | '\\' => write!(out, "\\{c}"),
+            c if c.is_control() => write!(out, "\\u{:04X}", u32::from(c)),
+            c => write!(out, "{c}"),
+        };
+    }
+    out.push('"');
+    out
 }

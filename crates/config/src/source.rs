@@ -1,22 +1,38 @@
 //! From texts to values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
 use std::net::SocketAddr;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::nearest::advice;
 use crate::table::{Kind, SETTINGS, Setting, setting};
 use crate::{Origin, Problem, Value};
 
 /// Where values may come from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Sources<'a> {
     /// The file's name and text.
     pub file: Option<(&'a str, &'a str)>,
     /// The environment, whole: names that don't begin with `THRONG_` are passed over.
-    pub variables: Vec<(String, String)>,
+    pub variables: Vec<(OsString, OsString)>,
     /// Key, the flag's name, and its value.
     pub flags: Vec<(&'a str, &'a str, String)>,
+    /// What could not be read at all, to be reported with the rest: a setting's key for one value,
+    /// an empty key for the whole file.
+    pub unreadable: Vec<Problem>,
+}
+
+impl fmt::Debug for Sources<'_> {
+    /// Without texts: they may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("file", &self.file.map(|(name, _)| name))
+            .field("unreadable", &self.unreadable)
+            .finish_non_exhaustive()
+    }
 }
 
 pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
@@ -24,134 +40,139 @@ pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
 /// Variables with our prefix that are no settings.
 const NO_SETTINGS: [&str; 1] = ["THRONG_BIN"];
 
-/// All settings have a value afterwards; what is wrong keeps its default.
-pub(crate) fn read(sources: &Sources<'_>, problems: &mut Vec<Problem>) -> Values {
-    let mut values = Values::new();
-    let defaults = crate::print::default_file();
-    let mut unused = Vec::new();
-    file("defaults", &defaults, &mut values, &mut unused);
-    debug_assert!(unused.is_empty(), "{unused:?}");
-    values.values_mut().for_each(|(_, origin)| *origin = Origin::Default);
+/// What was read: every setting has a value, and what could not be read is said.
+#[derive(Default)]
+pub(crate) struct Read {
+    pub values: Values,
+    /// Settings whose real value is not known, since what sets them is wrong: nothing can be said
+    /// about them together with others.
+    pub unsound: BTreeSet<&'static str>,
+    pub problems: Vec<Problem>,
+}
+
+pub(crate) fn read(sources: &Sources<'_>) -> Read {
+    let mut read = Read::default();
+    read.file("defaults", &crate::print::default_file());
+    debug_assert!(read.problems.is_empty(), "{:?}", read.problems);
+    read.values.values_mut().for_each(|(_, origin)| *origin = Origin::Default);
+    read.problems.clone_from(&sources.unreadable);
+    if sources.unreadable.iter().any(|problem| problem.key.is_empty()) {
+        read.nothing_is_sound();
+    }
     if let Some((name, text)) = sources.file {
-        file(name, text, &mut values, problems);
+        read.file(name, text);
     }
     for (name, text) in &sources.variables {
-        if name.starts_with("THRONG_") && !NO_SETTINGS.contains(&name.as_str()) {
-            variable(name, text, &mut values, problems);
+        let name = name.to_string_lossy();
+        if name.starts_with("THRONG_") && !NO_SETTINGS.contains(&name.as_ref()) {
+            read.variable(&name, text.to_str());
         }
     }
     for (key, flag, text) in &sources.flags {
         let origin = Origin::Flag((*flag).to_string());
         match setting(key) {
-            Some(setting) => put(setting, from_text(setting, text), origin, &mut values, problems),
-            None => problems.push(unknown(key, origin, SETTINGS.iter().map(|s| s.key.into()))),
+            Some(setting) => read.put(setting, from_text(setting, text), origin),
+            None => read.unknown(key, origin, SETTINGS.iter().map(|s| s.key.into())),
         }
     }
-    values
+    read.unsound.extend(sources.unreadable.iter().filter_map(|it| Some(setting(&it.key)?.key)));
+    read
 }
 
-fn file(name: &str, text: &str, values: &mut Values, problems: &mut Vec<Problem>) {
-    let at = |offset: usize| {
-        let before = &text[..text.floor_char_boundary(offset)];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
-        Origin::File { name: name.into(), line, column }
-    };
-    let table = match DeTable::parse(text) {
-        Ok(table) => table,
-        Err(error) => {
-            let origin = at(error.span().map_or(0, |span| span.start));
-            let message = format!("this is not TOML: {}", error.message());
-            problems.push(Problem { origin, key: String::new(), message });
-            return;
-        }
-    };
-    for (section, content) in table.get_ref() {
-        let section_name = section.get_ref();
-        let known = SETTINGS.iter().any(|setting| setting.parts().0 == section_name);
-        let DeValue::Table(content) = content.get_ref() else {
-            let message = "settings stand in sections, like [client]".to_string();
-            let origin = at(section.span().start);
-            problems.push(Problem { origin, key: section_name.to_string(), message });
-            continue;
+impl Read {
+    fn file(&mut self, name: &str, text: &str) {
+        let at = |offset: usize| {
+            let before = &text[..text.floor_char_boundary(offset)];
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+            Origin::File { name: name.into(), line, column }
         };
-        if !known {
-            let sections = SETTINGS.iter().map(|setting| setting.parts().0.to_string());
-            problems.push(unknown(section_name, at(section.span().start), sections));
-            continue;
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let message = format!("this is not TOML: {}", error.message());
+            self.problem(at(error.span().map_or(0, |span| span.start)), "", message);
         }
-        for (key, value) in content {
-            let full = format!("{section_name}.{}", key.get_ref());
-            match setting(&full) {
-                Some(setting) => {
-                    let origin = at(value.span().start);
-                    put(setting, from_toml(setting, value.get_ref()), origin, values, problems);
+        if !errors.is_empty() {
+            // What the parser makes of the rest is a guess: its values would be blamed wrongly.
+            return self.nothing_is_sound();
+        }
+        for (section, content) in table.get_ref() {
+            let (section, section_at) = (section.get_ref(), at(section.span().start));
+            let known = SETTINGS.iter().any(|setting| setting.parts().0 == section);
+            match content.get_ref() {
+                DeValue::Table(content) if known => self.section(section, content, at),
+                DeValue::Table(_) => {
+                    let sections = SETTINGS.iter().map(|setting| setting.parts().0.to_string());
+                    self.unknown(section, section_at, sections);
                 }
-                None => {
+                _ if known => {
+                    let message =
+                        format!("this is a section: write [{section}], and below it its settings");
+                    self.problem(section_at, section, message);
+                }
+                _ => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
-                    problems.push(unknown(&full, at(key.span().start), keys));
+                    self.unknown(section, section_at, keys);
                 }
             }
         }
     }
-}
 
-fn variable(name: &str, text: &str, values: &mut Values, problems: &mut Vec<Problem>) {
-    let origin = Origin::Variable(name.into());
-    match SETTINGS.iter().find(|setting| setting.variable() == name) {
-        Some(setting) => put(setting, from_text(setting, text), origin, values, problems),
-        None => {
-            let mut problem = unknown(name, origin, SETTINGS.iter().map(Setting::variable));
-            problem.key = String::new();
-            problems.push(problem);
+    fn section(&mut self, section: &str, content: &DeTable<'_>, at: impl Fn(usize) -> Origin) {
+        for (key, value) in content {
+            let full = format!("{section}.{}", key.get_ref());
+            match setting(&full) {
+                Some(setting) => {
+                    let origin = at(value.span().start);
+                    self.put(setting, from_toml(setting, value.get_ref()), origin);
+                }
+                None => {
+                    let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
+                    self.unknown(&full, at(key.span().start), keys);
+                }
+            }
         }
     }
-}
 
-fn put(
-    setting: &'static Setting,
-    value: Result<Value, String>,
-    origin: Origin,
-    values: &mut Values,
-    problems: &mut Vec<Problem>,
-) {
-    match value {
-        Ok(value) => {
-            values.insert(setting.key, (value, origin));
-        }
-        Err(wrong) => {
-            let message = format!("{wrong}; it takes {}", setting.wants());
-            problems.push(Problem { origin, key: setting.key.into(), message });
+    fn variable(&mut self, name: &str, text: Option<&str>) {
+        let origin = Origin::Variable(name.into());
+        match SETTINGS.iter().find(|setting| setting.variable() == name) {
+            Some(setting) => {
+                let value = text.ok_or_else(|| "the value is not UTF-8".to_string());
+                self.put(setting, value.and_then(|text| from_text(setting, text)), origin);
+            }
+            None => {
+                let message = advice(name, SETTINGS.iter().map(Setting::variable));
+                self.problem(origin, "", message);
+            }
         }
     }
-}
 
-/// A name that doesn't exist, with the nearest that does.
-fn unknown(name: &str, origin: Origin, known: impl Iterator<Item = String>) -> Problem {
-    let nearest = known.map(|known| (distance(name, &known), known)).min();
-    let message = match nearest {
-        Some((far, known)) if far <= 3 + name.len() / 4 => {
-            format!("there is no such setting; did you mean {known}?")
-        }
-        _ => "there is no such setting; throng config --default lists all".into(),
-    };
-    Problem { origin, key: name.into(), message }
-}
-
-/// Insertions, deletions and replacements from one to the other (Levenshtein).
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let replaced = before + usize::from(a != *b);
-            before = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
+    fn put(&mut self, setting: &'static Setting, value: Result<Value, String>, origin: Origin) {
+        match value {
+            Ok(value) => {
+                self.unsound.remove(setting.key);
+                self.values.insert(setting.key, (value, origin));
+            }
+            Err(wrong) => {
+                self.unsound.insert(setting.key);
+                let message = format!("{wrong}; it takes {}", setting.wants());
+                self.problem(origin, setting.key, message);
+            }
         }
     }
-    row[to.len()]
+
+    fn unknown(&mut self, name: &str, origin: Origin, known: impl Iterator<Item = String>) {
+        self.problem(origin, name, advice(name, known));
+    }
+
+    fn problem(&mut self, origin: Origin, key: &str, message: String) {
+        self.problems.push(Problem { origin, key: key.into(), message });
+    }
+
+    fn nothing_is_sound(&mut self) {
+        self.unsound.extend(SETTINGS.iter().map(|setting| setting.key));
+    }
 }
 
 fn from_toml(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
@@ -160,10 +181,9 @@ fn from_toml(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
         (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
         (Kind::Number(..) | Kind::Bytes(..), DeValue::Integer(integer)) => {
             let digits = integer.as_str();
-            match i64::from_str_radix(digits, integer.radix()) {
-                Ok(number) => in_bounds(setting, u64::try_from(number).ok(), digits),
-                Err(_) => in_bounds(setting, None, digits),
-            }
+            let number = i128::from_str_radix(digits, integer.radix()).ok();
+            let number = number.and_then(|number| u64::try_from(number).ok());
+            in_bounds(setting, number, digits)
         }
         (Kind::List, DeValue::Array(items)) => items
             .iter()
@@ -184,8 +204,14 @@ fn from_text(setting: &Setting, text: &str) -> Result<Value, String> {
             "false" | "0" => Ok(Value::Bool(false)),
             _ => Err(format!("{text:?} is neither true nor false")),
         },
+        Kind::Number(..) if !is_number(text) => Err(format!("{text:?} is no whole number")),
         Kind::Number(..) => in_bounds(setting, text.parse().ok(), text),
-        Kind::Bytes(..) => in_bounds(setting, bytes(text), text),
+        Kind::Bytes(..) => {
+            let (digits, factor) =
+                bytes(text).ok_or_else(|| format!("{text:?} is no number of bytes"))?;
+            let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+            in_bounds(setting, number, text)
+        }
         Kind::Address => match text.parse::<SocketAddr>() {
             Ok(address) => Ok(Value::Text(address.to_string())),
             Err(_) => Err(format!("{text:?} is no address with a port")),
@@ -199,6 +225,11 @@ fn from_text(setting: &Setting, text: &str) -> Result<Value, String> {
     }
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A number, or `None` for one that no `u64` holds.
 fn in_bounds(setting: &Setting, number: Option<u64>, text: &str) -> Result<Value, String> {
     let (Kind::Number(min, max) | Kind::Bytes(min, max)) = setting.kind else {
         return Err("not a number".into());
@@ -209,16 +240,16 @@ fn in_bounds(setting: &Setting, number: Option<u64>, text: &str) -> Result<Value
     }
 }
 
-/// `4096`, `64KiB`, `64 KiB`, `4MiB`, `1GiB`.
-fn bytes(text: &str) -> Option<u64> {
+/// Digits and what to multiply them with: `4096`, `64KiB`, `64 KiB`, `4MiB`, `1GiB`.
+fn bytes(text: &str) -> Option<(&str, u64)> {
     let text = text.trim();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let factor: u64 = match text[digits..].trim() {
+    let end = text.bytes().take_while(u8::is_ascii_digit).count();
+    let factor: u64 = match text[end..].trim() {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
         _ => return None,
     };
-    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
+    (end > 0).then_some((&text[..end], factor))
 }

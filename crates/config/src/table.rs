@@ -1,13 +1,18 @@
 //! The settings. Everything else in this crate is derived from here.
 
+use std::net::SocketAddr;
+
+use crate::typed::{LogFormat, Sender, settings};
+
 /// What values a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
     Bool,
-    /// A whole number within bounds.
+    /// A whole number within bounds, both included.
     Number(u64, u64),
-    /// A number of bytes within bounds, or a text with a unit: `"64KiB"`, `"4MiB"`, `"1GiB"`.
+    /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"4MiB"`,
+    /// `"1GiB"`.
     Bytes(u64, u64),
     /// An address with a port: `"127.0.0.1:8000"`.
     Address,
@@ -19,7 +24,18 @@ pub enum Kind {
     List,
 }
 
-/// One setting.
+/// Who sees a setting change, and who may see its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A change needs a restart.
+    Fixed,
+    /// A change takes effect on SIGHUP.
+    Live,
+    /// As `Live`, and never printed.
+    Secret,
+}
+
+/// One setting. Its unit, where it has one, is the end of its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Section and key, with a point between.
@@ -36,14 +52,6 @@ pub struct Setting {
     pub secret: bool,
 }
 
-const fn fixed(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
-    Setting { key, kind, default, doc, reload: false, secret: false }
-}
-
-const fn live(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
-    Setting { key, kind, default, doc, reload: true, secret: false }
-}
-
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const DAY: u64 = 86_400;
@@ -51,230 +59,128 @@ const MANY: u64 = u32::MAX as u64;
 
 use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
 
-/// All settings, section by section.
-pub const SETTINGS: &[Setting] = &[
-    fixed("client.listen", Address, "\"127.0.0.1:8000\"", "Where clients connect."),
-    fixed(
-        "client.insecure",
-        Bool,
-        "false",
-        "Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.",
-    ),
-    live(
-        "client.cors_origins",
-        List,
-        "[\"*\"]",
-        "Origins whose pages may connect from a browser: \"*\", or scheme://host[:port] each.",
-    ),
-    live(
-        "client.publish_prefixes",
-        List,
-        "[]",
-        "Clients may publish to topics that begin with one of these; \"*\" is every topic, and none is none.",
-    ),
-    fixed(
-        "admin.listen",
-        Address,
-        "\"127.0.0.1:8001\"",
-        "Where applications and operators connect.",
-    ),
-    Setting {
-        key: "admin.api_key",
-        kind: Text,
-        default: "\"\"",
-        doc: "The key that applications and operators send as Authorization: Bearer, at least 16 characters; needed beyond loopback.",
-        reload: true,
-        secret: true,
-    },
-    fixed(
-        "admin.body_bytes_max",
-        Bytes(KIB, 1024 * MIB),
-        "\"16MiB\"",
-        "The largest body of an API request.",
-    ),
-    fixed(
-        "shards.count",
-        Number(0, 1000),
-        "0",
-        "Event loops; 0 is as many as cores, limits.connections_max and the limit on open files ask for.",
-    ),
-    fixed("shards.pin_cpus", Bool, "false", "Bind each shard to a core."),
-    fixed(
-        "shards.sender",
-        Choice(&["auto", "io_uring", "write"]),
-        "\"auto\"",
-        "How messages leave: io_uring batches where the kernel allows them, or one write for each connection.",
-    ),
-    live(
-        "limits.connections_max",
-        Number(1, 100_000_000),
-        "100000",
-        "Connections in all; more are answered 503. Shards are planned for it at the start.",
-    ),
-    live(
-        "limits.connections_per_address_max",
-        Number(0, MANY),
-        "0",
-        "Connections from one address; 0 is no limit.",
-    ),
-    live(
-        "limits.accept_per_second_max",
-        Number(0, MANY),
-        "0",
-        "New connections a second; more are answered 503, 0 is no limit.",
-    ),
-    live(
-        "limits.topics_per_connection_max",
-        Number(1, 10_000),
-        "100",
-        "Topics that one connection may be in, its users included.",
-    ),
-    live("limits.message_bytes_max", Bytes(1, 64 * MIB), "\"64KiB\"", "The payload of a message."),
-    live(
-        "limits.head_bytes_max",
-        Bytes(KIB, 64 * KIB),
-        "\"8KiB\"",
-        "The head of a client's request.",
-    ),
-    live(
-        "limits.uri_bytes_max",
-        Bytes(64, 64 * KIB),
-        "\"4KiB\"",
-        "The target in a client's request line.",
-    ),
-    live(
-        "limits.frame_bytes_max",
-        Bytes(125, 64 * MIB),
-        "\"64KiB\"",
-        "A WebSocket message from a client.",
-    ),
-    live(
-        "limits.outbox_bytes_max",
-        Bytes(KIB, 1024 * MIB),
-        "\"256KiB\"",
-        "What may wait for a client that doesn't read; then it is closed.",
-    ),
-    live(
-        "limits.outbox_messages_max",
-        Number(1, 1_000_000),
-        "256",
-        "Messages that may wait for a client that doesn't read; then it is closed.",
-    ),
-    live(
-        "limits.memory_bytes_max",
-        Bytes(0, u64::MAX >> 1),
-        "0",
-        "Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.",
-    ),
-    fixed(
-        "limits.mailbox_messages_max",
-        Number(16, 10_000_000),
-        "65536",
-        "Messages that may wait for one shard; then publishing is answered 503.",
-    ),
-    fixed(
-        "limits.recent_messages_max",
-        Number(0, 10_000_000),
-        "1024",
-        "Messages of all topics that a long poll which comes back can still get.",
-    ),
-    fixed(
-        "limits.recent_bytes_max",
-        Bytes(0, 1024 * MIB),
-        "\"4MiB\"",
-        "The memory for those messages.",
-    ),
-    fixed("limits.recent_seconds_max", Number(0, DAY), "60", "How long they are kept."),
-    live("timeouts.head_seconds", Number(1, DAY), "10", "Until a request must have arrived whole."),
-    live(
-        "timeouts.idle_seconds",
-        Number(1, DAY),
-        "75",
-        "How long a connection may rest between requests.",
-    ),
-    live(
-        "timeouts.sse_heartbeat_seconds",
-        Number(1, DAY),
-        "15",
-        "Between comments to an SSE client.",
-    ),
-    live(
-        "timeouts.sse_retry_milliseconds",
-        Number(0, MANY),
-        "2000",
-        "What an EventSource waits before it comes back.",
-    ),
-    live(
-        "timeouts.stream_heartbeat_seconds",
-        Number(1, DAY),
-        "10",
-        "Between heartbeat lines of an HTTP stream.",
-    ),
-    live("timeouts.ws_ping_seconds", Number(1, DAY), "25", "Between pings to a WebSocket."),
-    live(
-        "timeouts.ws_silence_seconds",
-        Number(2, 60_000),
-        "60",
-        "A WebSocket that says nothing for so long is closed.",
-    ),
-    live(
-        "timeouts.poll_seconds",
-        Number(0, DAY),
-        "25",
-        "How long a poll waits when it doesn't say.",
-    ),
-    live("timeouts.poll_seconds_max", Number(1, DAY), "120", "How long a poll may wait at most."),
-    live(
-        "timeouts.drain_seconds",
-        Number(0, DAY),
-        "5",
-        "How long the end may take, once it is asked for.",
-    ),
-    fixed(
-        "timeouts.tcp_keepalive_seconds",
-        Number(0, 32_767),
-        "60",
-        "A silent connection is probed after so long; 0 is never.",
-    ),
-    fixed(
-        "timeouts.tcp_user_timeout_seconds",
-        Number(0, 2_000_000),
-        "30",
-        "A connection whose peer acknowledges nothing for so long is dropped; 0 is the kernel's choice.",
-    ),
-    fixed(
-        "socket.backlog",
-        Number(16, 65_535),
-        "4096",
-        "Connections that may wait to be accepted, for each shard.",
-    ),
-    fixed(
-        "socket.send_buffer_bytes",
-        Bytes(0, 1024 * MIB),
-        "\"64KiB\"",
-        "What the kernel keeps for a client that doesn't read, about twice; 0 is the kernel's choice.",
-    ),
-    live(
-        "websocket.compression",
-        Bool,
-        "true",
-        "Agree to permessage-deflate when a client offers it.",
-    ),
-    fixed("websocket.compression_level", Number(1, 9), "6", "1 is fast, 9 is small."),
-    fixed(
-        "websocket.compression_bytes_min",
-        Bytes(0, 64 * MIB),
-        "64",
-        "Smaller messages are not compressed.",
-    ),
-    live(
-        "log.level",
-        Text,
-        "\"info\"",
-        "What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.",
-    ),
-    fixed("log.format", Choice(&["text", "json"]), "\"text\"", "How it is logged."),
-];
+// A line is: key, type, when a change takes effect, what values it takes, default as TOML.
+settings! {
+    /// What clients meet.
+    client: Client {
+        /// Where clients connect.
+        listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8000""#;
+        /// Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.
+        insecure: bool = Fixed, Bool, "false";
+        /// Origins whose pages may connect from a browser: "*", or scheme://host[:port] each.
+        cors_origins: Vec<String> = Live, List, r#"["*"]"#;
+        /// Clients may publish to topics that begin with one of these; "*" is every topic (so is ""), and an empty list is none.
+        publish_prefixes: Vec<String> = Live, List, "[]";
+    }
+
+    /// What applications and operators meet.
+    admin: Admin {
+        /// Where applications and operators connect.
+        listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
+        /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; needed beyond loopback.
+        api_key: String = Secret, Text, r#""""#;
+        /// The largest body of an API request.
+        body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#;
+    }
+
+    /// The event loops.
+    shards: Shards {
+        /// Event loops; 0 is as many as cores, limits.connections_max and the limit on open files ask for.
+        count: u64 = Fixed, Number(0, 1000), "0";
+        /// Bind each shard to a core.
+        pin_cpus: bool = Fixed, Bool, "false";
+        /// How messages leave: io_uring batches where the kernel allows them, or one write for each connection.
+        sender: Sender = Fixed, Choice(Sender::WORDS), r#""auto""#;
+    }
+
+    /// Limits; sizes in bytes.
+    limits: Limits {
+        /// Connections in all; more are answered 503. Shards are planned for it at the start.
+        connections_max: u64 = Live, Number(1, 100_000_000), "100000";
+        /// Connections from one address; 0 is no limit.
+        connections_per_address_max: u64 = Live, Number(0, MANY), "0";
+        /// New connections a second; more are answered 503, 0 is no limit.
+        accept_per_second_max: u64 = Live, Number(0, MANY), "0";
+        /// Topics that one connection may be in, its users included.
+        topics_per_connection_max: u64 = Live, Number(1, 10_000), "100";
+        /// The largest payload of a message.
+        message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#;
+        /// The largest head of a client's request.
+        head_bytes_max: u64 = Live, Bytes(KIB, 64 * KIB), r#""8KiB""#;
+        /// The longest target in a client's request line.
+        uri_bytes_max: u64 = Live, Bytes(64, 64 * KIB), r#""4KiB""#;
+        /// The largest WebSocket message from a client.
+        frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""64KiB""#;
+        /// What may wait for a client that doesn't read; then it is closed.
+        outbox_bytes_max: u64 = Live, Bytes(KIB, 1024 * MIB), r#""256KiB""#;
+        /// Messages that may wait for a client that doesn't read; then it is closed.
+        outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256";
+        /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
+        memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0";
+        /// Messages that may wait for one shard; then publishing is answered 503.
+        mailbox_messages_max: u64 = Fixed, Number(16, 10_000_000), "65536";
+        /// Messages of all topics that a long poll which comes back can still get.
+        recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024";
+        /// The memory for those messages.
+        recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#;
+        /// How long they are kept.
+        recent_seconds_max: u64 = Fixed, Number(0, DAY), "60";
+    }
+
+    /// Times, in the unit that each name ends with.
+    timeouts: Timeouts {
+        /// Until a request must have arrived whole.
+        head_seconds: u64 = Live, Number(1, DAY), "10";
+        /// How long a connection may rest between requests.
+        idle_seconds: u64 = Live, Number(1, DAY), "75";
+        /// Between comments to an SSE client.
+        sse_heartbeat_seconds: u64 = Live, Number(1, DAY), "15";
+        /// What an EventSource waits before it comes back.
+        sse_retry_milliseconds: u64 = Live, Number(0, MANY), "2000";
+        /// Between heartbeat lines of an HTTP stream.
+        stream_heartbeat_seconds: u64 = Live, Number(1, DAY), "10";
+        /// Between pings to a WebSocket.
+        ws_ping_seconds: u64 = Live, Number(1, DAY), "25";
+        /// A WebSocket that says nothing for so long is closed.
+        ws_silence_seconds: u64 = Live, Number(2, 60_000), "60";
+        /// How long a poll waits when it doesn't say.
+        poll_seconds: u64 = Live, Number(0, DAY), "25";
+        /// How long a poll may wait at most.
+        poll_seconds_max: u64 = Live, Number(1, DAY), "120";
+        /// How long the end may take, once it is asked for.
+        drain_seconds: u64 = Live, Number(0, DAY), "5";
+        /// A silent connection is probed after so long; 0 is never.
+        tcp_keepalive_seconds: u64 = Fixed, Number(0, 32_767), "60";
+        /// A connection whose peer acknowledges nothing for so long is dropped; 0 is the kernel's choice.
+        tcp_user_timeout_seconds: u64 = Fixed, Number(0, 2_000_000), "30";
+    }
+
+    /// What is asked of the kernel.
+    socket: Socket {
+        /// Connections that may wait to be accepted, for each shard.
+        backlog: u64 = Fixed, Number(16, 65_535), "4096";
+        /// What the kernel keeps for a client that doesn't read, about twice; 0 is the kernel's choice.
+        send_buffer_bytes: u64 = Fixed, Bytes(0, 1024 * MIB), r#""64KiB""#;
+    }
+
+    /// WebSocket compression.
+    websocket: Websocket {
+        /// Agree to permessage-deflate when a client offers it.
+        compression: bool = Live, Bool, "true";
+        /// 1 is fast, 9 is small.
+        compression_level: u64 = Fixed, Number(1, 9), "6";
+        /// Smaller messages are not compressed.
+        compression_bytes_min: u64 = Fixed, Bytes(0, 64 * MIB), "64";
+    }
+
+    /// What is logged, and how.
+    log: Log {
+        /// What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.
+        level: String = Live, Text, r#""info""#;
+        /// How it is logged.
+        format: LogFormat = Fixed, Choice(LogFormat::WORDS), r#""text""#;
+    }
+}
 
 /// The setting with this key.
 pub(crate) fn setting(key: &str) -> Option<&'static Setting> {

@@ -3,11 +3,9 @@ use super::*;
 fn load(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
     let sources = Sources {
         file: Some(("throng.toml", file)),
-        variables: variables
-            .iter()
-            .map(|(name, text)| (name.to_string(), text.to_string()))
-            .collect(),
+        variables: variables.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
         flags: flags.iter().map(|(key, text)| (*key, "--flag", text.to_string())).collect(),
+        unreadable: Vec::new(),
     };
     Loaded::load(&sources).map_err(|problems| problems.to_string())
 }
@@ -19,7 +17,7 @@ fn the_default_file_sets_the_defaults() {
     assert_eq!(plain.config, file.config);
     assert_eq!(plain.changes(&file), Changes::default());
     assert!(
-        matches!(file.origin("client.listen"), Origin::File { line: 7, .. }),
+        matches!(file.origin("client.listen"), Origin::File { line: 8, .. }),
         "{:?}",
         file.origin("client.listen")
     );
@@ -61,16 +59,18 @@ fn every_problem_is_named_with_its_place_and_the_way_out() {
         "throng.toml:2:10: client.listen: integer is not right here; it takes an address",
         "throng.toml:3:1: client.cors_origin: there is no such setting; did you mean client.cors_origins?",
         "throng.toml:4:2: limit: there is no such setting; did you mean limits?",
-        "throng.toml:7:19: limits.frame_bytes_max: 1 TB is out of bounds",
+        "throng.toml:7:19: limits.frame_bytes_max: \"1 TB\" is no number of bytes; it takes bytes from 125",
         "variable THRONG_LIMITS_CONNECTION_MAX: there is no such setting; did you mean THRONG_LIMITS_CONNECTIONS_MAX?",
         "variable THRONG_SHARDS_SENDER: shards.sender: \"fast\" is not known; it takes one of auto, io_uring, write",
-        "throng.toml:9:16: timeouts.poll_seconds: at most timeouts.poll_seconds_max, which is 120",
+        "throng.toml:9:16: timeouts.poll_seconds: make timeouts.poll_seconds (it is 200) at most timeouts.poll_seconds_max, which is 120",
     ] {
         assert!(problems.contains(want), "{want}\nin\n{problems}");
     }
     let broken = load("[client\n", &[], &[]).unwrap_err();
     assert!(broken.starts_with("throng.toml:1:") && broken.contains("not TOML"), "{broken}");
-    assert!(load("listen = 1", &[], &[]).unwrap_err().contains("sections"));
+    let bare = load("listen = 1", &[], &[]).unwrap_err();
+    assert!(bare.contains("did you mean client.listen or admin.listen?"), "{bare}");
+    assert!(load("client = 1", &[], &[]).unwrap_err().contains("write [client]"));
 }
 
 #[test]
@@ -89,11 +89,143 @@ fn an_open_port_needs_a_key_or_a_word() {
 
 #[test]
 fn the_key_is_never_printed() {
-    let loaded = load("", &[("THRONG_ADMIN_API_KEY", "0123456789abcdef")], &[]).unwrap();
-    for text in [effective(&loaded), format!("{:?}", loaded.config)] {
-        assert!(!text.contains("0123456789abcdef"), "{text}");
+    let key = "0123456789abcdef";
+    let loaded = load("", &[("THRONG_ADMIN_API_KEY", key)], &[]).unwrap();
+    let sources =
+        Sources { flags: vec![("admin.api_key", "--flag", key.into())], ..Sources::default() };
+    for text in [effective(&loaded), format!("{loaded:?}"), format!("{sources:?}")] {
+        assert!(!text.contains(key), "{text}");
     }
     assert!(effective(&loaded).contains("# api_key is set"));
+}
+
+#[test]
+fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
+    let plain = load("", &[], &[]).unwrap();
+    for setting in SETTINGS {
+        let (section, key) = setting.parts();
+        let (toml, text): (String, String) = match setting.kind {
+            Kind::Bool => match setting.default {
+                "true" => ("false".into(), "false".into()),
+                _ => ("true".into(), "1".into()),
+            },
+            // One off the default breaks no rule between settings.
+            Kind::Number(..) | Kind::Bytes(..) => {
+                let (_, number) =
+                    plain.numbers(setting.key).find(|(k, _)| *k == setting.key).unwrap();
+                ((number + 1).to_string(), format!("{}", number + 1))
+            }
+            Kind::Address => ("\"127.0.0.1:9\"".into(), "127.0.0.1:9".into()),
+            Kind::Text if setting.secret => {
+                ("\"0123456789abcdef\"".into(), "0123456789abcdef".into())
+            }
+            Kind::Text => ("\"debug\"".into(), "debug".into()),
+            Kind::Choice(words) => (format!("\"{}\"", words[1]), words[1].into()),
+            Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
+        };
+        let file = load(&format!("[{section}]\n{key} = {toml}\n"), &[], &[]).unwrap();
+        let variable = load("", &[(&setting.variable(), &text)], &[]).unwrap();
+        assert_ne!(file.config, plain.config, "{}", setting.key);
+        assert_eq!(file.config, variable.config, "{}", setting.key);
+        let Changes { applied, restart } = plain.changes(&file);
+        assert_eq!([applied, restart].concat(), [setting.key]);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_not_judged_beside_others() {
+    // The outbox would be too small beside the default message, and the listener open.
+    let file =
+        "[limits]\noutbox_bytes_max = 2000\nmessage_bytes_max = \"1kb\"\n[client]\ninsecure = 1\n";
+    let problems = load(file, &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]).unwrap_err();
+    assert_eq!(problems.lines().count(), 2, "{problems}");
+    let broken =
+        load("[client]\ninsecure = true\nx\ny\n", &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]);
+    let broken = broken.unwrap_err();
+    assert!(
+        broken.lines().count() == 2 && broken.lines().all(|l| l.contains("not TOML")),
+        "{broken}"
+    );
+    // What variables and flags say is known although the file isn't.
+    let sure = [("THRONG_CLIENT_LISTEN", "0.0.0.0:1"), ("THRONG_CLIENT_INSECURE", "false")];
+    assert!(load("x", &sure, &[]).unwrap_err().contains("--insecure"));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_the_rest() {
+    use std::os::unix::ffi::OsStringExt;
+    let problem = |key: &str, message: &str| Problem {
+        origin: Origin::Default,
+        key: key.into(),
+        message: message.into(),
+    };
+    let sources = Sources {
+        unreadable: vec![problem("", "gone"), problem("admin.api_key", "empty")],
+        variables: vec![(
+            "THRONG_CLIENT_PUBLISH_PREFIXES".into(),
+            std::ffi::OsString::from_vec(vec![0xff]),
+        )],
+        flags: vec![
+            ("admin.listen", "--admin", "0.0.0.0:1".into()),
+            ("shards.count", "--shards", "x".into()),
+        ],
+        ..Sources::default()
+    };
+    let problems = Loaded::load(&sources).unwrap_err().to_string();
+    for want in [
+        "gone",
+        "admin.api_key: empty",
+        "variable THRONG_CLIENT_PUBLISH_PREFIXES: client.publish_prefixes: the value is not UTF-8",
+        "flag --shards: shards.count: \"x\" is no whole number; it takes a whole number from 0 to 1000",
+    ] {
+        assert!(problems.lines().any(|line| line.starts_with(want)), "{want}\nin\n{problems}");
+    }
+    assert_eq!(problems.lines().count(), 4, "{problems}");
+}
+
+#[test]
+fn the_one_who_set_it_is_told() {
+    let file = "[limits]\nmessage_bytes_max = \"1MiB\"\n";
+    let problems = load(file, &[], &[]).unwrap_err();
+    assert!(problems.starts_with("throng.toml:2:21: limits.message_bytes_max: "), "{problems}");
+    assert!(problems.contains("limits.outbox_bytes_max at least 1049600"), "{problems}");
+    let filter = load("[log]\nlevel = \"shard=loud\"\n", &[], &[]).unwrap_err();
+    assert!(
+        filter.starts_with("throng.toml:2:9: log.level: \"shard=loud\" is no filter"),
+        "{filter}"
+    );
+    for taken in ["127.0.0.1:8001", "[::ffff:127.0.0.1]:8001"] {
+        let problems = load("", &[], &[("client.listen", taken)]).unwrap_err();
+        assert!(problems.starts_with("flag --flag: client.listen: clients ("), "{problems}");
+    }
+}
+
+#[test]
+fn names_and_values_from_outside_stay_on_their_line() {
+    let sources = Sources {
+        file: Some(("a\nb\x1b[2J.toml", "[log]\nlevel = \"info,a\\nb=debug\"\n")),
+        ..Sources::default()
+    };
+    let text = effective(&Loaded::load(&sources).unwrap());
+    assert!(text.contains("level = \"info,a\\u000Ab=debug\""), "{text}");
+    assert!(text.contains("# a\\nb\\u{1b}[2J.toml:2\n"), "{text}");
+    let problems = load("\"a\\nb\\u001b\" = {}\n", &[], &[]).unwrap_err();
+    assert!(!problems.contains(['\n', '\x1b']), "{problems}");
+}
+
+#[test]
+fn a_reload_never_opens_what_a_restart_would_close() {
+    let key = "api_key = \"0123456789abcdef\"\n";
+    let old = load(&format!("[admin]\nlisten = \"0.0.0.0:8001\"\n{key}"), &[], &[]).unwrap();
+    let problems = old.reloaded(&load("", &[], &[]).unwrap()).unwrap_err().to_string();
+    assert!(problems.contains("0.0.0.0:8001 is open to other machines"), "{problems}");
+    let new = load(&format!("[admin]\n{key}[limits]\nhead_bytes_max = 9000\n"), &[], &[]).unwrap();
+    let now = old.reloaded(&new).unwrap();
+    assert_eq!(now.config.admin.listen, old.config.admin.listen);
+    assert_eq!(now.config.limits.head_bytes_max, 9000);
+    assert!(effective(&now).contains("listen = \"0.0.0.0:8001\""));
+    // What waits for the restart is said again at the next reload.
+    assert_eq!(now.changes(&new).restart, ["admin.listen"]);
 }
 
 #[test]
@@ -121,15 +253,29 @@ proptest::proptest! {
 
     #[test]
     fn what_is_in_force_can_be_loaded_again(
-        connections in 1u64..1_000_000, prefixes in proptest::collection::vec("[ -~]{1,12}", 0..4), level in "[a-z=,\"\\\\]{1,12}",
+        connections in 1u64..100_000_000, count in 0u64..=1000, topics in 1u64..=10_000,
+        body in 1024u64..=(1 << 30), memory in 0u64..(1 << 40), pin: bool,
+        prefixes in proptest::collection::vec(".{0,12}|[\\x00-\\x7f]{0,12}", 0..4),
+        port in 0u16.., sender in 0usize..3, level in "(info|shard=debug|[a-z]{1,9}=trace)",
     ) {
-        let quoted: Vec<String> = prefixes.iter().map(|p| toml::Value::String(p.clone()).to_string()).collect();
+        let quoted: Vec<String> =
+            prefixes.iter().map(|p| toml::Value::String(p.clone()).to_string()).collect();
         let file = format!(
-            "[limits]\nconnections_max = {connections}\n[client]\npublish_prefixes = [{}]\n[log]\nlevel = {}\n",
-            quoted.join(", "), toml::Value::String(level)
+            "[limits]\nconnections_max = {connections}\ntopics_per_connection_max = {topics}\n\
+             memory_bytes_max = {memory}\n[client]\nlisten = \"127.0.0.2:{port}\"\n\
+             publish_prefixes = [{}]\n[admin]\nbody_bytes_max = {body}\n[shards]\ncount = {count}\n\
+             pin_cpus = {pin}\nsender = \"{}\"\n[log]\nlevel = \"{level}\"\n",
+            quoted.join(", "), Sender::WORDS[sender],
         );
         let loaded = load(&file, &[], &[]).unwrap();
-        let again = load(&effective(&loaded), &[], &[]).unwrap();
+        proptest::prop_assert_eq!(&loaded.config.client.publish_prefixes, &prefixes);
+        let text = effective(&loaded);
+        let settings = text.lines().filter(|line| !line.is_empty() && !line.starts_with('['));
+        proptest::prop_assert!(settings.clone().count() == SETTINGS.len(), "{}", text);
+        for line in settings {
+            proptest::prop_assert!(line.contains(" # "), "{}", line);
+        }
+        let again = load(&text, &[], &[]).unwrap();
         proptest::prop_assert_eq!(loaded.config, again.config);
     }
 }

@@ -1,10 +1,9 @@
 //! The command line.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 /// A push server: holds the live connections of millions of users and carries a message to any of
 /// them, or all of them, the moment it is published.
@@ -46,7 +45,8 @@ pub struct Config {
     pub check: bool,
 }
 
-/// The settings that have a flag; each wins over the file and the environment.
+/// The settings that have a flag; each wins over the file and the environment. Values stay texts
+/// here: the configuration judges them, all at once and with the file's.
 #[derive(Args)]
 pub struct Flags {
     /// Read the configuration from this file instead of ./throng.toml.
@@ -54,22 +54,23 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// Where clients connect [default: 127.0.0.1:8000].
     #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<String>,
     /// Where applications and operators connect [default: 127.0.0.1:8001].
     #[arg(long, value_name = "ADDR")]
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<String>,
     /// Let clients connect from other machines although nothing authenticates them.
     #[arg(long)]
     pub insecure: bool,
     /// Event loops [default: what cores, connections and the limit on open files ask for].
-    #[arg(long, value_name = "N")]
-    pub shards: Option<u32>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub shards: Option<String>,
     /// Connections in all [default: 100000].
-    #[arg(long, value_name = "N")]
-    pub max_connections: Option<u64>,
-    /// How messages leave [default: auto].
-    #[arg(long)]
-    pub sender: Option<Sender>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub max_connections: Option<String>,
+    /// How messages leave: io_uring batches where the kernel allows them, or one write for each
+    /// connection [default: auto].
+    #[arg(long, value_name = "auto|io_uring|write")]
+    pub sender: Option<String>,
     /// Bind each shard to a core.
     #[arg(long)]
     pub pin_cpus: bool,
@@ -79,28 +80,9 @@ pub struct Flags {
     /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How it is logged [default: text].
-    #[arg(long)]
-    pub log_format: Option<LogFormat>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Sender {
-    /// io_uring where the kernel allows it, else write.
-    Auto,
-    /// Batched io_uring sends.
-    #[value(name = "io_uring")]
-    IoUring,
-    /// One system call for each connection.
-    Write,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// A JSON object a line.
-    Json,
+    /// How it is logged: lines for people, or a JSON object a line [default: text].
+    #[arg(long, value_name = "text|json")]
+    pub log_format: Option<String>,
 }
 
 /// Why a command failed: whose fault it is decides the exit code.

@@ -3,66 +3,72 @@
 use std::fs;
 use std::path::Path;
 
-use clap::ValueEnum;
-use config::{Loaded, Sources};
+use config::{Loaded, Origin, Problem, Sources};
 
 use crate::cli::{Failure, Flags};
 
 /// The file that is read when none is named, if it is there.
 const FILE: &str = "throng.toml";
 
+/// The setting that a file of its own can hold, so that the key shows in no list of processes.
+const API_KEY: &str = "admin.api_key";
+const API_KEY_FILE: &str = "--api-key-file";
+
 /// Reads all sources anew: at the start, and at every reload.
 pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
-    let file = file(flags)?;
+    let mut unreadable = Vec::new();
+    let mut flag_values = flag_values(flags);
+    if let Some(path) = &flags.api_key_file {
+        match api_key(path) {
+            Ok(key) => flag_values.push((API_KEY, API_KEY_FILE, key)),
+            Err(message) => {
+                let origin = Origin::Flag(API_KEY_FILE.into());
+                unreadable.push(Problem { origin, key: API_KEY.into(), message });
+            }
+        }
+    }
+    let path = flags.config.as_deref().or(Some(Path::new(FILE)).filter(|path| path.exists()));
+    let file = path.and_then(|path| match read(path) {
+        Ok(text) => Some((path.display().to_string(), text)),
+        Err(message) => {
+            unreadable.push(Problem { origin: Origin::Default, key: String::new(), message });
+            None
+        }
+    });
     let sources = Sources {
         file: file.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
-        variables: std::env::vars_os()
-            .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)))
-            .collect(),
-        flags: values(flags)?,
+        variables: std::env::vars_os().collect(),
+        flags: flag_values,
+        unreadable,
     };
     Loaded::load(&sources).map_err(|problems| Failure::Usage(problems.to_string()))
 }
 
-fn file(flags: &Flags) -> Result<Option<(String, String)>, Failure> {
-    let path = match &flags.config {
-        Some(path) => path.as_path(),
-        None if Path::new(FILE).exists() => Path::new(FILE),
-        None => return Ok(None),
-    };
-    read(path).map(|text| Some((path.display().to_string(), text)))
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: can't be read: {error}", path.display()))
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path)
-        .map_err(|error| Failure::Usage(format!("{}: can't be read: {error}", path.display())))
-}
-
-fn values(flags: &Flags) -> Result<Vec<(&'static str, &'static str, String)>, Failure> {
-    let mut all = Vec::new();
-    let mut put = |key, flag, value: Option<String>| {
-        if let Some(value) = value {
-            all.push((key, flag, value));
-        }
-    };
-    let word = |value: Option<clap::builder::PossibleValue>| {
-        value.map(|value| value.get_name().to_string())
-    };
-    let set = |on: bool| on.then(|| "true".to_string());
-    put("client.listen", "--listen", flags.listen.map(|address| address.to_string()));
-    put("admin.listen", "--admin", flags.admin.map(|address| address.to_string()));
-    put("client.insecure", "--insecure", set(flags.insecure));
-    put("shards.count", "--shards", flags.shards.map(|shards| shards.to_string()));
-    let connections = flags.max_connections.map(|connections| connections.to_string());
-    put("limits.connections_max", "--max-connections", connections);
-    let sender = word(flags.sender.and_then(|sender| sender.to_possible_value()));
-    put("shards.sender", "--sender", sender);
-    put("shards.pin_cpus", "--pin-cpus", set(flags.pin_cpus));
-    put("log.level", "--log", flags.log.clone());
-    let format = word(flags.log_format.and_then(|format| format.to_possible_value()));
-    put("log.format", "--log-format", format);
-    if let Some(path) = &flags.api_key_file {
-        put("admin.api_key", "--api-key-file", Some(read(path)?.trim().to_string()));
+/// The key, without the newline that editors and shells put after it. A file without one is refused:
+/// whoever names a file means to be protected.
+fn api_key(path: &Path) -> Result<String, String> {
+    match read(path)?.trim() {
+        "" => Err(format!("{}: the file is empty: try openssl rand -hex 24 > {0}", path.display())),
+        key => Ok(key.to_string()),
     }
-    Ok(all)
+}
+
+fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
+    let set = |on: bool| on.then(|| "true".to_string());
+    let all = [
+        ("client.listen", "--listen", flags.listen.clone()),
+        ("admin.listen", "--admin", flags.admin.clone()),
+        ("client.insecure", "--insecure", set(flags.insecure)),
+        ("shards.count", "--shards", flags.shards.clone()),
+        ("limits.connections_max", "--max-connections", flags.max_connections.clone()),
+        ("shards.sender", "--sender", flags.sender.clone()),
+        ("shards.pin_cpus", "--pin-cpus", set(flags.pin_cpus)),
+        ("log.level", "--log", flags.log.clone()),
+        ("log.format", "--log-format", flags.log_format.clone()),
+    ];
+    all.into_iter().filter_map(|(key, flag, text)| Some((key, flag, text?))).collect()
 }

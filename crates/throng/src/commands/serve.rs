@@ -147,8 +147,9 @@ impl Server {
             if signal != SIGHUP {
                 break;
             }
-            match sources::load(&args.settings) {
-                Ok(new) => loaded = self.reload(&loaded, new, args),
+            let new = sources::load(&args.settings);
+            match new.and_then(|new| self.reload(&loaded, &new, args)) {
+                Ok(now) => loaded = now,
                 Err(Failure::Usage(text) | Failure::Runtime(text)) => {
                     for line in text.lines() {
                         tracing::error!("the configuration stays as it was: {line}");
@@ -166,8 +167,9 @@ impl Server {
     }
 
     /// Takes the new configuration as far as it can be taken while running, and says what can't.
-    fn reload(&self, old: &Loaded, new: Loaded, args: &Serve) -> Loaded {
-        let changes = old.changes(&new);
+    fn reload(&self, old: &Loaded, new: &Loaded, args: &Serve) -> Result<Loaded, Failure> {
+        let changes = old.changes(new);
+        let new = old.reloaded(new).map_err(|problems| Failure::Usage(problems.to_string()))?;
         match log_filter(&new.config) {
             Ok(filter) => {
                 let _ = self.log.reload(filter);
@@ -188,7 +190,7 @@ impl Server {
         if !changes.restart.is_empty() {
             tracing::warn!("these changes need a restart: {}", changes.restart.join(", "));
         }
-        new
+        Ok(new)
     }
 
     fn drain(self, seconds: u64) {
