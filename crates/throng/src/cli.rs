@@ -22,6 +22,11 @@ pub enum Command {
     Serve(Serve),
     /// Print the configuration in force, with where each value came from.
     Config(Config),
+    /// Open and hold a crowd of clients against a server, publish, and check what arrives.
+    #[command(subcommand)]
+    Flood(flood::Scenario),
+    /// Say what this host can hold and what to change, or change it.
+    Tune(Tune),
 }
 
 #[derive(Args)]
@@ -43,6 +48,32 @@ pub struct Config {
     /// Only say whether the configuration is good.
     #[arg(long)]
     pub check: bool,
+}
+
+/// The exit status is 0 when the connections fit as the host stands, 3 when they don't.
+#[derive(Args)]
+pub struct Tune {
+    /// Connections to make room for.
+    #[arg(long, short, default_value_t = 1_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub connections: u64,
+    /// The load generator runs on this host too: both ends of each connection are here.
+    #[arg(long)]
+    pub both_ends: bool,
+    /// Set what can be set now (as root).
+    #[arg(long, conflicts_with_all = ["sysctl", "systemd", "json", "host"])]
+    pub apply: bool,
+    /// Print a file for /etc/sysctl.d.
+    #[arg(long, conflicts_with_all = ["systemd", "json", "host"])]
+    pub sysctl: bool,
+    /// Print a systemd unit with the limits it needs.
+    #[arg(long, conflicts_with_all = ["json", "host"])]
+    pub systemd: bool,
+    /// Print the advice as JSON.
+    #[arg(long, conflicts_with = "host")]
+    pub json: bool,
+    /// Print what was read of this host, as JSON: to send it to somebody who can help.
+    #[arg(long)]
+    pub host: bool,
 }
 
 /// The settings that have a flag; each wins over the file and the environment. Values stay texts
@@ -92,14 +123,25 @@ pub enum Failure {
     Usage(String),
     /// The system refused something.
     Runtime(String),
+    /// It ran, and what it looked for is not as it should be. That was printed.
+    Found,
 }
 
 impl Failure {
-    /// Prints the error lines and gives the exit code: 2 for usage, 1 for the rest.
+    /// The error lines.
+    pub fn text(&self) -> &str {
+        match self {
+            Failure::Usage(text) | Failure::Runtime(text) => text,
+            Failure::Found => "",
+        }
+    }
+
+    /// Prints the error lines and gives the exit code: 2 for usage, 3 for findings, 1 for the rest.
     pub fn report(self) -> ExitCode {
         let (text, code) = match self {
             Failure::Usage(text) => (text, 2),
             Failure::Runtime(text) => (text, 1),
+            Failure::Found => (String::new(), 3),
         };
         for line in text.lines() {
             eprintln!("error: {line}");

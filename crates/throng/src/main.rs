@@ -15,6 +15,8 @@ fn main() -> ExitCode {
         None => commands::serve::run(&cli.serve),
         Some(Command::Serve(serve)) => commands::serve::run(&serve),
         Some(Command::Config(config)) => commands::config::run(&config),
+        Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
+        Some(Command::Tune(tune)) => commands::tune::run(&tune),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,10 @@
 //! Bytes ⇄ meaning, for every transport that Throng speaks.
 //!
 //! Nothing here holds a socket, a clock, a thread, a lock or randomness: a caller gives bytes and
-//! gets [`Action`]s and bytes to send. The server's side lives in [`session`] and [`transport`];
-//! [`ws`] is the WebSocket codec for both sides.
+//! gets [`Action`]s and bytes to send. The server's side lives in [`session`] and [`transport`],
+//! a listener's side in [`client`]; [`ws`] is the WebSocket codec for both sides.
 
+pub mod client;
 pub mod close;
 pub mod command;
 pub mod http;

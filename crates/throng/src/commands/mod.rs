@@ -1,4 +1,6 @@
 //! One command a file.
 
 pub mod config;
+pub mod flood;
 pub mod serve;
+pub mod tune;

@@ -150,8 +150,8 @@ impl Server {
             let new = sources::load(&args.settings);
             match new.and_then(|new| self.reload(&loaded, &new, args)) {
                 Ok(now) => loaded = now,
-                Err(Failure::Usage(text) | Failure::Runtime(text)) => {
-                    for line in text.lines() {
+                Err(failure) => {
+                    for line in failure.text().lines() {
                         tracing::error!("the configuration stays as it was: {line}");
                     }
                 }
@@ -174,7 +174,7 @@ impl Server {
             Ok(filter) => {
                 let _ = self.log.reload(filter);
             }
-            Err(Failure::Usage(text) | Failure::Runtime(text)) => tracing::error!("{text}"),
+            Err(failure) => tracing::error!("{}", failure.text()),
         }
         let settings = Arc::new(settings(&new.config, args.ws_echo));
         for handle in &self.handles {

@@ -1,0 +1,154 @@
+//! The flags that all scenarios have.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// A number above zero, for rates and times.
+///
+/// # Errors
+/// For anything else, in words for the command line.
+pub fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 && number <= 1e9 => Ok(number),
+        _ => Err("a number above 0, at most 1e9".into()),
+    }
+}
+
+/// Seconds, or with a unit: 90, 90s, 15m, 1h.
+///
+/// # Errors
+/// For anything else, in words for the command line.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b's') => (&text[..text.len() - 1], 1.0),
+        Some(b'm') => (&text[..text.len() - 1], 60.0),
+        Some(b'h') => (&text[..text.len() - 1], 3_600.0),
+        _ => (text, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() && (0.0..=1e7).contains(&number) => Ok(number * unit),
+        _ => Err("a time like 30, 90s, 15m or 1h".into()),
+    }
+}
+
+/// See the help texts of the fields.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Servers, as http://host:port; connections go to them in turn. With a path it is the template
+    /// of what to ask for: {user} and {topic} stand in it; without one it is Throng's.
+    #[arg(value_name = "URL", required_unless_present = "urls")]
+    pub targets: Vec<String>,
+    /// Transports, in turn: sse, stream, poll, ws.
+    #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
+    pub transport: Vec<String>,
+    /// Connections [default: what the scenario has, mostly 1,000].
+    #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub connections: Option<u32>,
+    /// Arrivals a second [default: as fast as it goes].
+    #[arg(long, value_parser = positive)]
+    pub rate: Option<f64>,
+    /// Spread the arrivals over so long instead.
+    #[arg(long, value_parser = seconds, conflicts_with = "rate", value_name = "TIME")]
+    pub ramp: Option<f64>,
+    /// How long the crowd stays once it stands: 30, 90s, 15m, 1h.
+    #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
+    pub hold: f64,
+    /// Name of a user: {n} is the user's number, {room} the number of the user's topic. Empty for
+    /// none.
+    #[arg(long, default_value = "u{n}", value_name = "TEMPLATE")]
+    pub user_template: String,
+    /// Name of a topic [default: all, or room-{room}]. Empty for none.
+    #[arg(long, value_name = "TEMPLATE")]
+    pub topic_template: Option<String>,
+    /// How many users share a topic [default: all, or what the scenario has].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub users_per_topic: Option<u32>,
+    /// Number of the first user.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub first: u32,
+    /// Read the URLs from this file, one a line, one for each connection in turn; - is standard
+    /// input.
+    #[arg(long, value_name = "FILE", conflicts_with = "targets")]
+    pub urls: Option<PathBuf>,
+    /// Addresses to come from: a block like 127.0.1.0/24, or a list with commas [default: as many
+    /// as it takes when the server is on loopback, else what the kernel chooses].
+    #[arg(long, value_name = "ADDRESSES")]
+    pub source: Option<String>,
+    /// Throng's admin port, to publish and to read its memory and processor time [default: port
+    /// 8001 of the target's host, when the target is its port 8000].
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<String>,
+    /// Read the key of the admin port from this file.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Publish to another server than Throng: the payload is posted to this URL, in which {user} or
+    /// {topic} stands.
+    #[arg(long, value_name = "URL", conflicts_with = "api_key_file")]
+    pub publish: Option<String>,
+    /// Messages a second to single users by chance, beside what the scenario has.
+    #[arg(long, value_parser = positive, value_name = "RATE")]
+    pub send_rate: Option<f64>,
+    /// Messages a second to topics by chance, instead of what the scenario has.
+    #[arg(long, value_parser = positive, value_name = "RATE")]
+    pub topic_rate: Option<f64>,
+    /// A message to everyone so often.
+    #[arg(long, value_parser = seconds, value_name = "TIME")]
+    pub broadcast_every: Option<f64>,
+    /// Bytes of a message's payload, at least 42.
+    #[arg(long, default_value_t = 100, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub message_bytes: u32,
+    /// Publishers of each flow, a connection each.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub publishers: u32,
+    /// Get this URL all the time, to see that ordinary requests are answered. Repeatable.
+    #[arg(long, value_name = "URL")]
+    pub probe: Vec<String>,
+    /// Requests a second to each probe.
+    #[arg(long, default_value_t = 20.0, value_parser = positive, value_name = "RATE")]
+    pub probe_rate: f64,
+    /// A connection that failed or was closed comes back after so long, in the mean.
+    #[arg(long, value_parser = seconds, value_name = "TIME")]
+    pub reconnect: Option<f64>,
+    /// Give up a connection that has heard nothing for so long, heartbeats included.
+    #[arg(long, value_parser = seconds, value_name = "TIME")]
+    pub silence: Option<f64>,
+    /// How long an answer may take.
+    #[arg(long, value_parser = seconds, default_value = "60", value_name = "TIME")]
+    pub answer_timeout: f64,
+    /// How long to wait at the end for messages that are still on their way.
+    #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
+    pub settle: f64,
+    /// Connections under way at one time.
+    #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub in_flight: u32,
+    /// Of all that is random.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write a report into this folder: index.html, samples.csv, summary.json, samples.json.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print nothing but the result.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print a JSON object for each sample, and one for the result.
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_are_read() {
+        for (text, want) in [("30", 30.0), ("90s", 90.0), ("15m", 900.0), ("1.5h", 5_400.0)] {
+            assert_eq!(seconds(text), Ok(want));
+        }
+        for wrong in ["", "s", "-1", "1d", "nan", "inf", "é"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(positive("0.5"), Ok(0.5));
+        assert!(positive("0").is_err() && positive("inf").is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! A crowd of client connections: opens them, holds them, checks what comes.
+//!
+//! Each thread has a private descriptor table, one poller and one read buffer; nothing is allocated
+//! per connection beyond its record and the counters of what is published to its user.
+
+mod connection;
+mod ear;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use wire::client::{Client, Fault, Goodbye};
+
+use crate::clock::now_ns;
+use crate::record::{Counts, Named};
+use crate::source::Sources;
+use crate::target::{Paths, Url};
+
+/// Bytes of user space that a connection may cost.
+pub const CONNECTION_BYTES_MAX: usize = 64;
+
+/// Descriptors of a thread's private table that are kept for its poller and the like.
+const DESCRIPTORS_KEPT: u64 = 64;
+
+/// Connections of one thread where the limit on open files allows more: a thread's share of the
+/// processor is the next bound.
+const CONNECTIONS_PER_THREAD_MAX: u64 = 200_000;
+
+/// What a crowd is to be.
+#[derive(Clone)]
+pub struct Plan {
+    /// The servers; each connection goes to one of them in turn.
+    pub servers: Vec<Url>,
+    /// The transports; each connection speaks one of them in turn.
+    pub transports: Vec<&'static dyn Client>,
+    /// What each asks for.
+    pub paths: Paths,
+    /// How many.
+    pub connections: u32,
+    /// The number of the first user.
+    pub first: u32,
+    /// How many users share a topic.
+    pub users_per_room: u32,
+    /// Where they come from.
+    pub sources: Sources,
+    /// Arrivals per second; 0 for as fast as it goes.
+    pub rate: f64,
+    /// How they live.
+    pub life: Life,
+    /// Connections under way at one time, per thread.
+    pub in_flight_max: usize,
+    /// How long an answer may take, in seconds.
+    pub answer_seconds_max: u32,
+    /// A connection that has heard nothing for so many seconds is given up; 0 for never.
+    pub silence_seconds_max: u32,
+    /// Of all that is random.
+    pub seed: u64,
+}
+
+/// How long connections stay, and whether they return. Times are means of exponential
+/// distributions: who leaves is anyone, at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Life {
+    /// Seconds until a connection leaves by itself; never without.
+    pub stay_seconds: Option<f64>,
+    /// Seconds until one that left, failed or was closed comes back; never without.
+    pub away_seconds: Option<f64>,
+}
+
+impl Plan {
+    /// The topic number of the user with this number.
+    pub fn room(&self, number: u32) -> u32 {
+        (number - self.first) / self.users_per_room.max(1)
+    }
+
+    /// How many topics there are.
+    pub fn rooms(&self) -> u32 {
+        self.connections.div_ceil(self.users_per_room.max(1))
+    }
+}
+
+/// How many messages were published to each target so far: the numbers of the sequences.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// By user, from the first; empty when nothing is published to users.
+    pub users: Box<[AtomicU32]>,
+    /// By topic.
+    pub topics: Box<[AtomicU32]>,
+    /// To everyone.
+    pub all: AtomicU32,
+}
+
+impl Published {
+    /// Counters for so many users and topics.
+    pub fn new(users: u32, topics: u32) -> Self {
+        let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
+        Self { users: zeros(users), topics: zeros(topics), all: AtomicU32::new(0) }
+    }
+
+    fn user(&self, index: u32) -> u32 {
+        self.users.get(index as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    fn topic(&self, room: u32) -> u32 {
+        self.topics.get(room as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    fn all(&self) -> u32 {
+        self.all.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a connection was not opened, or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    /// What the system said, by its number.
+    System(i32),
+    Status(u16),
+    NotHttp,
+    Rule(&'static str),
+    TooLong,
+    /// Closed before the answer, or later without a word.
+    Closed,
+    /// The answer was complete although it should not end.
+    Ended,
+    NoAnswer,
+    Silent,
+    Code(u16),
+    Named(&'static str),
+    Unsent,
+}
+
+impl From<Fault> for Reason {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Status(status) => Reason::Status(status),
+            Fault::NotHttp => Reason::NotHttp,
+            Fault::BadHead(text) | Fault::BadBody(text) => Reason::Rule(text),
+            Fault::TooLong => Reason::TooLong,
+        }
+    }
+}
+
+impl From<Goodbye> for Reason {
+    fn from(goodbye: Goodbye) -> Self {
+        match goodbye {
+            Goodbye::Code(code) => Reason::Code(code),
+            Goodbye::Named(name) => Reason::Named(name),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::System(libc::ECONNREFUSED) => f.write_str("refused: nobody listens there"),
+            Reason::System(libc::ECONNRESET | libc::EPIPE) => f.write_str("reset by the server"),
+            Reason::System(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => {
+                f.write_str("no source port left: give more addresses with --source")
+            }
+            Reason::System(libc::EMFILE) => f.write_str("no descriptor left in this thread"),
+            Reason::System(libc::ENFILE) => f.write_str("no descriptor left on this host"),
+            Reason::System(number) => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*number))
+            }
+            Reason::Status(status) => write!(f, "answered with status {status}"),
+            Reason::NotHttp => f.write_str("the answer is not HTTP/1.1"),
+            Reason::Rule(text) => f.write_str(text),
+            Reason::TooLong => f.write_str("a message of over 16 MiB"),
+            Reason::Closed => f.write_str("closed without a word"),
+            Reason::Ended => f.write_str("the answer ended"),
+            Reason::NoAnswer => f.write_str("no answer in time"),
+            Reason::Silent => f.write_str("silent for too long"),
+            Reason::Code(code) => write!(f, "closed with code {code}"),
+            Reason::Named(name) => write!(f, "closed, saying {name}"),
+            Reason::Unsent => f.write_str("the request could not be written whole"),
+        }
+    }
+}
+
+/// What a thread is to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Order {
+    Hold,
+    /// Count what never came, once.
+    Audit,
+    Stop,
+}
+
+/// One thread's counts, written by it alone. On cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Tally([AtomicU64; Stat::COUNT]);
+
+/// What is counted.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum Stat {
+    Open,
+    Opened,
+    Failed,
+    Closed,
+    Left,
+    Messages,
+    Heartbeats,
+    Bytes,
+    Lost,
+    Duplicated,
+    OutOfOrder,
+    Strayed,
+    Tried,
+}
+
+impl Stat {
+    const COUNT: usize = 13;
+}
+
+/// What a thread shares with the crowd's owner.
+struct Shared {
+    tally: Tally,
+    order: AtomicU8,
+    audited: AtomicBool,
+    /// How often everyone was told to drop and come back.
+    storms: AtomicU32,
+}
+
+/// What all threads share.
+struct Common {
+    plan: Plan,
+    published: Arc<Published>,
+    /// When the crowd began to arrive, on the monotonic clock.
+    begin_ns: u64,
+    threads: u32,
+    /// Microseconds.
+    delivery: Mutex<Histogram<u64>>,
+    connect: Mutex<Histogram<u64>>,
+    failures: Mutex<BTreeMap<Reason, u64>>,
+    closes: Mutex<BTreeMap<Reason, u64>>,
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    handle: JoinHandle<Result<()>>,
+}
+
+/// A crowd that is being opened or is open.
+pub struct Crowd {
+    common: Arc<Common>,
+    threads: Vec<Thread>,
+}
+
+/// A histogram of microseconds up to five minutes, to three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 300_000_000, 3).unwrap_or_else(|_| unreachable!("valid bounds"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Crowd {
+    /// Starts to open a crowd, on as many threads as the limit on open files asks for.
+    ///
+    /// # Errors
+    /// If no threads can be had.
+    pub fn open(plan: Plan, published: Arc<Published>) -> Result<Self> {
+        ensure!(plan.connections > 0, "a crowd of none");
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_KEPT);
+        let per_thread = limit.clamp(1, CONNECTIONS_PER_THREAD_MAX) as u32;
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let threads = plan.connections.div_ceil(per_thread).max(cores.min(plan.connections));
+        let common = Arc::new(Common {
+            published,
+            begin_ns: now_ns(),
+            threads,
+            delivery: Mutex::new(histogram()),
+            connect: Mutex::new(histogram()),
+            failures: Mutex::default(),
+            closes: Mutex::default(),
+            plan,
+        });
+        let mut crowd = Self { common, threads: Vec::new() };
+        for at in 0..threads {
+            let share = |at: u32| {
+                (u64::from(crowd.common.plan.connections) * u64::from(at) / u64::from(threads))
+                    as u32
+            };
+            let (from, to) = (share(at), share(at + 1));
+            let shared = Arc::new(Shared {
+                tally: Tally::default(),
+                order: AtomicU8::new(Order::Hold as u8),
+                audited: AtomicBool::new(false),
+                storms: AtomicU32::new(0),
+            });
+            let (common, theirs) = (crowd.common.clone(), shared.clone());
+            let handle = std::thread::Builder::new()
+                .name(format!("crowd-{at}"))
+                .stack_size(256 * 1024)
+                .spawn(move || worker::run(&common, &theirs, at, from..to))
+                .context("starting a crowd thread")?;
+            crowd.threads.push(Thread { shared, handle });
+        }
+        Ok(crowd)
+    }
+
+    /// Adds its counts to these.
+    pub fn counts(&self) -> Counts {
+        let sum = |stat: Stat| {
+            let of = |thread: &Thread| thread.shared.tally.0[stat as usize].load(Ordering::Relaxed);
+            self.threads.iter().map(of).sum()
+        };
+        Counts {
+            open: sum(Stat::Open),
+            opened: sum(Stat::Opened),
+            failed: sum(Stat::Failed),
+            closed: sum(Stat::Closed),
+            left: sum(Stat::Left),
+            messages: sum(Stat::Messages),
+            heartbeats: sum(Stat::Heartbeats),
+            bytes: sum(Stat::Bytes),
+            // What was counted as lost and came late is subtracted, each by the thread that saw it.
+            lost: sum(Stat::Lost),
+            duplicated: sum(Stat::Duplicated),
+            out_of_order: sum(Stat::OutOfOrder),
+            strayed: sum(Stat::Strayed),
+            ..Counts::default()
+        }
+    }
+
+    /// Connections of the plan that were tried at least once and came to an end of the attempt.
+    pub fn arrived(&self) -> u64 {
+        let of =
+            |thread: &Thread| thread.shared.tally.0[Stat::Tried as usize].load(Ordering::Relaxed);
+        self.threads.iter().map(of).sum()
+    }
+
+    /// Takes the times recorded since this was last asked: deliveries, connects.
+    pub fn take_times(&self) -> (Histogram<u64>, Histogram<u64>) {
+        let take =
+            |times: &Mutex<Histogram<u64>>| std::mem::replace(&mut *lock(times), histogram());
+        (take(&self.common.delivery), take(&self.common.connect))
+    }
+
+    /// Why attempts failed, and why open connections were closed; most frequent first.
+    pub fn reasons(&self) -> (Vec<Named>, Vec<Named>) {
+        let list = |reasons: &Mutex<BTreeMap<Reason, u64>>| {
+            let mut list: Vec<Named> =
+                lock(reasons).iter().map(|(reason, count)| (reason.to_string(), *count)).collect();
+            list.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            list
+        };
+        (list(&self.common.failures), list(&self.common.closes))
+    }
+
+    /// Lets everyone drop their connection at once and come back.
+    pub fn storm(&self) {
+        for thread in &self.threads {
+            thread.shared.storms.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts as lost what was published and hasn't come. To be asked once, when publishers have
+    /// stopped and all is quiet.
+    pub fn audit(&self) {
+        self.order(Order::Audit);
+        let begin = Instant::now();
+        let open = |thread: &Thread| {
+            !thread.shared.audited.load(Ordering::Relaxed) && !thread.handle.is_finished()
+        };
+        while self.threads.iter().any(open) && begin.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Resets all connections and ends the threads.
+    ///
+    /// # Errors
+    /// What ended a thread before its time.
+    pub fn close(self) -> Result<()> {
+        self.order(Order::Stop);
+        for thread in self.threads {
+            thread.handle.join().map_err(|_| anyhow::anyhow!("a crowd thread panicked"))??;
+        }
+        Ok(())
+    }
+
+    /// True when a thread has ended, which happens only if the kernel refused it something.
+    pub fn is_broken(&self) -> bool {
+        self.threads.iter().any(|thread| thread.handle.is_finished())
+    }
+
+    fn order(&self, order: Order) {
+        for thread in &self.threads {
+            thread.shared.order.store(order as u8, Ordering::Relaxed);
+        }
+    }
+}

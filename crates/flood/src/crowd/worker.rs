@@ -1,0 +1,634 @@
+//! One thread of a crowd: its poller, its connections, its counts.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send,
+    socket_with, sockopt,
+};
+use rustix::time::Timespec;
+use wire::client::{Client, Feed, Goodbye, Request};
+
+use super::connection::{Connection, Stage};
+use super::ear::{Ear, Numbers};
+use super::{Common, Order, Reason, Shared, Stat, lock};
+use crate::clock::now_ns;
+use crate::payload::Scanner;
+use crate::random::Random;
+use crate::sequence::Tracker;
+use crate::source::bind_address_without_port;
+use crate::target::{Paths, Url};
+
+/// Bytes read at once; also what one event may bring before the next one's turn.
+const READ_BYTES: usize = 64 * 1024;
+/// Events taken at once.
+const EVENTS: usize = 512;
+/// Connections begun before the events of those before are looked at.
+const BEGUN_AT_ONCE: usize = 64;
+/// Times kept before they are added to the run's.
+const TIMES: usize = 4_096;
+/// How long an order may wait while nothing comes, and while connections come and go.
+const CALM_MS: u64 = 200;
+const BUSY_MS: u64 = 5;
+/// How often those who leave and return are drawn.
+const TURN_NS: u64 = 50_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+pub(super) struct Worker<'a> {
+    common: &'a Common,
+    shared: &'a Shared,
+    poller: OwnedFd,
+    connections: Vec<Connection>,
+    /// The index in the whole crowd of the first connection here.
+    from: u32,
+    /// Not tried yet.
+    fresh: Range<u32>,
+    /// To be opened now.
+    due: VecDeque<u32>,
+    /// Away, and to return some time.
+    away: Vec<u32>,
+    in_flight: usize,
+    storms: u32,
+    turn_ns: u64,
+    second_ns: u64,
+    random: Random,
+    path: String,
+    request: Vec<u8>,
+    buffer: Box<[u8]>,
+    /// What is incomplete, by index; empty most of the time.
+    pending: HashMap<u32, Vec<u8>>,
+    reply: Vec<u8>,
+    scanner: Scanner,
+    said: Vec<Goodbye>,
+    numbers: Numbers,
+    times: Vec<u32>,
+    connects: Vec<u32>,
+}
+
+/// Opens the connections with these indexes and holds them until told to stop.
+pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u32>) -> Result<()> {
+    // SAFETY: this thread opens all its descriptors below, and keeps them.
+    unsafe { crate::descriptors::private_table() }.context("a private descriptor table")?;
+    let count = range.len();
+    let mut worker = Worker {
+        common,
+        shared,
+        poller: epoll::create(CreateFlags::CLOEXEC).context("a poller")?,
+        connections: std::iter::repeat_with(Connection::default).take(count).collect(),
+        from: range.start,
+        fresh: 0..count as u32,
+        due: VecDeque::new(),
+        away: Vec::new(),
+        in_flight: 0,
+        storms: 0,
+        turn_ns: now_ns(),
+        second_ns: now_ns(),
+        random: Random::new(common.plan.seed ^ (u64::from(thread) << 32)),
+        path: String::new(),
+        request: Vec::with_capacity(512),
+        buffer: vec![0; READ_BYTES].into_boxed_slice(),
+        pending: HashMap::new(),
+        reply: Vec::new(),
+        scanner: Scanner::default(),
+        said: Vec::new(),
+        numbers: [0; Stat::COUNT],
+        times: Vec::with_capacity(TIMES),
+        connects: Vec::with_capacity(TIMES),
+    };
+    worker.work(thread)
+}
+
+impl Worker<'_> {
+    fn work(&mut self, thread: u32) -> Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            let now = now_ns();
+            match self.shared.order.load(Ordering::Relaxed) {
+                order if order == Order::Stop as u8 => break,
+                order if order == Order::Audit as u8 => self.audit(),
+                _ => {
+                    self.storm();
+                    self.arrive(thread, now);
+                    self.turn(now);
+                }
+            }
+            self.each_second(now);
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poller, room, Some(&self.patience(now))) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in &events {
+                let (index, flags) = (event.data.u64() as u32, event.flags);
+                self.ready(index, flags);
+            }
+            self.publish();
+        }
+        self.close_all();
+        self.publish();
+        Ok(())
+    }
+
+    fn patience(&self, now: u64) -> Timespec {
+        let life = &self.common.plan.life;
+        let opening = !self.due.is_empty() || !self.fresh.is_empty();
+        let ms = match () {
+            () if opening && self.in_flight < self.common.plan.in_flight_max => {
+                if self.next_arrival_ns() <= now { 0 } else { BUSY_MS }
+            }
+            () if life.stay_seconds.is_some() || !self.away.is_empty() => TURN_NS / 1_000_000,
+            () => CALM_MS,
+        };
+        Timespec { tv_sec: 0, tv_nsec: (ms * 1_000_000) as i64 }
+    }
+
+    /// When the next connection that was never tried is due. Each thread takes its turn.
+    fn next_arrival_ns(&self) -> u64 {
+        let Common { plan, begin_ns, threads, .. } = self.common;
+        if !self.due.is_empty() || plan.rate <= 0.0 {
+            return *begin_ns;
+        }
+        let before = f64::from(self.fresh.start) * f64::from(*threads);
+        begin_ns + (before / plan.rate * 1e9) as u64
+    }
+
+    /// Begins to open those that are due.
+    fn arrive(&mut self, thread: u32, now: u64) {
+        let phase = match self.common.plan.rate {
+            rate if rate > 0.0 => (f64::from(thread) / rate * 1e9) as u64,
+            _ => 0,
+        };
+        for _ in 0..BEGUN_AT_ONCE {
+            if self.in_flight >= self.common.plan.in_flight_max {
+                return;
+            }
+            if let Some(index) = self.due.pop_front() {
+                self.open(index, now);
+                continue;
+            }
+            let due = self.next_arrival_ns() + phase;
+            if due > now {
+                return;
+            }
+            let Some(index) = self.fresh.next() else {
+                return;
+            };
+            let due = if self.common.plan.rate > 0.0 { due } else { now };
+            self.open(index, due);
+        }
+    }
+
+    /// Draws who leaves and who returns.
+    fn turn(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.turn_ns);
+        if passed < TURN_NS {
+            return;
+        }
+        self.turn_ns = now;
+        let seconds = passed as f64 / 1e9;
+        let life = self.common.plan.life;
+        if let Some(stay) = life.stay_seconds {
+            let open = self.numbers[Stat::Open as usize] as f64;
+            for _ in 0..self.random.round(open * seconds / stay) {
+                self.leave();
+            }
+        }
+        if let Some(away) = life.away_seconds {
+            let back = self.away.len() as f64 * (1.0 - (-seconds / away).exp());
+            for _ in 0..self.random.round(back) {
+                let at = self.random.below(self.away.len() as u32) as usize;
+                if at < self.away.len() {
+                    let index = self.away.swap_remove(at);
+                    self.due.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Somebody who is there leaves: in order, or as if the network were gone.
+    fn leave(&mut self) {
+        for _ in 0..100 {
+            let index = self.random.below(self.connections.len() as u32);
+            if self.connections[index as usize].stage == Stage::Open {
+                let gently = self.random.bits() & 1 == 0;
+                self.depart(index, gently);
+                self.away.push(index);
+                return;
+            }
+        }
+    }
+
+    /// Closes an open connection from our side.
+    fn depart(&mut self, index: u32, gently: bool) {
+        let connection = &mut self.connections[index as usize];
+        if let Some(socket) = connection.socket.take()
+            && !gently
+        {
+            reset(&socket);
+        }
+        connection.stage = Stage::Away;
+        connection.forget_place();
+        self.pending.remove(&index);
+        self.numbers[Stat::Open as usize] -= 1;
+        self.numbers[Stat::Left as usize] += 1;
+    }
+
+    fn storm(&mut self) {
+        let storms = self.shared.storms.load(Ordering::Relaxed);
+        if storms == self.storms {
+            return;
+        }
+        self.storms = storms;
+        for index in 0..self.connections.len() as u32 {
+            if self.connections[index as usize].stage == Stage::Open {
+                self.depart(index, false);
+                self.due.push_back(index);
+            }
+        }
+        self.due.extend(self.away.drain(..));
+    }
+
+    /// Once a second: who waits too long for an answer, and who has heard nothing for too long.
+    fn each_second(&mut self, now: u64) {
+        if now.saturating_sub(self.second_ns) < SECOND_NS {
+            return;
+        }
+        self.second_ns = now;
+        let plan = &self.common.plan;
+        let (seconds, us) = (self.seconds(now), self.us(now));
+        let silence = plan.silence_seconds_max;
+        if self.in_flight == 0 && silence == 0 {
+            return;
+        }
+        for index in 0..self.connections.len() as u32 {
+            let connection = &self.connections[index as usize];
+            let waited = us.wrapping_sub(connection.due_us) / 1_000_000;
+            let heard = u32::from(seconds.wrapping_sub(connection.heard_seconds));
+            match connection.stage {
+                // A delay of our own begin may have made the due time long past.
+                Stage::Connecting | Stage::Asked
+                    if waited > plan.answer_seconds_max && heard > plan.answer_seconds_max =>
+                {
+                    self.end(index, Reason::NoAnswer);
+                }
+                Stage::Open if silence > 0 && heard > silence => self.end(index, Reason::Silent),
+                _ => {}
+            }
+        }
+    }
+
+    fn us(&self, at_ns: u64) -> u32 {
+        (at_ns.saturating_sub(self.common.begin_ns) / 1_000) as u32
+    }
+
+    fn seconds(&self, at_ns: u64) -> u16 {
+        (at_ns.saturating_sub(self.common.begin_ns) / SECOND_NS) as u16
+    }
+
+    fn client(&self, index: u32) -> &'static dyn Client {
+        let transports = &self.common.plan.transports;
+        transports[(self.from + index) as usize % transports.len()]
+    }
+
+    /// Writes the request of a connection into `self.request`, and gives its server.
+    fn prepare(&mut self, index: u32) -> &Url {
+        let plan = &self.common.plan;
+        let all = self.from + index;
+        let number = plan.first + all;
+        self.path.clear();
+        let server = match &plan.paths {
+            Paths::Templates(templates) => {
+                let template = &templates[all as usize % templates.len()];
+                template.expand(number, plan.room(number), &mut self.path);
+                all as usize % plan.servers.len()
+            }
+            Paths::List { targets, text, ends } => {
+                let at = all as usize % ends.len();
+                let from = if at == 0 { 0 } else { ends[at - 1] as usize };
+                self.path.push_str(&text[from..ends[at] as usize]);
+                usize::from(targets[at])
+            }
+        };
+        let server = &plan.servers[server];
+        let request = Request {
+            host: &server.host,
+            target: &self.path,
+            number: u64::from(number),
+            since: self.connections[index as usize].since(),
+        };
+        self.request.clear();
+        self.client(index).request(&request, &mut self.request);
+        server
+    }
+
+    fn open(&mut self, index: u32, due_ns: u64) {
+        let address = self.prepare(index).address;
+        let (due_us, heard_seconds) = (self.us(due_ns), self.seconds(now_ns()));
+        self.in_flight += 1;
+        let began = self.begin(index, &address);
+        let connection = &mut self.connections[index as usize];
+        *connection = Connection { due_us, heard_seconds, ..Connection::default() };
+        connection.stage = Stage::Connecting;
+        match began {
+            Ok((socket, written)) => {
+                connection.socket = Some(socket);
+                if written {
+                    self.asked(index);
+                }
+            }
+            Err(reason) => self.failed(index, reason),
+        }
+    }
+
+    /// Connects, and writes the request if that succeeds at once, as loopback often lets it.
+    fn begin(&self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), Reason> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        if let Some(source) = self.common.plan.sources.address((self.from + index) as usize) {
+            bind_address_without_port(&socket)
+                .map_err(|error| Reason::System(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+            bind(&socket, &SocketAddrV4::new(source, 0))?;
+        }
+        match connect(&socket, address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let written = self.write_request(&socket)?;
+        if !written {
+            flags |= EventFlags::OUT;
+        }
+        epoll::add(&self.poller, &socket, EventData::new_u64(u64::from(index)), flags)?;
+        Ok((socket, written))
+    }
+
+    /// False when it must wait. A fresh socket has room for any request.
+    fn write_request(&self, socket: &OwnedFd) -> Result<bool, Reason> {
+        match send(socket, &self.request, SendFlags::NOSIGNAL) {
+            Ok(bytes) if bytes == self.request.len() => Ok(true),
+            Ok(_) => Err(Reason::Unsent),
+            Err(Errno::AGAIN | Errno::NOTCONN) => Ok(false),
+            // What connect came to, before what writing to its ruin says.
+            Err(error) => Err(match sockopt::socket_error(socket) {
+                Ok(Err(first)) => first.into(),
+                _ => error.into(),
+            }),
+        }
+    }
+
+    /// The request is written: without an answer to wait for, the connection is open.
+    fn asked(&mut self, index: u32) {
+        let at_once = self.client(index).answers_at_once();
+        let connection = &mut self.connections[index as usize];
+        connection.stage = Stage::Asked;
+        if !at_once {
+            // When the server reads it is not known: any first message is right.
+            let any = Tracker::begin(u32::MAX);
+            let trackers = &mut connection.trackers;
+            (trackers.user, trackers.topic, trackers.all) = (any, any, any);
+            self.opened(index, now_ns());
+        }
+    }
+
+    fn opened(&mut self, index: u32, now: u64) {
+        let us = self.us(now);
+        let connection = &mut self.connections[index as usize];
+        connection.stage = Stage::Open;
+        self.in_flight -= 1;
+        self.connects.push(us.wrapping_sub(connection.due_us));
+        self.numbers[Stat::Open as usize] += 1;
+        self.numbers[Stat::Opened as usize] += 1;
+        self.numbers[Stat::Tried as usize] += 1;
+    }
+
+    /// Closes a connection for a fault of the server's, from whichever stage it was in.
+    fn end(&mut self, index: u32, reason: Reason) {
+        let connection = &mut self.connections[index as usize];
+        if connection.stage != Stage::Open {
+            return self.failed(index, reason);
+        }
+        let said = usize::from(connection.said).checked_sub(1);
+        let reason = said.and_then(|at| self.said.get(at)).map_or(reason, |said| (*said).into());
+        connection.socket = None;
+        connection.stage = Stage::Away;
+        connection.forget_place();
+        self.pending.remove(&index);
+        self.numbers[Stat::Open as usize] -= 1;
+        self.numbers[Stat::Closed as usize] += 1;
+        *lock(&self.common.closes).entry(reason).or_default() += 1;
+        self.later(index);
+    }
+
+    fn failed(&mut self, index: u32, reason: Reason) {
+        let connection = &mut self.connections[index as usize];
+        if connection.stage == Stage::Away {
+            return;
+        }
+        connection.socket = None;
+        connection.stage = Stage::Away;
+        self.pending.remove(&index);
+        self.in_flight -= 1;
+        self.numbers[Stat::Failed as usize] += 1;
+        self.numbers[Stat::Tried as usize] += 1;
+        *lock(&self.common.failures).entry(reason).or_default() += 1;
+        self.later(index);
+    }
+
+    fn later(&mut self, index: u32) {
+        if self.common.plan.life.away_seconds.is_some() {
+            self.away.push(index);
+        }
+    }
+
+    fn ready(&mut self, index: u32, flags: EventFlags) {
+        if self.connections[index as usize].stage == Stage::Connecting {
+            self.prepare(index);
+            let Some(socket) = &self.connections[index as usize].socket else {
+                return;
+            };
+            match self.write_request(socket) {
+                Ok(true) => self.asked(index),
+                Ok(false) => return,
+                Err(reason) => return self.end(index, reason),
+            }
+        }
+        self.read(index, flags);
+    }
+
+    /// Reads what is there. A short read of a stream socket has taken all (epoll(7)), unless the
+    /// peer is gone too.
+    fn read(&mut self, index: u32, flags: EventFlags) {
+        let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while let Some(socket) = &self.connections[index as usize].socket {
+            match recv(socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((0, _)) => self.end(index, Reason::Closed),
+                Ok((bytes, _)) => {
+                    self.taken(index, &buffer[..bytes]);
+                    if bytes < buffer.len() && !gone {
+                        break;
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => self.end(index, error.into()),
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    /// Takes in bytes that came.
+    fn taken(&mut self, index: u32, bytes: &[u8]) {
+        let plan = &self.common.plan;
+        let (now, client, all) = (now_ns(), self.client(index), self.from + index);
+        let heard = self.seconds(now);
+        let number = plan.first + all;
+        let connection = &mut self.connections[index as usize];
+        let mut ear = Ear {
+            scanner: &self.scanner,
+            published: &self.common.published,
+            numbers: &mut self.numbers,
+            times: &mut self.times,
+            user: number,
+            index: all,
+            room: plan.room(number),
+            now_ns: now,
+            trackers: connection.trackers,
+            opened: false,
+            ended: false,
+            again: None,
+            said: None,
+        };
+        let mut pending = self.pending.remove(&index).unwrap_or_default();
+        let mut state = connection.state;
+        self.reply.clear();
+        let mut feed =
+            Feed { client, number: u64::from(number), pending: &mut pending, out: &mut self.reply };
+        let fed = state.feed(&mut feed, bytes, &mut |event| ear.hear(event));
+        let Ear { trackers, opened, ended, again, said, .. } = ear;
+        connection.state = state;
+        connection.trackers = trackers;
+        connection.heard_seconds = heard;
+        self.numbers[Stat::Bytes as usize] += bytes.len() as u64;
+        if !pending.is_empty() {
+            self.pending.insert(index, pending);
+        }
+        if let Some(said) = said {
+            self.remember(index, said);
+        }
+        if opened {
+            self.opened(index, now);
+        }
+        if let Err(fault) = fed {
+            return self.end(index, fault.into());
+        }
+        if ended {
+            return self.end(index, Reason::Ended);
+        }
+        if !self.reply.is_empty()
+            && let Some(socket) = &self.connections[index as usize].socket
+        {
+            // What doesn't fit is lost, as on a network that is slow.
+            let _ = send(socket, &self.reply, SendFlags::NOSIGNAL);
+        }
+        if let Some(id) = again {
+            self.ask_again(index, id);
+        }
+    }
+
+    fn remember(&mut self, index: u32, said: Goodbye) {
+        let at = self.said.iter().position(|known| *known == said).unwrap_or_else(|| {
+            // Codes beyond what a byte can name are told as the last one.
+            self.said.truncate(usize::from(u8::MAX) - 1);
+            self.said.push(said);
+            self.said.len() - 1
+        });
+        self.connections[index as usize].said = at as u8 + 1;
+    }
+
+    fn ask_again(&mut self, index: u32, since: wire::Id) {
+        self.connections[index as usize].set_since(since);
+        self.prepare(index);
+        let Some(socket) = &self.connections[index as usize].socket else {
+            return;
+        };
+        match self.write_request(socket) {
+            Ok(true) => {}
+            Ok(false) => self.end(index, Reason::Unsent),
+            Err(reason) => self.end(index, reason),
+        }
+    }
+
+    /// Counts what was published and never came, once.
+    fn audit(&mut self) {
+        if self.shared.audited.load(Ordering::Relaxed) {
+            return;
+        }
+        let Common { plan, published, .. } = self.common;
+        let mut lost = 0;
+        for (at, connection) in self.connections.iter().enumerate() {
+            if connection.stage != Stage::Open {
+                continue;
+            }
+            let all = self.from + at as u32;
+            let trackers = &connection.trackers;
+            lost += u64::from(trackers.user.missing(published.user(all)));
+            lost += u64::from(trackers.topic.missing(published.topic(plan.room(plan.first + all))));
+            lost += u64::from(trackers.all.missing(published.all()));
+        }
+        self.numbers[Stat::Lost as usize] += lost;
+        self.publish();
+        self.shared.audited.store(true, Ordering::Relaxed);
+    }
+
+    fn publish(&mut self) {
+        for (count, value) in self.shared.tally.0.iter().zip(self.numbers) {
+            count.store(value, Ordering::Relaxed);
+        }
+        for (times, to) in
+            [(&mut self.times, &self.common.delivery), (&mut self.connects, &self.common.connect)]
+        {
+            if !times.is_empty() {
+                let mut all = lock(to);
+                for us in times.drain(..) {
+                    all.saturating_record(u64::from(us).max(1));
+                }
+            }
+        }
+    }
+
+    /// Resets every connection: no port waits for stragglers (TIME_WAIT), and the next crowd may
+    /// have it at once.
+    fn close_all(&mut self) {
+        for connection in self.connections.drain(..) {
+            if let Some(socket) = connection.socket {
+                reset(&socket);
+            }
+        }
+    }
+}
+
+/// Makes the close of a socket a reset. Without it the connection closes all the same, only more
+/// slowly.
+fn reset(socket: &OwnedFd) {
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+impl From<Errno> for Reason {
+    fn from(error: Errno) -> Self {
+        Reason::System(error.raw_os_error())
+    }
+}

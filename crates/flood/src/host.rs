@@ -1,0 +1,120 @@
+//! What this host says of itself: memory of the kernel and of this process, and its settings.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::clock::process_cpu;
+
+/// Memory and time now; zero for what the host hides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host {
+    /// The kernel's slab, in bytes.
+    pub slab_bytes: u64,
+    /// Buffers of TCP sockets, in bytes.
+    pub tcp_bytes: u64,
+    /// Memory still available, in bytes.
+    pub available_bytes: u64,
+    /// Memory that this process has written, in bytes.
+    pub own_bytes: u64,
+    /// Processor time of this process.
+    pub own_cpu: Duration,
+}
+
+impl Host {
+    /// Reads it.
+    pub fn now() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let (memory, sockets) = (read("/proc/meminfo"), read("/proc/net/sockstat"));
+        let page = rustix::param::page_size() as u64;
+        Self {
+            slab_bytes: kilobytes(&memory, "Slab:"),
+            tcp_bytes: tcp_pages(&sockets) * page,
+            available_bytes: kilobytes(&memory, "MemAvailable:"),
+            own_bytes: kilobytes(&read("/proc/self/status"), "RssAnon:"),
+            own_cpu: process_cpu(std::process::id()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Facts for the report.
+pub fn facts() -> Vec<(String, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let memory = kilobytes(&read("/proc/meminfo"), "MemTotal:");
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    [
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_string()),
+        ("processor", model.trim_start_matches([' ', '\t', ':']).to_string()),
+        ("cores", cores.to_string()),
+        ("memory", format!("{:.1} GiB", memory as f64 / (1u64 << 30) as f64)),
+        ("open files of a thread", limit.current.map_or("no limit".into(), |n| n.to_string())),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .to_vec()
+}
+
+/// Kernel settings that matter to a crowd.
+pub fn settings() -> Vec<(String, String)> {
+    const NAMES: &[&str] = &[
+        "fs.file-max",
+        "fs.nr_open",
+        "fs.epoll.max_user_watches",
+        "kernel.io_uring_disabled",
+        "net.core.netdev_max_backlog",
+        "net.core.rmem_max",
+        "net.core.somaxconn",
+        "net.core.wmem_max",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_max_syn_backlog",
+        "net.ipv4.tcp_max_tw_buckets",
+        "net.ipv4.tcp_mem",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_tw_reuse",
+        "net.ipv4.tcp_wmem",
+        "vm.min_free_kbytes",
+        "vm.swappiness",
+    ];
+    let value = |name: &&str| {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        let text = std::fs::read_to_string(path).ok()?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Some((name.to_string(), words.join(" ")))
+    };
+    NAMES.iter().filter_map(value).collect()
+}
+
+/// Seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A line like `Slab:   123 kB`, in bytes.
+fn kilobytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+/// The number after `mem` in the line of TCP.
+fn tcp_pages(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or("");
+    let mut words = line.split_whitespace().skip_while(|word| *word != "mem");
+    words.nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_are_read() {
+        let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
+        assert_eq!((kilobytes(text, "RssAnon:"), kilobytes(text, "X:")), (724 * 1024, 0));
+        let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";
+        assert_eq!((tcp_pages(text), tcp_pages("UDP: mem 4\n")), (12, 0));
+        assert!(Host::now().own_bytes > 0);
+        assert!(facts().iter().any(|(name, value)| name == "kernel" && !value.is_empty()));
+    }
+}

@@ -1,0 +1,183 @@
+//! The smallest HTTP client that can talk to an application interface: blocking, one connection
+//! kept alive, answers with a length.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::target::Url;
+
+/// Bytes of an answer, head and body.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long one answer may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client of one server.
+#[derive(Debug)]
+pub struct Http {
+    address: SocketAddr,
+    head: String,
+    stream: Option<TcpStream>,
+    buffer: Vec<u8>,
+}
+
+impl Http {
+    /// A client that connects when it is first used. The key, if any, goes with each request as a
+    /// bearer token.
+    pub fn new(url: &Url, key: Option<&str>) -> Self {
+        let mut head = format!("Host: {}\r\nUser-Agent: throng-flood\r\n", url.host);
+        if let Some(key) = key {
+            head.push_str(&format!("Authorization: Bearer {key}\r\n"));
+        }
+        Self { address: url.address, head, stream: None, buffer: Vec::new() }
+    }
+
+    /// Makes one request and gives status and body of its answer.
+    ///
+    /// # Errors
+    /// If the server is gone, or doesn't answer in HTTP with a length.
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> Result<(u16, Vec<u8>)> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\n{}Content-Type: {content_type}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.head,
+            body.len()
+        );
+        self.exchange(&request).with_context(|| format!("{method} {path} at {}", self.address))
+    }
+
+    fn exchange(&mut self, request: &str) -> Result<(u16, Vec<u8>)> {
+        let mut stream = self.connected()?;
+        stream.write_all(request.as_bytes())?;
+        let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
+        while self.buffer.len() < head_bytes + body_bytes {
+            self.read_some(&mut stream)?;
+        }
+        let answer = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
+        // Kept only after a whole answer: what is left on a broken stream belongs to no request.
+        self.stream = Some(stream);
+        Ok((status, answer))
+    }
+
+    /// The kept connection, if the server hasn't closed it, or a new one.
+    fn connected(&mut self) -> Result<TcpStream> {
+        self.buffer.clear();
+        if let Some(stream) = self.stream.take() {
+            stream.set_nonblocking(true)?;
+            let alive =
+                matches!(stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
+            if alive {
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
+            }
+        }
+        let stream = TcpStream::connect(self.address).context("connecting")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        Ok(stream)
+    }
+
+    /// Status, length of the head and length of the body.
+    fn read_head(&mut self, stream: &mut TcpStream) -> Result<(u16, usize, usize)> {
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; 64];
+            let mut response = httparse::Response::new(&mut headers);
+            let parsed = response.parse(&self.buffer).context("the answer's head")?;
+            if let httparse::Status::Complete(head_bytes) = parsed {
+                let status = response.code.context("a status")?;
+                let length = response
+                    .headers
+                    .iter()
+                    .find(|header| header.name.eq_ignore_ascii_case("content-length"));
+                let body_bytes = match length {
+                    Some(length) => std::str::from_utf8(length.value)?.trim().parse()?,
+                    None if status == 204 => 0,
+                    None => bail!("an answer without Content-Length"),
+                };
+                ensure!(body_bytes <= ANSWER_BYTES_MAX, "an answer too long");
+                return Ok((status, head_bytes, body_bytes));
+            }
+            self.read_some(stream)?;
+        }
+    }
+
+    fn read_some(&mut self, stream: &mut TcpStream) -> Result<()> {
+        ensure!(self.buffer.len() <= ANSWER_BYTES_MAX, "an answer too long");
+        let have = self.buffer.len();
+        self.buffer.resize(have + 16 * 1024, 0);
+        let read = stream.read(&mut self.buffer[have..]);
+        self.buffer.truncate(have + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => bail!("closed in the middle of an answer"),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error).context("reading an answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
+
+    /// A server that reads one request a connection's script says and writes the pieces, each
+    /// inner list on one connection.
+    fn server(script: Vec<Vec<Vec<&'static str>>>) -> (Http, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let thread = std::thread::spawn(move || {
+            let mut requests = Vec::new();
+            for connection in script {
+                let (mut stream, _) = listener.accept().expect("a client");
+                for answer in connection {
+                    let mut request = vec![0; 4096];
+                    let bytes = stream.read(&mut request).expect("a request");
+                    requests.push(String::from_utf8_lossy(&request[..bytes]).into_owned());
+                    for piece in answer {
+                        stream.write_all(piece.as_bytes()).expect("an answer");
+                    }
+                }
+            }
+            requests
+        });
+        let url = Url::parse(&format!("http://{address}")).expect("a URL");
+        (Http::new(&url, Some("secret")), thread)
+    }
+
+    #[test]
+    fn connection_is_kept_and_replaced_when_closed() {
+        let ok = |body| vec!["HTTP/1.1 200 OK\r\nContent-", "Length: 7\r\n\r\n{\"n", body];
+        let (mut http, server) = server(vec![vec![ok("\":1}"), ok("\":2}")], vec![ok("\":3}")]]);
+        for n in 1..=3 {
+            if n == 3 {
+                // Lets the close of the first connection arrive.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let (status, answer) =
+                http.request("POST", "/x", "application/json", "{}").expect("an answer");
+            assert_eq!((status, answer), (200, format!("{{\"n\":{n}}}").into_bytes()));
+        }
+        let requests = server.join().expect("no panic");
+        assert!(requests[2].starts_with("POST /x HTTP/1.1\r\n"));
+        assert!(requests[2].contains("\r\nAuthorization: Bearer secret\r\n"));
+        assert!(requests[2].ends_with("\r\n\r\n{}"));
+    }
+
+    #[test]
+    fn a_broken_answer_is_an_error() {
+        let (mut http, _server) =
+            server(vec![vec![vec!["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"]]]);
+        assert!(http.request("GET", "/", "", "").is_err());
+    }
+}

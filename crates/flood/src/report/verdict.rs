@@ -1,0 +1,148 @@
+//! The line that says how a run went.
+
+use std::fmt::Write as _;
+
+use super::html::Escaped;
+use super::number::grouped;
+use crate::record::Summary;
+
+/// How a run went, as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    /// Nothing failed that could.
+    Good,
+    /// Stopped early, or nothing came that could be judged.
+    Unsure,
+    /// Something was lost, closed or refused.
+    Bad,
+}
+
+/// One statement of the verdict; `good` where it is one that can fail.
+struct Clause {
+    text: String,
+    good: Option<bool>,
+}
+
+/// The verdict as an HTML block: good only if all was opened and nothing failed.
+pub fn html(summary: &Summary) -> String {
+    let clauses = clauses(summary);
+    let (class, mark, word) = match mood(summary, &clauses) {
+        Mood::Good => ("good", "<path d=\"M7.5 12.5l3 3 6-6.5\"/>", "Passed"),
+        Mood::Unsure => ("unsure", "<path d=\"M12 7v6M12 16.5v.1\"/>", "Incomplete"),
+        Mood::Bad => ("bad", "<path d=\"M9 9l6 6M15 9l-6 6\"/>", "Not clean"),
+    };
+    let mut out = format!(
+        "<div class=\"verdict {class}\"><svg viewBox=\"0 0 24 24\" role=\"img\" \
+         aria-label=\"{word}\"><circle cx=\"12\" cy=\"12\" r=\"10.5\"/>{mark}</svg><p>"
+    );
+    for (index, clause) in clauses.iter().enumerate() {
+        let class = match clause.good {
+            None => "",
+            Some(true) => " class=\"ok\"",
+            Some(false) => " class=\"not\"",
+        };
+        let between = if index == 0 { "" } else { "; " };
+        let _ = write!(out, "{between}<span{class}>{}</span>", Escaped(&clause.text));
+    }
+    out.push_str("</p></div>\n");
+    out
+}
+
+fn mood(summary: &Summary, clauses: &[Clause]) -> Mood {
+    let nothing_came = summary.counts.opened == 0
+        || (summary.counts.published > 0 && summary.counts.messages == 0);
+    if clauses.iter().any(|clause| clause.good == Some(false)) {
+        Mood::Bad
+    } else if summary.interrupted || nothing_came {
+        Mood::Unsure
+    } else {
+        Mood::Good
+    }
+}
+
+fn clauses(summary: &Summary) -> Vec<Clause> {
+    let counts = &summary.counts;
+    let zero = |count: u64, what: &str| Clause {
+        text: format!("{} {what}", grouped(count)),
+        good: Some(count == 0),
+    };
+    let plain = |text: String| Clause { text, good: None };
+    let mut clauses = Vec::new();
+    if counts.opened < summary.connections {
+        let (opened, wanted) = (grouped(counts.opened), grouped(summary.connections));
+        let text =
+            format!("{opened} of {wanted} connections opened, {} held", grouped(counts.open));
+        // A run that was stopped early is not at fault for what it had not yet tried.
+        clauses.push(Clause { text, good: (!summary.interrupted).then_some(false) });
+    } else {
+        clauses.push(plain(format!("{} connections held", grouped(counts.open))));
+    }
+    clauses.push(plain(format!("{} messages received", grouped(counts.messages))));
+    clauses.push(zero(counts.lost, "lost"));
+    clauses.push(zero(counts.duplicated, "duplicated"));
+    clauses.push(zero(counts.out_of_order, "out of order"));
+    clauses.push(zero(counts.closed, "closed by the server"));
+    // Shown only when there is something to say, so that the line stays short.
+    for (count, what) in [
+        (counts.strayed, "strayed to a wrong connection"),
+        (counts.failed, "attempts to connect failed"),
+        (counts.publish_failed, "publishes failed"),
+        (counts.probes_failed, "probes failed"),
+    ] {
+        if count > 0 {
+            clauses.push(zero(count, what));
+        }
+    }
+    if summary.interrupted {
+        clauses.push(plain("stopped before its end".to_owned()));
+    }
+    clauses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Counts;
+
+    fn of(counts: Counts, interrupted: bool) -> String {
+        html(&Summary { connections: 1_000, counts, interrupted, ..Summary::default() })
+    }
+
+    fn clean() -> Counts {
+        Counts { open: 1_000, opened: 1_000, messages: 5_000, ..Counts::default() }
+    }
+
+    #[test]
+    fn a_clean_run_is_good() {
+        let html = of(clean(), false);
+        assert!(html.contains("verdict good"));
+        assert!(html.contains("1,000 connections held</span>; <span>5,000 messages received"));
+        assert!(html.contains("<span class=\"ok\">0 lost</span>"));
+    }
+
+    #[test]
+    fn each_fault_is_bad() {
+        for counts in [
+            Counts { lost: 1, ..clean() },
+            Counts { duplicated: 1, ..clean() },
+            Counts { out_of_order: 1, ..clean() },
+            Counts { strayed: 1, ..clean() },
+            Counts { closed: 1, ..clean() },
+            Counts { failed: 1, ..clean() },
+            Counts { publish_failed: 1, ..clean() },
+            Counts { probes_failed: 1, ..clean() },
+            Counts { opened: 999, ..clean() },
+        ] {
+            let html = of(counts, false);
+            assert!(html.contains("verdict bad") && html.contains("class=\"not\""), "{html}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_judged_is_unsure() {
+        let few = Counts { open: 10, opened: 10, ..Counts::default() };
+        assert!(of(few, true).contains("verdict unsure"));
+        assert!(of(Counts { published: 3, messages: 0, ..clean() }, false).contains("unsure"));
+        assert!(html(&Summary::default()).contains("verdict unsure"));
+    }
+}

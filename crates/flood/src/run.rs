@@ -1,0 +1,598 @@
+//! One run from its begin to its end: the crowd arrives, stays, and is audited.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+use wire::client::Client;
+
+use crate::args::Common;
+use crate::crowd::{Crowd, Life, Plan, Published, histogram};
+use crate::host::{self, Host};
+use crate::probe::{self, Probes};
+use crate::publisher::{self, Api, Audience, Desk, Stream};
+use crate::record::{Counts, Percentiles, Sample, Summary};
+use crate::scenario::{Scenario, Shape};
+use crate::server::Watch;
+use crate::show::{Phase, Show};
+use crate::source::Sources;
+use crate::target::{Paths, Url, path_template, url_list};
+use crate::template::Template;
+
+/// How often a sample is taken.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Samples kept: a longer run keeps every second one, then every fourth, and so on.
+const SAMPLES_MAX: usize = 7_200;
+/// How long nothing may come until all is taken to have come.
+const QUIET: Duration = Duration::from_millis(1_500);
+/// How long a look at the clock may take.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a run came to.
+pub struct Outcome {
+    /// All of it.
+    pub summary: Summary,
+    /// The page of the report, when one was asked for.
+    pub report: Option<std::path::PathBuf>,
+}
+
+/// Runs a scenario. `stop` ends it early, with all that it measured so far; `command` is what was
+/// typed.
+///
+/// # Errors
+/// If the command line can't be carried out, or the kernel refuses the crowd something. What the
+/// server does wrong is no error, but in the outcome.
+pub fn run(
+    scenario: &Scenario,
+    stop: &AtomicBool,
+    command: String,
+    show: &mut dyn Show,
+) -> Result<Outcome> {
+    let common = scenario.common();
+    let setup = Setup::new(scenario)?;
+    let mut run = Run::start(setup, common)?;
+    run.go(stop, show)?;
+    let interrupted = stop.load(Ordering::Relaxed);
+    run.finish(show)?;
+    let (samples, summary) = run.summary(scenario, command, interrupted)?;
+    let report = match &common.report {
+        Some(folder) => Some(crate::report::write(folder, &samples, &summary)?),
+        None => None,
+    };
+    Ok(Outcome { summary, report })
+}
+
+/// What the flags and the scenario come to.
+struct Setup {
+    shape: Shape,
+    plan: Plan,
+    desk: Option<Desk>,
+    streams: Vec<Stream>,
+    admin: Option<Url>,
+    key: Option<String>,
+    published: Arc<Published>,
+}
+
+impl Setup {
+    fn new(scenario: &Scenario) -> Result<Self> {
+        let common = scenario.common();
+        let shape = scenario.shape();
+        let topic = common.topic_template.clone().unwrap_or_else(|| shape.topic.into());
+        let transports = transports(common)?;
+        let list = common.urls.as_deref().map(read_list).transpose()?;
+        let listed = list.as_ref().map(|(_, paths)| match paths {
+            Paths::List { ends, .. } => ends.len() as u32,
+            Paths::Templates(_) => 0,
+        });
+        let connections = common.connections.or(listed).unwrap_or(shape.connections);
+        let (servers, paths) = match list {
+            Some(list) => list,
+            None => targets(common, &topic, &transports)?,
+        };
+        let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
+        let users_per_room =
+            room_size(common.users_per_topic.or(shape.users_per_topic), &topic, connections);
+        let sources = match &common.source {
+            Some(text) => Sources::parse(text)?,
+            None => Sources::for_server(servers[0].address.ip()),
+        };
+        let life =
+            Life { away_seconds: common.reconnect.or(shape.life.away_seconds), ..shape.life };
+        let rate = match common.ramp {
+            Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
+            _ => common.rate.unwrap_or(0.0),
+        };
+        let plan = Plan {
+            transports,
+            paths,
+            connections,
+            first: common.first,
+            users_per_room,
+            sources,
+            rate,
+            life,
+            in_flight_max: common.in_flight as usize,
+            answer_seconds_max: common.answer_timeout.ceil() as u32,
+            silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
+            seed: common.seed,
+            servers,
+        };
+        ensure!(
+            plan.first.checked_add(connections).is_some(),
+            "--first {} and {connections} connections are beyond what a user's number may be",
+            plan.first
+        );
+        let streams = streams(common, &shape, &plan, &topic)?;
+        Self::with_publishing(common, shape, plan, topic, streams)
+    }
+
+    fn with_publishing(
+        common: &Common,
+        shape: Shape,
+        mut plan: Plan,
+        topic: Template,
+        streams: Vec<Stream>,
+    ) -> Result<Self> {
+        let key = common.api_key_file.as_deref().map(read_key).transpose()?;
+        let admin = admin(common, &plan.servers[0])?;
+        let users = |stream: &Stream| match stream.to {
+            Audience::Users { count, .. } => count.max(plan.connections),
+            _ => 0,
+        };
+        let users = streams.iter().map(users).max().unwrap_or(0);
+        let rooms = |stream: &Stream| match stream.to {
+            Audience::Topics { count } => count.max(plan.rooms()),
+            _ => 0,
+        };
+        let rooms = streams.iter().map(rooms).max().unwrap_or(0);
+        let published = Arc::new(Published::new(users, rooms));
+        let api = match (&common.publish, &admin) {
+            (Some(text), _) => {
+                let url = Url::parse(text)?;
+                let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
+                let path = path_template(&url.path, &common.user_template, topic)?;
+                Some(Api::Plain { path, url })
+            }
+            (None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
+            (None, None) => None,
+        };
+        if api.is_none() && !streams.is_empty() {
+            bail!(
+                "this run publishes, but it isn't said where: give Throng's admin port with --admin \
+                 http://host:8001, or another server's with --publish URL"
+            );
+        }
+        let desk = api.map(|api| -> Result<Desk> {
+            Ok(Desk {
+                api,
+                user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
+                topic,
+                first: plan.first,
+                users_per_room: plan.users_per_room,
+                bytes: common.message_bytes as usize,
+                seed: common.seed,
+                published: published.clone(),
+                taken: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                failure: std::sync::Mutex::default(),
+                stop: AtomicBool::new(false),
+            })
+        });
+        let threads = plan.connections.div_ceil(19_000).max(2) as usize;
+        plan.in_flight_max = (plan.in_flight_max / threads).max(1);
+        Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, published })
+    }
+}
+
+fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
+    let find = |name: &String| {
+        let known: Vec<&str> = wire::client::ALL.iter().map(|client| client.name()).collect();
+        wire::client::by_name(name)
+            .with_context(|| format!("--transport {name}: choose of {}", known.join(", ")))
+    };
+    common.transport.iter().map(find).collect()
+}
+
+fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
+    let text = match path.to_str() {
+        Some("-") => std::io::read_to_string(std::io::stdin()).context("reading standard input"),
+        _ => std::fs::read_to_string(path).with_context(|| format!("--urls {}", path.display())),
+    }?;
+    url_list(&text).with_context(|| format!("--urls {}", path.display()))
+}
+
+fn read_key(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("--api-key-file {}", path.display()))?;
+    Ok(text.trim().to_string())
+}
+
+/// Servers, and a path for each transport in turn. One path serves all when the URLs name it.
+fn targets(
+    common: &Common,
+    topic: &str,
+    transports: &[&'static dyn Client],
+) -> Result<(Vec<Url>, Paths)> {
+    let servers: Vec<Url> =
+        common.targets.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+    let named = |url: &Url| !url.path.is_empty();
+    let period = match servers.iter().any(named) {
+        true => least_common_multiple(servers.len(), transports.len()),
+        false => transports.len(),
+    };
+    let template = |at: usize| {
+        let url = &servers[at % servers.len()];
+        let path = match named(url) {
+            true => url.path.as_str(),
+            false => transports[at % transports.len()].default_target(),
+        };
+        path_template(path, &common.user_template, topic)
+    };
+    let templates = (0..period).map(template).collect::<Result<Vec<_>>>()?;
+    Ok((servers, Paths::Templates(templates)))
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+/// Users of one topic: all when its name is the same for all, one when it has the user's number.
+fn room_size(asked: Option<u32>, topic: &Template, connections: u32) -> u32 {
+    if topic.is_fixed() {
+        return connections;
+    }
+    let by_number = topic.text(1, 0) != topic.text(2, 0);
+    if by_number { 1 } else { asked.unwrap_or(connections) }
+}
+
+/// The admin port: as told, or Throng's usual one beside its usual client port.
+fn admin(common: &Common, server: &Url) -> Result<Option<Url>> {
+    if let Some(text) = &common.admin {
+        return Ok(Some(Url::parse(text)?));
+    }
+    match server.host.strip_suffix(":8000") {
+        Some(host) if common.publish.is_none() => {
+            Ok(Some(Url::parse(&format!("http://{host}:8001"))?))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Result<Vec<Stream>> {
+    let mut streams = shape.streams.clone();
+    let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
+    // A scenario knows its own numbers; what the flags make of them counts.
+    for stream in streams.iter_mut().filter(|stream| is_topics(stream)) {
+        stream.to = Audience::Topics { count: plan.rooms() };
+    }
+    let flow = |to, per_second| Stream { to, per_second, messages_max: None };
+    if let Some(rate) = common.topic_rate {
+        streams.retain(|stream| !is_topics(stream));
+        streams.push(flow(Audience::Topics { count: plan.rooms() }, rate));
+    }
+    if let Some(rate) = common.send_rate {
+        let to = Audience::Users { count: plan.connections, long_tail: false };
+        streams.push(flow(to, rate));
+    }
+    if let Some(every) = common.broadcast_every.filter(|every| *every > 0.0) {
+        streams.push(flow(Audience::All, 1.0 / every));
+    }
+    ensure!(
+        !streams.iter().any(is_topics) || !topic.is_empty(),
+        "this run publishes to topics: --topic-template can't be empty"
+    );
+    let to_users = |stream: &Stream| matches!(stream.to, Audience::Users { .. });
+    ensure!(
+        !streams.iter().any(to_users) || !common.user_template.is_empty(),
+        "this run publishes to users: --user-template can't be empty"
+    );
+    ensure!(
+        streams.iter().filter(|stream| to_users(stream)).count() <= 1,
+        "this scenario publishes to users already: leave out --send-rate"
+    );
+    ensure!(
+        common.publish.is_none() || !streams.iter().any(|stream| stream.to == Audience::All),
+        "--broadcast-every needs Throng's admin port: give it with --admin"
+    );
+    Ok(streams)
+}
+
+/// A run under way.
+struct Run {
+    shape: Shape,
+    hold: Duration,
+    settle: Duration,
+    connections: u32,
+    crowd: Option<Crowd>,
+    desk: Option<Arc<Desk>>,
+    streams: Vec<Stream>,
+    publishers_each: u32,
+    publishers: Vec<JoinHandle<()>>,
+    watch: Option<Watch>,
+    probes: Arc<Probes>,
+    probe_threads: Vec<JoinHandle<()>>,
+    begin: Instant,
+    begin_unix_seconds: u64,
+    host_before: Host,
+    samples: Vec<Sample>,
+    /// One of so many samples is kept.
+    thinned: usize,
+    taken: usize,
+    delivery: Histogram<u64>,
+    connect: Histogram<u64>,
+    /// When the crowd stood.
+    stood: Option<Sample>,
+    last: Sample,
+    next_sample: Instant,
+}
+
+impl Run {
+    fn start(setup: Setup, common: &Common) -> Result<Self> {
+        let Setup { shape, plan, desk, streams, admin, key, published } = setup;
+        let probes: Arc<Probes> = Arc::default();
+        let probe = |text: &String| {
+            probe::start(&probes, Url::parse(text)?, key.clone(), common.probe_rate)
+        };
+        let probe_threads = common.probe.iter().map(probe).collect::<Result<Vec<_>>>()?;
+        let watch = admin.and_then(|url| Watch::start(&url, key.as_deref()));
+        let host_before = Host::now();
+        let connections = plan.connections;
+        let crowd = Crowd::open(plan, published)?;
+        Ok(Self {
+            shape,
+            hold: Duration::from_secs_f64(common.hold),
+            settle: Duration::from_secs_f64(common.settle),
+            connections,
+            crowd: Some(crowd),
+            desk: desk.map(Arc::new),
+            streams,
+            publishers_each: common.publishers,
+            publishers: Vec::new(),
+            watch,
+            probes,
+            probe_threads,
+            begin: Instant::now(),
+            begin_unix_seconds: host::unix_seconds(),
+            host_before,
+            samples: Vec::new(),
+            thinned: 1,
+            taken: 0,
+            delivery: histogram(),
+            connect: histogram(),
+            stood: None,
+            last: Sample::default(),
+            next_sample: Instant::now() + SAMPLE_EVERY,
+        })
+    }
+
+    fn crowd(&self) -> Result<&Crowd> {
+        let crowd = self.crowd.as_ref().context("the crowd is gone")?;
+        if crowd.is_broken() {
+            bail!("a crowd thread ended: the kernel refused it something");
+        }
+        Ok(crowd)
+    }
+
+    /// Arrival and hold.
+    fn go(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+        let ended = || stop.load(Ordering::Relaxed);
+        if self.shape.publish_at_once {
+            self.publish()?;
+        }
+        while !ended() && self.crowd()?.arrived() < u64::from(self.connections) {
+            self.pause(Phase::Arriving, show)?;
+        }
+        self.sample(Phase::Holding, show)?;
+        self.stood = Some(self.last);
+        if !self.shape.publish_at_once {
+            self.publish()?;
+        }
+        let (begin, mut storms) = (Instant::now(), 0);
+        loop {
+            let held = begin.elapsed();
+            let mut done = held >= self.hold;
+            if let Some((times, every)) = self.shape.storms {
+                done = storms == times && held.as_secs_f64() >= every * f64::from(times + 1);
+                if storms < times && held.as_secs_f64() >= every * f64::from(storms + 1) {
+                    storms += 1;
+                    self.crowd()?.storm();
+                }
+            }
+            if self.shape.ends_when_published {
+                done = self.publishers.iter().all(JoinHandle::is_finished);
+            }
+            if done || ended() {
+                return Ok(());
+            }
+            self.pause(Phase::Holding, show)?;
+        }
+    }
+
+    fn publish(&mut self) -> Result<()> {
+        if let Some(desk) = &self.desk {
+            for stream in &self.streams {
+                self.publishers.extend(publisher::start(desk, *stream, self.publishers_each)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, phase: Phase, show: &mut dyn Show) -> Result<()> {
+        let left = self.next_sample.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(LOOK));
+        if Instant::now() >= self.next_sample {
+            self.sample(phase, show)?;
+        }
+        Ok(())
+    }
+
+    /// Publishers end, what is on its way arrives, and what never came is counted.
+    fn finish(&mut self, show: &mut dyn Show) -> Result<()> {
+        if let Some(desk) = &self.desk {
+            desk.stop.store(true, Ordering::Relaxed);
+        }
+        for publisher in self.publishers.drain(..) {
+            // A panic was printed when it happened.
+            let _ = publisher.join();
+        }
+        let begin = Instant::now();
+        let (mut messages, mut since) = (self.crowd()?.counts().messages, Instant::now());
+        let publishes = !self.streams.is_empty();
+        while publishes && begin.elapsed() < self.settle && since.elapsed() < QUIET {
+            self.pause(Phase::Settling, show)?;
+            let now = self.crowd()?.counts().messages;
+            if now != messages {
+                (messages, since) = (now, Instant::now());
+            }
+        }
+        self.probes.stop.store(true, Ordering::Relaxed);
+        for probe in self.probe_threads.drain(..) {
+            let _ = probe.join();
+        }
+        if publishes {
+            self.crowd()?.audit();
+        }
+        // The server is asked after each sample: the last one must know the end.
+        self.ask_server();
+        self.sample(Phase::Settling, show)
+    }
+
+    fn ask_server(&self) {
+        if let Some(watch) = &self.watch {
+            watch.take();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn counts(&self) -> Result<Counts> {
+        let mut counts = self.crowd()?.counts();
+        if let Some(desk) = &self.desk {
+            counts.published = desk.taken.load(Ordering::Relaxed);
+            counts.publish_failed = desk.failed.load(Ordering::Relaxed);
+        }
+        counts.probes = self.probes.good.load(Ordering::Relaxed);
+        counts.probes_failed = self.probes.bad.load(Ordering::Relaxed);
+        Ok(counts)
+    }
+
+    fn sample(&mut self, phase: Phase, show: &mut dyn Show) -> Result<()> {
+        let (delivery, connect) = self.crowd()?.take_times();
+        let host = Host::now();
+        let sample = Sample {
+            at_seconds: self.begin.elapsed().as_secs_f64(),
+            counts: self.counts()?,
+            delivery: percentiles(&delivery),
+            connect: percentiles(&connect),
+            memory_bytes: host.own_bytes,
+            cpu_seconds: host.own_cpu.as_secs_f64(),
+            slab_bytes: host.slab_bytes,
+            tcp_bytes: host.tcp_bytes,
+            available_bytes: host.available_bytes,
+            server: self.watch.as_ref().and_then(Watch::take),
+        };
+        // The bounds are the same; adding can't fail.
+        let _ = self.delivery.add(&delivery);
+        let _ = self.connect.add(&connect);
+        show.sample(phase, &self.last, &sample, self.connections);
+        self.keep(sample);
+        self.last = sample;
+        self.next_sample = Instant::now() + SAMPLE_EVERY;
+        Ok(())
+    }
+
+    fn keep(&mut self, sample: Sample) {
+        self.taken += 1;
+        if !self.taken.is_multiple_of(self.thinned) {
+            return;
+        }
+        self.samples.push(sample);
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut at = 0;
+            self.samples.retain(|_| {
+                at += 1;
+                at % 2 == 0
+            });
+            self.thinned *= 2;
+        }
+    }
+
+    fn summary(
+        mut self,
+        scenario: &Scenario,
+        command: String,
+        interrupted: bool,
+    ) -> Result<(Vec<Sample>, Summary)> {
+        let (failures, closes) = self.crowd()?.reasons();
+        let mut failures = failures;
+        if let Some(desk) = &self.desk {
+            let failure = desk.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            failures.extend(
+                failure
+                    .iter()
+                    .map(|why| (format!("publish: {why}"), self.last.counts.publish_failed)),
+            );
+        }
+        let fullest = self.samples.iter().chain([&self.last]).max_by_key(|s| s.counts.open);
+        let grown =
+            fullest.map_or(0, |s| s.memory_bytes.saturating_sub(self.host_before.own_bytes));
+        let open = fullest.map_or(0, |s| s.counts.open).max(1);
+        let stood = self.stood.unwrap_or_default();
+        let per = |seconds: f64, messages: u64| {
+            if messages == 0 { 0.0 } else { seconds * 1e6 / messages as f64 }
+        };
+        let received = self.last.counts.messages.saturating_sub(stood.counts.messages);
+        let server_cpu = self.last.server.zip(stood.server).map(|(last, first)| {
+            let delivered = last.delivered.saturating_sub(first.delivered);
+            per(last.cpu_seconds - first.cpu_seconds, delivered)
+        });
+        let probe = self.probes.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let summary = Summary {
+            command,
+            scenario: scenario.name().to_string(),
+            started_unix_seconds: self.begin_unix_seconds,
+            seconds: self.last.at_seconds,
+            interrupted,
+            connections: u64::from(self.connections),
+            counts: self.last.counts,
+            failures,
+            closes,
+            delivery: percentiles(&self.delivery),
+            connect: percentiles(&self.connect),
+            probe: percentiles(&probe),
+            memory_per_connection_bytes: grown as f64 / open as f64,
+            cpu_per_message_us: per(self.last.cpu_seconds - stood.cpu_seconds, received),
+            server_cpu_per_message_us: server_cpu,
+            host: host::facts(),
+            settings: host::settings(),
+        };
+        drop(probe);
+        if let Some(crowd) = self.crowd.take() {
+            crowd.close()?;
+        }
+        Ok((self.samples, summary))
+    }
+}
+
+/// Of a histogram in microseconds.
+fn percentiles(times: &Histogram<u64>) -> Percentiles {
+    if times.is_empty() {
+        return Percentiles::default();
+    }
+    let at = |quantile: f64| times.value_at_quantile(quantile);
+    Percentiles {
+        count: times.len(),
+        p50_us: at(0.5),
+        p90_us: at(0.9),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        max_us: times.max(),
+    }
+}

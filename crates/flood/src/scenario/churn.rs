@@ -1,0 +1,45 @@
+//! `churn`: a chat as people use it.
+
+use clap::Args;
+
+use super::{Shape, stream};
+use crate::args::Common;
+use crate::crowd::Life;
+use crate::publisher::Audience;
+
+/// Users who arrive, talk and leave at random. Half of them leave in order, half as if their
+/// network were gone.
+#[derive(Args, Clone, Debug)]
+pub struct Churn {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Users of a room.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    users: u32,
+    /// Seconds that a user stays, in the mean.
+    #[arg(long, default_value_t = 60.0, value_parser = crate::args::positive)]
+    stay: f64,
+    /// Seconds until a user returns, in the mean.
+    #[arg(long, default_value_t = 5.0, value_parser = crate::args::positive)]
+    away: f64,
+    /// Seconds between two words of a user, in the mean.
+    #[arg(long, default_value_t = 30.0, value_parser = crate::args::positive)]
+    talk: f64,
+}
+
+impl Churn {
+    pub(super) fn shape(&self) -> Shape {
+        let connections = self.common.connections.unwrap_or(1_000);
+        let rooms = connections.div_ceil(self.users);
+        let there = self.stay / (self.stay + self.away);
+        let words = f64::from(connections) * there / self.talk;
+        Shape {
+            topic: "room-{room}",
+            users_per_topic: Some(self.users),
+            life: Life { stay_seconds: Some(self.stay), away_seconds: Some(self.away) },
+            streams: vec![stream(Audience::Topics { count: rooms }, words)],
+            publish_at_once: true,
+            ..Shape::new(1_000)
+        }
+    }
+}

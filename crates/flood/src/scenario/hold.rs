@@ -1,0 +1,19 @@
+//! `hold`: an idle crowd.
+
+use clap::Args;
+
+use super::Shape;
+use crate::args::Common;
+
+/// Connections that come and stay.
+#[derive(Args, Clone, Debug)]
+pub struct Hold {
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+impl Hold {
+    pub(super) fn shape(&self) -> Shape {
+        Shape::new(1_000)
+    }
+}

@@ -1,0 +1,110 @@
+//! The scenarios: one file each. A scenario says who comes, how they live and what is published.
+
+mod churn;
+mod hold;
+mod one_topic;
+mod random_users;
+mod rooms;
+mod storm;
+
+use clap::Subcommand;
+
+use crate::args::Common;
+use crate::crowd::Life;
+use crate::publisher::{Audience, Stream};
+
+/// What the crowd does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Scenario {
+    /// An idle crowd: connects and stays.
+    Hold(hold::Hold),
+    /// All users in one topic, with so many messages a second.
+    OneTopic(one_topic::OneTopic),
+    /// Many topics of so many users each.
+    Rooms(rooms::Rooms),
+    /// Senders who write to users by chance.
+    RandomUsers(random_users::RandomUsers),
+    /// Users who arrive, talk and leave at random, like a real chat.
+    Churn(churn::Churn),
+    /// Everyone drops and comes back at once.
+    Storm(storm::Storm),
+}
+
+/// What a scenario comes to. What the common flags say goes before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Connections, unless `--connections` says otherwise.
+    pub connections: u32,
+    /// The topic template, unless `--topic-template` says otherwise.
+    pub topic: &'static str,
+    /// How many users share a topic; none for all.
+    pub users_per_topic: Option<u32>,
+    /// How they live.
+    pub life: Life,
+    /// What is published, unless flags say otherwise.
+    pub streams: Vec<Stream>,
+    /// Whether publishing begins with the first arrival, or when the crowd stands.
+    pub publish_at_once: bool,
+    /// Everyone drops so often, each so many seconds.
+    pub storms: Option<(u32, f64)>,
+    /// Whether the run ends when all is published.
+    pub ends_when_published: bool,
+}
+
+impl Shape {
+    fn new(connections: u32) -> Self {
+        Shape {
+            connections,
+            topic: "all",
+            users_per_topic: None,
+            life: Life::default(),
+            streams: Vec::new(),
+            publish_at_once: false,
+            storms: None,
+            ends_when_published: false,
+        }
+    }
+}
+
+/// A flow without an end.
+fn stream(to: Audience, per_second: f64) -> Stream {
+    Stream { to, per_second, messages_max: None }
+}
+
+impl Scenario {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Scenario::Hold(_) => "hold",
+            Scenario::OneTopic(_) => "one-topic",
+            Scenario::Rooms(_) => "rooms",
+            Scenario::RandomUsers(_) => "random-users",
+            Scenario::Churn(_) => "churn",
+            Scenario::Storm(_) => "storm",
+        }
+    }
+
+    /// The flags that all have.
+    pub fn common(&self) -> &Common {
+        match self {
+            Scenario::Hold(hold) => &hold.common,
+            Scenario::OneTopic(one_topic) => &one_topic.common,
+            Scenario::Rooms(rooms) => &rooms.common,
+            Scenario::RandomUsers(random_users) => &random_users.common,
+            Scenario::Churn(churn) => &churn.common,
+            Scenario::Storm(storm) => &storm.common,
+        }
+    }
+
+    /// What it comes to.
+    pub fn shape(&self) -> Shape {
+        match self {
+            Scenario::Hold(hold) => hold.shape(),
+            Scenario::OneTopic(one_topic) => one_topic.shape(),
+            Scenario::Rooms(rooms) => rooms.shape(),
+            Scenario::RandomUsers(random_users) => random_users.shape(),
+            Scenario::Churn(churn) => churn.shape(),
+            Scenario::Storm(storm) => storm.shape(),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `random-users`: a message generator, as the first comet servers had one.
+
+use clap::Args;
+
+use super::Shape;
+use crate::args::Common;
+use crate::publisher::{Audience, Stream};
+
+/// Senders who write to users by chance.
+#[derive(Args, Clone, Debug)]
+pub struct RandomUsers {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Senders.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    senders: u32,
+    /// Messages of each sender; the run ends when all are sent.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    messages: u64,
+    /// Seconds between two messages of a sender.
+    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive)]
+    interval: f64,
+    /// Users are numbered from the first to this many [default: the connections].
+    #[arg(long)]
+    max_id: Option<u32>,
+    /// Some users get most of the messages, most users few.
+    #[arg(long)]
+    long_tail: bool,
+}
+
+impl RandomUsers {
+    pub(super) fn shape(&self) -> Shape {
+        let connections = self.common.connections.unwrap_or(1_000);
+        let to = Audience::Users {
+            count: self.max_id.unwrap_or(connections).max(1),
+            long_tail: self.long_tail,
+        };
+        let all = Stream {
+            to,
+            per_second: f64::from(self.senders) / self.interval,
+            messages_max: Some(u64::from(self.senders).saturating_mul(self.messages)),
+        };
+        Shape { streams: vec![all], ends_when_published: true, ..Shape::new(1_000) }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the server says of itself, from Throng's `/metrics`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::http::Http;
+use crate::record::Server;
+use crate::target::Url;
+
+/// Asks a server now and then, on a thread of its own: a server under load may take its time, and
+/// the run's samples don't wait for it.
+#[derive(Debug)]
+pub struct Watch {
+    latest: Arc<Mutex<Option<Server>>>,
+    ask: std::sync::mpsc::SyncSender<()>,
+}
+
+impl Watch {
+    /// Starts to watch the server at this admin port; none if it doesn't answer with Throng's
+    /// metrics now.
+    pub fn start(url: &Url, key: Option<&str>) -> Option<Self> {
+        let mut http = Http::new(url, key);
+        let first = ask(&mut http)?;
+        let latest = Arc::new(Mutex::new(Some(first)));
+        let (sender, asked) = std::sync::mpsc::sync_channel(1);
+        let theirs = latest.clone();
+        let watch = move || {
+            while asked.recv().is_ok() {
+                let answer = ask(&mut http);
+                *theirs.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            }
+        };
+        std::thread::Builder::new().name("watch".into()).spawn(watch).ok()?;
+        Some(Self { latest, ask: sender })
+    }
+
+    /// The latest answer, none if the last question had none; asks again.
+    pub fn take(&self) -> Option<Server> {
+        // Full while it is still being asked.
+        let _ = self.ask.try_send(());
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ask(http: &mut Http) -> Option<Server> {
+    let (status, body) = http.request("GET", "/metrics", "text/plain", "").ok()?;
+    if status != 200 {
+        return None;
+    }
+    parse(std::str::from_utf8(&body).ok()?)
+}
+
+/// Reads the lines of the Prometheus text format that matter; none if they aren't Throng's.
+fn parse(text: &str) -> Option<Server> {
+    let sum = |name: &str| {
+        let of = |line: &str| {
+            let rest = line.strip_prefix(name)?;
+            let rest = if rest.starts_with('{') { rest.split_once('}')?.1 } else { rest };
+            rest.strip_prefix(' ')?.trim().parse::<f64>().ok()
+        };
+        let values: Vec<f64> = text.lines().filter_map(of).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>())
+    };
+    Some(Server {
+        connections: sum("throng_connections")? as u64,
+        memory_bytes: sum("throng_process_anonymous_memory_bytes")? as u64,
+        memory_per_connection_bytes: sum("throng_memory_per_connection_bytes")?,
+        cpu_seconds: sum("throng_process_cpu_seconds_total")?,
+        delivered: sum("throng_messages_delivered_total")? as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_read() {
+        let text = "# HELP x y\nthrong_connections{transport=\"sse\"} 3.0\n\
+                    throng_connections{transport=\"ws\"} 4.0\nthrong_connections_opened_total 9\n\
+                    throng_process_anonymous_memory_bytes 1000.0\n\
+                    throng_memory_per_connection_bytes 107.5\nthrong_process_cpu_seconds_total 0.5\n\
+                    throng_messages_delivered_total 8.0\n";
+        let server = parse(text).unwrap();
+        assert_eq!((server.connections, server.delivered, server.memory_bytes), (7, 8, 1000));
+        assert!(parse("up 1\n").is_none());
+    }
+}

@@ -1,0 +1,170 @@
+//! Plain lines: every few seconds, and the result.
+
+use std::fmt::Write;
+
+use super::{Phase, Show, bytes, per_second, thousands, time};
+use crate::record::{Percentiles, Sample, Summary};
+
+/// Seconds between two lines.
+const EVERY_SECONDS: f64 = 5.0;
+
+/// A line every five seconds.
+#[derive(Debug, Default)]
+pub struct Lines {
+    last: Option<(Phase, Sample)>,
+}
+
+impl Show for Lines {
+    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, wanted: u32) {
+        let (shown, last) = self.last.unwrap_or((phase, *before));
+        let due = now.at_seconds - last.at_seconds >= EVERY_SECONDS;
+        if self.last.is_some() && !due && shown == phase {
+            return;
+        }
+        println!("{}", line(phase, &last, now, wanted));
+        self.last = Some((phase, *now));
+    }
+
+    fn end(&mut self, summary: &Summary) {
+        print!("\n{}", result(summary));
+    }
+}
+
+/// Only the result.
+#[derive(Debug, Default)]
+pub struct Quiet;
+
+impl Show for Quiet {
+    fn sample(&mut self, _phase: Phase, _before: &Sample, _now: &Sample, _wanted: u32) {}
+
+    fn end(&mut self, summary: &Summary) {
+        print!("{}", result(summary));
+    }
+}
+
+fn line(phase: Phase, before: &Sample, now: &Sample, wanted: u32) -> String {
+    let counts = &now.counts;
+    let rate = |count: fn(&Sample) -> u64| thousands(per_second(before, now, count) as u64);
+    let mut text = format!(
+        "{:7.1} s  {:<8}  active {} of {}  opened {}/s  closed {}  messages {} ({}/s)",
+        now.at_seconds,
+        phase.word(),
+        thousands(counts.open),
+        thousands(u64::from(wanted)),
+        rate(|s| s.counts.opened),
+        thousands(counts.closed),
+        thousands(counts.messages),
+        rate(|s| s.counts.messages),
+    );
+    if now.delivery.count > 0 {
+        let _ =
+            write!(text, "  p50 {}  p99 {}", time(now.delivery.p50_us), time(now.delivery.p99_us));
+    }
+    for (name, count) in faults(now) {
+        let _ = write!(text, "  {name} {}", thousands(count));
+    }
+    text
+}
+
+/// What should be zero and isn't.
+fn faults(sample: &Sample) -> impl Iterator<Item = (&'static str, u64)> {
+    let counts = sample.counts;
+    [
+        ("failed", counts.failed),
+        ("lost", counts.lost),
+        ("duplicated", counts.duplicated),
+        ("out of order", counts.out_of_order),
+        ("strayed", counts.strayed),
+        ("publishes failed", counts.publish_failed),
+        ("probes failed", counts.probes_failed),
+    ]
+    .into_iter()
+    .filter(|(_, count)| *count > 0)
+}
+
+/// The result as a block of lines.
+pub fn result(summary: &Summary) -> String {
+    let counts = &summary.counts;
+    let mut out = String::new();
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<14}{value}");
+    };
+    let stopped = if summary.interrupted { ", stopped before its end" } else { "" };
+    row("run", format!("{}, {:.0} s{stopped}", summary.scenario, summary.seconds));
+    row(
+        "connections",
+        format!(
+            "{} open of {}; {} opened, {} failed, {} closed by the server, {} left",
+            thousands(counts.open),
+            thousands(summary.connections),
+            thousands(counts.opened),
+            thousands(counts.failed),
+            thousands(counts.closed),
+            thousands(counts.left)
+        ),
+    );
+    for (name, list) in [("  failed", &summary.failures), ("  closed", &summary.closes)] {
+        for (reason, count) in list {
+            row(name, format!("{} × {reason}", thousands(*count)));
+        }
+    }
+    row(
+        "messages",
+        format!(
+            "{} received of {} published ({} refused); {} lost, {} duplicated, {} out of order, {} strayed",
+            thousands(counts.messages),
+            thousands(counts.published),
+            thousands(counts.publish_failed),
+            thousands(counts.lost),
+            thousands(counts.duplicated),
+            thousands(counts.out_of_order),
+            thousands(counts.strayed)
+        ),
+    );
+    row("heartbeats", thousands(counts.heartbeats));
+    row("connect", percentiles(&summary.connect));
+    row("delivery", percentiles(&summary.delivery));
+    if counts.probes + counts.probes_failed > 0 {
+        let per_second = counts.probes as f64 / summary.seconds.max(0.001);
+        let failed = thousands(counts.probes_failed);
+        let times = percentiles(&summary.probe);
+        row("probes", format!("{per_second:.1} answered a second, {failed} failed; {times}"));
+    }
+    let server = match summary.server_cpu_per_message_us {
+        Some(us) if us > 0.0 => format!(", the server {us:.2} µs"),
+        _ => String::new(),
+    };
+    row(
+        "this tool",
+        format!(
+            "{:.0} B of memory for each connection; {:.2} µs of processor time for each message{server}",
+            summary.memory_per_connection_bytes, summary.cpu_per_message_us
+        ),
+    );
+    out
+}
+
+fn percentiles(times: &Percentiles) -> String {
+    if times.count == 0 {
+        return "nothing to time".into();
+    }
+    format!(
+        "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+        time(times.p50_us),
+        time(times.p90_us),
+        time(times.p99_us),
+        time(times.p999_us),
+        time(times.max_us)
+    )
+}
+
+/// One line on the server's memory, from the last sample that has it.
+pub fn server_line(sample: &Sample) -> Option<String> {
+    let server = sample.server?;
+    Some(format!(
+        "{} for {} connections, {:.1} B each",
+        bytes(server.memory_bytes),
+        thousands(server.connections),
+        server.memory_per_connection_bytes
+    ))
+}

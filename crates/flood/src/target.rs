@@ -1,0 +1,192 @@
+//! Where a crowd goes: parsed URLs, and the path that each connection asks for.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::template::Template;
+
+/// A server and a path on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// For the `Host` line.
+    pub host: String,
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Path and query; empty when the URL names none.
+    pub path: String,
+}
+
+impl Url {
+    /// Takes an `http://` (or `ws://`) URL apart, and looks its host up.
+    ///
+    /// # Errors
+    /// If it is another scheme, or the host is not known.
+    pub fn parse(text: &str) -> Result<Self> {
+        let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("ws://"));
+        let Some(rest) = rest else {
+            let tls = text.starts_with("https://") || text.starts_with("wss://");
+            ensure!(!tls, "{text}: TLS isn't spoken here: name the http:// port behind it");
+            bail!("{text}: write a URL like http://127.0.0.1:8000");
+        };
+        let slash = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (host, path) = rest.split_at(slash);
+        let with_port = match host.rsplit_once(':') {
+            Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host.to_string(),
+            _ => format!("{host}:80"),
+        };
+        let mut addresses = with_port
+            .to_socket_addrs()
+            .with_context(|| format!("{text}: the host can't be looked up; is the name right?"))?;
+        let address =
+            addresses.next().with_context(|| format!("{text}: the host has no address"))?;
+        let path = match path {
+            "/" => String::new(),
+            path if path.starts_with('?') => format!("/{path}"),
+            path => path.to_string(),
+        };
+        ensure!(
+            path.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{text}: spaces and other than ASCII must be written as %XX in a URL"
+        );
+        Ok(Self { host: host.to_string(), address, path })
+    }
+}
+
+/// The path of each connection.
+#[derive(Clone, Debug)]
+pub enum Paths {
+    /// The same template for all, one for each transport.
+    Templates(Vec<Template>),
+    /// A list, one for each connection in turn: the texts back to back, and where each ends.
+    List {
+        /// Which URL of the targets each belongs to, by index.
+        targets: Vec<u16>,
+        /// All texts.
+        text: String,
+        /// Where each text ends.
+        ends: Vec<u32>,
+    },
+}
+
+/// Puts the templates of users and topics into a path's `{user}` and `{topic}`. Where there is none
+/// of them, its parameter goes.
+///
+/// # Errors
+/// If a template holds what can't stand in a URL, or a word that isn't known.
+pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
+    let mut text = path.to_string();
+    for (hole, name, value) in
+        [("{user}", "--user-template", user), ("{topic}", "--topic-template", topic)]
+    {
+        let safe = |b: u8| b.is_ascii_alphanumeric() || b"-._~:@{}/".contains(&b);
+        ensure!(
+            value.bytes().all(safe),
+            "{name} {value}: use letters, digits and - . _ ~ : @ / around {{n}} and {{room}}"
+        );
+        if value.is_empty() {
+            text = without_parameter(&text, hole);
+        }
+        text = text.replace(hole, value);
+    }
+    Template::new(&text).map_err(anyhow::Error::msg)
+}
+
+/// The path without the parameter whose value is this hole.
+fn without_parameter(path: &str, hole: &str) -> String {
+    let Some((base, query)) = path.split_once('?') else {
+        return path.to_string();
+    };
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|pair| pair.split_once('=').is_none_or(|(_, v)| v != hole))
+        .collect();
+    if kept.is_empty() { base.to_string() } else { format!("{base}?{}", kept.join("&")) }
+}
+
+/// Reads a list of URLs, one a line; empty lines and those that begin with `#` are passed over.
+///
+/// # Errors
+/// If a line is no URL, with its number; if there are none, or over 65,535 different servers.
+pub fn url_list(text: &str) -> Result<(Vec<Url>, Paths)> {
+    let mut servers: Vec<Url> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    let (mut targets, mut texts, mut ends) = (Vec::new(), String::new(), Vec::new());
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let scheme_end = line.find("://").map_or(0, |at| at + 3);
+        let base_end =
+            line[scheme_end..].find(['/', '?']).map_or(line.len(), |slash| scheme_end + slash);
+        let base = &line[..base_end];
+        // A name is looked up once, not once for each of a million lines.
+        let index = match known.get(base) {
+            Some(index) => *index,
+            None => {
+                let url = Url::parse(base).with_context(|| format!("line {}", at + 1))?;
+                let index = u16::try_from(servers.len()).context("over 65,535 servers")?;
+                servers.push(url);
+                known.insert(base.to_string(), index);
+                index
+            }
+        };
+        let path = &line[base_end..];
+        ensure!(
+            path.bytes().all(|byte| byte.is_ascii_graphic()),
+            "line {}: spaces and other than ASCII must be written as %XX in a URL",
+            at + 1
+        );
+        if !path.starts_with('/') {
+            texts.push('/');
+        }
+        texts.push_str(path);
+        targets.push(index);
+        ends.push(u32::try_from(texts.len()).context("a list of over 4 GiB")?);
+    }
+    ensure!(!targets.is_empty(), "the list has no URL");
+    Ok((servers, Paths::List { targets, text: texts, ends }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let url = Url::parse("http://127.0.0.1:8000").unwrap();
+        assert_eq!((url.host.as_str(), url.path.as_str()), ("127.0.0.1:8000", ""));
+        let url = Url::parse("ws://127.0.0.1/a?b=c").unwrap();
+        assert_eq!((url.address.port(), url.path.as_str()), (80, "/a?b=c"));
+        assert_eq!(Url::parse("http://[::1]:9?x").unwrap().path, "/?x");
+        assert!(Url::parse("https://x").unwrap_err().to_string().contains("TLS"));
+        assert!(Url::parse("x").unwrap_err().to_string().contains("write a URL like"));
+        assert!(Url::parse("http://127.0.0.1/a b").is_err());
+    }
+
+    #[test]
+    fn users_and_topics_go_into_the_path() {
+        let text = |user, topic| {
+            path_template("/sse?user={user}&topic={topic}", user, topic).unwrap().text(5, 2)
+        };
+        assert_eq!(text("u{n}", "room-{room}"), "/sse?user=u5&topic=room-2");
+        assert_eq!(text("", "all"), "/sse?topic=all");
+        assert_eq!(text("u{n}", ""), "/sse?user=u5");
+        assert_eq!(text("", ""), "/sse");
+        assert!(path_template("/{user}", "a b", "").is_err());
+        assert!(path_template("/{x}", "", "").is_err());
+    }
+
+    #[test]
+    fn a_list_of_urls_is_read() {
+        let list = "# crowd\nhttp://127.0.0.1:1/a\n\nhttp://127.0.0.1:2?b\nhttp://127.0.0.1:1/c\n";
+        let (servers, paths) = url_list(list).unwrap();
+        assert_eq!(servers.len(), 2);
+        let Paths::List { targets, text, ends } = paths else { panic!("a list") };
+        assert_eq!((targets, text.as_str(), ends), (vec![0, 1, 0], "/a/?b/c", vec![2, 5, 7]));
+        assert!(url_list("\n").is_err());
+        let error = format!("{:#}", url_list("http://127.0.0.1:1/\nftp://x/\n").unwrap_err());
+        assert!(error.starts_with("line 2: "), "{error}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Texts with `{n}` (a user's number) and `{room}` (the number of the topic that the user is in).
+
+/// A text with holes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Number,
+    Room,
+}
+
+impl Template {
+    /// Takes a template apart.
+    ///
+    /// # Errors
+    /// If it has a `{word}` that isn't known.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once('{') {
+            let Some((word, after)) = behind.split_once('}') else {
+                break;
+            };
+            pieces.push(Piece::Text(before.into()));
+            pieces.push(match word {
+                "n" => Piece::Number,
+                "room" => Piece::Room,
+                other => {
+                    return Err(format!("{{{other}}} is not known here: use {{n}} or {{room}}"));
+                }
+            });
+            rest = after;
+        }
+        pieces.push(Piece::Text(rest.into()));
+        pieces.retain(|piece| *piece != Piece::Text(String::new()));
+        Ok(Self { pieces })
+    }
+
+    /// Appends the text for a user and a room.
+    pub fn expand(&self, number: u32, room: u32, out: &mut String) {
+        use std::fmt::Write;
+        for piece in &self.pieces {
+            // Writing to a String can't fail.
+            let _ = match piece {
+                Piece::Text(text) => out.write_str(text),
+                Piece::Number => write!(out, "{number}"),
+                Piece::Room => write!(out, "{room}"),
+            };
+        }
+    }
+
+    /// The text for a user and a room.
+    pub fn text(&self, number: u32, room: u32) -> String {
+        let mut out = String::new();
+        self.expand(number, room, &mut out);
+        out
+    }
+
+    /// True when the text is the same for every user.
+    pub fn is_fixed(&self) -> bool {
+        self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+    }
+
+    /// True when nothing is ever written.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_filled() {
+        let text = |template: &str| Template::new(template).map(|t| t.text(407, 3));
+        assert_eq!(
+            text("/sse?user=u{n}&topic=room-{room}"),
+            Ok("/sse?user=u407&topic=room-3".into())
+        );
+        assert_eq!(text("plain"), Ok("plain".into()));
+        assert_eq!(text("a{"), Ok("a{".into()));
+        assert!(text("{user}").unwrap_err().contains("{user}"));
+        assert!(Template::new("").unwrap().is_empty() && Template::new("x").unwrap().is_fixed());
+        assert!(!Template::new("{n}").unwrap().is_fixed());
+    }
+}

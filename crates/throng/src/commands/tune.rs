@@ -1,0 +1,72 @@
+//! `throng tune`: what this host can hold, and what to change.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use tune::{Advice, Host, Want};
+
+use crate::cli::{Failure, Tune};
+
+/// Prints the advice, or carries it out. That the connections don't fit is told by the exit status.
+pub fn run(args: &Tune) -> Result<(), Failure> {
+    let want = Want { both_ends: args.both_ends, ..Want::new(args.connections) };
+    let host = Host::read();
+    let advice = tune::advise(&host, &want);
+    if args.apply {
+        return apply(&advice, &want);
+    }
+    let text = match args {
+        Tune { sysctl: true, .. } => tune::sysctl_drop_in(&advice),
+        Tune { systemd: true, .. } => tune::systemd_unit(&advice, &binary()),
+        Tune { json: true, .. } => tune::json(&advice),
+        Tune { host: true, .. } => host_json(&host)?,
+        _ => tune::text(&advice, std::io::stdout().is_terminal()),
+    };
+    // A reader that has gone away is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    verdict(&advice)
+}
+
+/// Sets what can be set now, and judges the host that comes of it.
+fn apply(advice: &Advice, want: &Want) -> Result<(), Failure> {
+    let applied = tune::apply(advice, Path::new("/"));
+    if applied.is_empty() {
+        println!("nothing to set");
+    }
+    let mut failed = false;
+    for one in &applied {
+        let (key, value) = (&one.sysctl.key, &one.sysctl.value);
+        match &one.error {
+            None => {
+                let before = one.before.as_deref().unwrap_or("unknown");
+                println!("{key} = {value}  (was {before})");
+            }
+            Some(error) => {
+                failed = true;
+                eprintln!("error: {key} = {value}: {error}");
+            }
+        }
+    }
+    if applied.iter().any(|one| one.error.is_none()) {
+        println!(
+            "these hold until the next boot; to keep them: throng tune --connections {} --sysctl \
+             > /etc/sysctl.d/99-throng.conf",
+            want.connections
+        );
+    }
+    if failed { Err(Failure::Found) } else { verdict(&tune::advise(&Host::read(), want)) }
+}
+
+fn verdict(advice: &Advice) -> Result<(), Failure> {
+    if advice.fits { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn host_json(host: &Host) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(host);
+    text.map(|text| text + "\n").map_err(|error| Failure::Runtime(error.to_string()))
+}
+
+/// Where this program is; its usual place when the system doesn't tell.
+fn binary() -> std::path::PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/throng".into())
+}

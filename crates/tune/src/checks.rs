@@ -1,0 +1,22 @@
+//! The judgements, a function for each thing that is looked at.
+
+mod descriptors;
+mod kernel;
+mod memory;
+mod tcp;
+
+pub(crate) use descriptors::{NOFILE, nofile_wanted};
+
+use crate::advice::{Finding, Want};
+use crate::host::Host;
+
+/// Everything, in the order in which a reader wants it.
+pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
+    let groups = [
+        memory::all(host, want),
+        descriptors::all(host, want),
+        tcp::all(host, want),
+        kernel::all(host, want),
+    ];
+    groups.into_iter().flatten().collect()
+}

@@ -1,0 +1,168 @@
+//! Files that make the advice last: settings for every boot, and a unit for the server.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::advice::{Advice, Level};
+use crate::format::count;
+
+/// A file for /etc/sysctl.d/99-throng.conf: what must or should be changed, with the reason above
+/// each line. What the host hides is in it as a comment where a value is known.
+pub fn sysctl_drop_in(advice: &Advice) -> String {
+    let mut text = format!(
+        "# Settings for {} connections{}, by throng tune.\n\
+         # /etc/sysctl.d/99-throng.conf; in force after: sysctl --system\n",
+        count(advice.want.connections),
+        if advice.want.both_ends { " with both ends on this host" } else { "" }
+    );
+    for (finding, sysctl) in advice.sysctls() {
+        let mark = if finding.level == Level::Unknown { "#" } else { "" };
+        text.push('\n');
+        comment(&mut text, &format!("was {}: {}.", finding.fact, finding.meaning));
+        let _ = writeln!(text, "{mark}{} = {}", sysctl.key, sysctl.value);
+    }
+    if advice.sysctls().next().is_none() {
+        text.push_str("\n# Nothing to change.\n");
+    }
+    text
+}
+
+/// Words in lines of about 90 columns. Control characters of a recorded host are blanks to it: a
+/// comment must not end early.
+fn comment(text: &mut String, words: &str) {
+    let mut width = usize::MAX / 2;
+    let blank = |c: char| c.is_whitespace() || c.is_control();
+    for word in words.split(blank).filter(|word| !word.is_empty()) {
+        let length = word.chars().count();
+        if width + 1 + length > 90 {
+            let begun = if text.ends_with('\n') { "# " } else { "\n# " };
+            text.push_str(begun);
+            width = 1;
+        } else {
+            text.push(' ');
+        }
+        text.push_str(word);
+        width += 1 + length;
+    }
+    text.push('\n');
+}
+
+/// A whole systemd unit that runs the server `binary` with room for what was asked.
+pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
+    let connections = advice.want.connections;
+    let nofile = advice.nofile;
+    let program = quoted(binary);
+    // Closing takes the kernel its time: an allowance, about what opening takes.
+    let stop_seconds = 30 + connections / 50_000;
+    let tasks = 64 + crate::estimate::SHARDS_MAX;
+    let home = if below(binary, &["/home", "/root", "/run/user"]) { "read-only" } else { "yes" };
+    let private_tmp = if below(binary, &["/tmp", "/var/tmp"]) { "no" } else { "yes" };
+    let sandbox = SANDBOX.replace("HOME", home).replace("TMP", private_tmp);
+    format!(
+        "# /etc/systemd/system/throng.service, by throng tune for {} connections.\n\
+         # In force after: systemctl daemon-reload && systemctl enable --now throng\n\
+         [Unit]\n\
+         Description=Throng push server\n\
+         After=network-online.target\n\
+         Wants=network-online.target\n\
+         \n\
+         [Service]\n\
+         # Settings: /etc/throng/throng.toml, if there is one (throng config --default).\n\
+         WorkingDirectory=-/etc/throng\n\
+         ExecStart={program} serve --max-connections {connections}\n\
+         ExecReload=/bin/kill -HUP $MAINPID\n\
+         Restart=on-failure\n\
+         RestartSec=1\n\
+         # 2 is a wrong configuration, which a restart doesn't mend.\n\
+         RestartPreventExitStatus=2\n\
+         KillSignal=SIGTERM\n\
+         KillMode=mixed\n\
+         # The drain, and what the kernel takes to close the connections.\n\
+         TimeoutStopSec={stop_seconds}\n\
+         \n\
+         # Of each shard's own descriptor table. A shard is one thread.\n\
+         LimitNOFILE={nofile}\n\
+         TasksMax={tasks}\n\
+         \n{sandbox}\n\
+         [Install]\n\
+         WantedBy=multi-user.target\n",
+        count(connections)
+    )
+}
+
+/// Nothing here forbids io_uring or unshare(CLONE_FILES), which the server needs: @system-service
+/// holds both, and RestrictNamespaces looks at the flags for namespaces only.
+const SANDBOX: &str = "\
+# What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
+DynamicUser=yes
+NoNewPrivileges=yes
+# For a port below 1024, CAP_NET_BIND_SERVICE here and in AmbientCapabilities=.
+CapabilityBoundingSet=
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+SystemCallArchitectures=native
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+ProtectSystem=strict
+ProtectHome=HOME
+PrivateTmp=TMP
+PrivateDevices=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+";
+
+fn below(path: &Path, folders: &[&str]) -> bool {
+    folders.iter().any(|folder| path.starts_with(folder))
+}
+
+/// As systemd.service(5) reads the words of a command line: % and $ stand for more than themselves.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy().replace('%', "%%");
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    match text.contains(|c: char| c.is_whitespace() || "\"'\\;$".contains(c)) {
+        true => {
+            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "$$"))
+        }
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, Want, advise};
+
+    #[test]
+    fn unit_names_limits_and_the_binary() {
+        let advice = advise(&Host::default(), &Want::new(3_000_000));
+        let unit = systemd_unit(&advice, Path::new("/usr/local/bin/throng"));
+        for line in [
+            "ExecStart=/usr/local/bin/throng serve --max-connections 3000000\n",
+            "LimitNOFILE=2097152\n",
+            "TimeoutStopSec=90\n",
+            "ProtectHome=yes\n",
+            "PrivateTmp=yes\n",
+        ] {
+            assert!(unit.contains(line), "{line} is not in\n{unit}");
+        }
+        let unit = systemd_unit(&advice, Path::new("/home/a b/50%/throng"));
+        assert!(unit.contains("ExecStart=\"/home/a b/50%%/throng\" serve"), "{unit}");
+        assert!(unit.contains("ProtectHome=read-only\n"));
+        assert!(systemd_unit(&advice, Path::new("/tmp/throng")).contains("PrivateTmp=no\n"));
+    }
+
+    #[test]
+    fn drop_in_without_changes_says_so() {
+        let text = sysctl_drop_in(&advise(&Host::default(), &Want::new(10)));
+        assert!(text.ends_with("# Nothing to change.\n"), "{text}");
+        assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')));
+    }
+}

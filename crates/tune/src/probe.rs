@@ -1,0 +1,52 @@
+//! Facts that only a system call tells.
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::host::IoUring;
+
+/// `IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN`: the server's
+/// rings have these, so a kernel that knows io_uring without them is of no use to it.
+const RING_FLAGS: u32 = 1 << 4 | 1 << 12 | 1 << 13;
+
+/// `struct io_uring_params`, of which only the flags matter here.
+#[repr(C)]
+#[derive(Default)]
+struct RingParameters {
+    sizes: [u32; 2],
+    flags: u32,
+    rest: [u32; 27],
+}
+
+const _: () = assert!(size_of::<RingParameters>() == 120);
+
+/// Soft and hard limit on open files; no limit is `u64::MAX`.
+pub(crate) fn descriptor_limits() -> (Option<u64>, Option<u64>) {
+    let limit = getrlimit(Resource::Nofile);
+    (Some(limit.current.unwrap_or(u64::MAX)), Some(limit.maximum.unwrap_or(u64::MAX)))
+}
+
+/// Makes a small ring and closes it.
+pub(crate) fn io_uring() -> Option<IoUring> {
+    let mut parameters = RingParameters { flags: RING_FLAGS, ..Default::default() };
+    // SAFETY: the second argument points to a struct of the size that the kernel reads and writes,
+    // which lives through the call; the kernel keeps no pointer to it.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 2, &raw mut parameters) };
+    if fd < 0 {
+        return Some(IoUring::Refused(std::io::Error::last_os_error().raw_os_error()?));
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nothing else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).ok()?) });
+    Some(IoUring::Allowed)
+}
+
+/// Asks as a shard does: a thread that ends at once takes a copy of the descriptor table.
+pub(crate) fn private_tables() -> Option<bool> {
+    let thread = std::thread::Builder::new().spawn(|| {
+        // SAFETY: this thread opens, closes and owns no descriptor in its copy of the table.
+        unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok()
+    });
+    thread.ok()?.join().ok()
+}

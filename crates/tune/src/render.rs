@@ -1,0 +1,201 @@
+//! Advice for people and for programs.
+
+use std::fmt::Write as _;
+
+use crate::advice::{Advice, Bound, Finding, Level};
+use crate::estimate::{Estimate, cost};
+use crate::format::{bytes, count, limit};
+
+/// Columns of a line, at the most; a command is never broken.
+const WIDTH: usize = 96;
+/// Where text begins, right of the level.
+const INDENT: usize = 9;
+
+/// All of it as indented JSON.
+pub fn json(advice: &Advice) -> String {
+    // It holds texts and numbers only: there is nothing that could fail.
+    serde_json::to_string_pretty(advice).unwrap_or_default()
+}
+
+/// All of it for a terminal: problems first, the verdict last.
+pub fn text(advice: &Advice, color: bool) -> String {
+    let mut out = Out { text: String::new(), color };
+    let asked = count(advice.want.connections);
+    let ends = if advice.want.both_ends { ", both ends on this host" } else { "" };
+    out.line(&format!("This host: {}", plain(&advice.host)));
+    out.line(&format!("Asked:     {asked} connections{ends}\n"));
+    for finding in advice.findings.iter().filter(|finding| finding.level != Level::Good) {
+        out.problem(finding);
+    }
+    for finding in advice.findings.iter().filter(|finding| finding.level == Level::Good) {
+        out.good(finding);
+    }
+    out.useless(advice);
+    out.estimate(&advice.estimate, advice);
+    out.verdict(advice);
+    out.text
+}
+
+struct Out {
+    text: String,
+    color: bool,
+}
+
+impl Out {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end_matches(' '));
+        self.text.push('\n');
+    }
+
+    fn painted(&self, level: Level, word: &str) -> String {
+        let code = match level {
+            Level::Must => "31;1",
+            Level::Advise => "33",
+            Level::Unknown => "36",
+            Level::Good => "32",
+        };
+        if self.color { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+    }
+
+    /// The level, padded before it is painted: codes have no width.
+    fn level(&self, level: Level) -> String {
+        let word = match level {
+            Level::Must => "must",
+            Level::Advise => "advise",
+            Level::Unknown => "unknown",
+            Level::Good => "good",
+        };
+        self.painted(level, &format!("{word:<INDENT$}"))
+    }
+
+    fn wrapped(&mut self, first: &str, text: &str, indent: usize) {
+        let (mut line, mut width) = (first.to_owned(), indent);
+        for (number, word) in text.split(' ').enumerate() {
+            let length = word.chars().count();
+            if number > 0 && width + 1 + length > WIDTH {
+                self.line(&line);
+                (line, width) = (" ".repeat(indent), indent);
+            } else if number > 0 {
+                line.push(' ');
+                width += 1;
+            }
+            line.push_str(word);
+            width += length;
+        }
+        self.line(&line);
+    }
+
+    fn problem(&mut self, finding: &Finding) {
+        let indent = " ".repeat(INDENT);
+        let head =
+            format!("{}{}: {}", self.level(finding.level), finding.name, plain(&finding.fact));
+        self.line(&head);
+        self.wrapped(&indent, &plain(&finding.meaning), INDENT);
+        if let Some(remedy) = &finding.remedy {
+            if let Some(place) = &remedy.place {
+                self.line(&format!("{indent}{place}:"));
+            }
+            let command = self.painted(Level::Good, &plain(&remedy.command));
+            self.line(&format!("{indent}  {command}"));
+        }
+        self.text.push('\n');
+    }
+
+    fn good(&mut self, finding: &Finding) {
+        let level = self.level(finding.level);
+        let (fact, meaning) = (plain(&finding.fact), plain(&finding.meaning));
+        self.wrapped(&level, &format!("{}: {fact}. {}", finding.name, capital(&meaning)), INDENT);
+    }
+
+    fn useless(&mut self, advice: &Advice) {
+        self.line("\nOld advice to leave alone:");
+        for followed in [true, false] {
+            for line in advice.useless.iter().filter(|line| line.here.is_some() == followed) {
+                let here = match &line.here {
+                    Some(value) => format!(" (this host: {})", plain(value)),
+                    None => String::new(),
+                };
+                let text = format!("{}{here}: {}", line.setting, line.why);
+                let mark =
+                    if followed { self.painted(Level::Advise, "! ") } else { "  ".to_owned() };
+                self.wrapped(&mark, &text, 4);
+            }
+        }
+    }
+
+    fn estimate(&mut self, estimate: &Estimate, advice: &Advice) {
+        let _ = writeln!(self.text, "\nMemory for {} connections:", count(estimate.connections));
+        let ends = if advice.want.both_ends { "both ends, " } else { "" };
+        let tracked = match estimate.conntrack {
+            0 => String::new(),
+            conntrack => format!(", {} of it for connection tracking", bytes(conntrack)),
+        };
+        let each = count(cost::KERNEL_PER_END);
+        let lines = [
+            (estimate.kernel, format!("kernel: {ends}{each} B for an end{tracked}")),
+            (
+                estimate.server,
+                format!(
+                    "server: {} B each, and {} shards",
+                    cost::SERVER_PER_CONNECTION,
+                    count(advice.shards)
+                ),
+            ),
+            (estimate.generator, "load generator".to_owned()),
+            (
+                estimate.in_flight,
+                format!(
+                    "messages sent and not yet read: {} for one connection in {}",
+                    bytes(cost::MESSAGE_IN_FLIGHT),
+                    cost::IN_FLIGHT_SHARE
+                ),
+            ),
+            (estimate.slack, "kept free for the system".to_owned()),
+            (estimate.total, "in all".to_owned()),
+        ];
+        for (value, what) in lines.iter().filter(|(value, _)| *value > 0) {
+            self.line(&format!("  {:>9}  {what}", bytes(*value)));
+        }
+    }
+
+    fn verdict(&mut self, advice: &Advice) {
+        let asked = count(advice.want.connections);
+        let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
+        let musts: Vec<&str> = advice
+            .findings
+            .iter()
+            .filter(|finding| finding.level == Level::Must)
+            .map(|finding| finding.name.as_str())
+            .collect();
+        let (level, word) = match advice.fits {
+            true => (Level::Good, format!("{asked} connections fit.")),
+            false => {
+                (Level::Must, format!("{asked} connections do not fit: {}.", musts.join(", ")))
+            }
+        };
+        let mut text = match &advice.holds {
+            Some(holds) => format!("As it stands this host holds {}.", bound(holds)),
+            None => "Nothing that bounds connections could be read here.".to_owned(),
+        };
+        match (&advice.holds, &advice.holds_after) {
+            (Some(now), Some(after)) if after.connections > now.connections => {
+                let _ = write!(text, " With the settings above: {}.", bound(after));
+            }
+            _ => {}
+        }
+        self.text.push('\n');
+        let painted = self.painted(level, &word);
+        self.wrapped("", &painted, 0);
+        self.wrapped("", &text, 0);
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// A recorded host may hold anything: no codes for the terminal.
+fn plain(text: &str) -> String {
+    text.replace(|c: char| c.is_control(), " ")
+}

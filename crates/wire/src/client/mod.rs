@@ -1,0 +1,392 @@
+//! The client's side of each transport, as a load generator needs it: one file each, behind one
+//! small trait, and a few bytes of state a connection.
+//!
+//! What is shared is the answer around it: the HTTP head, and the body by length, in chunks or to
+//! the end of the connection (RFC 9112, section 6). A caller gives what came, in any pieces, and
+//! gets [`Event`]s; what is incomplete stays in a buffer that is empty most of the time.
+
+mod poll;
+mod sse;
+mod stream;
+mod ws;
+
+use crate::Id;
+
+/// Bytes of a head, or of a message that hasn't come in full.
+pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Header lines of an answer.
+const HEADERS_MAX: usize = 64;
+
+/// The transports that a client can speak.
+pub const ALL: [&dyn Client; 4] = [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws];
+
+/// The transport of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Client> {
+    ALL.into_iter().find(|client| client.name() == name)
+}
+
+/// One way of listening to a server.
+pub trait Client: Sync {
+    /// The name on command lines and in reports.
+    fn name(&self) -> &'static str;
+
+    /// Where Throng serves it: a path and query with `{user}` and `{topic}`.
+    fn default_target(&self) -> &'static str;
+
+    /// Appends the request.
+    fn request(&self, request: &Request<'_>, out: &mut Vec<u8>);
+
+    /// Judges the answer's head.
+    fn head(&self, head: &Head<'_>) -> Result<(), Fault>;
+
+    /// True when an answer's head says that the connection is open; false when it comes only with
+    /// the first message, and the written request must do.
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
+    /// Goes over the body and gives how much of it was used; the rest is incomplete. `ended` says
+    /// that no more comes. What must be sent in return is appended to `out`.
+    fn body(
+        &self,
+        body: &[u8],
+        ended: bool,
+        out: &mut Vec<u8>,
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, Fault>;
+}
+
+/// What a connection asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// For the `Host` line.
+    pub host: &'a str,
+    /// Path and query.
+    pub target: &'a str,
+    /// The connection's number: what must differ between connections is made from it.
+    pub number: u64,
+    /// Where a poll goes on.
+    pub since: Option<Id>,
+}
+
+/// The head of an answer.
+#[derive(Debug)]
+pub struct Head<'a> {
+    /// The status.
+    pub status: u16,
+    /// The number of the request that it answers.
+    pub number: u64,
+    headers: &'a [httparse::Header<'a>],
+}
+
+impl Head<'_> {
+    /// The value of a header, as text.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let header = self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok().map(str::trim)
+    }
+
+    /// Good when the status is the one expected.
+    pub fn expect(&self, status: u16) -> Result<(), Fault> {
+        if self.status == status { Ok(()) } else { Err(Fault::Status(self.status)) }
+    }
+}
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The answer's head is good.
+    Open,
+    /// A message, as it stands on the wire without its framing.
+    Message(&'a [u8]),
+    /// A part of a message; the last one comes as [`Event::Message`].
+    Part(&'a [u8]),
+    /// A sign of life.
+    Heartbeat,
+    /// A poll is answered: ask again from here.
+    Again(Id),
+    /// The server says why it will close.
+    Goodbye(Goodbye),
+    /// The answer is complete where it should not end.
+    End,
+}
+
+/// Why the server closes, in the transport's own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goodbye {
+    /// A WebSocket close code; 1005 where none was given (RFC 6455, section 7.1.5).
+    Code(u16),
+    /// Throng's name for the reason, on the other transports.
+    Named(&'static str),
+}
+
+/// What the server did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Another status than the one expected.
+    #[error("answered with status {0}")]
+    Status(u16),
+    /// No HTTP answer.
+    #[error("the answer is not HTTP/1.1")]
+    NotHttp,
+    /// The head of the answer lacks or contradicts what the transport needs.
+    #[error("{0}")]
+    BadHead(&'static str),
+    /// The body breaks the transport's rules.
+    #[error("{0}")]
+    BadBody(&'static str),
+    /// A head or a message over [`PENDING_BYTES_MAX`].
+    #[error("a message of over 16 MiB")]
+    TooLong,
+}
+
+/// How the bytes that come next are framed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Head,
+    /// All that comes is body.
+    Raw,
+    /// `left` bytes of body.
+    Length,
+    /// In the size of a chunk; `left` as far as it came.
+    Size,
+    /// Behind the size, to the line's end.
+    Extension,
+    /// `left` bytes of a chunk.
+    Chunk,
+    /// The line end behind a chunk.
+    ChunkEnd,
+    /// Lines after the last chunk; `left` bytes of this one came.
+    Trailer,
+    /// Nothing more is expected.
+    Ended,
+}
+
+/// How far one connection has read its answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct State {
+    left: u32,
+    at: At,
+}
+
+/// What [`State::feed`] works with beside the bytes.
+pub struct Feed<'a> {
+    /// The transport.
+    pub client: &'a dyn Client,
+    /// The connection's number, as in its request.
+    pub number: u64,
+    /// What was incomplete before; the same buffer for each call on a connection.
+    pub pending: &'a mut Vec<u8>,
+    /// What must be sent in return is appended here.
+    pub out: &'a mut Vec<u8>,
+}
+
+impl State {
+    /// Takes what came, in pieces of any size.
+    ///
+    /// # Errors
+    /// What the server did wrong; the connection is then of no more use.
+    pub fn feed(
+        &mut self,
+        feed: &mut Feed<'_>,
+        mut bytes: &[u8],
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            bytes = match self.at {
+                At::Head => self.head(feed, bytes, emit)?,
+                At::Raw => {
+                    body(feed, bytes, false, emit)?;
+                    &[]
+                }
+                At::Length | At::Chunk => self.counted(feed, bytes, emit)?,
+                At::Size | At::Extension | At::ChunkEnd | At::Trailer => {
+                    self.between(feed, bytes, emit)?
+                }
+                At::Ended => return Err(Fault::BadBody("bytes after the end of the answer")),
+            };
+        }
+        Ok(())
+    }
+
+    /// Reads the head once it is complete, and gives what follows it.
+    fn head<'b>(
+        &mut self,
+        feed: &mut Feed<'_>,
+        bytes: &'b [u8],
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<&'b [u8], Fault> {
+        let before = feed.pending.len();
+        let whole = if before == 0 {
+            bytes
+        } else {
+            feed.pending.extend_from_slice(bytes);
+            feed.pending.as_slice()
+        };
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let used = match response.parse(whole).map_err(|_| Fault::NotHttp)? {
+            httparse::Status::Complete(used) => used,
+            httparse::Status::Partial if whole.len() > PENDING_BYTES_MAX => {
+                return Err(Fault::TooLong);
+            }
+            httparse::Status::Partial => {
+                if before == 0 {
+                    feed.pending.extend_from_slice(bytes);
+                }
+                return Ok(&[]);
+            }
+        };
+        let status = response.code.unwrap_or(0);
+        let head = Head { status, number: feed.number, headers: response.headers };
+        feed.client.head(&head)?;
+        *self = framing(&head)?;
+        feed.pending.clear();
+        if feed.client.answers_at_once() {
+            emit(Event::Open);
+        }
+        if self.at == At::Length && self.left == 0 {
+            self.end(feed, emit)?;
+        }
+        Ok(&bytes[used - before..])
+    }
+
+    /// Takes body bytes up to the end of the chunk or of the whole.
+    fn counted<'b>(
+        &mut self,
+        feed: &mut Feed<'_>,
+        bytes: &'b [u8],
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<&'b [u8], Fault> {
+        let (piece, rest) = bytes.split_at(bytes.len().min(self.left as usize));
+        self.left -= piece.len() as u32;
+        body(feed, piece, false, emit)?;
+        if self.left == 0 {
+            match self.at {
+                At::Length => self.end(feed, emit)?,
+                _ => self.at = At::ChunkEnd,
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Takes one byte of what stands between chunks (RFC 9112, section 7.1).
+    fn between<'b>(
+        &mut self,
+        feed: &mut Feed<'_>,
+        bytes: &'b [u8],
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<&'b [u8], Fault> {
+        let (&byte, rest) = bytes.split_first().ok_or(Fault::BadBody("nothing"))?;
+        match (self.at, byte) {
+            (At::Size | At::Extension, b'\n') if self.left == 0 => self.at = At::Trailer,
+            (At::Size | At::Extension, b'\n') => self.at = At::Chunk,
+            (At::Size, b'\r' | b';' | b' ' | b'\t') => self.at = At::Extension,
+            (At::Size, digit) => {
+                let digit = char::from(digit).to_digit(16);
+                let digit = digit.ok_or(Fault::BadBody("a chunk's size is no number"))?;
+                let left = self.left.checked_mul(16).and_then(|left| left.checked_add(digit));
+                self.left = left.ok_or(Fault::TooLong)?;
+            }
+            (At::ChunkEnd, b'\n') => *self = State { left: 0, at: At::Size },
+            (At::ChunkEnd, b'\r') | (At::Extension, _) | (At::Trailer, b'\r') => {}
+            (At::Trailer, b'\n') if self.left == 0 => self.end(feed, emit)?,
+            (At::Trailer, b'\n') => self.left = 0,
+            (At::Trailer, _) => self.left = 1,
+            _ => return Err(Fault::BadBody("a chunk is longer than its size")),
+        }
+        Ok(rest)
+    }
+
+    /// The answer is complete: another may follow on the same connection.
+    fn end(&mut self, feed: &mut Feed<'_>, emit: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
+        self.at = At::Ended;
+        let mut again = false;
+        let mut watch = |event: Event<'_>| {
+            again |= matches!(event, Event::Again(_));
+            emit(event);
+        };
+        body(feed, &[], true, &mut watch)?;
+        feed.pending.clear();
+        if again {
+            *self = State::default();
+        } else {
+            emit(Event::End);
+        }
+        Ok(())
+    }
+}
+
+/// Gives a piece of the body to the transport, with what was left before.
+fn body(
+    feed: &mut Feed<'_>,
+    piece: &[u8],
+    ended: bool,
+    emit: &mut dyn FnMut(Event<'_>),
+) -> Result<(), Fault> {
+    if feed.pending.is_empty() {
+        let used = feed.client.body(piece, ended, feed.out, emit)?;
+        feed.pending.extend_from_slice(&piece[used..]);
+    } else {
+        feed.pending.extend_from_slice(piece);
+        let used = feed.client.body(feed.pending, ended, feed.out, emit)?;
+        feed.pending.drain(..used);
+    }
+    if feed.pending.len() > PENDING_BYTES_MAX { Err(Fault::TooLong) } else { Ok(()) }
+}
+
+fn framing(head: &Head<'_>) -> Result<State, Fault> {
+    let chunked = head.get("transfer-encoding").is_some_and(|value| {
+        value.rsplit(',').next().is_some_and(|last| last.trim().eq_ignore_ascii_case("chunked"))
+    });
+    if head.status == 101 {
+        return Ok(State { left: 0, at: At::Raw });
+    }
+    if chunked {
+        return Ok(State { left: 0, at: At::Size });
+    }
+    match head.get("content-length") {
+        None => Ok(State { left: 0, at: At::Raw }),
+        Some(length) => {
+            let left = length.parse().map_err(|_| Fault::BadHead("a Content-Length too large"))?;
+            Ok(State { left, at: At::Length })
+        }
+    }
+}
+
+/// Appends a `GET` request with these header lines.
+fn get(request: &Request<'_>, lines: &str, out: &mut Vec<u8>) {
+    for part in ["GET ", request.target, " HTTP/1.1\r\nHost: ", request.host, "\r\n", lines, "\r\n"]
+    {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// A line of the HTTP stream or a text of the WebSocket, by Throng's `type`; what has none is a
+/// message.
+fn json_event(line: &[u8]) -> Option<Event<'_>> {
+    let Some(rest) = line.strip_prefix(b"{\"type\":\"") else {
+        return Some(Event::Message(line));
+    };
+    let end = memchr::memchr(b'"', rest).unwrap_or(rest.len());
+    match &rest[..end] {
+        b"heartbeat" => Some(Event::Heartbeat),
+        b"welcome" | b"reply" => None,
+        b"close" => Some(Event::Goodbye(Goodbye::Named(closing(line)))),
+        _ => Some(Event::Message(line)),
+    }
+}
+
+/// The reason that a text names, among Throng's own.
+fn closing(text: &[u8]) -> &'static str {
+    let names = crate::Close::ALL.into_iter().map(crate::Close::name);
+    names
+        .into_iter()
+        .find(|name| memchr::memmem::find(text, name.as_bytes()).is_some())
+        .unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use super::*;
+use crate::http::Answer;
+use crate::transport::{poll_answer, sse, stream};
+use crate::{Close, ConnectionId, Data, Draft, Epoch, Message, Tools, Variant};
+
+/// Feeds a stream in two pieces for every place to cut it, and byte by byte; all must give the same.
+fn read(client: &'static dyn Client, stream: &[u8]) -> Result<(Vec<String>, Vec<u8>), Fault> {
+    let whole = read_pieces(client, &[stream]);
+    for at in 0..stream.len() {
+        let (a, b) = stream.split_at(at);
+        assert_eq!(read_pieces(client, &[a, b]), whole, "cut at {at}");
+    }
+    let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+    assert_eq!(read_pieces(client, &bytes), whole);
+    whole
+}
+
+fn read_pieces(
+    client: &'static dyn Client,
+    pieces: &[&[u8]],
+) -> Result<(Vec<String>, Vec<u8>), Fault> {
+    let (mut state, mut pending, mut out, mut events) =
+        (State::default(), Vec::new(), Vec::new(), Vec::new());
+    for piece in pieces {
+        let mut feed = Feed { client, number: 7, pending: &mut pending, out: &mut out };
+        state.feed(&mut feed, piece, &mut |event| {
+            events.push(match event {
+                Event::Message(bytes) => format!("message {}", String::from_utf8_lossy(bytes)),
+                Event::Part(bytes) => format!("part {}", String::from_utf8_lossy(bytes)),
+                other => format!("{other:?}"),
+            });
+        })?;
+    }
+    Ok((events, out))
+}
+
+fn message(data: Data) -> Message {
+    let draft = Draft { topic: "t".into(), event: None, data };
+    Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0)
+}
+
+fn encoded(variant: Variant, text: &str) -> Vec<u8> {
+    message(Data::Text(text.into())).encoded(variant, &mut Tools::new(6, 64)).to_vec()
+}
+
+const ID: ConnectionId = ConnectionId { shard: 0, slot: 1, serial: 2 };
+
+#[test]
+fn events_of_a_stream_of_events() {
+    let sse_client = by_name("sse").unwrap();
+    let mut bytes = Vec::new();
+    sse::open("", 2000, &mut bytes);
+    bytes.extend(encoded(Variant::Sse, "one\ntwo"));
+    Variant::Sse.transport().heartbeat(&mut bytes);
+    bytes.extend(b"data: with crlf\r\n\r\n");
+    Variant::Sse.transport().goodbye(Close::Drain, &mut bytes);
+    let (events, out) = read(sse_client, &bytes).unwrap();
+    let want = [
+        "Open",
+        "message id: 0000000a:7\ndata: one\ndata: two\n\n",
+        "Heartbeat",
+        "message data: with crlf\r\n\r\n",
+        "Goodbye(Named(\"drain\"))",
+    ];
+    assert_eq!(events, want);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn lines_of_a_stream_in_chunks() {
+    let mut bytes = Vec::new();
+    stream::welcome("", ID, &["foo".into()], &[], &mut bytes);
+    bytes.extend(encoded(Variant::Stream, "x"));
+    Variant::Stream.transport().heartbeat(&mut bytes);
+    bytes.extend(b"2;a=b\r\nhi\r\n3\r\n!\nz\r\n2\r\nz\n\r\n");
+    Variant::Stream.transport().goodbye(Close::ByApplication, &mut bytes);
+    let (events, _) = read(by_name("stream").unwrap(), &bytes).unwrap();
+    let line = "{\"type\":\"message\",\"topic\":\"t\",\"id\":\"0000000a:7\",\"event\":\"message\",\"data\":\"x\"}";
+    let want = [
+        "Open".to_string(),
+        format!("message {line}"),
+        "Heartbeat".into(),
+        "message hi!".into(),
+        "message zz".into(),
+        "Goodbye(Named(\"application\"))".into(),
+        "End".into(),
+    ];
+    assert_eq!(events, want);
+}
+
+#[test]
+fn a_poll_goes_on_from_its_place() {
+    let id = Id { epoch: Epoch(10), offset: 9 };
+    let messages = [message(Data::Text("a".into())), message(Data::Text("b".into()))];
+    let body = poll_answer(messages.iter(), id, Some(true));
+    let mut bytes = Vec::new();
+    let answer = Answer {
+        status: 200,
+        headers: "",
+        content_type: "application/json",
+        body: &body,
+        keep_alive: true,
+        head_only: false,
+    };
+    answer.write(&mut bytes);
+    answer.write(&mut bytes);
+    let poll = by_name("poll").unwrap();
+    let (events, _) = read(poll, &bytes).unwrap();
+    assert_eq!(events.len(), 6);
+    assert!(events[0].ends_with("\"data\":\"a\"}"), "{events:?}");
+    assert_eq!(events[2], format!("{:?}", Event::Again(id)));
+    let mut out = Vec::new();
+    let request = Request { host: "h", target: "/poll?topic=t", number: 0, since: Some(id) };
+    poll.request(&request, &mut out);
+    assert!(out.starts_with(b"GET /poll?topic=t&since=0000000a:9 HTTP/1.1\r\nHost: h\r\n"));
+    let wrong = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    assert!(matches!(read(poll, wrong), Err(Fault::BadBody(_))));
+}
+
+#[test]
+fn a_websocket_is_proved_answers_pings_and_tells_its_close() {
+    let ws = by_name("ws").unwrap();
+    let mut request = Vec::new();
+    ws.request(&Request { host: "h", target: "/ws", number: 7, since: None }, &mut request);
+    let text = String::from_utf8(request).unwrap();
+    let key = text.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+    let accept = crate::ws::handshake::accept(key).unwrap();
+    let mut bytes = Vec::new();
+    crate::ws::handshake::response(&accept, None, &mut bytes);
+    bytes.extend(encoded(Variant::Ws, "x"));
+    bytes.extend([0x01, 1, b'a', 0x89, 1, b'p', 0x80, 1, b'b', 0x88, 2, 0x03, 0xf4]);
+    let (events, out) = read(ws, &bytes).unwrap();
+    assert!(events[1].contains("\"data\":\"x\""), "{events:?}");
+    assert_eq!(events[2..], ["part a", "Heartbeat", "message b", "Goodbye(Code(1012))"]);
+    assert_eq!(out, [0x8a, 0x81, 0, 0, 0, 0, b'p', 0x88, 0x82, 0, 0, 0, 0, 0x03, 0xf4]);
+    let other = bytes.iter().position(|byte| *byte == b'=').unwrap();
+    bytes[other - 1] ^= 1;
+    assert!(matches!(read(ws, &bytes), Err(Fault::BadHead(_))));
+}
+
+#[test]
+fn a_refusal_is_told_with_its_status() {
+    let bytes = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    for client in ALL {
+        assert_eq!(read(client, bytes), Err(Fault::Status(503)), "{}", client.name());
+        assert_eq!(read(client, b"SSH-2.0-x\r\n"), Err(Fault::NotHttp));
+    }
+    let html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n";
+    assert!(matches!(read(by_name("sse").unwrap(), html), Err(Fault::BadHead(_))));
+}
+
+proptest::proptest! {
+    #[test]
+    fn nothing_that_comes_panics(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+        cut in 0usize..200, good_head: bool, chunked: bool,
+    ) {
+        for client in ALL {
+            let mut stream = Vec::new();
+            if good_head {
+                stream.extend(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n");
+                stream.extend(if chunked { b"Transfer-Encoding: chunked\r\n\r\n".as_slice() } else { b"\r\n" });
+            }
+            stream.extend(&bytes);
+            let (a, b) = stream.split_at(cut.min(stream.len()));
+            let split = read_pieces(client, &[a, b]);
+            proptest::prop_assert_eq!(split, read_pieces(client, &[&stream]));
+        }
+    }
+
+    #[test]
+    fn any_messages_in_any_pieces_arrive(
+        texts in proptest::collection::vec("[ -~é\n]{0,40}", 0..8), size in 1usize..100,
+    ) {
+        for (name, variant) in [("sse", Variant::Sse), ("stream", Variant::Stream), ("ws", Variant::Ws)] {
+            let client = by_name(name).unwrap();
+            let mut stream = Vec::new();
+            match name {
+                "sse" => sse::open("", 1, &mut stream),
+                "stream" => stream::welcome("", ID, &[], &[], &mut stream),
+                _ => {
+                    stream.extend(b"HTTP/1.1 101 x\r\nSec-WebSocket-Accept: ");
+                    let mut request = Vec::new();
+                    client.request(&Request { host: "h", target: "/", number: 7, since: None }, &mut request);
+                    let text = String::from_utf8(request).unwrap();
+                    let key = text.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+                    stream.extend(crate::ws::handshake::accept(key.unwrap()).unwrap().as_bytes());
+                    stream.extend(b"\r\n\r\n");
+                }
+            }
+            for text in &texts {
+                stream.extend(encoded(variant, text));
+            }
+            let pieces: Vec<&[u8]> = stream.chunks(size).collect();
+            let (events, _) = read_pieces(client, &pieces).unwrap();
+            proptest::prop_assert_eq!(events.len(), 1 + texts.len(), "{:?}", events);
+        }
+    }
+}

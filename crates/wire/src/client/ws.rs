@@ -1,0 +1,94 @@
+//! WebSocket (RFC 6455), the client's side, without compression.
+
+use super::{Client, Event, Fault, Goodbye, Head, Request, json_event};
+use crate::ws::frame::{self, Opcode};
+use crate::ws::handshake;
+
+pub(super) struct Ws;
+
+/// Payload bytes of one frame.
+const FRAME_BYTES_MAX: u64 = super::PENDING_BYTES_MAX as u64;
+
+/// Any 16 bytes that differ from connection to connection: the key only proves that the answer is
+/// to this request (section 1.3).
+fn nonce(number: u64) -> [u8; 16] {
+    let mut nonce = *b"throng-flood\0\0\0\0";
+    for (byte, of) in nonce.iter_mut().zip(number.to_be_bytes()) {
+        *byte ^= of;
+    }
+    nonce
+}
+
+impl Client for Ws {
+    fn name(&self) -> &'static str {
+        "ws"
+    }
+
+    fn default_target(&self) -> &'static str {
+        "/ws?user={user}&topic={topic}"
+    }
+
+    fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+        handshake::request(request.host, request.target, nonce(request.number), false, out);
+    }
+
+    fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
+        head.expect(101)?;
+        let accept = head.get("sec-websocket-accept").unwrap_or("");
+        match handshake::is_answer(nonce(head.number), accept) {
+            true => Ok(()),
+            false => Err(Fault::BadHead("Sec-WebSocket-Accept does not answer the key")),
+        }
+    }
+
+    fn body(
+        &self,
+        body: &[u8],
+        _ended: bool,
+        out: &mut Vec<u8>,
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, Fault> {
+        let mut used = 0;
+        loop {
+            let parsed = frame::Head::parse(&body[used..]);
+            let parsed = parsed.map_err(|_| Fault::BadBody("a frame breaks RFC 6455"))?;
+            let Some((head, head_bytes)) = parsed else {
+                return Ok(used);
+            };
+            if head.mask.is_some() || head.rsv1 {
+                return Err(Fault::BadBody("a frame is masked or compressed"));
+            }
+            if head.length > FRAME_BYTES_MAX {
+                return Err(Fault::TooLong);
+            }
+            let from = used + head_bytes;
+            let Some(payload) = body.get(from..from + head.length as usize) else {
+                return Ok(used);
+            };
+            used = from + payload.len();
+            match head.opcode {
+                Opcode::Text | Opcode::Binary | Opcode::Continuation if !head.fin => {
+                    emit(Event::Part(payload));
+                }
+                Opcode::Text => json_event(payload).into_iter().for_each(&mut *emit),
+                Opcode::Binary | Opcode::Continuation => emit(Event::Message(payload)),
+                Opcode::Ping => {
+                    emit(Event::Heartbeat);
+                    answer(Opcode::Pong, payload, out);
+                }
+                Opcode::Pong => {}
+                Opcode::Close => {
+                    let code = payload.first_chunk().map_or(1005, |code| u16::from_be_bytes(*code));
+                    emit(Event::Goodbye(Goodbye::Code(code)));
+                    answer(Opcode::Close, payload, out);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a control frame that gives a payload back. The mask is zero: it protects proxies from
+/// what a page's script chooses to send (section 10.3), and the server chose this.
+fn answer(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
+    frame::encode_masked(opcode, false, payload, [0; 4], out);
+}
