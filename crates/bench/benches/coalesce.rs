@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bench::Args;
-use bench::clock::now_ns;
 use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
 use bench::report::{Table, median, range, thousands};
 use bench::throng::{Sender, Throng};
+use flood::clock::now_ns;
 use serde_json::{Value, json};
 
 /// Messages in one batch.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bench::Args;
 use bench::baseline::{self, Baseline};
-use bench::clock::now_ns;
 use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
 use bench::process::ServerProcess;
 use bench::report::{Table, median, range, thousands};
 use bench::throng::{self, Throng};
+use flood::clock::now_ns;
 
 /// Broadcasts of one server's turn.
 const BROADCASTS: u32 = 4;

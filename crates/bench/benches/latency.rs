@@ -13,11 +13,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bench::Args;
 use bench::api::Api;
-use bench::clock::now_ns;
 use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
 use bench::report::{Table, latency_histogram, milliseconds, thousands};
 use bench::throng::{Sender, Throng};
+use flood::clock::now_ns;
 use hdrhistogram::Histogram;
 use serde_json::json;
 

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::process::ServerProcess;
-use crate::source::free_server_address;
+use flood::source::free_server_address;
 
 /// First argument of the child.
 const CHILD: &str = "--bare-server";

@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 
 use crate::report::latency_histogram;
-use crate::source::CONNECTIONS_MAX;
 use crate::template::Template;
+use flood::source::CONNECTIONS_MAX;
 
 /// Connections of one thread: what fits under a descriptor limit of 20,000.
 pub const CONNECTIONS_PER_THREAD_MAX: usize = 19_000;

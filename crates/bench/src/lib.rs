@@ -19,13 +19,10 @@
 pub mod api;
 pub mod args;
 pub mod baseline;
-pub mod clock;
 pub mod crowd;
-pub mod descriptors;
 pub mod marker;
 pub mod process;
 pub mod report;
-pub mod source;
 pub mod template;
 pub mod throng;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::clock::process_cpu;
+use flood::clock::process_cpu;
 
 /// A child process that is killed when this is dropped, or when the bench itself dies.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::process::ServerProcess;
-use crate::source::free_server_address;
+use flood::source::free_server_address;
 
 /// How long it may take until it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bench::clock::now_ns;
 use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
+use flood::clock::now_ns;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
@@ -84,7 +84,7 @@ fn another_status_is_a_failure_that_is_told() {
 
 #[test]
 fn nobody_there_is_a_failure_that_is_told() {
-    let address = bench::source::free_server_address().expect("a port");
+    let address = flood::source::free_server_address().expect("a port");
     let error = Crowd::stand(Plan::get(address, 3, "/sse")).expect_err("refused");
     assert!(error.to_string().contains("Refused 3"), "{error}");
 }

@@ -166,7 +166,7 @@ impl Shard {
             return 0;
         }
         let now_us = self.started.elapsed().as_micros() as u64;
-        self.sweep.due_us().saturating_sub(now_us)
+        self.sweep_due_us().saturating_sub(now_us)
     }
 
     /// Clears the wake-up before the mailbox is emptied: see [`crate::mailbox::Mailbox`].

@@ -9,6 +9,10 @@ use crate::shard::{STRIPES, Shard};
 
 const STRIPE_US: u64 = 1_000_000 / STRIPES as u64;
 
+/// Slots that are passed over at once at the least. Heartbeats of many connections in one go cost
+/// far less than the same in many small batches: the other ends are woken once for several.
+const STRIPE_SLOTS_MIN: u64 = 32 * 1024;
+
 /// How long a connection whose last bytes are sent may keep its side open, in seconds.
 const LINGER_SECONDS: u32 = 2;
 
@@ -24,11 +28,14 @@ impl Sweep {
     pub fn at(now_us: u64) -> Self {
         Sweep { passed: now_us / STRIPE_US }
     }
+}
 
-    /// When the next stripe is due, in microseconds of the node's clock.
-    pub fn due_us(&self) -> u64 {
-        (self.passed + 1) * STRIPE_US
-    }
+/// How many stripes of a second are passed over together in a table of so many slots, and which of
+/// them are: shards take turns, so that not all of them work at the same moment.
+fn together(slots: u64, shard: u16) -> (u64, u64) {
+    let apart = (slots / STRIPE_SLOTS_MIN).clamp(1, u64::from(STRIPES)).next_power_of_two();
+    let together = u64::from(STRIPES) / apart.min(u64::from(STRIPES));
+    (together, u64::from(shard) % together)
 }
 
 /// A drain that is under way.
@@ -54,7 +61,7 @@ impl Shard {
     /// Passes over the stripes that are due. A shard that was held up makes up for it: each slot
     /// is looked at once for every second that passed.
     pub(crate) fn sweep(&mut self) {
-        if self.now_us < self.sweep.due_us() {
+        if self.now_us < self.sweep_due_us() {
             return;
         }
         let due = (self.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
@@ -74,11 +81,27 @@ impl Shard {
         self.drain_some();
     }
 
+    /// When something is to be done next, in microseconds of the node's clock.
+    pub(crate) fn sweep_due_us(&self) -> u64 {
+        let (together, turn) = match self.drain {
+            // The first shard also keeps the balance of new connections, always.
+            None if self.number > 0 => together(u64::from(self.table.end()), self.number),
+            _ => (1, 0),
+        };
+        let next = self.sweep.passed + 1;
+        (next + (turn + together - next % together) % together) * STRIPE_US
+    }
+
     fn stripe(&mut self, number: u64) {
         let end = u64::from(self.table.end());
         let stripe = number % u64::from(STRIPES);
-        let from = (end * stripe / u64::from(STRIPES)) as u32;
-        let to = (end * (stripe + 1) / u64::from(STRIPES)) as u32;
+        let (together, turn) = together(end, self.number);
+        if stripe % together != turn {
+            return;
+        }
+        let first = stripe - turn;
+        let from = (end * first / u64::from(STRIPES)) as u32;
+        let to = (end * (first + together) / u64::from(STRIPES)) as u32;
         let second = number / u64::from(STRIPES);
         let mut pieces = [None; Variant::COUNT];
         for slot in from..to {

@@ -24,7 +24,7 @@ pub enum Command {
     Config(Config),
     /// Open and hold a crowd of clients against a server, publish, and check what arrives.
     #[command(subcommand)]
-    Flood(flood::Scenario),
+    Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
     Tune(Tune),
 }

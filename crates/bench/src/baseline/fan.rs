@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 
 use super::{Fanned, Sender};
-use crate::clock::now_ns;
 use crate::marker::{Kind, payload};
+use flood::clock::now_ns;
 
 /// Sends in one batch, and entries of the submission queue.
 const BATCH: usize = 512;

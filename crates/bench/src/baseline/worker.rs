@@ -97,7 +97,7 @@ impl Loop {
     ) -> Result<Self> {
         // SAFETY: of what was open before, this thread uses only the eventfd, which the main
         // thread keeps open as long as the process lives; nothing opened later changes hands.
-        unsafe { crate::descriptors::private_copy() }.context("a private descriptor table")?;
+        unsafe { flood::descriptors::private_copy() }.context("a private descriptor table")?;
         let listener = socket_with(
             AddressFamily::INET,
             SocketType::STREAM,

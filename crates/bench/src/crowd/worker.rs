@@ -19,9 +19,9 @@ use rustix::time::Timespec;
 
 use super::answer::{Frames, Head, HeadStep};
 use super::{Failure, Plan, Shared};
-use crate::clock::now_ns;
 use crate::marker::Scanner;
-use crate::source::{bind_address_without_port, source_address};
+use flood::clock::now_ns;
+use flood::source::{bind_address_without_port, source_address};
 
 /// Bytes read at once; also what one event may bring before the next one's turn.
 const READ_BYTES: usize = 64 * 1024;
@@ -97,7 +97,7 @@ pub(super) fn run(plan: &Plan, numbers: Range<usize>, shared: &Shared) -> Result
 
 fn start<'a>(plan: &'a Plan, numbers: Range<usize>, shared: &'a Shared) -> Result<Worker<'a>> {
     // SAFETY: this thread opens all its descriptors below, and keeps them.
-    unsafe { crate::descriptors::private_table() }.context("a private descriptor table")?;
+    unsafe { flood::descriptors::private_table() }.context("a private descriptor table")?;
     Ok(Worker {
         plan,
         shared,
