@@ -81,6 +81,8 @@ pub struct Sample {
     pub counts: Counts,
     /// Time from the intended publish to the receipt.
     pub delivery: Percentiles,
+    /// The same, of messages to one user only.
+    pub delivery_user: Percentiles,
     /// Time from the intended connect to the answer.
     pub connect: Percentiles,
     /// Memory that the load generator has written, in bytes.
@@ -123,15 +125,17 @@ pub struct Summary {
     pub closes: Vec<Named>,
     /// All deliveries.
     pub delivery: Percentiles,
+    /// Those of messages to one user.
+    pub delivery_user: Percentiles,
     /// All connects.
     pub connect: Percentiles,
     /// All probes.
     pub probe: Percentiles,
     /// Memory the load generator grew by for each connection, in bytes, at its fullest.
     pub memory_per_connection_bytes: f64,
-    /// Its processor time for each message received, in microseconds.
+    /// Its processor time for each message and heartbeat received, in microseconds.
     pub cpu_per_message_us: f64,
-    /// The server's processor time for each message that it delivered, in microseconds.
+    /// The server's processor time for each message and heartbeat sent, in microseconds.
     pub server_cpu_per_message_us: Option<f64>,
     /// Facts of the host: name and value.
     pub host: Vec<(String, String)>,

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use wire::client::Client;
 
 use crate::args::Common;
-use crate::crowd::{Crowd, Life, Plan, Published, histogram};
+use crate::crowd::{Crowd, Life, Plan, Published, Times};
 use crate::host::{self, Host};
 use crate::probe::{self, Probes};
 use crate::publisher::{self, Api, Audience, Desk, Stream};
@@ -326,8 +326,7 @@ struct Run {
     /// One of so many samples is kept.
     thinned: usize,
     taken: usize,
-    delivery: Histogram<u64>,
-    connect: Histogram<u64>,
+    times: Times,
     /// When the crowd stood.
     stood: Option<Sample>,
     last: Sample,
@@ -365,8 +364,7 @@ impl Run {
             samples: Vec::new(),
             thinned: 1,
             taken: 0,
-            delivery: histogram(),
-            connect: histogram(),
+            times: Times::new(),
             stood: None,
             last: Sample::default(),
             next_sample: Instant::now() + SAMPLE_EVERY,
@@ -484,13 +482,14 @@ impl Run {
     }
 
     fn sample(&mut self, phase: Phase, show: &mut dyn Show) -> Result<()> {
-        let (delivery, connect) = self.crowd()?.take_times();
+        let times = self.crowd()?.take_times();
         let host = Host::now();
         let sample = Sample {
             at_seconds: self.begin.elapsed().as_secs_f64(),
             counts: self.counts()?,
-            delivery: percentiles(&delivery),
-            connect: percentiles(&connect),
+            delivery: percentiles(&times.delivery),
+            delivery_user: percentiles(&times.delivery_user),
+            connect: percentiles(&times.connect),
             memory_bytes: host.own_bytes,
             cpu_seconds: host.own_cpu.as_secs_f64(),
             slab_bytes: host.slab_bytes,
@@ -498,9 +497,7 @@ impl Run {
             available_bytes: host.available_bytes,
             server: self.watch.as_ref().and_then(Watch::take),
         };
-        // The bounds are the same; adding can't fail.
-        let _ = self.delivery.add(&delivery);
-        let _ = self.connect.add(&connect);
+        self.times.add(&times);
         show.sample(phase, &self.last, &sample, self.connections);
         self.keep(sample);
         self.last = sample;
@@ -548,9 +545,14 @@ impl Run {
         let per = |seconds: f64, messages: u64| {
             if messages == 0 { 0.0 } else { seconds * 1e6 / messages as f64 }
         };
-        let received = self.last.counts.messages.saturating_sub(stood.counts.messages);
+        // A heartbeat costs what a message costs.
+        let since_stood = |count: fn(&Counts) -> u64| {
+            count(&self.last.counts).saturating_sub(count(&stood.counts))
+        };
+        let heartbeats = since_stood(|counts| counts.heartbeats);
+        let received = since_stood(|counts| counts.messages) + heartbeats;
         let server_cpu = self.last.server.zip(stood.server).map(|(last, first)| {
-            let delivered = last.delivered.saturating_sub(first.delivered);
+            let delivered = last.delivered.saturating_sub(first.delivered) + heartbeats;
             per(last.cpu_seconds - first.cpu_seconds, delivered)
         });
         let probe = self.probes.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -564,8 +566,9 @@ impl Run {
             counts: self.last.counts,
             failures,
             closes,
-            delivery: percentiles(&self.delivery),
-            connect: percentiles(&self.connect),
+            delivery: percentiles(&self.times.delivery),
+            delivery_user: percentiles(&self.times.delivery_user),
+            connect: percentiles(&self.times.connect),
             probe: percentiles(&probe),
             memory_per_connection_bytes: grown as f64 / open as f64,
             cpu_per_message_us: per(self.last.cpu_seconds - stood.cpu_seconds, received),

@@ -11,6 +11,24 @@ use crate::{Hub, NO_FANOUT, Slot, VACANT};
 /// The most messages of one topic that leave together.
 const BATCH_MAX: usize = 64;
 
+/// A fan-out over a list longer than this is a bulk one: see [`Hub::next_slice`].
+const BULK: u32 = if cfg!(test) { 20 } else { 1_024 };
+
+/// Fan-outs that are under way or wait, in the order of their turns.
+#[derive(Default)]
+pub(crate) struct Ready {
+    small: VecDeque<u32>,
+    bulk: VecDeque<u32>,
+    /// Whose turn it is when both have some.
+    bulk_next: bool,
+}
+
+impl Ready {
+    fn queue(&mut self, bulk: bool) -> &mut VecDeque<u32> {
+        if bulk { &mut self.bulk } else { &mut self.small }
+    }
+}
+
 pub(crate) enum Kind {
     Topic(u32),
     Broadcast,
@@ -72,8 +90,9 @@ impl<M> Hub<M> {
     pub(crate) fn start(
         fanouts: &mut Vec<Fanout<M>>,
         free: &mut Vec<u32>,
-        ready: &mut VecDeque<u32>,
+        ready: &mut Ready,
         kind: Kind,
+        end: u32,
     ) -> u32 {
         let fanout = Fanout {
             kind,
@@ -93,13 +112,18 @@ impl<M> Hub<M> {
                 fanouts.len() as u32 - 1
             }
         };
-        ready.push_back(id);
+        ready.queue(end > BULK).push_back(id);
         id
     }
 
     /// Fan-outs that are under way or wait.
     pub fn fanouts(&self) -> usize {
-        self.ready.len()
+        self.ready.small.len() + self.ready.bulk.len()
+    }
+
+    /// Those of them that go over long lists.
+    pub fn bulk_fanouts(&self) -> usize {
+        self.ready.bulk.len()
     }
 
     /// Messages that wait for a fan-out which is not yet theirs.
@@ -108,18 +132,36 @@ impl<M> Hub<M> {
     }
 
     /// The next piece of work, to at most `members_max` connections; `None` when all is done.
-    /// Fan-outs take turns, a slice each. `now_us` is any clock; see [`Slice::finished_since_us`].
-    pub fn next_slice(&mut self, members_max: usize, now_us: u64) -> Option<Slice<'_, M>> {
+    /// Fan-outs take turns, a slice each: the small ones and the bulk ones by themselves, and one
+    /// of each after the other, so that neither waits long for the other. Without `bulk` only the
+    /// small ones go on. `now_us` is any clock; see [`Slice::finished_since_us`].
+    pub fn next_slice(
+        &mut self,
+        members_max: usize,
+        bulk: bool,
+        now_us: u64,
+    ) -> Option<Slice<'_, M>> {
         // A fan-out whose batch is done ends with the call after, when nobody holds its messages.
-        while let Some(&id) = self.ready.front() {
-            if !self.is_done(id) {
-                break;
+        for queue in [false, true] {
+            while let Some(&id) = self.ready.queue(queue).front() {
+                if !self.is_done(id) {
+                    break;
+                }
+                self.ready.queue(queue).pop_front();
+                self.end(id);
             }
-            self.ready.pop_front();
-            self.end(id);
         }
-        let id = self.ready.pop_front()?;
-        self.ready.push_back(id);
+        let from = match (self.ready.small.is_empty(), bulk && !self.ready.bulk.is_empty()) {
+            (true, false) => return None,
+            (false, true) => {
+                self.ready.bulk_next = !self.ready.bulk_next;
+                self.ready.bulk_next
+            }
+            (_, bulk) => bulk,
+        };
+        let queue = self.ready.queue(from);
+        let id = queue.pop_front()?;
+        queue.push_back(id);
         self.begin_batch(id, now_us);
         self.slots.clear();
         let fanout = &self.fanouts[id as usize];

@@ -12,7 +12,7 @@ mod index;
 mod paged;
 mod topics;
 
-use fanout::{Fanout, Kind, Queued};
+use fanout::{Fanout, Kind, Queued, Ready};
 pub use fanout::{Slice, Slots};
 use index::Index;
 use paged::Paged;
@@ -64,7 +64,7 @@ pub struct Hub<M> {
     index: Index,
     fanouts: Vec<Fanout<M>>,
     free_fanouts: Vec<u32>,
-    ready: std::collections::VecDeque<u32>,
+    ready: Ready,
     broadcast: Option<u32>,
     queued: usize,
     slots: Vec<Slot>,
@@ -86,7 +86,7 @@ impl<M> Default for Hub<M> {
             index: Index::default(),
             fanouts: Vec::new(),
             free_fanouts: Vec::new(),
-            ready: std::collections::VecDeque::new(),
+            ready: Ready::default(),
             broadcast: None,
             queued: 0,
             slots: Vec::new(),
@@ -244,6 +244,7 @@ impl<M> Hub<M> {
                 &mut self.free_fanouts,
                 &mut self.ready,
                 Kind::Topic(id),
+                end,
             );
         }
         let fanout = &mut self.fanouts[topic.fanout as usize];
@@ -266,6 +267,7 @@ impl<M> Hub<M> {
                 &mut self.free_fanouts,
                 &mut self.ready,
                 Kind::Broadcast,
+                end,
             ),
         };
         self.broadcast = Some(id);

@@ -132,8 +132,10 @@ impl Simulation {
 
     fn slice(&mut self) -> bool {
         let members_max = 1 + self.random.below(7) as usize;
-        let Some(slice) = self.hub.next_slice(members_max, 0) else {
-            return false;
+        let bulk = self.random.below(4) > 0;
+        let bulk_fanouts = self.hub.bulk_fanouts();
+        let Some(slice) = self.hub.next_slice(members_max, bulk, 0) else {
+            return bulk_fanouts > 0;
         };
         assert!(slice.slots.len() <= members_max);
         let messages: Vec<_> = slice.messages().cloned().collect();
@@ -225,12 +227,18 @@ fn a_short_fanout_does_not_wait_for_a_long_one() {
     }
     hub.join(7, 2, "@alice");
     hub.publish(1, "all", "big");
-    assert_eq!(hub.next_slice(256, 0).unwrap().slots.len(), 256);
+    assert_eq!(hub.next_slice(256, true, 0).unwrap().slots.len(), 256);
     hub.publish(2, "@alice", "small");
+    assert_eq!((hub.fanouts(), hub.bulk_fanouts()), (2, 1));
     let seen: Vec<_> = (0..3)
-        .map(|_| hub.next_slice(256, 0).unwrap().messages().next().copied().unwrap())
+        .map(|_| hub.next_slice(256, true, 0).unwrap().messages().next().copied().unwrap())
         .collect();
     assert!(seen[..2].contains(&"small"), "{seen:?}");
+    // A shard that may not do bulk work now does the rest all the same.
+    hub.publish(2, "@alice", "small");
+    let slice = hub.next_slice(256, false, 0).unwrap();
+    assert_eq!(slice.messages().next(), Some(&"small"));
+    assert!(hub.next_slice(256, false, 0).is_none());
 }
 
 #[test]
@@ -243,8 +251,8 @@ fn messages_that_wait_for_one_topic_leave_together() {
     (0..5).for_each(|message| {
         hub.publish(1, "t", message);
     });
-    let slice = hub.next_slice(100, 5).unwrap();
+    let slice = hub.next_slice(100, true, 5).unwrap();
     assert_eq!(slice.messages().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     assert_eq!((slice.slots, slice.finished_since_us), (&[0, 1, 2][..], Some(5)));
-    assert!(hub.next_slice(100, 6).is_none());
+    assert!(hub.next_slice(100, true, 6).is_none());
 }

@@ -82,6 +82,7 @@ impl Batch {
             return true;
         }
         connection.set(Flag::Batched, true);
+        connection.set(Flag::Spoken, true);
         self.entries.push(Entry { slot, piece });
         true
     }

@@ -22,7 +22,7 @@ impl Shard {
     /// Does what the mailbox holds, up to a turn's share.
     pub(crate) fn run_commands(&mut self) {
         for _ in 0..COMMANDS {
-            if self.hub.queued() >= QUEUED_MAX {
+            if self.is_behind() {
                 return;
             }
             let Some(command) = self.commands.pop_front() else {
@@ -30,6 +30,11 @@ impl Shard {
             };
             self.run_command(command);
         }
+    }
+
+    /// True while as many messages wait as may.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.hub.queued() >= QUEUED_MAX
     }
 
     fn run_command(&mut self, command: Command) {

@@ -45,6 +45,8 @@ pub(crate) enum Flag {
     Lingering = 32,
     /// A poll in the list of those to look after.
     Woken = 64,
+    /// Something was sent since the sweep last looked.
+    Spoken = 128,
 }
 
 impl Connection {

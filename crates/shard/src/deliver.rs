@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use wire::{Close, Message, Tools, Variant};
 
 use crate::batch::{BATCH, Outboxes};
+use crate::bulk::Place;
 use crate::connection::{Chunk, Flag};
 use crate::shard::Shard;
 
@@ -22,6 +23,8 @@ const SLICES: usize = TURN;
 impl Shard {
     /// Carries on with the fan-outs, for one turn's share.
     pub(crate) fn fan_out(&mut self) {
+        let wanted = self.hub.bulk_fanouts() > 0;
+        self.place = self.places.turn(self.number, self.place, wanted, self.now_us);
         let (mut members, mut slices) = (0, 0);
         while members < TURN && slices < SLICES {
             let Some((served, slow)) = self.slice() else {
@@ -41,7 +44,8 @@ impl Shard {
 
     /// One slice into the batch: how many members it had, and those that are slow.
     fn slice(&mut self) -> Option<(usize, Vec<u32>)> {
-        let slice = self.hub.next_slice(SLICE, self.now_us)?;
+        let bulk = matches!(self.place, Place::Held(_));
+        let slice = self.hub.next_slice(SLICE, bulk, self.now_us)?;
         let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
         let mut pieces = [None; Variant::COUNT];
         let (mut delivered, mut slow) = (0, Vec::new());

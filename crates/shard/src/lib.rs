@@ -5,6 +5,7 @@
 
 mod accept;
 mod batch;
+mod bulk;
 pub mod command;
 mod commands;
 mod connection;

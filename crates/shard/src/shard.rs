@@ -17,6 +17,7 @@ use wire::{Close, ConnectionId, Message, Tools, Variant};
 
 use crate::accept::Bucket;
 use crate::batch::Batch;
+use crate::bulk::{Place, Places};
 use crate::command::Command;
 use crate::connection::{Flag, Table};
 use crate::handle::{Handle, Shared};
@@ -44,6 +45,8 @@ pub(crate) struct Shard {
     pub(crate) settings: Arc<Settings>,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) balance: Arc<Balance>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) place: Place,
     pub(crate) addresses: Arc<Addresses>,
     pub(crate) started: Instant,
     pub(crate) poller: Poller,
@@ -116,6 +119,7 @@ impl Shard {
         for slot in 0..self.table.end() {
             self.end(slot, Close::Drain);
         }
+        self.places.quit(self.number, self.place);
         self.shared.ended.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -161,7 +165,14 @@ impl Shard {
 
     /// How long this turn may wait, in microseconds.
     fn patience_us(&self) -> u64 {
-        let busy = self.hub.fanouts() > 0 || !self.commands.is_empty() || !self.unread.is_empty();
+        // Bulk work that waits for a place is woken when it has one.
+        let fanouts = match self.place {
+            Place::Waiting => self.hub.fanouts() - self.hub.bulk_fanouts(),
+            _ => self.hub.fanouts(),
+        };
+        // Commands that wait for room in the fan-outs can go on only when these do.
+        let commands = !self.commands.is_empty() && !self.is_behind();
+        let busy = fanouts > 0 || commands || !self.unread.is_empty();
         if busy {
             return 0;
         }

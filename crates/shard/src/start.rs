@@ -12,6 +12,7 @@ use rustix::event::EventfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wire::{Tools, Variant};
 
+use crate::bulk::Places;
 use crate::filter::Filter;
 use crate::handle::{EventWake, Handle, ShardInbox, Shared};
 use crate::listen::{Balance, listeners};
@@ -138,6 +139,8 @@ impl Prepared {
     ) -> io::Result<Running> {
         let metrics = self.handles.iter().map(|handle| handle.metrics.clone()).collect();
         let balance = Arc::new(Balance::new(metrics, self.plan.high_water));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let places = Arc::new(Places::new(self.handles.clone(), cores));
         let addresses: Arc<Addresses> = Arc::default();
         let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
         let (ready, results) = mpsc::channel();
@@ -153,6 +156,7 @@ impl Prepared {
                 broker: broker.clone(),
                 shared: shared.clone(),
                 balance: balance.clone(),
+                places: places.clone(),
                 addresses: addresses.clone(),
                 started,
             };
@@ -197,6 +201,7 @@ struct Make {
     broker: Arc<dyn Broker>,
     shared: Arc<Shared>,
     balance: Arc<Balance>,
+    places: Arc<Places>,
     addresses: Arc<Addresses>,
     started: Instant,
 }
@@ -224,6 +229,8 @@ impl Make {
             settings: self.settings,
             broker: self.broker,
             balance: self.balance,
+            places: self.places,
+            place: Default::default(),
             addresses: self.addresses,
             started: self.started,
             poller: Poller::new()?,

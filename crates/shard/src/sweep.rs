@@ -51,6 +51,8 @@ pub(crate) struct Drain {
 enum Due {
     Nothing,
     Heartbeat,
+    /// It was spoken to since the last look: whoever is between knows that it is alive.
+    NoHeartbeat,
     PollOver,
     RequestTimeout,
     Close(Close),
@@ -107,6 +109,11 @@ impl Shard {
         for slot in from..to {
             match self.due(slot, second) {
                 Due::Nothing => {}
+                Due::NoHeartbeat => {
+                    if let Some(connection) = self.table.get_mut(slot) {
+                        connection.set(Flag::Spoken, false);
+                    }
+                }
                 Due::Heartbeat => {
                     let Some(connection) = self.table.get_mut(slot) else {
                         continue;
@@ -147,12 +154,22 @@ impl Shard {
             return if silence_s > patience { Due::End } else { Due::Nothing };
         }
         // Each slot has its own second of the interval, so that heartbeats are spread evenly.
-        let beats = |interval: u32| {
-            let interval = u64::from(interval.max(1));
-            (second + u64::from(slot)).is_multiple_of(interval) && connection.outbox().is_none()
+        let phase = |interval: u32| (second + u64::from(slot)) % u64::from(interval.max(1));
+        let beat = |interval: u32| match phase(interval) {
+            0 if connection.outbox().is_none() => Due::Heartbeat,
+            _ => Due::Nothing,
         };
-        let beat = |interval| {
-            if beats(interval) { Due::Heartbeat } else { Due::Nothing }
+        // Where a heartbeat only breaks silence, a connection is looked at twice in an interval,
+        // and gets one if nothing was sent since the look before. So silence is never longer than
+        // the interval, and after a broadcast nobody needs heartbeats.
+        let beat_in_silence = |interval: u32| {
+            let half = u64::from(interval / 2);
+            match phase(interval) {
+                at if at != 0 && at != half => Due::Nothing,
+                _ if connection.outbox().is_some() => Due::Nothing,
+                _ if half > 0 && connection.is(Flag::Spoken) => Due::NoHeartbeat,
+                _ => Due::Heartbeat,
+            }
         };
         match connection.variant {
             Variant::Http if connection.is(Flag::Resting) => {
@@ -169,8 +186,8 @@ impl Shard {
                 let over = poll.is_some_and(|poll| poll.deadline_s <= self.now_s());
                 if over { Due::PollOver } else { Due::Nothing }
             }
-            Variant::Sse | Variant::SseJson => beat(settings.sse_heartbeat_seconds),
-            Variant::Stream => beat(settings.stream_heartbeat_seconds),
+            Variant::Sse | Variant::SseJson => beat_in_silence(settings.sse_heartbeat_seconds),
+            Variant::Stream => beat_in_silence(settings.stream_heartbeat_seconds),
             _ if silence_s > settings.ws_silence_seconds => Due::Close(Close::Silent),
             _ => beat(settings.ws_ping_seconds),
         }

@@ -18,6 +18,8 @@ pub(super) struct Ear<'a> {
     pub numbers: &'a mut Numbers,
     /// Times from due to now, in microseconds.
     pub times: &'a mut Vec<u32>,
+    /// Those of messages to one user.
+    pub user_times: &'a mut Vec<u32>,
     /// The user's number, its index among the users, and its topic's number.
     pub user: u32,
     pub index: u32,
@@ -81,7 +83,11 @@ impl Ear<'_> {
             Arrival::Again => return self.add(Stat::Duplicated, 1),
         }
         let us = self.now_ns.saturating_sub(due_ns) / 1_000;
-        self.times.push(u32::try_from(us).unwrap_or(u32::MAX));
+        let us = u32::try_from(us).unwrap_or(u32::MAX);
+        self.times.push(us);
+        if matches!(to, To::User(_)) {
+            self.user_times.push(us);
+        }
     }
 
     fn add(&mut self, stat: Stat, count: u64) {

@@ -241,6 +241,7 @@ struct Common {
     threads: u32,
     /// Microseconds.
     delivery: Mutex<Histogram<u64>>,
+    delivery_user: Mutex<Histogram<u64>>,
     connect: Mutex<Histogram<u64>>,
     failures: Mutex<BTreeMap<Reason, u64>>,
     closes: Mutex<BTreeMap<Reason, u64>>,
@@ -255,6 +256,41 @@ struct Thread {
 pub struct Crowd {
     common: Arc<Common>,
     threads: Vec<Thread>,
+}
+
+/// Times in microseconds.
+pub struct Times {
+    /// From the intended publish to the receipt.
+    pub delivery: Histogram<u64>,
+    /// The same, of messages to one user only.
+    pub delivery_user: Histogram<u64>,
+    /// From the intended connect to the answer.
+    pub connect: Histogram<u64>,
+}
+
+impl Times {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { delivery: histogram(), delivery_user: histogram(), connect: histogram() }
+    }
+
+    /// Adds these.
+    pub fn add(&mut self, more: &Times) {
+        for (to, from) in [
+            (&mut self.delivery, &more.delivery),
+            (&mut self.delivery_user, &more.delivery_user),
+            (&mut self.connect, &more.connect),
+        ] {
+            // The bounds are the same; adding can't fail.
+            let _ = to.add(from);
+        }
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// A histogram of microseconds up to five minutes, to three digits.
@@ -283,6 +319,7 @@ impl Crowd {
             begin_ns: now_ns(),
             threads,
             delivery: Mutex::new(histogram()),
+            delivery_user: Mutex::new(histogram()),
             connect: Mutex::new(histogram()),
             failures: Mutex::default(),
             closes: Mutex::default(),
@@ -343,11 +380,15 @@ impl Crowd {
         self.threads.iter().map(of).sum()
     }
 
-    /// Takes the times recorded since this was last asked: deliveries, connects.
-    pub fn take_times(&self) -> (Histogram<u64>, Histogram<u64>) {
+    /// Takes the times recorded since this was last asked.
+    pub fn take_times(&self) -> Times {
         let take =
             |times: &Mutex<Histogram<u64>>| std::mem::replace(&mut *lock(times), histogram());
-        (take(&self.common.delivery), take(&self.common.connect))
+        Times {
+            delivery: take(&self.common.delivery),
+            delivery_user: take(&self.common.delivery_user),
+            connect: take(&self.common.connect),
+        }
     }
 
     /// Why attempts failed, and why open connections were closed; most frequent first.

@@ -46,7 +46,7 @@ pub fn text(samples: &[Sample]) -> String {
 fn header() -> String {
     let mut names = vec!["at_seconds".to_owned()];
     names.extend(COUNTS.map(str::to_owned));
-    for of in ["delivery", "connect"] {
+    for of in ["delivery", "delivery_user", "connect"] {
         names.extend(PERCENTILES.map(|name| format!("{of}_{name}")));
     }
     names.extend(HOST.map(str::to_owned));
@@ -60,7 +60,7 @@ fn row(out: &mut String, sample: &Sample) {
     for value in counts(&sample.counts) {
         let _ = write!(out, ",{value}");
     }
-    for of in [&sample.delivery, &sample.connect] {
+    for of in [&sample.delivery, &sample.delivery_user, &sample.connect] {
         for value in percentiles(of) {
             let _ = write!(out, ",{value}");
         }

@@ -47,6 +47,7 @@ fn crowd_tiles(summary: &Summary) -> Vec<Tile> {
     let bad = |name, count: u64| (name, grouped(count), count > 0);
     let at = |of: &Percentiles, value: u64| time_of(of, value);
     let (delivery, connect) = (&summary.delivery, &summary.connect);
+    let user = &summary.delivery_user;
     vec![
         Tile {
             name: "Connections opened",
@@ -64,6 +65,7 @@ fn crowd_tiles(summary: &Summary) -> Vec<Tile> {
                 ("p50", at(delivery, delivery.p50_us), false),
                 ("p99.9", at(delivery, delivery.p999_us), false),
                 ("max", at(delivery, delivery.max_us), false),
+                ("to one user, p99", at(user, user.p99_us), false),
             ],
         },
         Tile {
@@ -139,9 +141,12 @@ pub fn percentiles(summary: &Summary) -> String {
         let _ = write!(out, "<th scope=\"col\">{name}</th>");
     }
     out.push_str("</tr></thead><tbody>");
-    for (name, of) in
-        [("Delivery", &summary.delivery), ("Connect", &summary.connect), ("Probe", &summary.probe)]
-    {
+    for (name, of) in [
+        ("Delivery", &summary.delivery),
+        ("Delivery to one user", &summary.delivery_user),
+        ("Connect", &summary.connect),
+        ("Probe", &summary.probe),
+    ] {
         let _ = write!(out, "<tr><th scope=\"row\">{name}</th><td>{}</td>", grouped(of.count));
         for value in [of.p50_us, of.p90_us, of.p99_us, of.p999_us, of.max_us] {
             let _ = write!(out, "<td>{}</td>", time_of(of, value));

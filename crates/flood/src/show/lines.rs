@@ -124,6 +124,9 @@ pub fn result(summary: &Summary) -> String {
     row("heartbeats", thousands(counts.heartbeats));
     row("connect", percentiles(&summary.connect));
     row("delivery", percentiles(&summary.delivery));
+    if summary.delivery_user.count > 0 {
+        row("  to one user", percentiles(&summary.delivery_user));
+    }
     if counts.probes + counts.probes_failed > 0 {
         let per_second = counts.probes as f64 / summary.seconds.max(0.001);
         let failed = thousands(counts.probes_failed);
@@ -137,7 +140,7 @@ pub fn result(summary: &Summary) -> String {
     row(
         "this tool",
         format!(
-            "{:.0} B of memory for each connection; {:.2} µs of processor time for each message{server}",
+            "{:.0} B of memory a connection; {:.2} µs of processor time a message or heartbeat{server}",
             summary.memory_per_connection_bytes, summary.cpu_per_message_us
         ),
     );

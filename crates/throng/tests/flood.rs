@@ -1,0 +1,419 @@
+//! `throng flood` against a real Throng, against servers that misbehave, and against another's.
+//!
+//! Nothing here asserts that something takes less than a certain time: where a test waits, it waits
+//! for what it wants to see.
+
+mod bad_server;
+mod flooding;
+mod nginx;
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use flooding::*;
+use serde_json::Value;
+use support::Server;
+
+/// A folder or file of its own for each use.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("throng-flood-{name}-{}", std::process::id()))
+}
+
+#[test]
+fn every_transport_and_any_mix_hears_each_message_once() {
+    let transports = ["sse", "stream", "ws", "sse,ws", "sse,stream,ws"];
+    all_at_once(&transports, |transport| {
+        let server = Server::start();
+        let run = format!("one-topic {} -t {transport} -c 120 --messages 20", at(&server));
+        flood(&format!("{run} --hold 2")).all_is_well(120).each_came_to(120);
+    });
+}
+
+/// When a server reads the first question of a poll is not known: what is published until then
+/// doesn't come, and the rest must.
+#[test]
+fn polls_hear_each_message_once_from_the_first_that_comes() {
+    let server = Server::start();
+    let run = format!("one-topic {} -t poll -c 120 --messages 20 --hold {LONG}", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_count("messages", 120 * 10);
+    let end = run.stop();
+    end.all_is_well(120);
+    assert!(end.count("messages") <= end.count("published") * 120, "{:#}", end.summary);
+}
+
+#[test]
+fn each_scenario_hears_what_it_publishes() {
+    /// Arguments, connections, and to how many each message comes.
+    type Case = (&'static str, u64, u64);
+    let cases: [Case; 8] = [
+        ("rooms --topics 6 --users 20 --messages 40 --hold 2 -t sse,stream,ws", 120, 20),
+        ("rooms -c 100 --users 25 --messages 40 --hold 2 --publishers 4", 100, 25),
+        ("random-users -c 100 --senders 10 --messages 20 --interval 0.1", 100, 1),
+        ("random-users -c 100 --messages 20 --interval 0.1 --long-tail -t sse,ws", 100, 1),
+        ("hold -c 100 --broadcast-every 0.1 --hold 2 -t stream", 100, 100),
+        ("hold -c 100 --send-rate 40 --hold 2 --topic-template room-{room}", 100, 1),
+        (
+            "one-topic -c 100 --hold 2 --message-bytes 5000 --first 1000 --user-template x.{n}",
+            100,
+            100,
+        ),
+        (
+            "hold -c 100 --topic-template t{n} --topic-rate 40 --hold 2 --user-template= -t ws",
+            100,
+            1,
+        ),
+    ];
+    all_at_once(&cases, |(arguments, connections, members)| {
+        let server = Server::start();
+        let end = flood(&format!("{arguments} {}", at(&server)));
+        end.all_is_well(*connections).each_came_to(*members);
+        assert_eq!(end.summary["interrupted"], false);
+        assert_eq!(end.summary["scenario"], arguments.split(' ').next().unwrap());
+        if arguments.contains("random-users") {
+            end.counts([("published", 200)]);
+        }
+    });
+}
+
+#[test]
+fn messages_to_users_who_are_not_there_are_not_lost() {
+    let server = Server::start();
+    let many = "random-users -c 50 --max-id 400 --messages 20 --interval 0.1";
+    let end = flood(&format!("{many} {}", at(&server)));
+    end.all_is_well(50).counts([("published", 200)]);
+    assert!(end.count("messages") < 200, "{:#}", end.summary);
+}
+
+#[test]
+fn users_who_come_and_go_lose_nothing_while_they_are_there() {
+    let server = Server::start();
+    let people = "churn -c 100 --users 10 --stay 1 --away 0.2 --talk 0.5 -t sse,stream,ws";
+    let mut run = Flood::start(&format!("{people} --hold {LONG} {}", at(&server)));
+    run.until_count("left", 200);
+    run.until_count("messages", 1_000);
+    let end = run.stop();
+    end.faults([]);
+    assert_eq!(end.count("opened"), end.count("left") + end.count("open"), "{:#}", end.summary);
+}
+
+#[test]
+fn after_a_storm_everyone_is_back() {
+    let server = Server::start();
+    let end = flood(&format!("storm -c 100 --times 2 --every 2.5 -t sse,ws {}", at(&server)));
+    end.faults([]).counts([("open", 100), ("opened", 100 + end.count("left"))]);
+    // The second one hits whoever is back by then.
+    assert!((101..=200).contains(&end.count("left")), "{:#}", end.summary);
+    server.until("the server counts them so", |server| {
+        server.metric("throng_connections{transport=\"sse\"}") == 0.0
+    });
+}
+
+#[test]
+fn heartbeats_of_all_kinds_are_counted() {
+    let settings = [
+        ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "1"),
+        ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "1"),
+        ("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"),
+        // They say nothing but pongs: without those, the server would close them.
+        ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "10"),
+    ];
+    all_at_once(&["sse", "stream", "ws"], |transport| {
+        let server = Server::with(&[], &settings);
+        let run = format!("hold {} -t {transport} -c 100 --hold {LONG}", at(&server));
+        let mut run = Flood::start(&run);
+        run.until_count("heartbeats", 300);
+        run.stop().all_is_well(100).counts([("messages", 0)]);
+    });
+}
+
+#[test]
+fn pongs_keep_a_websocket_open() {
+    let settings =
+        [("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"), ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4")];
+    let server = Server::with(&[], &settings);
+    let mut run = Flood::start(&format!("hold {} -t ws -c 20 --hold {LONG}", at(&server)));
+    run.until("seven seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 7.0);
+    run.stop().all_is_well(20);
+}
+
+#[test]
+fn a_list_of_urls_says_who_connects() {
+    let server = Server::start();
+    let list = |users: &[&str]| -> String {
+        users.iter().map(|user| format!("http://{}/sse?user={user}\n", server.client)).collect()
+    };
+    let here = |user: &str| {
+        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
+        answer["connections"].as_array().unwrap().len()
+    };
+    let file = scratch("urls");
+    std::fs::write(&file, format!("# a crowd\n\n{}", list(&["ann", "bob", "cid"]))).unwrap();
+    let mut run = Flood::start(&format!("hold --urls {} --hold {LONG}", file.display()));
+    run.until_it_stands();
+    assert_eq!(["ann", "bob", "cid"].map(here), [1, 1, 1]);
+    run.stop().all_is_well(3);
+    // More connections than lines: the list begins anew.
+    let run = format!("hold --urls - -c 5 --hold {LONG}");
+    let mut run = Flood::with_input(&run, &list(&["dan", "eve"]));
+    run.until_it_stands();
+    assert_eq!(["dan", "eve"].map(here), [3, 2]);
+    run.stop().all_is_well(5);
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn connections_come_from_the_addresses_given() {
+    let server = Server::start();
+    let address = |user: &str| {
+        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
+        answer["connections"][0]["address"].as_str().unwrap().to_string()
+    };
+    for (source, from) in [
+        ("--source 127.0.2.0/24", "127.0.2.1:"),
+        ("--source 127.0.3.9,127.0.3.10", "127.0.3.9:"),
+        ("", "127.0.1.1:"),
+    ] {
+        let run = format!("hold {} -c 5 {source} --hold {LONG}", at(&server));
+        let mut run = Flood::start(&run);
+        run.until_it_stands();
+        for user in ["u1", "u5"] {
+            assert!(address(user).starts_with(from), "{source}: {}", address(user));
+        }
+        run.stop().all_is_well(5);
+    }
+}
+
+#[test]
+fn several_servers_and_transports_take_turns() {
+    let (one, two) = (Server::start(), Server::start());
+    let run = format!(
+        "hold http://{} http://{} -t sse,sse,ws,ws -c 120 --hold {LONG}",
+        one.client, two.client
+    );
+    let mut run = Flood::start(&run);
+    run.until_it_stands();
+    for server in [&one, &two] {
+        for transport in ["sse", "ws"] {
+            let name = format!("throng_connections{{transport=\"{transport}\"}}");
+            assert_eq!(server.metric(&name), 30.0, "{transport}");
+        }
+    }
+    run.stop().all_is_well(120);
+}
+
+#[test]
+fn arrivals_are_spread_over_the_ramp() {
+    let server = Server::start();
+    let end = flood(&format!("hold {} -c 50 --ramp 2 --hold 0", at(&server)));
+    end.all_is_well(50);
+    let first = end.samples.iter().find(|line| line["phase"] == "holding").unwrap();
+    // The last of 50 is due at 49/50 of the time.
+    assert!(first["sample"]["at_seconds"].as_f64().unwrap() >= 1.95, "{first:#}");
+    assert_eq!(end.samples[0]["phase"], "arriving");
+}
+
+#[test]
+fn probes_and_the_servers_own_figures_are_in_the_record() {
+    let server = Server::start();
+    let run = format!(
+        "one-topic {} -c 100 --hold {LONG} --probe http://{}/healthz --probe http://{}/metrics",
+        at(&server),
+        server.client,
+        server.admin
+    );
+    let mut run = Flood::start(&run);
+    run.until_count("probes", 40);
+    run.until_count("messages", 1_000);
+    run.until("the server told of them", |line| {
+        let server = &line["sample"]["server"];
+        server["connections"] == 100 && server["delivered"].as_u64() > Some(0)
+    });
+    let end = run.stop();
+    end.all_is_well(100).each_came_to(100);
+    let probes = end.count("probes");
+    assert_eq!(end.summary["probe"]["count"], probes);
+    assert!(end.summary["server_cpu_per_message_us"].as_f64() >= Some(0.0), "{:#}", end.summary);
+    for line in &end.samples {
+        let sample = &line["sample"];
+        assert!(sample["server"]["memory_bytes"].as_u64() > Some(0), "{line:#}");
+        for name in ["memory_bytes", "slab_bytes", "available_bytes"] {
+            assert!(sample[name].as_u64() > Some(0), "{name} in {line:#}");
+        }
+    }
+}
+
+#[test]
+fn probes_that_fail_are_faults() {
+    let server = Server::start();
+    let run = format!("hold {} -c 5 --hold {LONG}", at(&server));
+    let mut run = Flood::start(&format!("{run} --probe http://{}/nothing-here", server.client));
+    run.until_count("probes_failed", 5);
+    let end = run.stop();
+    end.faults([("probes_failed", end.count("probes_failed"))]).counts([("probes", 0)]);
+}
+
+#[test]
+fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", "0123456789abcdef")]);
+    let (right, wrong) = (scratch("right-key"), scratch("wrong-key"));
+    std::fs::write(&right, "0123456789abcdef\n").unwrap();
+    std::fs::write(&wrong, "0123456789abcdex\n").unwrap();
+    let run = |key: &Path| {
+        let key = key.display();
+        flood(&format!("one-topic {} -c 20 --hold 1 --api-key-file {key}", at(&server)))
+    };
+    let end = run(&right);
+    end.all_is_well(20).each_came_to(20);
+    assert!(end.samples[0]["sample"]["server"].is_object(), "{:#}", end.samples[0]);
+    assert!(!end.summary.to_string().contains("0123456789abcdef"));
+    let end = run(&wrong);
+    let failed = end.count("publish_failed");
+    assert!(failed > 0);
+    end.faults([("publish_failed", failed)]).counts([("published", 0), ("messages", 0)]);
+    let reason = end.summary["failures"][0][0].as_str().unwrap();
+    assert!(reason.starts_with("publish: a publish was answered with status 401: "), "{reason}");
+    for file in [right, wrong] {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+#[test]
+fn the_report_is_whole_and_stands_alone() {
+    let server = Server::start();
+    let folder = scratch("report").join("made/anew");
+    let run = format!("one-topic {} -c 100 --hold 2 --report {}", at(&server), folder.display());
+    let end = flood(&run);
+    end.all_is_well(100).each_came_to(100);
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
+    assert_eq!(summary, end.summary);
+    assert_eq!(summary["command"], format!("throng flood {run} --json"));
+    let samples: Value = serde_json::from_str(&read("samples.json")).unwrap();
+    let printed: Vec<_> = end.samples.iter().map(|line| line["sample"].clone()).collect();
+    assert_eq!(samples.as_array().unwrap(), &printed);
+    let table = read("samples.csv");
+    assert_eq!(table.lines().count(), printed.len() + 1);
+    let columns = table.lines().next().unwrap().split(',').count();
+    assert!(columns > 20 && table.lines().all(|line| line.split(',').count() == columns));
+    let page = read("index.html");
+    assert!(page.trim_end().ends_with("</html>") && page.contains("<svg"));
+    // Nothing is loaded from elsewhere, nor from beside it.
+    for loads in ["src=", "<link", "<script src", "@import", "url(", "<iframe", "<object"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
+    for (at, _) in page.match_indices("href=") {
+        let target = page[at + 5..].trim_start_matches(['"', '\'']);
+        assert!(target.starts_with('#') || !target.contains("://"), "{}", &page[at..at + 60]);
+    }
+    let _ = std::fs::remove_dir_all(scratch("report"));
+}
+
+#[test]
+fn an_interrupt_ends_it_with_what_it_has() {
+    let server = Server::start();
+    let mut run = Flood::start(&format!("one-topic {} -c 150 --hold {LONG}", at(&server)));
+    run.until_count("messages", 1_500);
+    let end = run.stop();
+    assert_eq!(end.summary["interrupted"], true);
+    end.all_is_well(150).each_came_to(150);
+    // While they arrive, too.
+    let run = format!("one-topic {} -c 1000 --rate 10 --hold {LONG}", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_count("open", 5);
+    let end = run.stop();
+    assert_eq!((end.code, &end.summary["interrupted"]), (Some(0), &Value::Bool(true)));
+    assert_eq!(end.count("open"), end.count("opened"));
+    assert!((5..1_000).contains(&end.count("open")), "{:#}", end.summary);
+}
+
+#[test]
+fn a_server_that_is_killed_closes_everyone_without_a_word() {
+    let mut server = Server::start();
+    let run = format!("hold {} -t sse,stream,ws -c 120 --hold {LONG}", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_it_stands();
+    server.child.kill().unwrap();
+    run.until_count("closed", 120);
+    let end = run.stop();
+    end.faults([("closed", 120)]).counts([("opened", 120), ("open", 0)]);
+    end.reasons("failures", &[]).reasons("closes", &[("closed without a word", 120)]);
+}
+
+#[test]
+fn a_server_that_drains_says_so_on_each_transport() {
+    let server = Server::start();
+    let run = format!("hold {} -t sse,stream,ws -c 120 --hold {LONG}", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_it_stands();
+    server.signal("-TERM");
+    run.until_count("closed", 120);
+    let end = run.stop();
+    end.faults([("closed", 120)]);
+    end.reasons("closes", &[("closed, saying drain", 80), ("closed with code 1012", 40)]);
+}
+
+#[test]
+fn those_who_are_closed_come_back_when_asked_to() {
+    let server = Server::start();
+    let run = format!("hold {} -c 50 --hold {LONG} --reconnect 0.1", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_it_stands();
+    for number in 1..=10 {
+        let user = format!("u{number}");
+        server.post("/api/disconnect", serde_json::json!({"user": user}));
+    }
+    run.until_count("opened", 60);
+    run.stop().faults([("closed", 10)]).counts([("opened", 60), ("open", 50)]);
+}
+
+#[test]
+fn where_nobody_listens_each_attempt_fails_with_the_reason() {
+    let nobody = flood::source::free_server_address().unwrap();
+    let end = flood(&format!("hold http://{nobody} -t sse,poll -c 100 --hold 0"));
+    end.faults([("failed", 100)]).counts([("opened", 0), ("open", 0)]);
+    end.reasons("failures", &[("refused: nobody listens there", 100)]);
+}
+
+#[test]
+fn a_wrong_command_line_is_refused_in_words() {
+    let here = "http://127.0.0.1:1";
+    for (arguments, want) in [
+        (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws"),
+        ("hold https://127.0.0.1:1".into(), "TLS isn't spoken here"),
+        ("hold 127.0.0.1:8000".into(), "write a URL like http://"),
+        (format!("one-topic {here}"), "--admin http://host:8001"),
+        (format!("hold {here} --send-rate 1"), "--publish URL"),
+        ("hold".into(), "<URL>"),
+        (format!("hold {here} -c 0"), "--connections"),
+        (format!("hold {here} --hold soon"), "a time like 30, 90s, 15m or 1h"),
+        (format!("hold {here} --urls /nonexistent/list"), "--urls"),
+        ("hold --urls /nonexistent/list".into(), "/nonexistent/list: No such file"),
+        (format!("hold {here} --source 1.2.3"), "127.0.1.0/24"),
+        (format!("hold {here} --user-template {{x}}"), "use {n} or {room}"),
+        (format!("hold {here} --first 4294967295"), "beyond what a user's number may be"),
+        (format!("hold {here} --api-key-file /nonexistent"), "--api-key-file /nonexistent"),
+        (format!("stampede {here}"), "unrecognized subcommand"),
+    ] {
+        let output = command(&arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments}: {:?}", output.status);
+        assert!(text.starts_with("error: ") && text.contains(want), "{arguments}: {text}");
+        assert!(!text.contains("panicked"), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn the_result_is_readable_too() {
+    let server = Server::start();
+    let run = format!("one-topic {} -c 20 --hold 1 --message-bytes 50", at(&server));
+    for quiet in ["", "-q"] {
+        let output = command(&format!("{run} {quiet}")).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("20 open of 20; 20 opened, 0 failed"), "{text}");
+        assert!(text.contains("0 lost, 0 duplicated, 0 out of order, 0 strayed"), "{text}");
+        assert_eq!(text.contains("holding"), quiet.is_empty(), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+}
