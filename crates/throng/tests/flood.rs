@@ -109,32 +109,23 @@ fn after_a_storm_everyone_is_back() {
     });
 }
 
+/// A WebSocket that said nothing, not even pongs, would be closed before the run is over.
 #[test]
-fn heartbeats_of_all_kinds_are_counted() {
+fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
     let settings = [
         ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "1"),
         ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "1"),
         ("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"),
-        // They say nothing but pongs: without those, the server would close them.
-        ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "10"),
+        ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4"),
     ];
     all_at_once(&["sse", "stream", "ws"], |transport| {
         let server = Server::with(&[], &settings);
         let run = format!("hold {} -t {transport} -c 100 --hold {LONG}", at(&server));
         let mut run = Flood::start(&run);
         run.until_count("heartbeats", 300);
+        run.until("six seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 6.0);
         run.stop().all_is_well(100).counts([("messages", 0)]);
     });
-}
-
-#[test]
-fn pongs_keep_a_websocket_open() {
-    let settings =
-        [("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"), ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4")];
-    let server = Server::with(&[], &settings);
-    let mut run = Flood::start(&format!("hold {} -t ws -c 20 --hold {LONG}", at(&server)));
-    run.until("seven seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 7.0);
-    run.stop().all_is_well(20);
 }
 
 #[test]
@@ -227,7 +218,8 @@ fn probes_and_the_servers_own_figures_are_in_the_record() {
     run.until_count("messages", 1_000);
     run.until("the server told of them", |line| {
         let server = &line["sample"]["server"];
-        server["connections"] == 100 && server["delivered"].as_u64() > Some(0)
+        // A probe is a connection too.
+        server["connections"].as_u64() >= Some(100) && server["delivered"].as_u64() > Some(0)
     });
     let end = run.stop();
     end.all_is_well(100).each_came_to(100);
@@ -259,15 +251,16 @@ fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
     let (right, wrong) = (scratch("right-key"), scratch("wrong-key"));
     std::fs::write(&right, "0123456789abcdef\n").unwrap();
     std::fs::write(&wrong, "0123456789abcdex\n").unwrap();
-    let run = |key: &Path| {
-        let key = key.display();
-        flood(&format!("one-topic {} -c 20 --hold 1 --api-key-file {key}", at(&server)))
+    let start = |key: &Path| {
+        let run = format!("one-topic {} -c 20 --hold 1 --messages 5", at(&server));
+        Flood::start(&format!("{run} --topic-template={0} --api-key-file {0}", key.display()))
     };
-    let end = run(&right);
+    let (with_right, with_wrong) = (start(&right), start(&wrong));
+    let end = with_right.end();
     end.all_is_well(20).each_came_to(20);
     assert!(end.samples[0]["sample"]["server"].is_object(), "{:#}", end.samples[0]);
     assert!(!end.summary.to_string().contains("0123456789abcdef"));
-    let end = run(&wrong);
+    let end = with_wrong.end();
     let failed = end.count("publish_failed");
     assert!(failed > 0);
     end.faults([("publish_failed", failed)]).counts([("published", 0), ("messages", 0)]);
@@ -313,18 +306,19 @@ fn the_report_is_whole_and_stands_alone() {
 fn an_interrupt_ends_it_with_what_it_has() {
     let server = Server::start();
     let mut run = Flood::start(&format!("one-topic {} -c 150 --hold {LONG}", at(&server)));
+    // While they arrive, too. A topic of its own: the other run's messages aren't this one's.
+    let early = format!("hold {} -c 1000 --rate 10 --topic-template early", at(&server));
+    let mut early = Flood::start(&early);
+    early.until_count("open", 5);
+    let end = early.stop();
+    end.faults([]);
+    assert_eq!(end.summary["interrupted"], true);
+    assert_eq!(end.count("open"), end.count("opened"));
+    assert!((5..1_000).contains(&end.count("open")), "{:#}", end.summary);
     run.until_count("messages", 1_500);
     let end = run.stop();
     assert_eq!(end.summary["interrupted"], true);
     end.all_is_well(150).each_came_to(150);
-    // While they arrive, too.
-    let run = format!("one-topic {} -c 1000 --rate 10 --hold {LONG}", at(&server));
-    let mut run = Flood::start(&run);
-    run.until_count("open", 5);
-    let end = run.stop();
-    assert_eq!((end.code, &end.summary["interrupted"]), (Some(0), &Value::Bool(true)));
-    assert_eq!(end.count("open"), end.count("opened"));
-    assert!((5..1_000).contains(&end.count("open")), "{:#}", end.summary);
 }
 
 #[test]
@@ -406,8 +400,9 @@ fn a_wrong_command_line_is_refused_in_words() {
 #[test]
 fn the_result_is_readable_too() {
     let server = Server::start();
-    let run = format!("one-topic {} -c 20 --hold 1 --message-bytes 50", at(&server));
-    for quiet in ["", "-q"] {
+    all_at_once(&["", "-q"], |quiet| {
+        let topic = format!("topic{quiet}");
+        let run = format!("one-topic {} -c 20 --hold 1 --topic-template {topic}", at(&server));
         let output = command(&format!("{run} {quiet}")).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -415,5 +410,5 @@ fn the_result_is_readable_too() {
         assert!(text.contains("0 lost, 0 duplicated, 0 out of order, 0 strayed"), "{text}");
         assert_eq!(text.contains("holding"), quiet.is_empty(), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
-    }
+    });
 }

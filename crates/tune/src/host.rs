@@ -22,6 +22,7 @@ const SYSCTLS: &[&str] = &[
     "net.core.wmem_default",
     "net.core.wmem_max",
     "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_ehash_entries",
     "net.ipv4.tcp_fin_timeout",
     "net.ipv4.tcp_keepalive_time",
     "net.ipv4.tcp_low_latency",

@@ -616,8 +616,7 @@ impl Worker<'_> {
             (&mut self.times, &self.common.delivery),
             (&mut self.user_times, &self.common.delivery_user),
             (&mut self.connects, &self.common.connect),
-        ]
-        {
+        ] {
             if !times.is_empty() {
                 let mut all = lock(to);
                 for us in times.drain(..) {

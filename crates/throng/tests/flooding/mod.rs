@@ -5,14 +5,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::Server;
 
-/// How long a run may say nothing. It prints a sample each second, but a machine that builds and
-/// tests other things at the same time may let it wait.
+/// How long a run may say nothing, and how long what a test waits for may take: far more than it
+/// does on a machine that builds and tests other things at the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// For runs that a test ends itself.
@@ -89,10 +89,16 @@ impl Flood {
 
     /// Reads on until a sample is so.
     pub fn until(&mut self, what: &str, so: impl Fn(&Value) -> bool) {
+        let begin = Instant::now();
         let mut looked = self.samples.len();
         while looked == 0 || !so(&self.samples[looked - 1]) {
             let more = self.next();
-            assert!(more && self.summary.is_none(), "it ended before {what}: {}", self.said());
+            if !more || self.summary.is_some() {
+                let said = self.said();
+                panic!("it ended before {what}: {:?} {said}", self.summary);
+            }
+            let last = self.samples.last();
+            assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}: {last:?}");
             looked = self.samples.len();
         }
     }

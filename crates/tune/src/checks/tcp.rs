@@ -13,6 +13,7 @@ const PER_SOURCE_MAX: u64 = 14_000;
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     let mut findings = vec![somaxconn(host, want), ports(host, want)];
+    findings.extend(lookup_table(host, want));
     findings.extend(syn_backlog(host));
     findings.extend(netdev_backlog(host));
     findings.extend(receive_buffers(host));
@@ -45,6 +46,36 @@ fn somaxconn(host: &Host, want: &Want) -> Finding {
         false => "all that each shard asks for (socket.backlog)".to_owned(),
     };
     Finding::new(Good, name, fact, meaning)
+}
+
+/// Sockets of one bucket of the kernel's table above which its search is felt.
+const CHAIN_MAX: u64 = 2;
+
+/// Each packet finds its socket in a table whose size is fixed at boot, or when a network namespace
+/// is made. Measured: with 800,000 sockets in 262,144 buckets a message took 16 % more of the
+/// server's processor time than in 4,194,304.
+fn lookup_table(host: &Host, want: &Want) -> Option<Finding> {
+    let name = "net.ipv4.tcp_ehash_entries";
+    // Negative in a namespace that shares the table of the one around it.
+    let now = host.sysctl(name)?.parse::<i64>().ok()?.unsigned_abs().max(1);
+    let sockets = want.connections.saturating_mul(want.ends());
+    let chain = sockets.div_ceil(now);
+    if chain <= CHAIN_MAX {
+        let meaning = "buckets in which packets look for their socket: enough";
+        return Some(Finding::new(Good, name, count(now), meaning));
+    }
+    let wanted = sockets.next_power_of_two().clamp(1 << 16, 1 << 24);
+    let meaning = format!(
+        "each packet looks for its socket among {} in one bucket; with one or two a message costs \
+         about a sixth less processor time",
+        count(chain)
+    );
+    let command = format!(
+        "thash_entries={wanted} on the kernel's command line; or run it in a network namespace made \
+         after sysctl -w net.ipv4.tcp_child_ehash_entries={}",
+        wanted.min(1 << 24)
+    );
+    Some(Finding::new(Advise, name, count(now), meaning).command(command))
 }
 
 /// A server needs one port. Only who connects needs many.
