@@ -32,6 +32,21 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Bytes, or with a unit: 500M, 2G.
+///
+/// # Errors
+/// For anything else, in words for the command line.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| "a number of bytes like 500M or 2G".into())
+}
+
 /// See the help texts of the fields.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
@@ -95,7 +110,7 @@ pub struct Common {
     /// A message to everyone so often.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub broadcast_every: Option<f64>,
-    /// Bytes of a message's payload, at least 42.
+    /// Bytes of a message's payload, at least 50.
     #[arg(long, default_value_t = 100, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub message_bytes: u32,
     /// Publishers of each flow, a connection each.
@@ -122,6 +137,9 @@ pub struct Common {
     /// Connections under way at one time.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
+    /// Open no more connections when less memory than this is available on this host: 500M, 2G.
+    #[arg(long, value_parser = size, value_name = "BYTES")]
+    pub keep_memory: Option<u64>,
     /// Of all that is random.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -148,6 +166,8 @@ mod tests {
         for wrong in ["", "s", "-1", "1d", "nan", "inf", "é"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
+        assert_eq!((size("2G"), size("500M"), size("7")), (Ok(2 << 30), Ok(500 << 20), Ok(7)));
+        assert!(size("G").is_err() && size("99999999999G").is_err() && size("é").is_err());
         assert_eq!(positive("0.5"), Ok(0.5));
         assert!(positive("0").is_err() && positive("inf").is_err());
     }

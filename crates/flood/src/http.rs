@@ -120,6 +120,9 @@ impl Http {
             Ok(0) => bail!("closed in the middle of an answer"),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                bail!("no answer in {} s", TIMEOUT.as_secs())
+            }
             Err(error) => Err(error).context("reading an answer"),
         }
     }

@@ -22,5 +22,5 @@ pub mod source;
 mod target;
 mod template;
 
-pub use run::{Outcome, run};
+pub use run::{Error, Outcome, run};
 pub use scenario::Scenario;

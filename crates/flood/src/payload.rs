@@ -4,8 +4,8 @@
 use memchr::memmem::Finder;
 
 const MARKER: &[u8] = b"~throng:";
-/// Kind, colon, target, number and time in hexadecimal.
-const BODY_BYTES: usize = 2 + 8 + 8 + 16;
+/// Kind, colon, run, target, number and time in hexadecimal.
+const BODY_BYTES: usize = 2 + 8 + 8 + 8 + 16;
 
 /// Bytes of the shortest payload.
 #[cfg(test)]
@@ -25,6 +25,8 @@ pub enum To {
 /// The mark on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
+    /// The run that it belongs to: two may share a server, and a server may remember.
+    pub run: u32,
     /// Whom it is for.
     pub to: To,
     /// Its place in the target's sequence, from one.
@@ -41,8 +43,10 @@ impl Mark {
             To::Topic(topic) => ('t', topic),
             To::All => ('a', 0),
         };
-        let mut text =
-            format!("~throng:{kind}:{target:08x}{:08x}{:016x}", self.number, self.due_ns);
+        let mut text = format!(
+            "~throng:{kind}:{:08x}{target:08x}{:08x}{:016x}",
+            self.run, self.number, self.due_ns
+        );
         while text.len() < bytes {
             text.push('.');
         }
@@ -58,14 +62,14 @@ impl Mark {
             let digits = std::str::from_utf8(&body[from..to]).ok()?;
             u64::from_str_radix(digits, 16).ok()
         };
-        let target = hex(2, 10)? as u32;
+        let (run, target) = (hex(2, 10)? as u32, hex(10, 18)? as u32);
         let to = match body[0] {
             b'u' => To::User(target),
             b't' => To::Topic(target),
             b'a' => To::All,
             _ => return None,
         };
-        Some(Self { to, number: hex(10, 18)? as u32, due_ns: hex(18, 34)? })
+        Some(Self { run, to, number: hex(18, 26)? as u32, due_ns: hex(26, 42)? })
     }
 }
 
@@ -93,11 +97,11 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_mark_survives_what_transports_put_around_it(
-            kind in 0u8..3, target: u32, number: u32, due_ns: u64, bytes in 0usize..100,
+            run: u32, kind in 0u8..3, target: u32, number: u32, due_ns: u64, bytes in 0usize..100,
             before in "[ -}]{0,20}",
         ) {
             let to = [To::User(target), To::Topic(target), To::All][usize::from(kind)];
-            let mark = Mark { to, number, due_ns };
+            let mark = Mark { run, to, number, due_ns };
             let payload = mark.payload(bytes);
             proptest::prop_assert_eq!(payload.len(), bytes.max(PAYLOAD_BYTES_MIN));
             let message = format!("{before}~thr{payload}\"}}\n");

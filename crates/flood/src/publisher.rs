@@ -85,6 +85,8 @@ pub struct Desk {
     pub users_per_room: u32,
     /// Bytes of a payload.
     pub bytes: usize,
+    /// The number of this run.
+    pub run: u32,
     /// Of all that is random.
     pub seed: u64,
     /// The sequences.
@@ -195,7 +197,7 @@ impl Publisher {
         };
         // Counted before it is on its way: a connection that opens now may already hear it.
         let number = counter.fetch_add(1, Ordering::Relaxed) + 1;
-        let payload = Mark { to, number, due_ns }.payload(desk.bytes);
+        let payload = Mark { run: desk.run, to, number, due_ns }.payload(desk.bytes);
         match self.post(to, &payload) {
             Ok((200..300, _)) => {
                 desk.taken.fetch_add(1, Ordering::Relaxed);

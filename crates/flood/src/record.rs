@@ -115,6 +115,8 @@ pub struct Summary {
     pub seconds: f64,
     /// True when it was stopped before its end.
     pub interrupted: bool,
+    /// True when it opened no more connections, for memory (`--keep-memory`).
+    pub full: bool,
     /// Connections it was to open.
     pub connections: u64,
     /// The counts at the end; `open` is from before the crowd was let go.

@@ -1,6 +1,6 @@
 //! One run from its begin to its end: the crowd arrives, stays, and is audited.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use crate::host::{self, Host};
 use crate::probe::{self, Probes};
 use crate::publisher::{self, Api, Audience, Desk, Stream};
 use crate::record::{Counts, Percentiles, Sample, Summary};
+use crate::report;
 use crate::scenario::{Scenario, Shape};
 use crate::server::Watch;
 use crate::show::{Phase, Show};
@@ -29,6 +30,8 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 const SAMPLES_MAX: usize = 7_200;
 /// How long nothing may come until all is taken to have come.
 const QUIET: Duration = Duration::from_millis(1_500);
+/// How long messages on their way may take when the run was stopped.
+const SETTLE_STOPPED: Duration = Duration::from_secs(5);
 /// How long a look at the clock may take.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -36,34 +39,55 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Outcome {
     /// All of it.
     pub summary: Summary,
-    /// The page of the report, when one was asked for.
-    pub report: Option<std::path::PathBuf>,
+    /// The page of the report, when one was asked for, or why it couldn't be written.
+    pub report: Option<Result<PathBuf>>,
+}
+
+/// Why there was no run, or no end of it.
+#[derive(Debug)]
+pub enum Error {
+    /// The command line can't be carried out.
+    Usage(anyhow::Error),
+    /// The kernel refused the crowd something.
+    Runtime(anyhow::Error),
 }
 
 /// Runs a scenario. `stop` ends it early, with all that it measured so far; `command` is what was
 /// typed.
 ///
 /// # Errors
-/// If the command line can't be carried out, or the kernel refuses the crowd something. What the
-/// server does wrong is no error, but in the outcome.
+/// See [`Error`]. What the server does wrong is no error, but in the outcome.
 pub fn run(
     scenario: &Scenario,
     stop: &AtomicBool,
     command: String,
     show: &mut dyn Show,
-) -> Result<Outcome> {
+) -> Result<Outcome, Error> {
     let common = scenario.common();
-    let setup = Setup::new(scenario)?;
-    let mut run = Run::start(setup, common)?;
+    if let Some(folder) = &common.report {
+        // Now, not after an hour.
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("--report {}", folder.display()))
+            .map_err(Error::Usage)?;
+    }
+    let setup = Setup::new(scenario).map_err(Error::Usage)?;
+    let (samples, summary) = whole(scenario, setup, stop, command, show).map_err(Error::Runtime)?;
+    let report = common.report.as_ref().map(|folder| report::write(folder, &samples, &summary));
+    Ok(Outcome { summary, report })
+}
+
+fn whole(
+    scenario: &Scenario,
+    setup: Setup,
+    stop: &AtomicBool,
+    command: String,
+    show: &mut dyn Show,
+) -> Result<(Vec<Sample>, Summary)> {
+    let mut run = Run::start(setup, scenario.common())?;
     run.go(stop, show)?;
     let interrupted = stop.load(Ordering::Relaxed);
-    run.finish(show)?;
-    let (samples, summary) = run.summary(scenario, command, interrupted)?;
-    let report = match &common.report {
-        Some(folder) => Some(crate::report::write(folder, &samples, &summary)?),
-        None => None,
-    };
-    Ok(Outcome { summary, report })
+    run.finish(stop, show)?;
+    run.summary(scenario, command, interrupted)
 }
 
 /// What the flags and the scenario come to.
@@ -74,6 +98,7 @@ struct Setup {
     streams: Vec<Stream>,
     admin: Option<Url>,
     key: Option<String>,
+    probes: Vec<Url>,
     published: Arc<Published>,
 }
 
@@ -118,6 +143,7 @@ impl Setup {
             in_flight_max: common.in_flight as usize,
             answer_seconds_max: common.answer_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
+            run: host::unix_seconds() as u32 ^ std::process::id().rotate_left(16),
             seed: common.seed,
             servers,
         };
@@ -174,6 +200,7 @@ impl Setup {
                 first: plan.first,
                 users_per_room: plan.users_per_room,
                 bytes: common.message_bytes as usize,
+                run: plan.run,
                 seed: common.seed,
                 published: published.clone(),
                 taken: AtomicU64::new(0),
@@ -184,7 +211,8 @@ impl Setup {
         });
         let threads = plan.connections.div_ceil(19_000).max(2) as usize;
         plan.in_flight_max = (plan.in_flight_max / threads).max(1);
-        Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, published })
+        let probes = common.probe.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+        Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, probes, published })
     }
 }
 
@@ -310,6 +338,9 @@ struct Run {
     shape: Shape,
     hold: Duration,
     settle: Duration,
+    keep_memory_bytes: u64,
+    /// No more connections were opened, for memory.
+    full: bool,
     connections: u32,
     crowd: Option<Crowd>,
     desk: Option<Arc<Desk>>,
@@ -318,7 +349,6 @@ struct Run {
     publishers: Vec<JoinHandle<()>>,
     watch: Option<Watch>,
     probes: Arc<Probes>,
-    probe_threads: Vec<JoinHandle<()>>,
     begin: Instant,
     begin_unix_seconds: u64,
     host_before: Host,
@@ -327,6 +357,8 @@ struct Run {
     thinned: usize,
     taken: usize,
     times: Times,
+    /// What was published and never came, counted at the end.
+    lost_at_end: u64,
     /// When the crowd stood.
     stood: Option<Sample>,
     last: Sample,
@@ -335,20 +367,23 @@ struct Run {
 
 impl Run {
     fn start(setup: Setup, common: &Common) -> Result<Self> {
-        let Setup { shape, plan, desk, streams, admin, key, published } = setup;
+        let Setup { shape, plan, desk, streams, admin, key, probes: probe_urls, published } = setup;
         let probes: Arc<Probes> = Arc::default();
-        let probe = |text: &String| {
-            probe::start(&probes, Url::parse(text)?, key.clone(), common.probe_rate)
-        };
-        let probe_threads = common.probe.iter().map(probe).collect::<Result<Vec<_>>>()?;
+        for url in probe_urls {
+            probe::start(&probes, url, key.clone(), common.probe_rate)?;
+        }
         let watch = admin.and_then(|url| Watch::start(&url, key.as_deref()));
         let host_before = Host::now();
+        // What was there before the first connection, to measure from.
+        let before = of_host(&host_before, watch.as_ref());
         let connections = plan.connections;
         let crowd = Crowd::open(plan, published)?;
         Ok(Self {
             shape,
             hold: Duration::from_secs_f64(common.hold),
             settle: Duration::from_secs_f64(common.settle),
+            keep_memory_bytes: common.keep_memory.unwrap_or(0),
+            full: false,
             connections,
             crowd: Some(crowd),
             desk: desk.map(Arc::new),
@@ -357,16 +392,16 @@ impl Run {
             publishers: Vec::new(),
             watch,
             probes,
-            probe_threads,
             begin: Instant::now(),
             begin_unix_seconds: host::unix_seconds(),
             host_before,
-            samples: Vec::new(),
+            samples: vec![before],
             thinned: 1,
             taken: 0,
             times: Times::new(),
+            lost_at_end: 0,
             stood: None,
-            last: Sample::default(),
+            last: before,
             next_sample: Instant::now() + SAMPLE_EVERY,
         })
     }
@@ -385,8 +420,12 @@ impl Run {
         if self.shape.publish_at_once {
             self.publish()?;
         }
-        while !ended() && self.crowd()?.arrived() < u64::from(self.connections) {
+        while !ended() && !self.full && !self.crowd()?.stands() {
             self.pause(Phase::Arriving, show)?;
+            self.full = Host::now().available_bytes < self.keep_memory_bytes;
+        }
+        if self.full {
+            self.crowd()?.full();
         }
         self.sample(Phase::Holding, show)?;
         self.stood = Some(self.last);
@@ -432,31 +471,36 @@ impl Run {
         Ok(())
     }
 
-    /// Publishers end, what is on its way arrives, and what never came is counted.
-    fn finish(&mut self, show: &mut dyn Show) -> Result<()> {
+    /// Publishers end, what is on its way arrives, and what never came is counted. When the run was
+    /// stopped, what is on its way has less time, and a stop now ends it at once.
+    fn finish(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+        let stopped = stop.load(Ordering::Relaxed);
         if let Some(desk) = &self.desk {
             desk.stop.store(true, Ordering::Relaxed);
         }
-        for publisher in self.publishers.drain(..) {
-            // A panic was printed when it happened.
-            let _ = publisher.join();
-        }
+        self.probes.stop.store(true, Ordering::Relaxed);
+        let publishes = !self.streams.is_empty();
+        let settle = if stopped { self.settle.min(SETTLE_STOPPED) } else { self.settle };
         let begin = Instant::now();
         let (mut messages, mut since) = (self.crowd()?.counts().messages, Instant::now());
-        let publishes = !self.streams.is_empty();
-        while publishes && begin.elapsed() < self.settle && since.elapsed() < QUIET {
+        while publishes && begin.elapsed() < settle && (stopped || !stop.load(Ordering::Relaxed)) {
             self.pause(Phase::Settling, show)?;
             let now = self.crowd()?.counts().messages;
             if now != messages {
                 (messages, since) = (now, Instant::now());
             }
+            // Quiet may mean that all has come, or that the server takes its time.
+            if since.elapsed() >= QUIET && self.publishers.iter().all(JoinHandle::is_finished) {
+                if stopped || self.crowd()?.missing() == 0 {
+                    break;
+                }
+                since = Instant::now();
+            }
         }
-        self.probes.stop.store(true, Ordering::Relaxed);
-        for probe in self.probe_threads.drain(..) {
-            let _ = probe.join();
-        }
+        // One that still waits for its answer ends with the process.
+        self.publishers.retain(|publisher| !publisher.is_finished());
         if publishes {
-            self.crowd()?.audit();
+            self.lost_at_end = self.crowd()?.missing();
         }
         // The server is asked after each sample: the last one must know the end.
         self.ask_server();
@@ -472,6 +516,7 @@ impl Run {
 
     fn counts(&self) -> Result<Counts> {
         let mut counts = self.crowd()?.counts();
+        counts.lost += self.lost_at_end;
         if let Some(desk) = &self.desk {
             counts.published = desk.taken.load(Ordering::Relaxed);
             counts.publish_failed = desk.failed.load(Ordering::Relaxed);
@@ -490,12 +535,7 @@ impl Run {
             delivery: percentiles(&times.delivery),
             delivery_user: percentiles(&times.delivery_user),
             connect: percentiles(&times.connect),
-            memory_bytes: host.own_bytes,
-            cpu_seconds: host.own_cpu.as_secs_f64(),
-            slab_bytes: host.slab_bytes,
-            tcp_bytes: host.tcp_bytes,
-            available_bytes: host.available_bytes,
-            server: self.watch.as_ref().and_then(Watch::take),
+            ..of_host(&host, self.watch.as_ref())
         };
         self.times.add(&times);
         show.sample(phase, &self.last, &sample, self.connections);
@@ -562,6 +602,7 @@ impl Run {
             started_unix_seconds: self.begin_unix_seconds,
             seconds: self.last.at_seconds,
             interrupted,
+            full: self.full,
             connections: u64::from(self.connections),
             counts: self.last.counts,
             failures,
@@ -581,6 +622,19 @@ impl Run {
             crowd.close()?;
         }
         Ok((self.samples, summary))
+    }
+}
+
+/// A sample of what host and server say of themselves.
+fn of_host(host: &Host, watch: Option<&Watch>) -> Sample {
+    Sample {
+        memory_bytes: host.own_bytes,
+        cpu_seconds: host.own_cpu.as_secs_f64(),
+        slab_bytes: host.slab_bytes,
+        tcp_bytes: host.tcp_bytes,
+        available_bytes: host.available_bytes,
+        server: watch.and_then(Watch::take),
+        ..Sample::default()
     }
 }
 

@@ -31,6 +31,17 @@ impl Tracker {
         Self { last: published, seen: 0 }
     }
 
+    /// A connection of which it isn't known when the server began to listen for it: any first
+    /// message is right.
+    pub fn anywhere() -> Self {
+        Self::begin(u32::MAX)
+    }
+
+    /// True while it began anywhere, and nothing has come.
+    pub fn is_anywhere(&self) -> bool {
+        *self == Self::anywhere()
+    }
+
     /// Takes the message with this number.
     pub fn arrive(&mut self, number: u32) -> Arrival {
         if number > self.last {

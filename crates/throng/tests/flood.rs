@@ -283,10 +283,12 @@ fn the_report_is_whole_and_stands_alone() {
     assert_eq!(summary, end.summary);
     assert_eq!(summary["command"], format!("throng flood {run} --json"));
     let samples: Value = serde_json::from_str(&read("samples.json")).unwrap();
+    let samples = samples.as_array().unwrap();
+    // One more than is printed may be there: how it began.
     let printed: Vec<_> = end.samples.iter().map(|line| line["sample"].clone()).collect();
-    assert_eq!(samples.as_array().unwrap(), &printed);
+    assert!(printed.len() >= 3 && samples.ends_with(&printed), "{samples:#?} {printed:#?}");
     let table = read("samples.csv");
-    assert_eq!(table.lines().count(), printed.len() + 1);
+    assert_eq!(table.lines().count(), samples.len() + 1);
     let columns = table.lines().next().unwrap().split(',').count();
     assert!(columns > 20 && table.lines().all(|line| line.split(',').count() == columns));
     let page = read("index.html");
@@ -387,11 +389,13 @@ fn a_wrong_command_line_is_refused_in_words() {
         (format!("hold {here} --user-template {{x}}"), "use {n} or {room}"),
         (format!("hold {here} --first 4294967295"), "beyond what a user's number may be"),
         (format!("hold {here} --api-key-file /nonexistent"), "--api-key-file /nonexistent"),
+        (format!("hold {here} --report /proc/x"), "--report /proc/x: No such file"),
+        (format!("hold {here} --probe x"), "write a URL like"),
         (format!("stampede {here}"), "unrecognized subcommand"),
     ] {
         let output = command(&arguments).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments}: {:?}", output.status);
+        assert!(matches!(output.status.code(), Some(2)), "{arguments}: {:?}", output.status);
         assert!(text.starts_with("error: ") && text.contains(want), "{arguments}: {text}");
         assert!(!text.contains("panicked"), "{arguments}: {text}");
     }

@@ -9,6 +9,7 @@ pub mod close;
 pub mod command;
 pub mod http;
 pub mod message;
+pub mod phoenix;
 pub mod query;
 pub mod session;
 pub mod transport;

@@ -29,6 +29,14 @@ pub(super) struct Trackers {
     pub all: Tracker,
 }
 
+impl Trackers {
+    /// See [`Tracker::anywhere`].
+    pub fn anywhere() -> Self {
+        let any = Tracker::anywhere();
+        Self { user: any, topic: any, all: any }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     /// None when away.

@@ -6,7 +6,7 @@ use wire::client::{Event, Goodbye};
 use super::connection::Trackers;
 use super::{Published, Stat};
 use crate::payload::{Mark, Scanner, To};
-use crate::sequence::Arrival;
+use crate::sequence::{Arrival, Tracker};
 
 /// Counts that only one thread touches, until it publishes them. `lost` may fall again.
 pub(super) type Numbers = [u64; Stat::COUNT];
@@ -20,6 +20,8 @@ pub(super) struct Ear<'a> {
     pub times: &'a mut Vec<u32>,
     /// Those of messages to one user.
     pub user_times: &'a mut Vec<u32>,
+    /// The number of this run.
+    pub run: u32,
     /// The user's number, its index among the users, and its topic's number.
     pub user: u32,
     pub index: u32,
@@ -37,7 +39,7 @@ impl Ear<'_> {
         match event {
             Event::Open => {
                 self.opened = true;
-                self.begin();
+                self.trackers = self.now();
             }
             Event::Message(bytes) => {
                 self.add(Stat::Messages, 1);
@@ -45,27 +47,45 @@ impl Ear<'_> {
             }
             Event::Part(bytes) => self.mark(bytes),
             Event::Heartbeat => self.add(Stat::Heartbeats, 1),
-            Event::Again(id) => self.again = Some(id),
+            Event::Again(id) => {
+                self.again = Some(id);
+                self.answered();
+            }
             Event::Goodbye(said) => self.said = Some(said),
             Event::End => self.ended = true,
         }
     }
 
     /// The sequences begin where they stand now.
-    pub fn begin(&mut self) {
-        use crate::sequence::Tracker;
-        self.trackers = Trackers {
+    fn now(&self) -> Trackers {
+        Trackers {
             user: Tracker::begin(self.published.user(self.index)),
             topic: Tracker::begin(self.published.topic(self.room)),
             all: Tracker::begin(self.published.all()),
-        };
+        }
+    }
+
+    /// A poll is answered: from now on the server listens for it. Sequences of which nothing has
+    /// come begin here.
+    fn answered(&mut self) {
+        let now = self.now();
+        let Trackers { user, topic, all } = &mut self.trackers;
+        for (tracker, now) in [(user, now.user), (topic, now.topic), (all, now.all)] {
+            if tracker.is_anywhere() {
+                *tracker = now;
+            }
+        }
     }
 
     fn mark(&mut self, bytes: &[u8]) {
         let Some(mark) = self.scanner.find(bytes) else {
             return;
         };
-        let Mark { to, number, due_ns } = mark;
+        let Mark { run, to, number, due_ns } = mark;
+        // Of another run, or an earlier one that the server still remembers.
+        if run != self.run {
+            return;
+        }
         let arrival = match to {
             To::User(user) if user == self.user => self.trackers.user.arrive(number),
             To::Topic(room) if room == self.room => self.trackers.topic.arrive(number),
@@ -92,5 +112,62 @@ impl Ear<'_> {
 
     fn add(&mut self, stat: Stat, count: u64) {
         self.numbers[stat as usize] += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::Stat;
+    use std::sync::atomic::Ordering;
+
+    fn heard(published: &Published, events: &[Event<'_>]) -> (Trackers, Numbers) {
+        let (mut numbers, mut times, mut user_times) = ([0; Stat::COUNT], Vec::new(), Vec::new());
+        let mut ear = Ear {
+            scanner: &Scanner::default(),
+            published,
+            numbers: &mut numbers,
+            times: &mut times,
+            user_times: &mut user_times,
+            run: 1,
+            user: 1,
+            index: 0,
+            room: 0,
+            now_ns: 5,
+            trackers: Trackers::anywhere(),
+            opened: false,
+            ended: false,
+            again: None,
+            said: None,
+        };
+        events.iter().for_each(|event| ear.hear(*event));
+        (ear.trackers, numbers)
+    }
+
+    fn message(run: u32, to: To, number: u32) -> Vec<u8> {
+        Mark { run, to, number, due_ns: 1 }.payload(0).into_bytes()
+    }
+
+    #[test]
+    fn a_poll_that_is_answered_with_nothing_is_owed_what_comes_after() {
+        let published = Published::new(1, 1);
+        published.topics[0].store(7, Ordering::Relaxed);
+        let again = Event::Again(Id { epoch: wire::Epoch(1), offset: 2 });
+        assert_eq!(heard(&published, &[]).0.topic.missing(9), 0);
+        assert_eq!(heard(&published, &[again]).0.topic.missing(9), 2);
+    }
+
+    #[test]
+    fn messages_of_other_runs_are_no_fault_and_those_for_others_are_strays() {
+        let published = Published::new(1, 1);
+        let (other, stray) = (message(2, To::Topic(0), 9), message(1, To::User(2), 1));
+        let good = message(1, To::Topic(0), 1);
+        let events =
+            [Event::Open, Event::Message(&other), Event::Message(&stray), Event::Message(&good)];
+        let (trackers, numbers) = heard(&published, &events);
+        assert_eq!(trackers.topic.missing(1), 0);
+        let counted =
+            [Stat::Messages, Stat::Strayed, Stat::Lost].map(|stat| numbers[stat as usize]);
+        assert_eq!(counted, [3, 1, 0]);
     }
 }

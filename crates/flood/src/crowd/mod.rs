@@ -9,7 +9,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +28,9 @@ pub const CONNECTION_BYTES_MAX: usize = 64;
 
 /// Descriptors of a thread's private table that are kept for its poller and the like.
 const DESCRIPTORS_KEPT: u64 = 64;
+
+/// How long a look for what is missing may take.
+const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// Connections of one thread where the limit on open files allows more: a thread's share of the
 /// processor is the next bound.
@@ -60,6 +63,8 @@ pub struct Plan {
     pub answer_seconds_max: u32,
     /// A connection that has heard nothing for so many seconds is given up; 0 for never.
     pub silence_seconds_max: u32,
+    /// The number of this run, which its messages carry.
+    pub run: u32,
     /// Of all that is random.
     pub seed: u64,
 }
@@ -189,9 +194,10 @@ impl fmt::Display for Reason {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Order {
+    /// Open what is to be opened, and hold it.
     Hold,
-    /// Count what never came, once.
-    Audit,
+    /// Hold what there is: whoever was never tried stays away.
+    Full,
     Stop,
 }
 
@@ -216,18 +222,25 @@ enum Stat {
     Duplicated,
     OutOfOrder,
     Strayed,
-    Tried,
+    /// Connections of the plan that were begun at least once.
+    Begun,
+    /// Attempts under way.
+    InFlight,
+    /// What was published and hasn't come, when last looked.
+    Missing,
 }
 
 impl Stat {
-    const COUNT: usize = 13;
+    const COUNT: usize = 15;
 }
 
 /// What a thread shares with the crowd's owner.
 struct Shared {
     tally: Tally,
     order: AtomicU8,
-    audited: AtomicBool,
+    /// Looks for what is missing that were asked for, and that are done.
+    looks: AtomicU32,
+    looked: AtomicU32,
     /// How often everyone was told to drop and come back.
     storms: AtomicU32,
 }
@@ -335,7 +348,8 @@ impl Crowd {
             let shared = Arc::new(Shared {
                 tally: Tally::default(),
                 order: AtomicU8::new(Order::Hold as u8),
-                audited: AtomicBool::new(false),
+                looks: AtomicU32::new(0),
+                looked: AtomicU32::new(0),
                 storms: AtomicU32::new(0),
             });
             let (common, theirs) = (crowd.common.clone(), shared.clone());
@@ -351,10 +365,7 @@ impl Crowd {
 
     /// Adds its counts to these.
     pub fn counts(&self) -> Counts {
-        let sum = |stat: Stat| {
-            let of = |thread: &Thread| thread.shared.tally.0[stat as usize].load(Ordering::Relaxed);
-            self.threads.iter().map(of).sum()
-        };
+        let sum = |stat| self.sum(stat);
         Counts {
             open: sum(Stat::Open),
             opened: sum(Stat::Opened),
@@ -373,10 +384,17 @@ impl Crowd {
         }
     }
 
-    /// Connections of the plan that were tried at least once and came to an end of the attempt.
-    pub fn arrived(&self) -> u64 {
-        let of =
-            |thread: &Thread| thread.shared.tally.0[Stat::Tried as usize].load(Ordering::Relaxed);
+    /// True when everyone has been tried, and no attempt is under way. Where connections come and
+    /// go there always are some: then it is enough that they are few.
+    pub fn stands(&self) -> bool {
+        let plan = &self.common.plan;
+        let wanted = u64::from(plan.connections);
+        let few = if plan.life.away_seconds.is_some() { wanted / 100 + 10 } else { 0 };
+        self.sum(Stat::Begun) >= wanted && self.sum(Stat::InFlight) <= few
+    }
+
+    fn sum(&self, stat: Stat) -> u64 {
+        let of = |thread: &Thread| thread.shared.tally.0[stat as usize].load(Ordering::Relaxed);
         self.threads.iter().map(of).sum()
     }
 
@@ -409,17 +427,26 @@ impl Crowd {
         }
     }
 
-    /// Counts as lost what was published and hasn't come. To be asked once, when publishers have
-    /// stopped and all is quiet.
-    pub fn audit(&self) {
-        self.order(Order::Audit);
+    /// Lets nobody come who was not there yet.
+    pub fn full(&self) {
+        self.order(Order::Full);
+    }
+
+    /// How much was published that open connections should have got and haven't.
+    pub fn missing(&self) -> u64 {
+        for thread in &self.threads {
+            thread.shared.looks.fetch_add(1, Ordering::Relaxed);
+        }
         let begin = Instant::now();
         let open = |thread: &Thread| {
-            !thread.shared.audited.load(Ordering::Relaxed) && !thread.handle.is_finished()
+            let shared = &thread.shared;
+            shared.looked.load(Ordering::Acquire) != shared.looks.load(Ordering::Relaxed)
+                && !thread.handle.is_finished()
         };
-        while self.threads.iter().any(open) && begin.elapsed() < Duration::from_secs(30) {
+        while self.threads.iter().any(open) && begin.elapsed() < LOOK_MAX {
             std::thread::sleep(Duration::from_millis(5));
         }
+        self.sum(Stat::Missing)
     }
 
     /// Resets all connections and ends the threads.

@@ -17,13 +17,12 @@ use rustix::net::{
 use rustix::time::Timespec;
 use wire::client::{Client, Feed, Goodbye, Request};
 
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Stage, Trackers};
 use super::ear::{Ear, Numbers};
 use super::{Common, Order, Reason, Shared, Stat, lock};
 use crate::clock::now_ns;
 use crate::payload::Scanner;
 use crate::random::Random;
-use crate::sequence::Tracker;
 use crate::source::bind_address_without_port;
 use crate::target::{Paths, Url};
 
@@ -123,8 +122,10 @@ impl Worker<'_> {
             let now = now_ns();
             match self.shared.order.load(Ordering::Relaxed) {
                 order if order == Order::Stop as u8 => break,
-                order if order == Order::Audit as u8 => self.audit(),
-                _ => {
+                order => {
+                    if order == Order::Full as u8 {
+                        self.fresh.start = self.fresh.end;
+                    }
                     self.storm();
                     self.arrive(thread, now);
                     self.turn(now);
@@ -142,6 +143,7 @@ impl Worker<'_> {
                 self.ready(index, flags);
             }
             self.publish();
+            self.look();
             if crowded && (1..FEW_EVENTS).contains(&events.len()) {
                 std::thread::sleep(REST);
             }
@@ -196,6 +198,7 @@ impl Worker<'_> {
                 return;
             };
             let due = if self.common.plan.rate > 0.0 { due } else { now };
+            self.numbers[Stat::Begun as usize] += 1;
             self.open(index, due);
         }
     }
@@ -409,9 +412,7 @@ impl Worker<'_> {
         connection.stage = Stage::Asked;
         if !at_once {
             // When the server reads it is not known: any first message is right.
-            let any = Tracker::begin(u32::MAX);
-            let trackers = &mut connection.trackers;
-            (trackers.user, trackers.topic, trackers.all) = (any, any, any);
+            connection.trackers = Trackers::anywhere();
             self.opened(index, now_ns());
         }
     }
@@ -424,7 +425,6 @@ impl Worker<'_> {
         self.connects.push(us.wrapping_sub(connection.due_us));
         self.numbers[Stat::Open as usize] += 1;
         self.numbers[Stat::Opened as usize] += 1;
-        self.numbers[Stat::Tried as usize] += 1;
     }
 
     /// Closes a connection for a fault of the server's, from whichever stage it was in.
@@ -455,7 +455,6 @@ impl Worker<'_> {
         self.pending.remove(&index);
         self.in_flight -= 1;
         self.numbers[Stat::Failed as usize] += 1;
-        self.numbers[Stat::Tried as usize] += 1;
         *lock(&self.common.failures).entry(reason).or_default() += 1;
         self.later(index);
     }
@@ -516,6 +515,7 @@ impl Worker<'_> {
             numbers: &mut self.numbers,
             times: &mut self.times,
             user_times: &mut self.user_times,
+            run: plan.run,
             user: number,
             index: all,
             room: plan.room(number),
@@ -586,29 +586,31 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts what was published and never came, once.
-    fn audit(&mut self) {
-        if self.shared.audited.load(Ordering::Relaxed) {
+    /// Counts what was published and hasn't come, when asked.
+    fn look(&mut self) {
+        let looks = self.shared.looks.load(Ordering::Relaxed);
+        if looks == self.shared.looked.load(Ordering::Relaxed) {
             return;
         }
         let Common { plan, published, .. } = self.common;
-        let mut lost = 0;
+        let mut missing = 0;
         for (at, connection) in self.connections.iter().enumerate() {
             if connection.stage != Stage::Open {
                 continue;
             }
             let all = self.from + at as u32;
-            let trackers = &connection.trackers;
-            lost += u64::from(trackers.user.missing(published.user(all)));
-            lost += u64::from(trackers.topic.missing(published.topic(plan.room(plan.first + all))));
-            lost += u64::from(trackers.all.missing(published.all()));
+            let Trackers { user, topic, all: everyone } = &connection.trackers;
+            missing += u64::from(user.missing(published.user(all)));
+            missing += u64::from(topic.missing(published.topic(plan.room(plan.first + all))));
+            missing += u64::from(everyone.missing(published.all()));
         }
-        self.numbers[Stat::Lost as usize] += lost;
+        self.numbers[Stat::Missing as usize] = missing;
         self.publish();
-        self.shared.audited.store(true, Ordering::Relaxed);
+        self.shared.looked.store(looks, Ordering::Release);
     }
 
     fn publish(&mut self) {
+        self.numbers[Stat::InFlight as usize] = self.in_flight as u64;
         for (count, value) in self.shared.tally.0.iter().zip(self.numbers) {
             count.store(value, Ordering::Relaxed);
         }

@@ -103,6 +103,9 @@ pub fn result(summary: &Summary) -> String {
             thousands(counts.left)
         ),
     );
+    if summary.full {
+        row("  full", "no more were opened, for memory (--keep-memory)".into());
+    }
     for (name, list) in [("  failed", &summary.failures), ("  closed", &summary.closes)] {
         for (reason, count) in list {
             row(name, format!("{} × {reason}", thousands(*count)));
@@ -111,7 +114,7 @@ pub fn result(summary: &Summary) -> String {
     row(
         "messages",
         format!(
-            "{} received of {} published ({} refused); {} lost, {} duplicated, {} out of order, {} strayed",
+            "{} received of {} published ({} failed); {} lost, {} duplicated, {} out of order, {} strayed",
             thousands(counts.messages),
             thousands(counts.published),
             thousands(counts.publish_failed),

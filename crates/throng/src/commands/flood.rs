@@ -21,12 +21,18 @@ pub fn run(scenario: &Scenario) -> Result<(), Failure> {
             .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
     }
     let mut show = show(scenario).map_err(failed)?;
-    let outcome = flood::run(scenario, &stop, typed(), show.as_mut()).map_err(failed)?;
+    let outcome = flood::run(scenario, &stop, typed(), show.as_mut());
+    let outcome = outcome.map_err(|error| match error {
+        flood::Error::Usage(error) => Failure::Usage(format!("{error:#}")),
+        flood::Error::Runtime(error) => failed(error),
+    })?;
     show.end(&outcome.summary);
-    if let Some(page) = &outcome.report
-        && !scenario.common().json
-    {
-        println!("{:<14}{}", "report", page.display());
+    match &outcome.report {
+        Some(Ok(page)) if !scenario.common().json => {
+            println!("{:<14}{}", "report", page.display());
+        }
+        Some(Err(error)) => return Err(Failure::Runtime(format!("no report: {error:#}"))),
+        _ => {}
     }
     stop.store(true, Ordering::Relaxed);
     if good(&outcome) { Ok(()) } else { Err(Failure::Found) }

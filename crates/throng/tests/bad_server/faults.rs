@@ -29,11 +29,10 @@ fn an_honest_server_has_no_fault() {
 fn what_is_done_to_messages_is_counted_for_what_it_is() {
     // The fault counted, how often for so many publishes, and how many messages come.
     type Case = (Fault, &'static str, fn(u64) -> u64, fn(u64) -> u64);
-    let cases: [Case; 4] = [
+    let cases: [Case; 3] = [
         (Fault::Drops, "lost", |n| n / EVERY, |n| n - n / EVERY),
         (Fault::Duplicates, "duplicated", |n| n / EVERY, |n| n + n / EVERY),
         (Fault::Swallows, "lost", |n| n - GOOD_MESSAGES, |_| GOOD_MESSAGES),
-        (Fault::None, "lost", |_| 0, |n| n),
     ];
     all_at_once(&cases, |(fault, name, count, messages)| {
         let end = one_topic(*fault);
@@ -66,6 +65,13 @@ fn a_stall_shows_in_the_times_of_delivery_and_loses_nothing() {
     assert!(u128::from(longest) >= STALL.as_micros(), "{:#}", end.summary);
     let worst = |line: &serde_json::Value| line["sample"]["delivery"]["max_us"].as_u64().unwrap();
     assert_eq!(end.samples.iter().map(worst).max(), Some(longest));
+}
+
+#[test]
+fn what_comes_late_at_the_end_of_a_run_is_waited_for() {
+    let server = BadServer::start(Fault::Stalls);
+    let run = format!("one-topic {} -c {CROWD} --messages 20 --hold 1", server.arguments());
+    flood(&format!("{run} --settle 30")).all_is_well(CROWD).each_came_to(CROWD);
 }
 
 #[test]
