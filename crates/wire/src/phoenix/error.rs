@@ -1,0 +1,90 @@
+//! What can be wrong with a message, and whose fault it is.
+
+use thiserror::Error;
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The client sent what the protocol does not know.
+    Client,
+    /// The server asked for a message that the protocol can't carry: nothing was written.
+    Server,
+}
+
+/// A message that can't be read or written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Error {
+    /// A text message that is not JSON, or not of the serializer's shape.
+    #[error("this is not a message: {why}; send for example {example}")]
+    NotAMessage {
+        /// What the JSON parser says, at most [`WHY_BYTES_MAX`] bytes of it.
+        why: String,
+        /// A message that would be right.
+        example: &'static str,
+    },
+    /// A field that a client sent is over its limit.
+    #[error("the client's {field} has {bytes} bytes, the limit is {bytes_max}")]
+    TooLong {
+        /// The field's name.
+        field: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// A binary message with `vsn=1.0.0`, which has none.
+    #[error("version 1.0.0 of the protocol has no binary messages: connect with vsn=2.0.0")]
+    BinaryInV1,
+    /// A binary message of a kind that clients don't send.
+    #[error("a client's binary message is a push (kind 0), this one is of kind {0}")]
+    UnknownKind(u8),
+    /// A binary message that ends before its fields do.
+    #[error("the binary message ends in its {field}")]
+    Truncated {
+        /// Where it ends.
+        field: &'static str,
+    },
+    /// A text field, or a text body of a long poll, that is not UTF-8.
+    #[error("the {field} is not UTF-8")]
+    NotUtf8 {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// A line of a long poll's body that is neither a text message nor base64.
+    #[error("line {line} of the body is neither a text message nor base64 of a binary one")]
+    NotBase64 {
+        /// The line's number, from 1.
+        line: usize,
+    },
+    /// A long poll's body with too many messages.
+    #[error("the body has over {lines_max} messages: send the rest in a further request")]
+    TooManyLines {
+        /// The limit.
+        lines_max: usize,
+    },
+    /// A field that the server itself wants to send is over its limit: check names before they
+    /// come here.
+    #[error("the server's own {field} has {bytes} bytes, the protocol carries at most {bytes_max}")]
+    CantEncode {
+        /// The field's name.
+        field: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+}
+
+/// The most that an error repeats of the JSON parser's words, which may quote the client's, in
+/// bytes.
+pub const WHY_BYTES_MAX: usize = 200;
+
+impl Error {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Error::CantEncode { .. } => Fault::Server,
+            _ => Fault::Client,
+        }
+    }
+}
