@@ -113,6 +113,7 @@ pub fn spawn<S: Shards + 'static>(
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
+        go_before_others();
         runtime.block_on(async {
             if let Err(error) = serve(listener, Arc::new(node), stopped).await {
                 tracing::error!("the admin port failed: {error}");
@@ -120,6 +121,18 @@ pub fn spawn<S: Shards + 'static>(
         });
     })?;
     Ok(Running { stop, thread })
+}
+
+/// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).
+const NICE: i32 = -10;
+
+/// Lets the calling thread have its turn before the shards, of which there may be far more than
+/// cores: it needs little time, and every publish waits for it. Without the right to do so it stays
+/// as it is.
+fn go_before_others() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!("the admin port's thread keeps its priority: {error}");
+    }
 }
 
 async fn serve(
