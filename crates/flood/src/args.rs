@@ -66,7 +66,8 @@ pub struct Common {
     /// Spread the arrivals over so long instead.
     #[arg(long, value_parser = seconds, conflicts_with = "rate", value_name = "TIME")]
     pub ramp: Option<f64>,
-    /// How long the crowd stays once it stands: 30, 90s, 15m, 1h.
+    /// How long the crowd stays once it stands: 30, 90s, 15m, 1h. (random-users and storm have their
+    /// own end.)
     #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
     pub hold: f64,
     /// Name of a user: {n} is the user's number, {room} the number of the user's topic. Empty for

@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -14,12 +14,23 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long one answer may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a kept connection may rest: a server that ends those that rest must not do so just when
+/// the next request leaves.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// There was no connection: the request was certainly not made.
+#[derive(Debug, thiserror::Error)]
+#[error("connecting")]
+pub struct NotConnected;
+
 /// A client of one server.
 #[derive(Debug)]
 pub struct Http {
     address: SocketAddr,
     head: String,
-    stream: Option<TcpStream>,
+    stream: Option<(TcpStream, Instant)>,
     buffer: Vec<u8>,
 }
 
@@ -58,19 +69,25 @@ impl Http {
         let mut stream = self.connected()?;
         stream.write_all(request.as_bytes())?;
         let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
+        let Some(body_bytes) = body_bytes else {
+            // An answer without a length: the status is enough, and the connection is of no more use.
+            return Ok((status, Vec::new()));
+        };
         while self.buffer.len() < head_bytes + body_bytes {
             self.read_some(&mut stream)?;
         }
         let answer = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
         // Kept only after a whole answer: what is left on a broken stream belongs to no request.
-        self.stream = Some(stream);
+        self.stream = Some((stream, Instant::now()));
         Ok((status, answer))
     }
 
     /// The kept connection, if the server hasn't closed it, or a new one.
     fn connected(&mut self) -> Result<TcpStream> {
         self.buffer.clear();
-        if let Some(stream) = self.stream.take() {
+        if let Some((stream, used)) = self.stream.take()
+            && used.elapsed() < REST_MAX
+        {
             stream.set_nonblocking(true)?;
             let alive =
                 matches!(stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
@@ -79,15 +96,16 @@ impl Http {
                 return Ok(stream);
             }
         }
-        let stream = TcpStream::connect(self.address).context("connecting")?;
+        let stream = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
+        let stream = stream.map_err(|error| anyhow::Error::new(error).context(NotConnected))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(stream)
     }
 
-    /// Status, length of the head and length of the body.
-    fn read_head(&mut self, stream: &mut TcpStream) -> Result<(u16, usize, usize)> {
+    /// Status, length of the head, and length of the body if it is told.
+    fn read_head(&mut self, stream: &mut TcpStream) -> Result<(u16, usize, Option<usize>)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; 64];
             let mut response = httparse::Response::new(&mut headers);
@@ -99,11 +117,11 @@ impl Http {
                     .iter()
                     .find(|header| header.name.eq_ignore_ascii_case("content-length"));
                 let body_bytes = match length {
-                    Some(length) => std::str::from_utf8(length.value)?.trim().parse()?,
-                    None if status == 204 => 0,
-                    None => bail!("an answer without Content-Length"),
+                    Some(length) => Some(std::str::from_utf8(length.value)?.trim().parse()?),
+                    None if matches!(status, 204 | 304) => Some(0),
+                    None => None,
                 };
-                ensure!(body_bytes <= ANSWER_BYTES_MAX, "an answer too long");
+                ensure!(body_bytes.unwrap_or(0) <= ANSWER_BYTES_MAX, "an answer too long");
                 return Ok((status, head_bytes, body_bytes));
             }
             self.read_some(stream)?;

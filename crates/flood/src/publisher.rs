@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::clock::now_ns;
 use crate::crowd::Published;
-use crate::http::Http;
+use crate::http::{Http, NotConnected};
 use crate::payload::{Mark, To};
 use crate::random::Random;
 use crate::target::Url;
@@ -150,7 +150,8 @@ impl Publisher {
         let share_of_all = |all: u64| (all + u64::from(self.of - 1 - self.at)) / u64::from(self.of);
         let messages = self.stream.messages_max.map_or(u64::MAX, share_of_all);
         for message in 0..messages {
-            let due_ns = self.begin_ns + (phase_ns + period_ns * message as f64) as u64;
+            let after_ns = (phase_ns + period_ns * message as f64) as u64;
+            let due_ns = self.begin_ns.saturating_add(after_ns);
             if !self.wait_until(due_ns) {
                 return;
             }
@@ -209,8 +210,13 @@ impl Publisher {
                 let body: String = body.chars().take(200).collect();
                 self.failed(format!("a publish was answered with status {status}: {body}"));
             }
-            // Whether it was published is not known; the number is gone.
-            Err(error) => self.failed(format!("{error:#}")),
+            Err(error) => {
+                // Else whether it was published is not known, and the number is gone.
+                if error.is::<NotConnected>() {
+                    counter.fetch_sub(1, Ordering::Relaxed);
+                }
+                self.failed(format!("{error:#}"));
+            }
         }
     }
 

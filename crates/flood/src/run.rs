@@ -28,6 +28,8 @@ use crate::template::Template;
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Samples kept: a longer run keeps every second one, then every fourth, and so on.
 const SAMPLES_MAX: usize = 7_200;
+/// Connections of one run.
+const CONNECTIONS_MAX: u32 = 100_000_000;
 /// How long nothing may come until all is taken to have come.
 const QUIET: Duration = Duration::from_millis(1_500);
 /// How long messages on their way may take when the run was stopped.
@@ -39,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Outcome {
     /// All of it.
     pub summary: Summary,
+    /// True when everyone who should be there was there at the end. Where users come and go, where
+    /// memory was short and where the run was stopped, it can't be told and isn't asked.
+    pub complete: bool,
     /// The page of the report, when one was asked for, or why it couldn't be written.
     pub report: Option<Result<PathBuf>>,
 }
@@ -71,9 +76,12 @@ pub fn run(
             .map_err(Error::Usage)?;
     }
     let setup = Setup::new(scenario).map_err(Error::Usage)?;
+    let stay = setup.plan.life.stay_seconds.is_none();
     let (samples, summary) = whole(scenario, setup, stop, command, show).map_err(Error::Runtime)?;
     let report = common.report.as_ref().map(|folder| report::write(folder, &samples, &summary));
-    Ok(Outcome { summary, report })
+    let complete =
+        !stay || summary.full || summary.interrupted || summary.counts.open == summary.connections;
+    Ok(Outcome { summary, complete, report })
 }
 
 fn whole(
@@ -85,8 +93,8 @@ fn whole(
 ) -> Result<(Vec<Sample>, Summary)> {
     let mut run = Run::start(setup, scenario.common())?;
     run.go(stop, show)?;
-    let interrupted = stop.load(Ordering::Relaxed);
     run.finish(stop, show)?;
+    let interrupted = stop.load(Ordering::Relaxed);
     run.summary(scenario, command, interrupted)
 }
 
@@ -114,6 +122,10 @@ impl Setup {
             Paths::Templates(_) => 0,
         });
         let connections = common.connections.or(listed).unwrap_or(shape.connections);
+        ensure!(
+            connections <= CONNECTIONS_MAX,
+            "{connections} connections: at most {CONNECTIONS_MAX} in one run"
+        );
         let (servers, paths) = match list {
             Some(list) => list,
             None => targets(common, &topic, &transports)?,
@@ -140,7 +152,7 @@ impl Setup {
             sources,
             rate,
             life,
-            in_flight_max: common.in_flight as usize,
+            in_flight_max: common.in_flight,
             answer_seconds_max: common.answer_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
             run: host::unix_seconds() as u32 ^ std::process::id().rotate_left(16),
@@ -159,7 +171,7 @@ impl Setup {
     fn with_publishing(
         common: &Common,
         shape: Shape,
-        mut plan: Plan,
+        plan: Plan,
         topic: Template,
         streams: Vec<Stream>,
     ) -> Result<Self> {
@@ -180,7 +192,8 @@ impl Setup {
             (Some(text), _) => {
                 let url = Url::parse(text)?;
                 let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
-                let path = path_template(&url.path, &common.user_template, topic)?;
+                let path = if url.path.is_empty() { "/" } else { &url.path };
+                let path = path_template(path, &common.user_template, topic)?;
                 Some(Api::Plain { path, url })
             }
             (None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
@@ -209,8 +222,6 @@ impl Setup {
                 stop: AtomicBool::new(false),
             })
         });
-        let threads = plan.connections.div_ceil(19_000).max(2) as usize;
-        plan.in_flight_max = (plan.in_flight_max / threads).max(1);
         let probes = common.probe.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
         Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, probes, published })
     }
@@ -323,12 +334,25 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
         "this run publishes to users: --user-template can't be empty"
     );
     ensure!(
+        !streams.iter().any(to_users) || common.user_template.contains("{n}"),
+        "this run publishes to users one at a time: --user-template must have {{n}} in it"
+    );
+    for (hole, wanted) in [
+        ("{user}", streams.iter().any(to_users)),
+        ("{topic}", streams.iter().any(is_topics) && !topic.is_fixed()),
+    ] {
+        ensure!(
+            !wanted || common.publish.as_ref().is_none_or(|url| url.contains(hole)),
+            "this run publishes to more than one target: --publish must have {hole} in it"
+        );
+    }
+    ensure!(
         streams.iter().filter(|stream| to_users(stream)).count() <= 1,
         "this scenario publishes to users already: leave out --send-rate"
     );
     ensure!(
         common.publish.is_none() || !streams.iter().any(|stream| stream.to == Audience::All),
-        "--broadcast-every needs Throng's admin port: give it with --admin"
+        "--broadcast-every is Throng's: it can't go with --publish"
     );
     Ok(streams)
 }
@@ -338,6 +362,7 @@ struct Run {
     shape: Shape,
     hold: Duration,
     settle: Duration,
+    answer_timeout: Duration,
     keep_memory_bytes: u64,
     /// No more connections were opened, for memory.
     full: bool,
@@ -382,6 +407,7 @@ impl Run {
             shape,
             hold: Duration::from_secs_f64(common.hold),
             settle: Duration::from_secs_f64(common.settle),
+            answer_timeout: Duration::from_secs_f64(common.answer_timeout),
             keep_memory_bytes: common.keep_memory.unwrap_or(0),
             full: false,
             connections,
@@ -408,8 +434,8 @@ impl Run {
 
     fn crowd(&self) -> Result<&Crowd> {
         let crowd = self.crowd.as_ref().context("the crowd is gone")?;
-        if crowd.is_broken() {
-            bail!("a crowd thread ended: the kernel refused it something");
+        if let Some(why) = crowd.broken() {
+            bail!("the crowd can't go on: {why}");
         }
         Ok(crowd)
     }
@@ -420,12 +446,23 @@ impl Run {
         if self.shape.publish_at_once {
             self.publish()?;
         }
+        let mut all_begun = Instant::now();
         while !ended() && !self.full && !self.crowd()?.stands() {
             self.pause(Phase::Arriving, show)?;
+            if !self.crowd()?.all_begun() {
+                all_begun = Instant::now();
+            }
+            // A server that hangs must not keep the run from going on.
+            if all_begun.elapsed() > self.answer_timeout + QUIET {
+                break;
+            }
             self.full = Host::now().available_bytes < self.keep_memory_bytes;
         }
-        if self.full {
+        if self.full || ended() {
             self.crowd()?.full();
+        }
+        if ended() {
+            return Ok(());
         }
         self.sample(Phase::Holding, show)?;
         self.stood = Some(self.last);
@@ -437,7 +474,9 @@ impl Run {
             let held = begin.elapsed();
             let mut done = held >= self.hold;
             if let Some((times, every)) = self.shape.storms {
-                done = storms == times && held.as_secs_f64() >= every * f64::from(times + 1);
+                let over = held.as_secs_f64() - every * f64::from(times + 1);
+                let back = self.crowd()?.stands() || over >= self.answer_timeout.as_secs_f64();
+                done = storms == times && over >= 0.0 && back;
                 if storms < times && held.as_secs_f64() >= every * f64::from(storms + 1) {
                     storms += 1;
                     self.crowd()?.storm();
@@ -491,7 +530,7 @@ impl Run {
             }
             // Quiet may mean that all has come, or that the server takes its time.
             if since.elapsed() >= QUIET && self.publishers.iter().all(JoinHandle::is_finished) {
-                if stopped || self.crowd()?.missing() == 0 {
+                if self.crowd()?.missing() == 0 {
                     break;
                 }
                 since = Instant::now();
@@ -555,7 +594,7 @@ impl Run {
             let mut at = 0;
             self.samples.retain(|_| {
                 at += 1;
-                at % 2 == 0
+                at % 2 == 1
             });
             self.thinned *= 2;
         }
@@ -576,6 +615,9 @@ impl Run {
                     .iter()
                     .map(|why| (format!("publish: {why}"), self.last.counts.publish_failed)),
             );
+        }
+        if self.samples.last() != Some(&self.last) {
+            self.samples.push(self.last);
         }
         let fullest = self.samples.iter().chain([&self.last]).max_by_key(|s| s.counts.open);
         let grown =

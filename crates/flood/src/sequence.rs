@@ -21,7 +21,7 @@ pub enum Arrival {
     Gap(u32),
     /// It fills a gap: it was counted as missing, and comes after a later one.
     Late,
-    /// It has come before, or lies more than 32 back.
+    /// It has come before, or lies more than 32 back, where that isn't known any more.
     Again,
 }
 

@@ -38,8 +38,11 @@ impl Url {
         let mut addresses = with_port
             .to_socket_addrs()
             .with_context(|| format!("{text}: the host can't be looked up; is the name right?"))?;
-        let address =
-            addresses.next().with_context(|| format!("{text}: the host has no address"))?;
+        let first = addresses.next();
+        let first = first.with_context(|| format!("{text}: the host has no address"))?;
+        // `localhost` is often ::1 first, where few servers listen.
+        let mut all = std::iter::once(first).chain(addresses);
+        let address = all.find(SocketAddr::is_ipv4).unwrap_or(first);
         let path = match path {
             "/" => String::new(),
             path if path.starts_with('?') => format!("/{path}"),

@@ -69,7 +69,11 @@ impl Places {
             Place::None => self.enter(shard, now_us),
             Place::Waiting => {
                 let given = std::mem::take(&mut self.state().given[usize::from(shard)]);
-                if given { Place::Held(now_us) } else { Place::Waiting }
+                match (given, wanted) {
+                    (true, true) => Place::Held(now_us),
+                    (true, false) => self.leave(shard, false),
+                    (false, _) => Place::Waiting,
+                }
             }
             Place::Held(_) if !wanted => self.leave(shard, false),
             Place::Held(since_us) if now_us.saturating_sub(since_us) < PLACE_US => place,

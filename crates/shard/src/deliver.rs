@@ -38,6 +38,10 @@ impl Shard {
             }
         }
         self.send_batch();
+        if self.hub.bulk_fanouts() == 0 {
+            // Before the shard may go to sleep: others wait for its place.
+            self.place = self.places.turn(self.number, self.place, false, self.now_us);
+        }
         self.metrics.fanouts.set(self.hub.fanouts() as u64);
         self.answer_woken();
     }

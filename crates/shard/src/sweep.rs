@@ -21,12 +21,38 @@ const LINGER_SECONDS: u32 = 2;
 pub(crate) struct Sweep {
     /// Stripes passed since the node's start: the clock of the sweep.
     passed: u64,
+    /// The second that is being swept, and the table's end and the stripes' size in it: they stay
+    /// for a second, so that no slot is left out or met twice while the table grows.
+    second: u64,
+    end: u64,
+    together: u64,
+    /// In which second each stripe was last passed over.
+    last: [u64; STRIPES as usize],
 }
 
 impl Sweep {
     /// Begins at this time, in microseconds of the node's clock.
     pub fn at(now_us: u64) -> Self {
-        Sweep { passed: now_us / STRIPE_US }
+        let passed = now_us / STRIPE_US;
+        let second = passed / u64::from(STRIPES);
+        Sweep { passed, second, end: 0, together: 1, last: [second; STRIPES as usize] }
+    }
+}
+
+/// The seconds that a pass over a slot makes up for: the one that it is, and those before in which
+/// there was none, because the shard was held up.
+#[derive(Clone, Copy)]
+struct Seconds {
+    now: u64,
+    span: u64,
+}
+
+impl Seconds {
+    /// True when one of them is this place in the slot's interval. Each slot has its own second of
+    /// the interval, so that what is done is spread evenly.
+    fn hit(self, slot: u32, interval: u64, place: u64) -> bool {
+        let at = (self.now + u64::from(slot) + interval - place) % interval;
+        at < self.span
     }
 }
 
@@ -60,14 +86,13 @@ enum Due {
 }
 
 impl Shard {
-    /// Passes over the stripes that are due. A shard that was held up makes up for it: each slot
-    /// is looked at once for every second that passed.
+    /// Passes over the stripes that are due. A shard that was held up makes up for it with one pass:
+    /// nobody needs two heartbeats at once.
     pub(crate) fn sweep(&mut self) {
         if self.now_us < self.sweep_due_us() {
             return;
         }
         let due = (self.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
-        // After a long pause one pass is enough: nobody needs two heartbeats at once.
         for _ in 0..due.min(u64::from(STRIPES)) {
             self.sweep.passed += 1;
             self.stripe(self.sweep.passed);
@@ -94,20 +119,29 @@ impl Shard {
         (next + (turn + together - next % together) % together) * STRIPE_US
     }
 
+    /// Passes over a stripe, or over several together.
     fn stripe(&mut self, number: u64) {
-        let end = u64::from(self.table.end());
-        let stripe = number % u64::from(STRIPES);
-        let (together, turn) = together(end, self.number);
+        let (second, stripe) = (number / u64::from(STRIPES), number % u64::from(STRIPES));
+        if second != self.sweep.second || self.sweep.end == 0 {
+            let end = u64::from(self.table.end());
+            let (together, _) = together(end, self.number);
+            (self.sweep.second, self.sweep.end, self.sweep.together) = (second, end, together);
+        }
+        let Sweep { end, together, .. } = self.sweep;
+        let turn = u64::from(self.number) % together;
         if stripe % together != turn {
             return;
         }
         let first = stripe - turn;
+        let last = &mut self.sweep.last[first as usize..(first + together) as usize];
+        let since = last.iter().copied().min().unwrap_or(second);
+        last.fill(second);
+        let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
         let from = (end * first / u64::from(STRIPES)) as u32;
         let to = (end * (first + together) / u64::from(STRIPES)) as u32;
-        let second = number / u64::from(STRIPES);
         let mut pieces = [None; Variant::COUNT];
         for slot in from..to {
-            match self.due(slot, second) {
+            match self.due(slot, seconds) {
                 Due::Nothing => {}
                 Due::NoHeartbeat => {
                     if let Some(connection) = self.table.get_mut(slot) {
@@ -143,7 +177,7 @@ impl Shard {
         self.send_batch();
     }
 
-    fn due(&self, slot: u32, second: u64) -> Due {
+    fn due(&self, slot: u32, seconds: Seconds) -> Due {
         let Some(connection) = self.table.get(slot) else {
             return Due::Nothing;
         };
@@ -153,23 +187,24 @@ impl Shard {
             let patience = if connection.is(Flag::Lingering) { LINGER_SECONDS } else { 10 };
             return if silence_s > patience { Due::End } else { Due::Nothing };
         }
-        // Each slot has its own second of the interval, so that heartbeats are spread evenly.
-        let phase = |interval: u32| (second + u64::from(slot)) % u64::from(interval.max(1));
-        let beat = |interval: u32| match phase(interval) {
-            0 if connection.outbox().is_none() => Due::Heartbeat,
-            _ => Due::Nothing,
+        let beat = |interval: u32| {
+            let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
+            if due && connection.outbox().is_none() { Due::Heartbeat } else { Due::Nothing }
         };
         // Where a heartbeat only breaks silence, a connection is looked at twice in an interval,
         // and gets one if nothing was sent since the look before. So silence is never longer than
         // the interval, and after a broadcast nobody needs heartbeats.
         let beat_in_silence = |interval: u32| {
-            let half = u64::from(interval / 2);
-            match phase(interval) {
-                at if at != 0 && at != half => Due::Nothing,
-                _ if connection.outbox().is_some() => Due::Nothing,
-                _ if half > 0 && connection.is(Flag::Spoken) => Due::NoHeartbeat,
-                _ => Due::Heartbeat,
+            let interval = u64::from(interval.max(1));
+            let half = interval / 2;
+            if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half)
+                || connection.outbox().is_some()
+            {
+                return Due::Nothing;
             }
+            // After a pause of the shard as long as that it has been silent.
+            let looked = half > 0 && seconds.span < half;
+            if looked && connection.is(Flag::Spoken) { Due::NoHeartbeat } else { Due::Heartbeat }
         };
         match connection.variant {
             Variant::Http if connection.is(Flag::Resting) => {
@@ -243,6 +278,41 @@ impl Shard {
         }
         if let Some(drain) = &mut self.drain {
             drain.next = to as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_pass_makes_up_for_the_seconds_before() {
+        for interval in [1u64, 2, 3, 15, 25] {
+            for slot in 0..40 {
+                // Passes after pauses of all lengths: as many hits as if there had been no pause,
+                // but for those that fall together in one pass.
+                let (mut now, mut hits, mut wanted) = (100u64, 0, 0);
+                for span in [1u64, 1, 1, 3, 1, 2, 1, 1, 7, 1, 1, 1] {
+                    now += span;
+                    hits += u64::from(Seconds { now, span }.hit(slot, interval, 0));
+                    let each = |now| u64::from(Seconds { now, span: 1 }.hit(slot, interval, 0));
+                    wanted += (now - span + 1..=now).map(each).max().unwrap_or(0);
+                }
+                assert_eq!(hits, wanted, "interval {interval}, slot {slot}");
+            }
+        }
+    }
+
+    #[test]
+    fn stripes_together_cover_the_second_once() {
+        for slots in [0, 1_000, 40_000, 70_000, 200_000, 5_000_000] {
+            for shard in 0..20 {
+                let (together, turn) = together(slots, shard);
+                let stripes: Vec<u64> =
+                    (0..u64::from(STRIPES)).filter(|stripe| stripe % together == turn).collect();
+                assert_eq!(stripes.len() as u64 * together, u64::from(STRIPES));
+            }
         }
     }
 }

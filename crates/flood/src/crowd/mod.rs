@@ -57,8 +57,8 @@ pub struct Plan {
     pub rate: f64,
     /// How they live.
     pub life: Life,
-    /// Connections under way at one time, per thread.
-    pub in_flight_max: usize,
+    /// Connections under way at one time.
+    pub in_flight_max: u32,
     /// How long an answer may take, in seconds.
     pub answer_seconds_max: u32,
     /// A connection that has heard nothing for so many seconds is given up; 0 for never.
@@ -252,6 +252,10 @@ struct Common {
     /// When the crowd began to arrive, on the monotonic clock.
     begin_ns: u64,
     threads: u32,
+    /// Connections under way at one time in one thread.
+    in_flight_each: usize,
+    /// Why a thread ended before its time.
+    broken: Mutex<Option<String>>,
     /// Microseconds.
     delivery: Mutex<Histogram<u64>>,
     delivery_user: Mutex<Histogram<u64>>,
@@ -331,6 +335,8 @@ impl Crowd {
             published,
             begin_ns: now_ns(),
             threads,
+            in_flight_each: plan.in_flight_max.div_ceil(threads) as usize,
+            broken: Mutex::default(),
             delivery: Mutex::new(histogram()),
             delivery_user: Mutex::new(histogram()),
             connect: Mutex::new(histogram()),
@@ -356,7 +362,13 @@ impl Crowd {
             let handle = std::thread::Builder::new()
                 .name(format!("crowd-{at}"))
                 .stack_size(256 * 1024)
-                .spawn(move || worker::run(&common, &theirs, at, from..to))
+                .spawn(move || {
+                    let outcome = worker::run(&common, &theirs, at, from..to);
+                    if let Err(error) = &outcome {
+                        *lock(&common.broken) = Some(format!("{error:#}"));
+                    }
+                    outcome
+                })
                 .context("starting a crowd thread")?;
             crowd.threads.push(Thread { shared, handle });
         }
@@ -391,6 +403,11 @@ impl Crowd {
         let wanted = u64::from(plan.connections);
         let few = if plan.life.away_seconds.is_some() { wanted / 100 + 10 } else { 0 };
         self.sum(Stat::Begun) >= wanted && self.sum(Stat::InFlight) <= few
+    }
+
+    /// True when everyone has been tried, or is being tried.
+    pub fn all_begun(&self) -> bool {
+        self.sum(Stat::Begun) >= u64::from(self.common.plan.connections)
     }
 
     fn sum(&self, stat: Stat) -> u64 {
@@ -461,9 +478,11 @@ impl Crowd {
         Ok(())
     }
 
-    /// True when a thread has ended, which happens only if the kernel refused it something.
-    pub fn is_broken(&self) -> bool {
-        self.threads.iter().any(|thread| thread.handle.is_finished())
+    /// Why a thread has ended before its time, if one has.
+    pub fn broken(&self) -> Option<String> {
+        let ended = self.threads.iter().any(|thread| thread.handle.is_finished());
+        let panicked = || "a thread panicked: this is a fault of the load generator".to_string();
+        ended.then(|| lock(&self.common.broken).clone().unwrap_or_else(panicked))
     }
 
     fn order(&self, order: Order) {

@@ -26,8 +26,10 @@ use crate::random::Random;
 use crate::source::bind_address_without_port;
 use crate::target::{Paths, Url};
 
-/// Bytes read at once; also what one event may bring before the next one's turn.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
+/// Reads of one connection before the next one's turn.
+const READS: usize = 8;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Connections begun before the events of those before are looked at.
@@ -56,8 +58,12 @@ pub(super) struct Worker<'a> {
     from: u32,
     /// Not tried yet.
     fresh: Range<u32>,
-    /// To be opened now.
-    due: VecDeque<u32>,
+    /// To be opened now: which, and since when that is due.
+    due: VecDeque<(u32, u64)>,
+    /// Connections with more input than one event may take.
+    unread: Vec<u32>,
+    /// This thread's place between the arrivals of the others, in nanoseconds.
+    phase_ns: u64,
     /// Away, and to return some time.
     away: Vec<u32>,
     in_flight: usize,
@@ -92,6 +98,11 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         from: range.start,
         fresh: 0..count as u32,
         due: VecDeque::new(),
+        unread: Vec::new(),
+        phase_ns: match common.plan.rate {
+            rate if rate > 0.0 => (f64::from(thread) / rate * 1e9) as u64,
+            _ => 0,
+        },
         away: Vec::new(),
         in_flight: 0,
         storms: 0,
@@ -110,11 +121,11 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         user_times: Vec::new(),
         connects: Vec::with_capacity(TIMES),
     };
-    worker.work(thread)
+    worker.work()
 }
 
 impl Worker<'_> {
-    fn work(&mut self, thread: u32) -> Result<()> {
+    fn work(&mut self) -> Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let crowded = self.common.threads > cores * THREADS_PER_CORE_MAX;
@@ -127,7 +138,7 @@ impl Worker<'_> {
                         self.fresh.start = self.fresh.end;
                     }
                     self.storm();
-                    self.arrive(thread, now);
+                    self.arrive(now);
                     self.turn(now);
                 }
             }
@@ -137,6 +148,9 @@ impl Worker<'_> {
             match epoll::wait(&self.poller, room, Some(&self.patience(now))) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),
+            }
+            for index in std::mem::take(&mut self.unread) {
+                self.read(index, EventFlags::empty());
             }
             for event in &events {
                 let (index, flags) = (event.data.u64() as u32, event.flags);
@@ -157,7 +171,8 @@ impl Worker<'_> {
         let life = &self.common.plan.life;
         let opening = !self.due.is_empty() || !self.fresh.is_empty();
         let ms = match () {
-            () if opening && self.in_flight < self.common.plan.in_flight_max => {
+            () if !self.unread.is_empty() => 0,
+            () if opening && self.in_flight < self.common.in_flight_each => {
                 if self.next_arrival_ns() <= now { 0 } else { BUSY_MS }
             }
             () if life.stay_seconds.is_some() || !self.away.is_empty() => TURN_NS / 1_000_000,
@@ -173,24 +188,20 @@ impl Worker<'_> {
             return *begin_ns;
         }
         let before = f64::from(self.fresh.start) * f64::from(*threads);
-        begin_ns + (before / plan.rate * 1e9) as u64
+        begin_ns + self.phase_ns + (before / plan.rate * 1e9) as u64
     }
 
     /// Begins to open those that are due.
-    fn arrive(&mut self, thread: u32, now: u64) {
-        let phase = match self.common.plan.rate {
-            rate if rate > 0.0 => (f64::from(thread) / rate * 1e9) as u64,
-            _ => 0,
-        };
+    fn arrive(&mut self, now: u64) {
         for _ in 0..BEGUN_AT_ONCE {
-            if self.in_flight >= self.common.plan.in_flight_max {
+            if self.in_flight >= self.common.in_flight_each {
                 return;
             }
-            if let Some(index) = self.due.pop_front() {
-                self.open(index, now);
+            if let Some((index, due)) = self.due.pop_front() {
+                self.open(index, due);
                 continue;
             }
-            let due = self.next_arrival_ns() + phase;
+            let due = self.next_arrival_ns();
             if due > now {
                 return;
             }
@@ -214,7 +225,8 @@ impl Worker<'_> {
         let life = self.common.plan.life;
         if let Some(stay) = life.stay_seconds {
             let open = self.numbers[Stat::Open as usize] as f64;
-            for _ in 0..self.random.round(open * seconds / stay) {
+            let leaving = self.random.round(open * seconds / stay);
+            for _ in 0..leaving.min(open as usize) {
                 self.leave();
             }
         }
@@ -224,7 +236,7 @@ impl Worker<'_> {
                 let at = self.random.below(self.away.len() as u32) as usize;
                 if at < self.away.len() {
                     let index = self.away.swap_remove(at);
-                    self.due.push_back(index);
+                    self.due.push_back((index, now));
                 }
             }
         }
@@ -264,13 +276,14 @@ impl Worker<'_> {
             return;
         }
         self.storms = storms;
+        let now = now_ns();
         for index in 0..self.connections.len() as u32 {
             if self.connections[index as usize].stage == Stage::Open {
                 self.depart(index, false);
-                self.due.push_back(index);
+                self.due.push_back((index, now));
             }
         }
-        self.due.extend(self.away.drain(..));
+        self.due.extend(self.away.drain(..).map(|index| (index, now)));
     }
 
     /// Once a second: who waits too long for an answer, and who has heard nothing for too long.
@@ -418,11 +431,15 @@ impl Worker<'_> {
     }
 
     fn opened(&mut self, index: u32, now: u64) {
+        // Of a poll it isn't known when the server took it.
+        let answered = self.client(index).answers_at_once();
         let us = self.us(now);
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Open;
         self.in_flight -= 1;
-        self.connects.push(us.wrapping_sub(connection.due_us));
+        if answered {
+            self.connects.push(us.wrapping_sub(connection.due_us));
+        }
         self.numbers[Stat::Open as usize] += 1;
         self.numbers[Stat::Opened as usize] += 1;
     }
@@ -485,11 +502,17 @@ impl Worker<'_> {
     fn read(&mut self, index: u32, flags: EventFlags) {
         let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let mut buffer = std::mem::take(&mut self.buffer);
+        let mut reads = 0;
         while let Some(socket) = &self.connections[index as usize].socket {
             match recv(socket, &mut *buffer, RecvFlags::empty()) {
                 Ok((0, _)) => self.end(index, Reason::Closed),
                 Ok((bytes, _)) => {
                     self.taken(index, &buffer[..bytes]);
+                    reads += 1;
+                    if reads == READS {
+                        self.unread.push(index);
+                        break;
+                    }
                     if bytes < buffer.len() && !gone {
                         break;
                     }

@@ -36,7 +36,11 @@ impl Churn {
         Shape {
             topic: "room-{room}",
             users_per_topic: Some(self.users),
-            life: Life { stay_seconds: Some(self.stay), away_seconds: Some(self.away) },
+            // Below a tenth of a second nothing but connecting would happen.
+            life: Life {
+                stay_seconds: Some(self.stay.max(0.1)),
+                away_seconds: Some(self.away.max(0.1)),
+            },
             streams: vec![stream(Audience::Topics { count: rooms }, words)],
             publish_at_once: true,
             ..Shape::new(1_000)

@@ -20,8 +20,8 @@ pub struct RandomUsers {
     /// Seconds between two messages of a sender.
     #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive)]
     interval: f64,
-    /// Users are numbered from the first to this many [default: the connections].
-    #[arg(long)]
+    /// To so many users, from the first on [default: the connections].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     max_id: Option<u32>,
     /// Some users get most of the messages, most users few.
     #[arg(long)]

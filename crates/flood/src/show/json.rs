@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Phase, Show};
+use super::{Phase, Show, say};
 use crate::record::{Sample, Summary};
 
 /// Prints each sample and the result as JSON.
@@ -11,10 +11,10 @@ pub struct Json;
 
 impl Show for Json {
     fn sample(&mut self, phase: Phase, _before: &Sample, now: &Sample, _wanted: u32) {
-        println!("{}", json!({"phase": phase.word(), "sample": now}));
+        say(&format!("{}\n", json!({"phase": phase.word(), "sample": now})));
     }
 
     fn end(&mut self, summary: &Summary) {
-        println!("{}", json!({"summary": summary}));
+        say(&format!("{}\n", json!({"summary": summary})));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Phase, Show, bytes, per_second, thousands, time};
+use super::{Phase, Show, bytes, per_second, say, thousands, time};
 use crate::record::{Percentiles, Sample, Summary};
 
 /// Seconds between two lines.
@@ -21,12 +21,12 @@ impl Show for Lines {
         if self.last.is_some() && !due && shown == phase {
             return;
         }
-        println!("{}", line(phase, &last, now, wanted));
+        say(&format!("{}\n", line(phase, &last, now, wanted)));
         self.last = Some((phase, *now));
     }
 
     fn end(&mut self, summary: &Summary) {
-        print!("\n{}", result(summary));
+        say(&format!("\n{}", result(summary)));
     }
 }
 
@@ -38,7 +38,7 @@ impl Show for Quiet {
     fn sample(&mut self, _phase: Phase, _before: &Sample, _now: &Sample, _wanted: u32) {}
 
     fn end(&mut self, summary: &Summary) {
-        print!("{}", result(summary));
+        say(&result(summary));
     }
 }
 

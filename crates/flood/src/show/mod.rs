@@ -41,6 +41,13 @@ pub trait Show {
     fn end(&mut self, summary: &Summary);
 }
 
+/// Prints to standard output; a reader that has gone away is no reason to end a run.
+fn say(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// What happened between two samples, per second.
 fn per_second(before: &Sample, now: &Sample, count: impl Fn(&Sample) -> u64) -> f64 {
     let seconds = (now.at_seconds - before.at_seconds).max(0.001);

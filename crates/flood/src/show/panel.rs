@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
 use super::lines::{result, server_line};
-use super::{Phase, Show, bytes, per_second, thousands, time};
+use super::{Phase, Show, bytes, per_second, say, thousands, time};
 use crate::record::{Sample, Summary};
 
 /// Lines of the panel.
@@ -65,7 +65,7 @@ impl Show for Panel {
 
     fn end(&mut self, summary: &Summary) {
         let _ = self.terminal.clear();
-        print!("{}", result(summary));
+        say(&result(summary));
     }
 }
 

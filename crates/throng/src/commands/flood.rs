@@ -63,7 +63,7 @@ fn good(outcome: &Outcome) -> bool {
         counts.publish_failed,
         counts.probes_failed,
     ];
-    faults.iter().all(|count| *count == 0)
+    outcome.complete && faults.iter().all(|count| *count == 0)
 }
 
 /// The command line, as a shell takes it.
