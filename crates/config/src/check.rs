@@ -136,6 +136,18 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
+    let (keepalive, user) = (timeouts.tcp_keepalive_seconds, timeouts.tcp_user_timeout_seconds);
+    checks.must(
+        &["timeouts.tcp_user_timeout_seconds", "timeouts.tcp_keepalive_seconds"],
+        keepalive == 0 || user == 0 || user >= keepalive + keepalive / 2,
+        || {
+            format!(
+                "a single lost probe would end a connection: make \
+                 timeouts.tcp_user_timeout_seconds (it is {user}) at least half as long again as \
+                 timeouts.tcp_keepalive_seconds, which is {keepalive}"
+            )
+        },
+    );
     checks.must(
         &["timeouts.poll_seconds", "timeouts.poll_seconds_max"],
         timeouts.poll_seconds <= timeouts.poll_seconds_max,

@@ -149,10 +149,10 @@ settings! {
         poll_seconds_max: u64 = Live, Number(1, DAY), "120";
         /// How long the end may take, once it is asked for.
         drain_seconds: u64 = Live, Number(0, DAY), "5";
-        /// A silent connection is probed after so long; 0 is never.
+        /// A silent connection is probed after so long, and each third of it again; 0 is never.
         tcp_keepalive_seconds: u64 = Fixed, Number(0, 32_767), "60";
         /// A connection whose peer acknowledges nothing for so long is dropped; 0 is the kernel's choice.
-        tcp_user_timeout_seconds: u64 = Fixed, Number(0, 2_000_000), "30";
+        tcp_user_timeout_seconds: u64 = Fixed, Number(0, 2_000_000), "120";
     }
 
     /// What is asked of the kernel.

@@ -123,6 +123,10 @@ impl Setup {
         });
         let connections = common.connections.or(listed).unwrap_or(shape.connections);
         ensure!(
+            common.answer_timeout <= 3_600.0 && common.silence.unwrap_or(0.0) <= 36_000.0,
+            "--answer-timeout is at most an hour, --silence at most ten"
+        );
+        ensure!(
             connections <= CONNECTIONS_MAX,
             "{connections} connections: at most {CONNECTIONS_MAX} in one run"
         );
@@ -398,6 +402,14 @@ impl Run {
             probe::start(&probes, url, key.clone(), common.probe_rate)?;
         }
         let watch = admin.and_then(|url| Watch::start(&url, key.as_deref()));
+        if common.admin.is_some() && watch.is_none() {
+            use std::io::Write;
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: --admin doesn't answer with Throng's metrics: the server's memory and \
+                 processor time are left out"
+            );
+        }
         let host_before = Host::now();
         // What was there before the first connection, to measure from.
         let before = of_host(&host_before, watch.as_ref());

@@ -56,7 +56,7 @@ fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
         let seconds = u64::from(options.tcp_keepalive_seconds);
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(seconds))?;
-        sockopt::set_tcp_keepintvl(&socket, std::time::Duration::from_secs(seconds.div_ceil(4)))?;
+        sockopt::set_tcp_keepintvl(&socket, std::time::Duration::from_secs(seconds.div_ceil(3)))?;
         sockopt::set_tcp_keepcnt(&socket, 4)?;
     }
     if options.tcp_user_timeout_seconds > 0 {

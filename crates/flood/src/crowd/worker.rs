@@ -27,9 +27,9 @@ use crate::source::bind_address_without_port;
 use crate::target::{Paths, Url};
 
 /// Bytes read at once.
-const READ_BYTES: usize = 64 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 /// Reads of one connection before the next one's turn.
-const READS: usize = 8;
+const READS: usize = 32;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Connections begun before the events of those before are looked at.
@@ -389,7 +389,10 @@ impl Worker<'_> {
         if let Some(source) = self.common.plan.sources.address((self.from + index) as usize) {
             bind_address_without_port(&socket)
                 .map_err(|error| Reason::System(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
-            bind(&socket, &SocketAddrV4::new(source, 0))?;
+            match bind(&socket, &SocketAddrV4::new(source, 0)) {
+                Err(Errno::ADDRNOTAVAIL) => return Err(NOT_OURS),
+                bound => bound?,
+            }
         }
         match connect(&socket, address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
@@ -661,6 +664,8 @@ impl Worker<'_> {
         }
     }
 }
+
+const NOT_OURS: Reason = Reason::Rule("a source address is none of this machine's: see --source");
 
 /// Makes the close of a socket a reset. Without it the connection closes all the same, only more
 /// slowly.

@@ -240,6 +240,11 @@ impl State {
             }
         };
         let status = response.code.unwrap_or(0);
+        if (100..200).contains(&status) && status != 101 {
+            // An interim answer; the answer follows (RFC 9110, section 15.2).
+            feed.pending.clear();
+            return Ok(&bytes[used - before..]);
+        }
         let head = Head { status, number: feed.number, headers: response.headers };
         feed.client.head(&head)?;
         *self = framing(&head)?;

@@ -54,7 +54,8 @@ fn events_of_a_stream_of_events() {
     Variant::Sse.transport().heartbeat(&mut bytes);
     bytes.extend(b"data: with crlf\r\n\r\n");
     Variant::Sse.transport().goodbye(Close::Drain, &mut bytes);
-    let (events, out) = read(sse_client, &bytes).unwrap();
+    let interim = [b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".as_slice(), &bytes].concat();
+    let (events, out) = read(sse_client, &interim).unwrap();
     let want = [
         "Open",
         "message id: 0000000a:7\ndata: one\ndata: two\n\n",
