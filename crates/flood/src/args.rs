@@ -138,7 +138,7 @@ pub struct Common {
     /// Connections under way at one time.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
-    /// Open no more connections when less memory than this is available on this host: 500M, 2G.
+    /// Open no more connections when less memory than this is free on this host: 500M, 2G.
     #[arg(long, value_parser = size, value_name = "BYTES")]
     pub keep_memory: Option<u64>,
     /// Of all that is random.

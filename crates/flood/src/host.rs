@@ -13,6 +13,10 @@ pub struct Host {
     pub tcp_bytes: u64,
     /// Memory still available, in bytes.
     pub available_bytes: u64,
+    /// Memory that is free or holds cached files, in bytes. Unlike what the kernel calls available
+    /// it doesn't count the inodes and directory entries of open sockets, which look reclaimable
+    /// and are not.
+    pub free_bytes: u64,
     /// Memory that this process has written, in bytes.
     pub own_bytes: u64,
     /// Processor time of this process.
@@ -29,6 +33,11 @@ impl Host {
             slab_bytes: kilobytes(&memory, "Slab:"),
             tcp_bytes: tcp_pages(&sockets) * page,
             available_bytes: kilobytes(&memory, "MemAvailable:"),
+            free_bytes: ["MemFree:", "Buffers:", "Cached:"]
+                .map(|name| kilobytes(&memory, name))
+                .iter()
+                .sum::<u64>()
+                .saturating_sub(kilobytes(&memory, "Shmem:")),
             own_bytes: kilobytes(&read("/proc/self/status"), "RssAnon:"),
             own_cpu: process_cpu(std::process::id()).unwrap_or_default(),
         }
