@@ -230,6 +230,8 @@ impl Shard {
         let now_s = self.now_s() as u16;
         if let Some(connection) = self.table.get_mut(slot) {
             connection.heard_s = now_s;
+            // The greeting breaks the silence: no heartbeat follows on its heels.
+            connection.set(Flag::Spoken, true);
         }
     }
 
