@@ -94,7 +94,8 @@ fn the_file_for_sysctl_has_only_comments_and_settings() {
         let settings: Vec<&str> =
             text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert!(settings.iter().all(|line| is_setting(line)), "{text}");
-        assert_eq!(settings.is_empty(), text.contains("# Nothing to change."), "{text}");
+        // What is only to be thought about is a comment.
+        assert!(settings.is_empty() || !text.contains("# Nothing to change."), "{text}");
         // What is there to be set stands on this host.
         for line in settings {
             let path = format!("/proc/sys/{}", line.split(' ').next().unwrap().replace('.', "/"));
