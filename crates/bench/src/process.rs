@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use flood::clock::process_cpu;
+use flood::host::{kilobytes, tcp_pages};
 
 /// A child process that is killed when this is dropped, or when the bench itself dies.
 #[derive(Debug)]
@@ -113,21 +114,6 @@ impl KernelMemory {
                 * rustix::param::page_size() as u64,
         })
     }
-}
-
-/// A line like `Slab:   123 kB`, in bytes.
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let number = line.trim().strip_suffix("kB")?.trim();
-    Some(number.parse::<u64>().ok()? * 1024)
-}
-
-/// The number after `mem` in the line of TCP.
-fn tcp_pages(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
-    let mut words = line.split_whitespace();
-    words.find(|word| *word == "mem")?;
-    words.next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -25,18 +25,9 @@ pub fn range(values: &[f64]) -> String {
 
 /// A whole number with its thousands set apart.
 pub fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    if value < 0.0 && digits != "0" {
-        text.push('-');
-    }
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let whole = value.round_ties_even();
+    let sign = if whole < 0.0 { "-" } else { "" };
+    format!("{sign}{}", flood::report::number::grouped(whole.abs() as u64))
 }
 
 /// A histogram fit for message times in nanoseconds, up to a minute, to three digits.

@@ -30,15 +30,15 @@ impl Host {
         let (memory, sockets) = (read("/proc/meminfo"), read("/proc/net/sockstat"));
         let page = rustix::param::page_size() as u64;
         Self {
-            slab_bytes: kilobytes(&memory, "Slab:"),
-            tcp_bytes: tcp_pages(&sockets) * page,
-            available_bytes: kilobytes(&memory, "MemAvailable:"),
+            slab_bytes: kilobytes(&memory, "Slab:").unwrap_or(0),
+            tcp_bytes: tcp_pages(&sockets).unwrap_or(0) * page,
+            available_bytes: kilobytes(&memory, "MemAvailable:").unwrap_or(0),
             free_bytes: ["MemFree:", "Buffers:", "Cached:"]
-                .map(|name| kilobytes(&memory, name))
+                .map(|name| kilobytes(&memory, name).unwrap_or(0))
                 .iter()
                 .sum::<u64>()
-                .saturating_sub(kilobytes(&memory, "Shmem:")),
-            own_bytes: kilobytes(&read("/proc/self/status"), "RssAnon:"),
+                .saturating_sub(kilobytes(&memory, "Shmem:").unwrap_or(0)),
+            own_bytes: kilobytes(&read("/proc/self/status"), "RssAnon:").unwrap_or(0),
             own_cpu: process_cpu(std::process::id()).unwrap_or_default(),
         }
     }
@@ -49,7 +49,7 @@ pub fn facts() -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
-    let memory = kilobytes(&read("/proc/meminfo"), "MemTotal:");
+    let memory = kilobytes(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     [
@@ -100,17 +100,18 @@ pub fn unix_seconds() -> u64 {
 }
 
 /// A line like `Slab:   123 kB`, in bytes.
-fn kilobytes(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    number.unwrap_or(0) * 1024
+pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let number = line.trim().strip_suffix("kB")?.trim();
+    Some(number.parse::<u64>().ok()? * 1024)
 }
 
-/// The number after `mem` in the line of TCP.
-fn tcp_pages(text: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or("");
-    let mut words = line.split_whitespace().skip_while(|word| *word != "mem");
-    words.nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+/// The number after `mem` in the line of TCP: pages.
+pub fn tcp_pages(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
+    let mut words = line.split_whitespace();
+    words.find(|word| *word == "mem")?;
+    words.next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -120,9 +121,9 @@ mod tests {
     #[test]
     fn lines_of_proc_are_read() {
         let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
-        assert_eq!((kilobytes(text, "RssAnon:"), kilobytes(text, "X:")), (724 * 1024, 0));
+        assert_eq!((kilobytes(text, "RssAnon:"), kilobytes(text, "X:")), (Some(724 * 1024), None));
         let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";
-        assert_eq!((tcp_pages(text), tcp_pages("UDP: mem 4\n")), (12, 0));
+        assert_eq!((tcp_pages(text), tcp_pages("UDP: mem 4\n")), (Some(12), None));
         assert!(Host::now().own_bytes > 0);
         assert!(facts().iter().any(|(name, value)| name == "kernel" && !value.is_empty()));
     }

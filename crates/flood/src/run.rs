@@ -468,7 +468,8 @@ impl Run {
             if all_begun.elapsed() > self.answer_timeout + QUIET {
                 break;
             }
-            self.full = Host::now().free_bytes < self.keep_memory_bytes;
+            self.full =
+                self.keep_memory_bytes > 0 && Host::now().free_bytes < self.keep_memory_bytes;
         }
         if self.full || ended() {
             self.crowd()?.full();

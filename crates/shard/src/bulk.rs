@@ -71,13 +71,13 @@ impl Places {
                 let given = std::mem::take(&mut self.state().given[usize::from(shard)]);
                 match (given, wanted) {
                     (true, true) => Place::Held(now_us),
-                    (true, false) => self.leave(shard, false),
+                    (true, false) => self.leave(),
                     (false, _) => Place::Waiting,
                 }
             }
-            Place::Held(_) if !wanted => self.leave(shard, false),
+            Place::Held(_) if !wanted => self.leave(),
             Place::Held(since_us) if now_us.saturating_sub(since_us) < PLACE_US => place,
-            Place::Held(_) => self.leave(shard, true),
+            Place::Held(_) => self.pass_on(shard, now_us),
         }
     }
 
@@ -89,7 +89,7 @@ impl Places {
             std::mem::take(&mut state.given[usize::from(shard)])
         };
         if given || matches!(place, Place::Held(_)) {
-            self.leave(shard, false);
+            self.leave();
         }
     }
 
@@ -103,16 +103,24 @@ impl Places {
         Place::Waiting
     }
 
-    /// Gives the place to the next that waits, and goes to the end of the queue if it wants one
-    /// `again`; keeps it if nobody else does.
-    fn leave(&self, shard: u16, again: bool) -> Place {
+    /// Gives the place to the next that waits and goes to the end of the queue; keeps it if nobody
+    /// waits.
+    fn pass_on(&self, shard: u16, now_us: u64) -> Place {
         let mut state = self.state();
-        let place = if again {
-            state.waiting.push_back(shard);
-            Place::Waiting
-        } else {
-            Place::None
-        };
+        if state.waiting.is_empty() {
+            return Place::Held(now_us);
+        }
+        state.waiting.push_back(shard);
+        self.give(state);
+        Place::Waiting
+    }
+
+    fn leave(&self) -> Place {
+        self.give(self.state());
+        Place::None
+    }
+
+    fn give(&self, mut state: MutexGuard<'_, State>) {
         match state.waiting.pop_front() {
             Some(next) => {
                 state.given[usize::from(next)] = true;
@@ -121,6 +129,5 @@ impl Places {
             }
             None => state.free += 1,
         }
-        place
     }
 }

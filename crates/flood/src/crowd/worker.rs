@@ -131,17 +131,16 @@ impl Worker<'_> {
         let crowded = self.common.threads > cores * THREADS_PER_CORE_MAX;
         loop {
             let now = now_ns();
-            match self.shared.order.load(Ordering::Relaxed) {
-                order if order == Order::Stop as u8 => break,
-                order => {
-                    if order == Order::Full as u8 {
-                        self.fresh.start = self.fresh.end;
-                    }
-                    self.storm();
-                    self.arrive(now);
-                    self.turn(now);
-                }
+            let order = self.shared.order.load(Ordering::Relaxed);
+            if order == Order::Stop as u8 {
+                break;
             }
+            if order == Order::Full as u8 {
+                self.fresh.start = self.fresh.end;
+            }
+            self.storm();
+            self.arrive(now);
+            self.turn(now);
             self.each_second(now);
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);

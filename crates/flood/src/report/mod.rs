@@ -8,7 +8,7 @@ mod chart;
 mod charts;
 mod csv;
 mod html;
-mod number;
+pub mod number;
 mod page;
 mod series;
 mod tables;

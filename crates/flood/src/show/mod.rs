@@ -10,6 +10,8 @@ pub use json::Json;
 pub use lines::{Lines, Quiet, result};
 pub use panel::Panel;
 
+use crate::report::number::grouped as thousands;
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -52,19 +54,6 @@ fn say(text: &str) {
 fn per_second(before: &Sample, now: &Sample, count: impl Fn(&Sample) -> u64) -> f64 {
     let seconds = (now.at_seconds - before.at_seconds).max(0.001);
     count(now).saturating_sub(count(before)) as f64 / seconds
-}
-
-/// A whole number with its thousands set apart.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A time in the unit that suits it.
