@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::{Draft, Epoch, Id, Message};
 
 pub use local::{Limits, Local};
-pub use recent::Recent;
+pub use recent::{Activity, Recent, TopicActivity};
 
 /// Puts messages in order and carries them to every inbox that wants them.
 pub trait Broker: Send + Sync {
@@ -24,6 +24,15 @@ pub trait Broker: Send + Sync {
     /// reaches, together with the newest place of all: every message up to it has been handed to
     /// the inboxes, and none after it.
     fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent;
+
+    /// The newest messages of a topic (hash and name), or of all of them, newest first: at most
+    /// `limit`, as far as the recent window reaches and among its newest 100,000. For people who
+    /// look: publishers get their turns while it searches.
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>>;
+
+    /// How often each topic occurs in the last `seconds_max` seconds, as far as the recent window
+    /// reaches back and among its newest 100,000 messages. Publishers get their turns meanwhile.
+    fn activity(&self, seconds_max: u64) -> Activity;
 
     /// The hash of a topic's name that all indexes of this node share. It is keyed, so that a
     /// client that chooses names can't make them collide.

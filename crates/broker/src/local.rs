@@ -8,7 +8,14 @@ use siphasher::sip::SipHasher13;
 use wire::{Draft, Epoch, Id, Message};
 
 use crate::recent::{Bounds, Window};
-use crate::{Broker, Delivery, Inbox, PublishError, Receipt, Recent};
+use crate::{Activity, Broker, Delivery, Inbox, PublishError, Receipt, Recent, TopicActivity};
+
+/// Messages that are looked at in one hold of the lock when people look at the window: about 20
+/// microseconds, for which publishers wait.
+const LOOKED_AT: usize = 256;
+
+/// Messages that one such look goes through at most.
+const LOOKED_AT_MAX: usize = 100_000;
 
 /// How much of the recent past is kept; the first limit that is reached counts.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +83,30 @@ impl Local {
         // matters more than going on: a drawn offset that nobody saw is a gap, and gaps are fine.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Shows the window's messages, newest first, until `look` gives false. The lock is let go
+    /// in between; what is published meanwhile is not shown.
+    fn look(&self, mut look: impl FnMut(&Arc<Message>) -> bool) {
+        let mut before = u64::MAX;
+        for _ in 0..LOOKED_AT_MAX.div_ceil(LOOKED_AT) {
+            let order = self.order();
+            let mut is_end = true;
+            for message in order.window.before(before, LOOKED_AT) {
+                if !look(message) {
+                    return;
+                }
+                before = message.id.offset;
+                is_end = false;
+            }
+            if is_end {
+                return;
+            }
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
 }
 
 impl Broker for Local {
@@ -89,7 +120,7 @@ impl Broker for Local {
         }
         order.last += 1;
         let id = Id { epoch: self.epoch, offset: order.last };
-        let now_us = self.started.elapsed().as_micros() as u64;
+        let now_us = self.now_us();
         let message = Arc::new(Message::new(draft, id, hash, now_us));
         order.window.push(message.clone());
         for inbox in self.inboxes.iter().filter(wants) {
@@ -109,6 +140,51 @@ impl Broker for Local {
         }
         let (messages, complete) = order.window.after(topics, since.offset, order.last);
         Recent { messages, top, complete }
+    }
+
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>> {
+        let mut latest = Vec::new();
+        if limit == 0 {
+            return latest;
+        }
+        self.look(|message| {
+            let is_asked = topic.is_none_or(|(hash, name)| {
+                hash == message.topic_hash && name == message.draft.topic
+            });
+            if is_asked {
+                latest.push(message.clone());
+            }
+            latest.len() < limit
+        });
+        latest
+    }
+
+    fn activity(&self, seconds_max: u64) -> Activity {
+        let now_us = self.now_us();
+        let from_us = now_us.saturating_sub(seconds_max.saturating_mul(1_000_000));
+        let mut activity = Activity::default();
+        let (mut seen, mut oldest_us) = (0, now_us);
+        self.look(|message| {
+            let is_in = message.published_us >= from_us && seen < LOOKED_AT_MAX;
+            if is_in {
+                seen += 1;
+                oldest_us = message.published_us;
+                let topic = activity.topics.entry(message.topic_hash);
+                let topic = topic.or_insert_with(|| TopicActivity {
+                    topic: message.draft.topic.clone(),
+                    messages: 0,
+                });
+                topic.messages += 1;
+            }
+            is_in
+        });
+        // Silence is covered, too; but not what was dropped, or not looked at.
+        let complete_us = match seen {
+            LOOKED_AT_MAX.. => oldest_us,
+            _ => self.order().window.complete_after_us(),
+        };
+        activity.span_us = now_us.saturating_sub(from_us.max(complete_us));
+        activity
     }
 
     fn hash(&self, topic: &str) -> u64 {
@@ -169,7 +245,7 @@ mod tests {
     }
 
     fn draft(topic: &str) -> Draft {
-        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()) }
+        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()), except: None }
     }
 
     #[test]
@@ -215,5 +291,46 @@ mod tests {
         assert!(local.recent(&[a], None).messages.is_empty());
         let other = Some(Id { epoch: Epoch(1), offset: 3 });
         assert!(!local.recent(&[a], other).complete);
+    }
+
+    #[test]
+    fn the_latest_come_newest_first_over_several_holds_of_the_lock() {
+        let (_, local) = broker(1_000);
+        for n in 0..LOOKED_AT + 10 {
+            local.publish(draft(if n == 3 { "rare" } else { "often" }), None).unwrap();
+        }
+        let offsets = |topic: Option<&str>, limit| {
+            let latest = local.latest(topic.map(|name| (local.hash(name), name)), limit);
+            latest.iter().map(|message| message.id.offset).collect::<Vec<_>>()
+        };
+        let top = (LOOKED_AT + 10) as u64;
+        assert_eq!(offsets(None, 3), [top, top - 1, top - 2]);
+        assert_eq!(offsets(Some("rare"), 3), [4]);
+        assert_eq!(offsets(Some("often"), 2), [top, top - 1]);
+        assert_eq!(offsets(Some("often"), 10_000).len(), LOOKED_AT + 9);
+        assert!(offsets(Some("none"), 3).is_empty() && offsets(None, 0).is_empty());
+    }
+
+    #[test]
+    fn activity_counts_topics_over_the_time_that_the_window_covers() {
+        let started = Instant::now().checked_sub(std::time::Duration::from_secs(100)).unwrap();
+        let limits =
+            Limits { recent_messages_max: 4, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let local = Local::new(Vec::new(), [7; 20], started, limits);
+        assert_eq!(local.activity(60).span_us, 60_000_000, "silence is known, too");
+        for topic in ["a", "b", "a", "a"] {
+            local.publish(draft(topic), None).unwrap();
+        }
+        let activity = local.activity(60);
+        let messages = |topic: &str| activity.messages(local.hash(topic));
+        assert_eq!((messages("a"), messages("b"), messages("c")), (3, 1, 0));
+        assert_eq!(activity.topics[&local.hash("b")].topic, "b");
+        assert_eq!(activity.span_us, 60_000_000);
+        local.publish(draft("c"), None).unwrap();
+        let activity = local.activity(60);
+        assert_eq!(activity.topics.values().map(|topic| topic.messages).sum::<u64>(), 4);
+        assert!(activity.span_us < 30_000_000, "what was dropped is not covered: {activity:?}");
+        let none = local.activity(0);
+        assert!(none.span_us == 0 && none.topics.is_empty(), "{none:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! The recent window: the last messages of all topics, for a long poll that comes back.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use wire::{Id, Message};
+use wire::{Id, Message, Name};
 
 /// What [`crate::Broker::recent`] found.
 #[derive(Debug)]
@@ -15,6 +15,32 @@ pub struct Recent {
     /// False when messages may be missing: the asked place is of another epoch, or older than
     /// the window.
     pub complete: bool,
+}
+
+/// How often topics occur among the newest messages: what [`crate::Broker::activity`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// The time that the counts cover, up to now, in microseconds: all messages published in it
+    /// are counted, and none before it.
+    pub span_us: u64,
+    /// Topics by the hash of their name, each with at least one message.
+    pub topics: HashMap<u64, TopicActivity>,
+}
+
+/// One topic's part of the newest messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicActivity {
+    /// Its name; `*` is everyone, `@alice` the user `alice`.
+    pub topic: Name,
+    /// Its messages in the time covered.
+    pub messages: u64,
+}
+
+impl Activity {
+    /// How many messages the topic had; 0 for one that had none.
+    pub fn messages(&self, topic_hash: u64) -> u64 {
+        self.topics.get(&topic_hash).map_or(0, |topic| topic.messages)
+    }
 }
 
 /// How much the window holds; the first limit that is reached counts.
@@ -30,11 +56,13 @@ pub(crate) struct Window {
     bounds: Bounds,
     ring: VecDeque<Arc<Message>>,
     bytes: usize,
+    /// When the newest message was published that is no longer here.
+    gone_us: u64,
 }
 
 impl Window {
     pub fn new(bounds: Bounds) -> Self {
-        Window { bounds, ring: VecDeque::new(), bytes: 0 }
+        Window { bounds, ring: VecDeque::new(), bytes: 0, gone_us: 0 }
     }
 
     pub fn push(&mut self, message: Arc<Message>) {
@@ -49,8 +77,21 @@ impl Window {
                 break;
             }
             self.bytes -= oldest.bytes();
+            self.gone_us = oldest.published_us;
             self.ring.pop_front();
         }
+    }
+
+    /// Up to `count` messages with an offset below `before`, newest first.
+    pub fn before(&self, before: u64, count: usize) -> impl Iterator<Item = &Arc<Message>> {
+        let end = self.ring.partition_point(|message| message.id.offset < before);
+        self.ring.range(end.saturating_sub(count)..end).rev()
+    }
+
+    /// Every message that was published after this time is here; in microseconds of the node's
+    /// clock.
+    pub fn complete_after_us(&self) -> u64 {
+        self.gone_us
     }
 
     /// Messages of the topics (hash and name) with an offset over `since`, and whether the window

@@ -3,12 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use tracing_subscriber::EnvFilter;
+use wire::rules::matches;
 
-use crate::source::Read;
-use crate::{Config, Origin, Problem};
+use crate::source::{Read, Rule};
+use crate::url::{is_origin, webhook};
+use crate::{ClientEvents, Config, Join, Origin, Problem};
 
-/// An API key's least length in characters.
-const API_KEY_CHARS_MIN: usize = 16;
+/// The least length in characters of what is sent as Authorization: Bearer.
+const SECRET_CHARS_MIN: usize = 16;
 
 /// Room for what a transport puts around a payload, in bytes.
 const FRAMING_BYTES: u64 = 1024;
@@ -36,7 +38,8 @@ impl Checks<'_> {
 pub(crate) fn together(config: &Config, read: &mut Read) {
     let mut checks = Checks { read };
     addresses(config, &mut checks);
-    key(config, &mut checks);
+    secret("admin.api_key", "a key", &config.admin.api_key, &mut checks);
+    secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
     numbers(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.must(&["client.cors_origins"], is_origin(origin), || {
@@ -46,6 +49,11 @@ pub(crate) fn together(config: &Config, read: &mut Read) {
             )
         });
     }
+    let url = &config.webhook.url;
+    if let Some(wrong) = webhook(url).err().filter(|_| !url.is_empty()) {
+        checks.must(&["webhook.url"], false, || wrong);
+    }
+    topics(config, checks.read);
     let level = &config.log.level;
     if let Err(error) = EnvFilter::try_new(level) {
         checks.must(&["log.level"], false, || {
@@ -84,17 +92,69 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
     });
 }
 
-fn key(config: &Config, checks: &mut Checks<'_>) {
-    let key = &config.admin.api_key;
-    let long = key.is_empty() || key.chars().count() >= API_KEY_CHARS_MIN;
-    checks.must(&["admin.api_key"], long, || {
-        format!("a key has at least {API_KEY_CHARS_MIN} characters: try openssl rand -hex 24")
+fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
+    let long = text.is_empty() || text.chars().count() >= SECRET_CHARS_MIN;
+    checks.must(&[key], long, || {
+        format!("{name} has at least {SECRET_CHARS_MIN} characters: try openssl rand -hex 24")
     });
-    checks.must(&["admin.api_key"], key.chars().all(|c| c.is_ascii_graphic()), || {
-        "a key has no spaces and only ASCII characters, since it is sent in a header: try openssl \
-         rand -hex 24"
-            .into()
+    checks.must(&[key], text.chars().all(|c| c.is_ascii_graphic()), || {
+        format!(
+            "{name} has no spaces and only ASCII characters, since it is sent in a header: try \
+             openssl rand -hex 24"
+        )
     });
+}
+
+/// Each rule by itself, and whether those before it leave it any topic. A key whose own value is
+/// wrong is not compared.
+fn topics(config: &Config, read: &mut Read) {
+    let Read { rules, problems, unsound, .. } = read;
+    let url_known = unsound.contains("webhook.url") || !config.webhook.url.is_empty();
+    for (index, (rule, typed)) in rules.iter().zip(&config.topics).enumerate() {
+        let mut problem = |key: &str, message: String| {
+            let origin = rule.values.get(key).map_or(Origin::Default, |(_, origin)| origin.clone());
+            problems.push(Problem { origin, key: format!("topics[{index}].{key}"), message });
+        };
+        if let Some(message) = never_matches(&typed.pattern, &rules[..index], config) {
+            problem("pattern", message);
+        }
+        if let Some(wrong) = typed.webhook_url.as_deref().and_then(|url| webhook(url).err()) {
+            problem("webhook_url", wrong);
+        }
+        let asks = match (typed.join, typed.client_events) {
+            (Join::Webhook, _) => Some("join"),
+            (_, Some(ClientEvents::Webhook)) => Some("client_events"),
+            _ => None,
+        };
+        let own_known = rule.unsound.contains("webhook_url") || typed.webhook_url.is_some();
+        if let Some(key) = asks.filter(|_| !url_known && !own_known) {
+            let message = "a webhook needs a URL: set webhook.url, or webhook_url in this rule";
+            problem(key, message.into());
+        }
+    }
+}
+
+/// Why a pattern matches no topic that reaches its rule, if so.
+fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<String> {
+    // A pattern that covers another matches its very text: only a `*` takes a `*`.
+    let covers = |(_, earlier): &(&Rule, &str)| matches(earlier, pattern);
+    let patterns = config.topics.iter().map(|rule| rule.pattern.as_str());
+    let (rule, earlier) = before.iter().zip(patterns).find(covers)?;
+    let (_, origin) = rule.values.get("pattern")?;
+    let place = match origin {
+        Origin::File { line, .. } => format!("line {line}"),
+        other => other.to_string(),
+    };
+    Some(match earlier == pattern {
+        true => format!(
+            "{pattern:?} can never match: the first rule for it, in {place}, wins; take one of \
+             them away"
+        ),
+        false => format!(
+            "{pattern:?} can never match: {earlier:?}, in {place}, comes first and takes all its \
+             topics; put this rule before that one, or take it away"
+        ),
+    })
 }
 
 /// message + framing ≤ outbox; uri ≤ head; ping < silence; poll ≤ longest poll.
@@ -173,62 +233,9 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.port() != 0 && (x == y || all)
 }
 
-/// `*`, or what a browser sends as `Origin` (RFC 6454, section 6.2), `null` included: origins are
-/// compared as texts, so what no browser would write could never match.
-fn is_origin(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text == "*" || text == "null";
-    };
-    // Digits of an IPv6 address stand in brackets and have colons of their own.
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (rest, None),
-    };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let host = match bare {
-        Some(bare) => bare.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => is_name(host, b"-._"),
-    };
-    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    is_name(scheme, b"+-.")
-        && host
-        && port.is_none_or(|port| digits(port) && port.parse::<u16>().is_ok())
-}
-
-fn is_name(text: &str, more: &[u8]) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    !text.is_empty() && text.bytes().all(|byte| plain(byte) || more.contains(&byte))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn origins_are_what_browsers_send() {
-        for good in
-            ["*", "null", "https://a.b", "http://a:1", "capacitor://localhost", "http://[::1]:80"]
-        {
-            assert!(is_origin(good), "{good}");
-        }
-        for bad in [
-            "",
-            "a",
-            "https://",
-            "://a",
-            "https://a/",
-            "https://A.b",
-            "https://a:x",
-            "http://a:99999",
-            "https://a:",
-            "https://*.a",
-            "https://u@a",
-            "http://[x]",
-            "http://[::1",
-        ] {
-            assert!(!is_origin(bad), "{bad}");
-        }
-    }
 
     #[test]
     fn listeners_that_meet_are_found() {

@@ -1,6 +1,7 @@
 //! Throng's configuration: one table of settings ([`SETTINGS`]) from which the parsing of files,
 //! variables and flags, the commented default file, and the listing of what is in force are all
-//! made.
+//! made. So it is with the keys of the rules by topic ([`TOPIC_KEYS`]), of which a file may have
+//! any number.
 //!
 //! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags.
 //! Nothing is read from the process here: the caller gives texts, so that tests can.
@@ -10,17 +11,20 @@ mod nearest;
 mod print;
 mod source;
 mod table;
+mod topics;
 mod typed;
+mod url;
 
 use std::fmt;
 
 pub use print::{default_file, effective};
 pub use source::Sources;
 pub use table::{
-    Admin, Client, Config, Kind, Limits, Log, SETTINGS, Setting, Shards, Socket, Timeouts,
-    Websocket,
+    Admin, Client, Config, Kind, Limits, Log, Presence, SETTINGS, Setting, Shards, Socket,
+    Timeouts, Webhook, Websocket,
 };
-pub use typed::{LogFormat, Sender};
+pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
+pub use typed::{ClientEvents, Join, LogFormat, Sender};
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +123,7 @@ pub struct Loaded {
     /// The typed values.
     pub config: Config,
     values: source::Values,
+    rules: Vec<source::Rule>,
 }
 
 impl fmt::Debug for Loaded {
@@ -131,7 +136,7 @@ impl fmt::Debug for Loaded {
 /// What differs between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Settings that take effect at once.
+    /// Settings that take effect at once; `topics` is all the rules by topic.
     pub applied: Vec<&'static str>,
     /// Settings that take effect with the next start only.
     pub restart: Vec<&'static str>,
@@ -145,10 +150,10 @@ impl Loaded {
     }
 
     fn check(mut read: source::Read) -> Result<Loaded, Problems> {
-        let config = table::typed(&read.values);
+        let config = table::typed(&read.values, &read.rules);
         check::together(&config, &mut read);
         match read.problems.is_empty() {
-            true => Ok(Loaded { config, values: read.values }),
+            true => Ok(Loaded { config, values: read.values, rules: read.rules }),
             false => Err(Problems(read.problems)),
         }
     }
@@ -158,7 +163,8 @@ impl Loaded {
     /// key taken away together with a listener that stays open until the restart), so it is checked
     /// again; with problems, nothing should be taken over.
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, Problems> {
-        let mut read = source::Read { values: new.values.clone(), ..Default::default() };
+        let (values, rules) = (new.values.clone(), new.rules.clone());
+        let mut read = source::Read { values, rules, ..Default::default() };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
             if let Some(kept) = self.values.get(setting.key) {
                 read.values.insert(setting.key, kept.clone());
@@ -191,9 +197,14 @@ impl Loaded {
                 list.push(setting.key);
             }
         }
+        if self.config.topics != new.config.topics {
+            changes.applied.push("topics");
+        }
         changes
     }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod topics_tests;

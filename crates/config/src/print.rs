@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::table::SETTINGS;
+use crate::topics::{Absent, TOPIC_KEYS};
 use crate::{Loaded, Value};
 
 /// A file that sets every setting to its default, and says what it does and what it takes.
@@ -22,6 +23,20 @@ pub fn default_file() -> String {
         let live = if setting.reload { " (live)" } else { "" };
         let (doc, wants, default) = (setting.doc, setting.wants(), setting.default);
         let _ = write!(out, "# {doc}{live}\n# Takes {wants}.\n{key} = {default}\n");
+    }
+    out.push_str(
+        "\n# Rules by topic (live), in the file only: a table each, in this order. The first whose\n\
+         # pattern matches a topic wins; a topic that none matches has the default of each key.\n\
+         # This is one, as an example:\n#[[topics]]\n",
+    );
+    for key in TOPIC_KEYS {
+        let (and, value) = match key.absent {
+            Absent::Default(value) => ("", value),
+            Absent::Unset(value) => (", or is left out", value),
+            Absent::Wrong(value) => (", and is required", value),
+        };
+        let (doc, wants, key) = (key.doc, key.wants(), key.key);
+        let _ = write!(out, "# {doc}\n# Takes {wants}{and}.\n#{key} = {value}\n");
     }
     out
 }
@@ -46,6 +61,15 @@ pub fn effective(loaded: &Loaded) -> String {
             (_, value) => format!("{key} = {}", toml_text(value)),
         };
         let _ = writeln!(out, "{line:<44} # {origin}");
+    }
+    for rule in &loaded.rules {
+        out.push_str("\n[[topics]]\n");
+        for key in TOPIC_KEYS {
+            if let Some((value, origin)) = rule.values.get(key.key) {
+                let line = format!("{} = {}", key.key, toml_text(value));
+                let _ = writeln!(out, "{line:<44} # {origin}");
+            }
+        }
     }
     out
 }

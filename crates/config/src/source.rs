@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::nearest::advice;
 use crate::table::{Kind, SETTINGS, Setting, setting};
+use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
 use crate::{Origin, Problem, Value};
 
 /// Where values may come from.
@@ -37,6 +38,18 @@ impl fmt::Debug for Sources<'_> {
 
 pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
 
+/// A table of `[[topics]]`: its keys without their section, those by default included. A key that
+/// is unset, or whose value is wrong, has no value.
+#[derive(Clone, Default)]
+pub(crate) struct Rule {
+    pub values: Values,
+    /// Keys whose real value is not known, since what was written is wrong.
+    pub unsound: BTreeSet<&'static str>,
+}
+
+/// The name of the tables that are rules.
+const TOPICS: &str = "topics";
+
 /// Variables with our prefix that are no settings.
 const NO_SETTINGS: [&str; 1] = ["THRONG_BIN"];
 
@@ -44,6 +57,8 @@ const NO_SETTINGS: [&str; 1] = ["THRONG_BIN"];
 #[derive(Default)]
 pub(crate) struct Read {
     pub values: Values,
+    /// In the order of the file.
+    pub rules: Vec<Rule>,
     /// Settings whose real value is not known, since what sets them is wrong: nothing can be said
     /// about them together with others.
     pub unsound: BTreeSet<&'static str>,
@@ -71,7 +86,7 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
     for (key, flag, text) in &sources.flags {
         let origin = Origin::Flag((*flag).to_string());
         match setting(key) {
-            Some(setting) => read.put(setting, from_text(setting, text), origin),
+            Some(setting) => read.put(setting, from_text(setting.kind, text), origin),
             None => read.unknown(key, origin, SETTINGS.iter().map(|s| s.key.into())),
         }
     }
@@ -100,9 +115,11 @@ impl Read {
             let (section, section_at) = (section.get_ref(), at(section.span().start));
             let known = SETTINGS.iter().any(|setting| setting.parts().0 == section);
             match content.get_ref() {
+                content if section == TOPICS => self.rules(content, section_at, at),
                 DeValue::Table(content) if known => self.section(section, content, at),
-                DeValue::Table(_) => {
-                    let sections = SETTINGS.iter().map(|setting| setting.parts().0.to_string());
+                DeValue::Table(_) | DeValue::Array(_) if !known => {
+                    let sections = SETTINGS.iter().map(|setting| setting.parts().0);
+                    let sections = sections.chain([TOPICS]).map(str::to_string);
                     self.unknown(section, section_at, sections);
                 }
                 _ if known => {
@@ -124,7 +141,7 @@ impl Read {
             match setting(&full) {
                 Some(setting) => {
                     let origin = at(value.span().start);
-                    self.put(setting, from_toml(setting, value.get_ref()), origin);
+                    self.put(setting, from_toml(setting.kind, value.get_ref()), origin);
                 }
                 None => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
@@ -134,12 +151,79 @@ impl Read {
         }
     }
 
+    fn rules(&mut self, content: &DeValue<'_>, origin: Origin, at: impl Fn(usize) -> Origin) {
+        const WAY_OUT: &str = "each rule is a table: write [[topics]], and below it its keys";
+        let DeValue::Array(items) = content else {
+            return self.problem(origin, TOPICS, WAY_OUT.into());
+        };
+        for (index, item) in items.iter().enumerate() {
+            let (name, origin) = (format!("{TOPICS}[{index}]"), at(item.span().start));
+            let rule = match item.get_ref() {
+                DeValue::Table(table) => self.rule(&name, table, origin, &at),
+                other => {
+                    let message = format!("{} is not right here; {WAY_OUT}", other.type_str());
+                    self.problem(origin, &name, message);
+                    Rule::default()
+                }
+            };
+            self.rules.push(rule);
+        }
+    }
+
+    fn rule(
+        &mut self,
+        name: &str,
+        table: &DeTable<'_>,
+        origin: Origin,
+        at: impl Fn(usize) -> Origin,
+    ) -> Rule {
+        let mut rule = Rule::default();
+        for (key, value) in table {
+            let full = format!("{name}.{}", key.get_ref());
+            let Some(known) = TOPIC_KEYS.iter().find(|known| known.key == key.get_ref()) else {
+                let keys = TOPIC_KEYS.iter().map(|known| format!("{name}.{}", known.key));
+                self.unknown(&full, at(key.span().start), keys);
+                continue;
+            };
+            let origin = at(value.span().start);
+            match from_toml(known.kind, value.get_ref()) {
+                Ok(value) => drop(rule.values.insert(known.key, (value, origin))),
+                Err(wrong) => {
+                    rule.unsound.insert(known.key);
+                    self.problem(origin, &full, format!("{wrong}; it takes {}", known.wants()));
+                }
+            }
+        }
+        for known in TOPIC_KEYS {
+            if rule.values.contains_key(known.key) || rule.unsound.contains(known.key) {
+                continue;
+            }
+            match known.absent {
+                Absent::Default(default) => {
+                    if let Some(value) = default_value(known, default) {
+                        rule.values.insert(known.key, (value, Origin::Default));
+                    }
+                }
+                Absent::Unset(_) => {}
+                Absent::Wrong(_) => {
+                    let message = format!("it is missing; it takes {}", known.wants());
+                    self.problem(origin.clone(), &format!("{name}.{}", known.key), message);
+                }
+            }
+        }
+        rule
+    }
+
     fn variable(&mut self, name: &str, text: Option<&str>) {
         let origin = Origin::Variable(name.into());
         match SETTINGS.iter().find(|setting| setting.variable() == name) {
             Some(setting) => {
                 let value = text.ok_or_else(|| "the value is not UTF-8".to_string());
-                self.put(setting, value.and_then(|text| from_text(setting, text)), origin);
+                self.put(setting, value.and_then(|text| from_text(setting.kind, text)), origin);
+            }
+            None if names_a_rule(name) => {
+                let message = "rules by topic are set in the file only: write [[topics]] there";
+                self.problem(origin, "", message.into());
             }
             None => {
                 let message = advice(name, SETTINGS.iter().map(Setting::variable));
@@ -175,15 +259,29 @@ impl Read {
     }
 }
 
-fn from_toml(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
+/// `THRONG_TOPICS`, or one of a rule's keys behind it: no misspelled setting.
+fn names_a_rule(variable: &str) -> bool {
+    let Some(key) = variable.strip_prefix("THRONG_TOPICS") else {
+        return false;
+    };
+    let key = key.to_lowercase();
+    key.is_empty() || TOPIC_KEYS.iter().any(|known| key.strip_prefix('_') == Some(known.key))
+}
+
+/// The table's own text as a value; a test sees that there is one for every default.
+fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
+    from_toml(key.kind, DeValue::parse(default).ok()?.get_ref()).ok()
+}
+
+fn from_toml(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
     let mismatch = || Err(format!("{} is not right here", value.type_str()));
-    match (setting.kind, value) {
+    match (kind, value) {
         (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
         (Kind::Number(..) | Kind::Bytes(..), DeValue::Integer(integer)) => {
             let digits = integer.as_str();
             let number = i128::from_str_radix(digits, integer.radix()).ok();
             let number = number.and_then(|number| u64::try_from(number).ok());
-            in_bounds(setting, number, digits)
+            in_bounds(kind, number, digits)
         }
         (Kind::List, DeValue::Array(items)) => items
             .iter()
@@ -192,32 +290,35 @@ fn from_toml(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
             .map(Value::List)
             .ok_or_else(|| "not all items are texts".into()),
         (Kind::Bool | Kind::Number(..) | Kind::List, _) => mismatch(),
-        (_, DeValue::String(text)) => from_text(setting, text),
+        (_, DeValue::String(text)) => from_text(kind, text),
         _ => mismatch(),
     }
 }
 
-fn from_text(setting: &Setting, text: &str) -> Result<Value, String> {
-    match setting.kind {
+fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
+    match kind {
         Kind::Bool => match text {
             "true" | "1" => Ok(Value::Bool(true)),
             "false" | "0" => Ok(Value::Bool(false)),
             _ => Err(format!("{text:?} is neither true nor false")),
         },
         Kind::Number(..) if !is_number(text) => Err(format!("{text:?} is no whole number")),
-        Kind::Number(..) => in_bounds(setting, text.parse().ok(), text),
+        Kind::Number(..) => in_bounds(kind, text.parse().ok(), text),
         Kind::Bytes(..) => {
             let (digits, factor) =
                 bytes(text).ok_or_else(|| format!("{text:?} is no number of bytes"))?;
             let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-            in_bounds(setting, number, text)
+            in_bounds(kind, number, text)
         }
         Kind::Address => match text.parse::<SocketAddr>() {
             Ok(address) => Ok(Value::Text(address.to_string())),
             Err(_) => Err(format!("{text:?} is no address with a port")),
         },
         Kind::Choice(words) if !words.contains(&text) => Err(format!("{text:?} is not known")),
-        Kind::Text | Kind::Choice(_) => Ok(Value::Text(text.into())),
+        Kind::TextBytes(min, max) if !(min..=max).contains(&(text.len() as u64)) => {
+            Err(format!("a text of {} bytes is out of bounds", text.len()))
+        }
+        Kind::Text | Kind::TextBytes(..) | Kind::Choice(_) => Ok(Value::Text(text.into())),
         Kind::List => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_string).collect()))
@@ -230,8 +331,8 @@ fn is_number(text: &str) -> bool {
 }
 
 /// A number, or `None` for one that no `u64` holds.
-fn in_bounds(setting: &Setting, number: Option<u64>, text: &str) -> Result<Value, String> {
-    let (Kind::Number(min, max) | Kind::Bytes(min, max)) = setting.kind else {
+fn in_bounds(kind: Kind, number: Option<u64>, text: &str) -> Result<Value, String> {
+    let (Kind::Number(min, max) | Kind::Bytes(min, max)) = kind else {
         return Err("not a number".into());
     };
     match number {

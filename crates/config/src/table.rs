@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::topics::TopicRule;
 use crate::typed::{LogFormat, Sender, settings};
 
 /// What values a setting takes.
@@ -18,6 +19,8 @@ pub enum Kind {
     Address,
     /// Any text.
     Text,
+    /// A text of so many bytes, both bounds included.
+    TextBytes(u64, u64),
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A list of texts; in a variable or a flag they are separated by commas.
@@ -71,6 +74,8 @@ settings! {
         cors_origins: Vec<String> = Live, List, r#"["*"]"#;
         /// Clients may publish to topics that begin with one of these; "*" is every topic (so is ""), and an empty list is none.
         publish_prefixes: Vec<String> = Live, List, "[]";
+        /// Serve /status, a small public page: connections now, answers per second, mean response time.
+        status_page: bool = Live, Bool, "false";
     }
 
     /// What applications and operators meet.
@@ -101,6 +106,8 @@ settings! {
         connections_per_address_max: u64 = Live, Number(0, MANY), "0";
         /// New connections a second; more are answered 503, 0 is no limit.
         accept_per_second_max: u64 = Live, Number(0, MANY), "0";
+        /// Phoenix long-poll sessions in all; more are refused.
+        longpoll_sessions_max: u64 = Live, Number(0, 10_000_000), "10000";
         /// Topics that one connection may be in, its users included.
         topics_per_connection_max: u64 = Live, Number(1, 10_000), "100";
         /// The largest payload of a message.
@@ -143,6 +150,10 @@ settings! {
         ws_ping_seconds: u64 = Live, Number(1, DAY), "25";
         /// A WebSocket that says nothing for so long is closed.
         ws_silence_seconds: u64 = Live, Number(2, 60_000), "60";
+        /// A Phoenix WebSocket that says nothing for so long is closed; its client sends a heartbeat every 30 s.
+        phoenix_silence_seconds: u64 = Live, Number(2, 60_000), "60";
+        /// How long a Phoenix long poll waits.
+        longpoll_seconds: u64 = Live, Number(1, 600), "10";
         /// How long a poll waits when it doesn't say.
         poll_seconds: u64 = Live, Number(0, DAY), "25";
         /// How long a poll may wait at most.
@@ -173,6 +184,32 @@ settings! {
         compression_bytes_min: u64 = Fixed, Bytes(0, 64 * MIB), "64";
     }
 
+    /// What the application is told and asked over HTTP.
+    webhook: Webhook {
+        /// Where the application is told and asked, an http:// or https:// URL; "" is nowhere, and a rule of [[topics]] may have its own.
+        url: String = Live, Text, r#""""#;
+        /// What is sent with each request as Authorization: Bearer, at least 16 characters; "" sends none.
+        secret: String = Secret, Text, r#""""#;
+        /// How long the application may take for an answer.
+        timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
+        /// Events that one request may carry.
+        batch_events_max: u64 = Live, Number(1, 10_000), "256";
+        /// Events that may wait to be sent.
+        queue_events_max: u64 = Fixed, Number(1, 10_000_000), "10000";
+        /// Requests under way at a time; events of one connection stay in order.
+        requests_max: u64 = Fixed, Number(1, 1000), "4";
+    }
+
+    /// Who is in a topic, where its rule has presence = true.
+    presence: Presence {
+        /// Users of a topic who are named to its members; above it only counts are sent.
+        users_max: u64 = Live, Number(1, 1_000_000), "1000";
+        /// Between two messages about who came and went.
+        interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
+        /// The largest description that a user may have.
+        meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#;
+    }
+
     /// What is logged, and how.
     log: Log {
         /// What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.
@@ -200,7 +237,14 @@ impl Setting {
 
     /// What a value must look like, for people.
     pub fn wants(&self) -> String {
-        match self.kind {
+        self.kind.wants()
+    }
+}
+
+impl Kind {
+    /// What a value must look like, for people.
+    pub fn wants(self) -> String {
+        match self {
             Kind::Bool => "true or false".into(),
             Kind::Number(min, max) => format!("a whole number from {min} to {max}"),
             Kind::Bytes(min, max) => {
@@ -208,6 +252,7 @@ impl Setting {
             }
             Kind::Address => "an address with a port, like \"127.0.0.1:8000\"".into(),
             Kind::Text => "a text".into(),
+            Kind::TextBytes(min, max) => format!("a text of {min} to {max} bytes"),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::List => "a list of texts, like [\"a\", \"b\"]".into(),
         }

@@ -119,7 +119,10 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             Kind::Text if setting.secret => {
                 ("\"0123456789abcdef\"".into(), "0123456789abcdef".into())
             }
-            Kind::Text => ("\"debug\"".into(), "debug".into()),
+            Kind::Text if setting.key.ends_with(".url") => {
+                ("\"http://a/b\"".into(), "http://a/b".into())
+            }
+            Kind::Text | Kind::TextBytes(..) => ("\"debug\"".into(), "debug".into()),
             Kind::Choice(words) => (format!("\"{}\"", words[1]), words[1].into()),
             Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
         };

@@ -32,7 +32,10 @@ macro_rules! settings {
         pub struct Config {$(
             #[doc = $section_doc]
             pub $section: $Section,
-        )*}
+        )*
+            /// Rules by topic: the first whose pattern matches a topic wins.
+            pub topics: Vec<TopicRule>,
+        }
 
         $(
             #[doc = $section_doc]
@@ -52,8 +55,11 @@ macro_rules! settings {
             }
         )*
 
-        /// The typed values of a map that has all settings.
-        pub(crate) fn typed(values: &crate::source::Values) -> Config {
+        /// The typed values of a map that has all settings, and of the rules.
+        pub(crate) fn typed(
+            values: &crate::source::Values,
+            rules: &[crate::source::Rule],
+        ) -> Config {
             let value = |key: &str| values.get(key).map(|(value, _)| value);
             Config {$(
                 $section: $Section {$(
@@ -61,7 +67,9 @@ macro_rules! settings {
                         value(concat!(stringify!($section), ".", stringify!($key)))
                     ),
                 )*},
-            )*}
+            )*
+                topics: rules.iter().map(|rule| crate::topics::typed(&rule.values)).collect(),
+            }
         }
     };
 }
@@ -99,6 +107,12 @@ impl Typed for String {
 impl Typed for Vec<String> {
     fn typed(value: Option<&Value>) -> Self {
         if let Some(Value::List(items)) = value { items.clone() } else { Vec::new() }
+    }
+}
+
+impl<T: Typed> Typed for Option<T> {
+    fn typed(value: Option<&Value>) -> Self {
+        value.map(|value| T::typed(Some(value)))
     }
 }
 
@@ -156,5 +170,31 @@ words! {
         Text = "text";
         /// A JSON object a line.
         Json = "json";
+    }
+}
+
+words! {
+    /// Whether a Phoenix client may join a topic.
+    Join {
+        /// It may.
+        Allow = "allow";
+        /// It may not.
+        Refuse = "refuse";
+        /// The application is asked.
+        Webhook = "webhook";
+    }
+}
+
+words! {
+    /// What happens to what clients send to a topic.
+    ClientEvents {
+        /// It is refused.
+        Refuse = "refuse";
+        /// All members get it.
+        Broadcast = "broadcast";
+        /// All members but the sender get it.
+        Others = "others";
+        /// The application gets it.
+        Webhook = "webhook";
     }
 }

@@ -5,22 +5,30 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 
 use crate::error::{Refused, bad, refused};
-use crate::{Node, guard, inspect, members, metrics, openapi, publish};
+use crate::live::Monitor;
+use crate::{
+    Node, dashboard, guard, inspect, live, members, metrics, openapi, presence, publish, top,
+};
 
 /// A request whose body has not arrived, or that is not done, after so long is answered 408.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
-pub(crate) fn router(node: Arc<Node>) -> Router {
+pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
+    let node = monitor.node.clone();
+    let watched = Router::new()
+        .route("/api/live", get(live::live))
+        .route("/api/history", get(live::history))
+        .route("/api/top", get(top::top))
+        .with_state(monitor);
     Router::new()
-        .route("/", get(page))
         .route("/healthz", get(inspect::healthz))
         .route("/readyz", get(inspect::readyz))
         .route("/metrics", get(metrics::metrics))
@@ -34,9 +42,14 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/api/unsubscribe", post(members::unsubscribe))
         .route("/api/topics", get(inspect::topics))
         .route("/api/topics/{topic}", get(inspect::topic))
+        .route("/api/topics/{topic}/members", get(top::members))
+        .route("/api/messages", get(top::messages))
+        .route("/api/presence/{topic}", get(presence::presence))
         .route("/api/users/{user}", get(inspect::user))
         .route("/api/stats", get(inspect::stats))
         .route("/api/config", get(inspect::config))
+        .merge(watched)
+        .merge(dashboard::router())
         .fallback(async || {
             refused(
                 StatusCode::NOT_FOUND,
@@ -63,43 +76,6 @@ async fn patience(request: Request, next: Next) -> Response {
             refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).into_response()
         }
     }
-}
-
-async fn page(State(node): State<Arc<Node>>, headers: HeaderMap) -> Response {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-    let client_url = client_url(&node.client_url, host);
-    let text = include_str!("page.html").replace("{{CLIENT_URL}}", &client_url);
-    // The page talks to this port and to the client port, and loads nothing else.
-    let policy = format!(
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-         connect-src 'self' {client_url}; img-src data:; base-uri 'none'; form-action 'none'; \
-         frame-ancestors 'none'"
-    );
-    let headers = [
-        (header::CONTENT_SECURITY_POLICY, policy.as_str()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ];
-    (headers, Html(text)).into_response()
-}
-
-/// Where the page's browser finds the client port: one that is bound to every address (0.0.0.0 or
-/// ::) is under the name that the page itself was asked by. Nothing that isn't an address or a
-/// host's name gets into the page.
-fn client_url(configured: &str, host: &str) -> String {
-    let url = match configured.split_once("://") {
-        Some((scheme, rest)) => {
-            let every = ["0.0.0.0", "[::]"].into_iter().find_map(|any| rest.strip_prefix(any));
-            match (every, guard::host_name(host)) {
-                (Some(port), name) if name.contains(':') => format!("{scheme}://[{name}]{port}"),
-                (Some(port), name) if !name.is_empty() => format!("{scheme}://{name}{port}"),
-                _ => configured.to_string(),
-            }
-        }
-        None => configured.to_string(),
-    };
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/[]%".contains(c);
-    if url.chars().all(is_plain) { url } else { String::new() }
 }
 
 /// A JSON body.
@@ -150,24 +126,4 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
             Some(b'{') => Ok(value),
             _ => Err(bad("bad_request", "this is not what the call takes: send a JSON object")),
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_finds_a_client_port_on_every_address() {
-        for (configured, host, want) in [
-            ("http://127.0.0.1:8000", "localhost:8001", "http://127.0.0.1:8000"),
-            ("http://0.0.0.0:8000", "10.1.2.3:8001", "http://10.1.2.3:8000"),
-            ("http://[::]:8000", "[fe80::1]:8001", "http://[fe80::1]:8000"),
-            ("http://[::]:8000", "push.example", "http://push.example:8000"),
-            ("http://0.0.0.0:8000", "", "http://0.0.0.0:8000"),
-            ("http://0.0.0.0:8000", "\"><script>", ""),
-            ("http://a; script-src *", "localhost", ""),
-        ] {
-            assert_eq!(client_url(configured, host), want);
-        }
-    }
 }

@@ -9,15 +9,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use crate::Node;
 use crate::error::{Refused, refused};
+use crate::{Node, dashboard};
 
-/// Paths that anyone may ask: the page itself, and what load balancers ask.
+/// Paths that anyone may ask, besides the dashboard's files: its page, and what load balancers ask.
 const OPEN: [&str; 3] = ["/", "/healthz", "/readyz"];
 
 /// True when a path is answered without the key.
 pub(crate) fn is_open(path: &str) -> bool {
-    OPEN.contains(&path)
+    OPEN.contains(&path) || path.starts_with(dashboard::FOLDER)
 }
 
 pub(crate) async fn guard(State(node): State<Arc<Node>>, request: Request, next: Next) -> Response {

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use shard::{Command, Histogram, Metrics, Refusal};
+use shard::{Command, ConnectionInfo, Histogram, Metrics, Refusal};
 use utoipa::{IntoParams, ToSchema};
 use wire::message::check_name;
 use wire::{Close, Name, Variant};
@@ -104,7 +104,7 @@ pub(crate) async fn topics(
     Ok(Json(Topics { topics, next }))
 }
 
-fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
+pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
     let Path(name) = path.map_err(|error| bad("bad_path", error.body_text()))?;
     Ok(name)
 }
@@ -156,6 +156,24 @@ pub(crate) struct Connection {
     outbox_bytes: usize,
 }
 
+impl From<ConnectionInfo> for Connection {
+    fn from(info: ConnectionInfo) -> Self {
+        let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
+        Connection {
+            id: info.id.to_string(),
+            transport: info.transport,
+            opened_at: process::unix_seconds().saturating_sub(u64::from(info.age_seconds)),
+            age_seconds: info.age_seconds,
+            address: info.address.map(|address| address.to_string()),
+            users: texts(info.users),
+            topics: texts(info.topics),
+            bytes_sent: info.bytes_sent,
+            bytes_received: info.bytes_received,
+            outbox_bytes: info.outbox_bytes,
+        }
+    }
+}
+
 /// A user's connections; none when the user is not here.
 #[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
     params(("user" = String, Path, description = "The user, percent-encoded")), responses(
@@ -167,20 +185,7 @@ pub(crate) async fn user(
     let user = path(name)?;
     check_name(&user).map_err(|wrong| bad("bad_user", wrong))?;
     let answers = node.ask_all(|reply| Command::User { user: user.as_str().into(), reply });
-    let now = process::unix_seconds();
-    let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
-    let connections = answers.all().await?.into_iter().flatten().map(|info| Connection {
-        id: info.id.to_string(),
-        transport: info.transport,
-        opened_at: now.saturating_sub(u64::from(info.age_seconds)),
-        age_seconds: info.age_seconds,
-        address: info.address.map(|address| address.to_string()),
-        users: texts(info.users),
-        topics: texts(info.topics),
-        bytes_sent: info.bytes_sent,
-        bytes_received: info.bytes_received,
-        outbox_bytes: info.outbox_bytes,
-    });
+    let connections = answers.all().await?.into_iter().flatten().map(Connection::from);
     let connections = connections.collect();
     Ok(Json(User { user, connections }))
 }
@@ -310,7 +315,7 @@ pub(crate) fn merged<'a>(
 
 /// The bound of the bucket in which the percentile lies, in milliseconds; 0 where nothing was
 /// measured.
-fn percentile_ms(buckets: &[u64; Histogram::BUCKETS], percent: u64) -> f64 {
+pub(crate) fn percentile_ms(buckets: &[u64; Histogram::BUCKETS], percent: u64) -> f64 {
     let total: u64 = buckets.iter().sum();
     let wanted = (total * percent).div_ceil(100);
     let mut seen = 0;

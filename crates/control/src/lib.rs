@@ -2,25 +2,33 @@
 //!
 //! Bounds, besides those of the configuration: 1,024 connections at a time, each closed after 120
 //! idle seconds, or 60 seconds after a request began that is not answered; 30 seconds for a
-//! request whose head has arrived; 5 seconds for a shard's answer; 1,000 commands a batch.
+//! request whose head has arrived; 5 seconds for a shard's answer; 1,000 commands a batch; 64
+//! readers of the live figures, of which 900 samples of a second are kept; 100 topics or messages
+//! and 1,000 members in an answer about them.
 //!
 //! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
 //! here is on the way of a message from a shard to its members.
 
 mod api;
+mod dashboard;
 mod error;
 mod guard;
+mod history;
 mod inspect;
 mod listener;
+mod live;
 mod members;
 mod memory;
 mod metrics;
 mod openapi;
+mod presence;
 mod process;
 mod publish;
 mod shards;
 #[cfg(test)]
 mod tests;
+mod top;
+pub mod webhook;
 
 use std::io;
 use std::sync::{Arc, RwLock};
@@ -50,6 +58,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub anonymous_at_start: u64,
     /// What may change while it runs.
     pub live: Arc<RwLock<Live>>,
+    /// Who asks the application, for the metrics.
+    pub webhook: Arc<webhook::Dispatcher>,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
     pub shards: S,
 }
@@ -69,6 +79,8 @@ pub struct Live {
     /// Resident memory at which new connections are refused, in bytes; 0 is 90 % of the cgroup's
     /// limit where there is one.
     pub memory_bytes_max: u64,
+    /// What clients may do with which topics.
+    pub rules: wire::Rules,
     /// Every limit by name, for the metrics.
     pub limits: Vec<(&'static str, u64)>,
     /// The configuration in force as TOML, without secrets.
@@ -107,18 +119,24 @@ impl Runtime {
 pub fn spawn<S: Shards + 'static>(
     Runtime(runtime): Runtime,
     listener: std::net::TcpListener,
-    node: Node<S>,
+    mut node: Node<S>,
+    worker: webhook::Worker,
 ) -> io::Result<Running> {
+    // What the history takes is no connection's.
+    node.anonymous_at_start += history::History::BYTES;
     listener.set_nonblocking(true)?;
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
         go_before_others();
         runtime.block_on(async {
+            tokio::spawn(worker.run());
             if let Err(error) = serve(listener, Arc::new(node), stopped).await {
                 tracing::error!("the admin port failed: {error}");
             }
         });
+        // A name that is being looked up for a webhook doesn't keep the process from ending.
+        runtime.shutdown_background();
     })?;
     Ok(Running { stop, thread })
 }
@@ -144,9 +162,13 @@ async fn serve(
     let patience = Patience { idle_max: listener::IDLE_MAX, request_max: listener::REQUEST_MAX };
     let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, patience);
     tokio::spawn(memory::watch(node.clone()));
+    let (monitor, sampler) = live::Monitor::new(node);
+    let sampler = tokio::spawn(sampler.run());
     let (told, end) = tokio::sync::watch::channel(());
-    let server = axum::serve(listener, api::router(node)).with_graceful_shutdown(async move {
+    let server = axum::serve(listener, api::router(monitor)).with_graceful_shutdown(async move {
         let _ = stopped.await;
+        // Streams of samples end with what takes them.
+        sampler.abort();
         drop(told);
     });
     tokio::select! {

@@ -228,4 +228,20 @@ mod tests {
             accepted.write_all(b"y").await.unwrap();
         }
     }
+
+    #[tokio::test]
+    async fn an_answer_without_end_goes_on_while_something_moves() {
+        let (mut bounded, address) = bounded(300, 300).await;
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        peer.write_all(b"x").await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        accepted.read_u8().await.unwrap();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(900) {
+            accepted.write_all(b"y").await.unwrap();
+            // A server also waits for what the peer says next, or for its end.
+            let more = tokio::time::timeout(Duration::from_millis(50), accepted.read_u8()).await;
+            assert!(more.is_err(), "{more:?}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use shard::{Histogram, Metrics, Refusal};
 use wire::{Close, Variant};
 
 use crate::inspect::merged;
+use crate::webhook::Failure;
 use crate::{Node, process};
 
 /// Everything that is counted, for Prometheus.
@@ -47,6 +48,7 @@ impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         self.connections(&mut encoder)?;
         self.messages(&mut encoder)?;
+        self.webhook(&mut encoder)?;
         self.shards(&mut encoder)?;
         self.process(&mut encoder)
     }
@@ -149,19 +151,34 @@ impl Reading {
     ) -> fmt::Result {
         let counts = merged(self.0.metrics().map(&read));
         let sum_us = self.0.sum(|metrics| read(metrics).sum_us.get());
-        let buckets: Vec<(f64, u64)> = counts
-            .iter()
-            .enumerate()
-            .map(|(at, count)| {
-                // prometheus-client writes f64::MAX as +Inf.
-                let bound = Histogram::bound_seconds(at);
-                (if bound.is_finite() { bound } else { f64::MAX }, *count)
-            })
-            .collect();
-        let kind = MetricType::Histogram;
-        let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
-        let total = counts.iter().sum();
-        metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, &buckets, None)
+        self::histogram(encoder, name, help, &counts, sum_us)
+    }
+
+    fn webhook(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.webhook.stats();
+        let mut rows: Labelled = vec![
+            ("result", "ok".into(), stats.ok as f64),
+            ("result", "error".into(), stats.error as f64),
+        ];
+        for failure in Failure::ALL {
+            let value = stats.failed[failure as usize] as f64;
+            rows.push(("result", failure.name().into(), value));
+        }
+        let help = "Questions to the application, by what came of them";
+        counters(encoder, "webhook_events", help, None, rows)?;
+        let value = stats.requests as f64;
+        counter(encoder, "webhook_requests", "Requests to the application", None, value)?;
+        let help = "Questions to the application without an answer so far";
+        gauge(encoder, "webhook_waiting", help, None, stats.waiting as f64)?;
+        let latency = self.0.webhook.latency();
+        let counts = latency.buckets.each_ref().map(shard::Counter::get);
+        let help = "From a question to the application to its answer";
+        histogram(encoder, "webhook_latency", help, &counts, latency.sum_us.get())?;
+        let registry = self.0.shared.presence.lock().unwrap_or_else(PoisonError::into_inner);
+        let help = "Topics with presence that somebody is in";
+        gauge(encoder, "presence_topics", help, None, registry.topics() as f64)?;
+        let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
+        gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
     }
 
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
@@ -255,6 +272,28 @@ fn gauge(
 ) -> fmt::Result {
     let metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
     ConstGauge::new(value).encode(metric)
+}
+
+fn histogram(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    counts: &[u64],
+    sum_us: u64,
+) -> fmt::Result {
+    let buckets: Vec<(f64, u64)> = counts
+        .iter()
+        .enumerate()
+        .map(|(at, count)| {
+            // prometheus-client writes f64::MAX as +Inf.
+            let bound = Histogram::bound_seconds(at);
+            (if bound.is_finite() { bound } else { f64::MAX }, *count)
+        })
+        .collect();
+    let kind = MetricType::Histogram;
+    let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
+    let total = counts.iter().sum();
+    metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, &buckets, None)
 }
 
 fn counters(

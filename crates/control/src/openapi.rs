@@ -7,7 +7,7 @@ use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::ErrorBody;
-use crate::{guard, inspect, members, metrics, publish};
+use crate::{guard, inspect, live, members, metrics, presence, publish, top};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,6 +21,7 @@ use crate::{guard, inspect, members, metrics, publish};
         publish::publish, publish::send, publish::broadcast, publish::batch,
         members::disconnect, members::subscribe, members::unsubscribe,
         inspect::topics, inspect::topic, inspect::user, inspect::stats, inspect::config,
+        presence::presence, top::top, top::members, top::messages, live::live, live::history,
         inspect::healthz, inspect::readyz, metrics::metrics, document
     ),
     components(schemas(publish::Command, ErrorBody)),
@@ -118,7 +119,7 @@ mod tests {
             .filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once("\", "))
             .filter(|(path, _)| *path != "/")
             .collect();
-        assert!(routes.len() >= 16, "{routes:?}");
+        assert!(routes.len() >= 21, "{routes:?}");
         for (path, handler) in routes {
             let method = handler.split('(').next().unwrap();
             let operation = &document["paths"][path][method];

@@ -227,7 +227,7 @@ fn start(
         // Nobody waits any more: the caller went away.
         let _ = count.send(total);
     });
-    let draft = Draft { topic, event: event.map(Name::from), data };
+    let draft = Draft { topic, event: event.map(Name::from), data, except: None };
     match node.broker.publish(draft, Some(receipt)) {
         Ok(id) => Ok(Pending { id, members, until: Instant::now() + PATIENCE }),
         Err(error) => {

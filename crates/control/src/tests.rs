@@ -1,7 +1,9 @@
 //! The API as its callers meet it, against shards and a broker that are made up.
 
-mod fake;
+pub(crate) mod fake;
+mod presence;
 mod publish;
+mod watched;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -240,28 +242,6 @@ async fn what_is_not_there_is_told_in_json() {
 }
 
 #[tokio::test]
-async fn the_page_loads_nothing_from_elsewhere() {
-    let bench = bench(Mood::Willing);
-    let page = bench.get("/").await;
-    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
-    let policy = page.headers["content-security-policy"].to_str().unwrap();
-    assert!(policy.contains("connect-src 'self' http://127.0.0.1:8000;"), "{policy}");
-    assert!(page.text.contains("data-client=\"http://127.0.0.1:8000\""));
-    assert!(!page.text.contains("{{") && !page.text.contains("src=\"http"));
-    let stats = bench.get("/api/stats").await.json();
-    let shown = page
-        .text
-        .split("stats.")
-        .skip(1)
-        .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '_').next());
-    let shown: Vec<&str> = shown.collect();
-    assert!(shown.len() >= 5);
-    for name in shown {
-        assert!(!stats[name].is_null(), "the page shows {name}, which the stats don't have");
-    }
-}
-
-#[tokio::test]
 async fn the_openapi_document_is_served() {
     let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
@@ -273,7 +253,8 @@ fn a_connection_that_is_kept_open_does_not_keep_the_thread_from_ending() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let node = fake::node(Mood::Willing, Arc::default(), Arc::default());
-    let running = crate::spawn(crate::Runtime::new().unwrap(), listener, node).unwrap();
+    let (_, worker) = fake::webhook();
+    let running = crate::spawn(crate::Runtime::new().unwrap(), listener, node, worker).unwrap();
     let mut kept = TcpStream::connect(address).unwrap();
     let mut busy = TcpStream::connect(address).unwrap();
     kept.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

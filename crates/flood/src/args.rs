@@ -51,10 +51,11 @@ pub fn size(text: &str) -> Result<u64, String> {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Servers, as http://host:port; connections go to them in turn. With a path it is the template
-    /// of what to ask for: {user} and {topic} stand in it; without one it is Throng's.
+    /// of what to ask for: {user} and {topic} stand in it; without one it is Throng's. Phoenix joins
+    /// the topics that stand in it as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
-    /// Transports, in turn: sse, stream, poll, ws.
+    /// Transports, in turn: sse, stream, poll, ws, phoenix.
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
     /// Connections [default: what the scenario has, mostly 1,000].

@@ -10,6 +10,7 @@
 mod fanout;
 mod index;
 mod paged;
+pub mod presence;
 mod topics;
 
 use fanout::{Fanout, Kind, Queued, Ready};

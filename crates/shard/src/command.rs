@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use broker::Delivery;
+use wire::session::Heard;
 use wire::{Close, ConnectionId, Name};
 
+pub use crate::longpoll::SessionRequest;
 use crate::settings::Settings;
+use crate::webhook::{Kind as AskKind, Verdict};
 
 /// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
 /// ended drops it uncalled.
@@ -62,12 +65,59 @@ pub enum Command {
         /// Told the number of members.
         reply: Reply<u32>,
     },
+    /// List the topics that have the most members on this shard, users' personal ones left out.
+    Biggest {
+        /// So many at most.
+        limit: usize,
+        /// Told the topics, the biggest first, those of one size by name.
+        reply: Reply<Vec<TopicInfo>>,
+    },
+    /// Count a topic's members on this shard, and describe some of them.
+    Members {
+        /// The topic.
+        topic: Name,
+        /// Describe so many at most.
+        limit: usize,
+        /// Told the number of members and some of them.
+        reply: Reply<(u32, Vec<ConnectionInfo>)>,
+    },
     /// Describe a user's connections on this shard.
     User {
         /// The user.
         user: Name,
         /// Told each connection.
         reply: Reply<Vec<ConnectionInfo>>,
+    },
+    /// The application's answer to what a connection of this shard sent.
+    Verdict {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// What was asked.
+        kind: AskKind,
+        /// The message that was asked about.
+        heard: Box<Heard>,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// A request for a Phoenix long-poll session of this shard.
+    Session {
+        /// The session.
+        session: ConnectionId,
+        /// What is asked of it.
+        request: SessionRequest,
+        /// The request's connection, which waits for [`Command::SessionAnswer`].
+        from: ConnectionId,
+    },
+    /// The answer to a request of this shard's.
+    SessionAnswer {
+        /// The request's connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// The body of the answer; `None` when the session is gone.
+        body: Option<Vec<u8>>,
     },
     /// Take new settings.
     Settings(Arc<Settings>),

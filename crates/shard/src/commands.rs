@@ -1,10 +1,11 @@
 //! What other threads ask for, in the order in which they asked.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use wire::message::personal;
+use wire::message::{PERSONAL, personal};
 use wire::{Close, ConnectionId, Name};
 
 use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
@@ -56,17 +57,14 @@ impl Shard {
                 reply(count);
             }
             Command::Unsubscribe { user, topic, reply } => {
-                let hash = self.broker.hash(&topic);
                 let mut count = 0;
                 for slot in self.slots_of(&user) {
                     let mut last = Vec::new();
                     self.settle(slot, Some(&topic), &mut last);
+                    count += u32::from(self.leave(slot, &topic));
+                    self.phoenix_left(slot, &topic, &mut last);
                     if !last.is_empty() {
                         self.send(slot, &last, 0);
-                    }
-                    if let Some(ended) = self.hub.leave(slot, hash, &topic) {
-                        self.topics_ended += usize::from(ended);
-                        count += 1;
                     }
                 }
                 reply(count);
@@ -77,9 +75,30 @@ impl Shard {
             Command::Topic { topic, reply } => {
                 reply(self.hub.members(self.broker.hash(&topic), &topic));
             }
+            Command::Biggest { limit, reply } => reply(self.biggest(limit)),
+            Command::Members { topic, limit, reply } => {
+                let slots = self.hub.slots(self.broker.hash(&topic), &topic);
+                let members = slots.len() as u32;
+                let described = slots.into_iter().filter_map(|slot| self.describe(slot));
+                reply((members, described.take(limit).collect()));
+            }
             Command::User { user, reply } => {
                 let slots = self.slots_of(&user);
                 reply(slots.into_iter().filter_map(|slot| self.describe(slot)).collect());
+            }
+            Command::Verdict { slot, serial, kind, heard, verdict } => {
+                let live = self.table.get(slot).is_some_and(|connection| {
+                    connection.serial == serial && !connection.is(Flag::Closing)
+                });
+                if live {
+                    self.verdict(slot, kind, &heard, &verdict);
+                }
+            }
+            Command::Session { session, request, from } => {
+                self.session_request(session, request, from);
+            }
+            Command::SessionAnswer { slot, serial, body } => {
+                self.session_answered(slot, serial, body);
             }
             Command::Settings(settings) => self.settings = settings,
             Command::Drain { seconds } => self.begin_drain(seconds),
@@ -142,6 +161,13 @@ impl Shard {
         sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
     }
 
+    /// The topics with the most members, without sorting all of them.
+    fn biggest(&self, limit: usize) -> Vec<TopicInfo> {
+        let all = self.hub.all_topics().map(|(name, members, _)| (name, members));
+        let sorted = biggest(all, limit).into_iter();
+        sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
+    }
+
     fn describe(&self, slot: u32) -> Option<ConnectionInfo> {
         let connection = self.table.get(slot)?;
         let (mut users, mut topics) = (Vec::new(), Vec::new());
@@ -165,6 +191,28 @@ impl Shard {
             outbox_bytes: connection.outbox().map_or(0, |outbox| outbox.bytes()),
         })
     }
+}
+
+/// The first `limit` topics by members, then by name. The heap's top is the one to go first, so a
+/// topic that is passed over costs one comparison.
+fn biggest<'a>(
+    topics: impl Iterator<Item = (&'a Name, u32)>,
+    limit: usize,
+) -> Vec<(&'a Name, u32)> {
+    let mut kept: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
+    for (name, members) in topics {
+        let is_full = kept.len() >= limit;
+        if is_full && kept.peek().is_none_or(|least| *least <= (Reverse(members), name))
+            || name.starts_with(PERSONAL)
+        {
+            continue;
+        }
+        if is_full {
+            kept.pop();
+        }
+        kept.push((Reverse(members), name));
+    }
+    kept.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
 }
 
 /// Bytes that the peer acknowledged and bytes that it sent. The kernel counts them anyway
@@ -194,5 +242,25 @@ fn traffic(socket: impl AsFd) -> (u64, u64) {
         (word(ACKED), word(RECEIVED))
     } else {
         (0, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_biggest_topics_come_first_and_personal_ones_not_at_all() {
+        let topics: [(Name, u32); 6] =
+            [("b", 2), ("@alice", 9), ("d", 1), ("a", 2), ("c", 7), ("e", 1)]
+                .map(|(name, members)| (name.into(), members));
+        let first = |limit| {
+            let all = topics.iter().map(|(name, members)| (name, *members));
+            let kept = biggest(all, limit).into_iter();
+            kept.map(|(name, members)| (name.as_str(), members)).collect::<Vec<_>>()
+        };
+        assert_eq!(first(3), [("c", 7), ("a", 2), ("b", 2)]);
+        assert_eq!(first(10), [("c", 7), ("a", 2), ("b", 2), ("d", 1), ("e", 1)]);
+        assert!(first(0).is_empty());
     }
 }

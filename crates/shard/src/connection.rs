@@ -7,6 +7,8 @@ use std::sync::Arc;
 use wire::session::Respond;
 use wire::{Close, Id, Variant, ws};
 
+use crate::longpoll::{Asking, Session};
+
 /// What a shard holds of every connection. Its place in the table is its descriptor's number,
 /// which the kernel keeps small and uses again.
 pub(crate) struct Connection {
@@ -110,6 +112,10 @@ pub(crate) struct Extra {
     pub decoder: Option<Box<ws::Decoder>>,
     /// A long poll that waits.
     pub poll: Option<Box<Poll>>,
+    /// A Phoenix long-poll session.
+    pub session: Option<Box<Session>>,
+    /// A request that waits for the answer of such a session.
+    pub asking: Option<Box<Asking>>,
     /// Why the connection ends when its outbox is empty.
     pub closing: Option<Close>,
 }
@@ -120,6 +126,8 @@ impl Extra {
             && self.outbox.is_none()
             && self.decoder.is_none()
             && self.poll.is_none()
+            && self.session.is_none()
+            && self.asking.is_none()
             && self.closing.is_none()
     }
 }

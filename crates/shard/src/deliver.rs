@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use wire::{Close, Message, Tools, Variant};
+use wire::{Close, ConnectionId, Message, Tools, Variant};
 
 use crate::batch::{BATCH, Outboxes};
 use crate::bulk::Place;
@@ -53,6 +53,13 @@ impl Shard {
         let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
         let mut pieces = [None; Variant::COUNT];
         let (mut delivered, mut slow) = (0, Vec::new());
+        // Who is left out of one of the messages: hardly ever anybody.
+        let left_out: Vec<u32> = slice
+            .messages()
+            .filter_map(|message| message.draft.except)
+            .filter(|id| id.shard == self.number)
+            .map(|id| id.slot)
+            .collect();
         for &slot in slice.slots {
             let Some(connection) = self.table.get_mut(slot) else {
                 continue;
@@ -65,14 +72,26 @@ impl Shard {
                 }
                 continue;
             }
-            let piece = *pieces[variant as usize].get_or_insert_with(|| {
-                let bytes = encode(slice.messages(), variant, &mut self.tools);
-                (!bytes.is_empty()).then(|| self.batch.piece(bytes, slice.messages().len() as u32))
-            });
+            let piece = if left_out.contains(&slot) {
+                let id = ConnectionId { shard: self.number, slot, serial: connection.serial };
+                let messages: Vec<&Arc<Message>> =
+                    slice.messages().filter(|message| message.draft.except != Some(id)).collect();
+                let bytes = encode(messages.iter().copied(), variant, &mut self.tools);
+                (!bytes.is_empty()).then(|| self.batch.piece(bytes, messages.len() as u32))
+            } else {
+                *pieces[variant as usize].get_or_insert_with(|| {
+                    let bytes = encode(slice.messages(), variant, &mut self.tools);
+                    let messages = slice.messages().len() as u32;
+                    (!bytes.is_empty()).then(|| self.batch.piece(bytes, messages))
+                })
+            };
             let Some(piece) = piece else { continue };
             delivered += 1;
             if !self.batch.gather(connection, slot, piece, limits) {
                 slow.push(slot);
+            } else if variant.is_polled() && !connection.is(Flag::Woken) {
+                connection.set(Flag::Woken, true);
+                self.woken.push(slot);
             }
         }
         self.metrics.delivered.add(delivered * slice.messages().len() as u64);
@@ -93,7 +112,9 @@ impl Shard {
             return;
         };
         let topic = topic.map(|topic| (self.broker.hash(topic), topic));
-        let owed = self.hub.owed(slot, topic);
+        let id = self.id(slot, connection.serial);
+        let mut owed = self.hub.owed(slot, topic);
+        owed.retain(|message| message.draft.except != Some(id));
         for message in &owed {
             out.extend_from_slice(&message.encoded(connection.variant, &mut self.tools));
         }
@@ -106,12 +127,16 @@ impl Shard {
         }
     }
 
-    /// Looks after the polls for which something was published.
+    /// Looks after the polls and the long-poll sessions for which something was published.
     fn answer_woken(&mut self) {
         for slot in std::mem::take(&mut self.woken) {
             if let Some(connection) = self.table.get_mut(slot) {
                 connection.set(Flag::Woken, false);
-                self.look_after_poll(slot, false);
+                if connection.variant.is_polled() {
+                    self.session_wake(slot, false);
+                } else {
+                    self.look_after_poll(slot, false);
+                }
             }
         }
     }
@@ -134,9 +159,12 @@ impl Shard {
                 return;
             }
         }
+        let polled = connection.variant.is_polled();
         let chunk = Chunk { bytes: bytes.into(), messages };
         if !self.enqueue(slot, chunk, sent) {
             self.close(slot, Close::SlowConsumer, &[]);
+        } else if polled {
+            self.session_wake(slot, false);
         }
     }
 

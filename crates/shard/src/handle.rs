@@ -1,9 +1,10 @@
 //! What the rest of the process holds of a shard.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use broker::{Delivery, Inbox};
+use hub::presence::Presence;
 use rustix::fd::OwnedFd;
 
 use crate::command::Command;
@@ -31,8 +32,8 @@ impl Handle {
     }
 }
 
-/// The facts that all threads of the process share. Only flags that change rarely.
-#[derive(Default)]
+/// The facts that all threads of the process share: flags that change rarely, and what no shard
+/// can know alone.
 pub struct Shared {
     /// Set when the process is draining: readiness is off, nothing new is accepted.
     pub draining: AtomicBool,
@@ -43,9 +44,26 @@ pub struct Shared {
     pub ended: AtomicU32,
     /// Connections held in the whole process.
     pub connections: AtomicU64,
+    /// Phoenix long-poll sessions among them.
+    pub sessions: AtomicU64,
+    /// Who is in the topics with presence, over all shards. Touched when somebody enters or leaves
+    /// one of those, and never on the way of a message.
+    pub presence: Mutex<Presence>,
 }
 
 impl Shared {
+    /// Nobody is here yet.
+    pub fn new(presence: Presence) -> Self {
+        Shared {
+            draining: AtomicBool::new(false),
+            memory_full: AtomicBool::new(false),
+            ended: AtomicU32::new(0),
+            connections: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
+            presence: Mutex::new(presence),
+        }
+    }
+
     /// True while new connections and requests are welcome.
     pub fn ready(&self) -> bool {
         !self.draining.load(Ordering::Relaxed)

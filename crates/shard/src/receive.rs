@@ -1,6 +1,8 @@
 //! What a connection's peer sends: read into the shard's one buffer, understood by wire, done
 //! here.
 
+use std::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use wire::session::{self, Action, Input, Open, Step};
@@ -8,6 +10,7 @@ use wire::ws::Decoder;
 use wire::{Close, Draft, Variant};
 
 use crate::connection::{Flag, Poll};
+use crate::metrics::{Counter, Metrics};
 use crate::shard::Shard;
 
 /// Reads of one connection in one turn, so that nobody else waits for it.
@@ -74,7 +77,7 @@ impl Shard {
         match connection.variant {
             // Nothing that is sent after such a request means anything.
             Variant::Sse | Variant::SseJson | Variant::Stream => connection.heard_s = now_s,
-            Variant::Poll => {
+            Variant::Poll | Variant::Asking => {
                 let input = &mut connection.extra().input;
                 input.extend_from_slice(bytes);
                 if input.len() > self.settings.session.http.head_bytes_max {
@@ -118,7 +121,7 @@ impl Shard {
             let variant = connection.variant;
             let taken = match variant {
                 Variant::Http => self.request(slot, &bytes[at..], &mut out),
-                Variant::Poll => 0,
+                Variant::Poll | Variant::Asking => 0,
                 Variant::Sse | Variant::SseJson | Variant::Stream => bytes.len() - at,
                 _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
             };
@@ -179,6 +182,17 @@ impl Shard {
             }
             Action::Open(open) => self.open(slot, open),
             Action::Poll(poll) => self.poll(slot, poll, out),
+            Action::Longpoll(request) => self.longpoll(slot, request, out),
+            Action::Presence { topic, respond } => {
+                session::json_answer(&respond, self.presence_answer(&topic).as_bytes(), out);
+                self.count_answer(&out[from..]);
+                self.rest_or_close(slot, respond.keep_alive, out);
+            }
+            Action::Status { respond } => {
+                session::json_answer(&respond, self.status().as_bytes(), out);
+                self.count_answer(&out[from..]);
+                self.rest_or_close(slot, respond.keep_alive, out);
+            }
             Action::Publish { draft, respond } => {
                 let published = self.publish(draft).map_err(|error| error.to_string());
                 session::publish_answer(&respond, published, out);
@@ -195,14 +209,30 @@ impl Shard {
     }
 
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
-    fn count_answer(&self, answer: &[u8]) {
+    pub(crate) fn count_answer(&self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {
             self.metrics.answers[usize::from(class - b'0')].add(1);
+            let took_us = (self.started.elapsed().as_micros() as u64).saturating_sub(self.now_us);
+            self.metrics.answer_us.add(took_us);
         }
     }
 
+    /// The figures of the public status page, over all shards.
+    fn status(&self) -> String {
+        let sum = |read: &dyn Fn(&Metrics) -> u64| -> u64 {
+            self.shards.iter().map(|shard| read(&shard.metrics)).sum()
+        };
+        format!(
+            "{{\"connections\":{},\"answers\":{},\"answer_us\":{},\"uptime_ms\":{}}}",
+            self.shared.connections.load(Ordering::Relaxed),
+            sum(&|metrics| metrics.answers[2..].iter().map(Counter::get).sum()),
+            sum(&|metrics| metrics.answer_us.get()),
+            self.now_us / 1_000
+        )
+    }
+
     /// After a short answer the connection rests, or ends with it.
-    fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+    pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
         if keep_alive && self.drain.is_none() {
             let now_s = self.now_s() as u16;
             if let Some(connection) = self.table.get_mut(slot) {
@@ -235,7 +265,7 @@ impl Shard {
         }
     }
 
-    fn publish(&mut self, draft: Draft) -> Result<wire::Id, broker::PublishError> {
+    pub(crate) fn publish(&mut self, draft: Draft) -> Result<wire::Id, broker::PublishError> {
         self.broker.publish(draft, None)
     }
 
@@ -311,7 +341,7 @@ impl Shard {
         let messages = recent.messages.iter().map(|message| &**message);
         let body = wire::transport::poll_answer(messages, recent.top, recovered);
         let mut answer = Vec::with_capacity(body.len() + 256);
-        session::poll_answer(&poll.respond, &body, &mut answer);
+        session::json_answer(&poll.respond, &body, &mut answer);
         self.leave_hub(slot);
         self.metrics.delivered.add(recent.messages.len() as u64);
         self.become_http(slot);
@@ -325,7 +355,7 @@ impl Shard {
         }
     }
 
-    fn become_http(&mut self, slot: u32) {
+    pub(crate) fn become_http(&mut self, slot: u32) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
@@ -357,6 +387,9 @@ impl Shard {
             connection.extra().decoder = Some(kept.unwrap_or_else(|| Box::new(fresh)));
         }
         for input in inputs {
+            if self.table.get(slot).is_none_or(|connection| connection.is(Flag::Closing)) {
+                break;
+            }
             self.input(slot, variant, input, out);
         }
         taken
@@ -381,12 +414,9 @@ impl Shard {
             Input::Unsubscribe(id, topic) => {
                 let named = named("topic", &topic);
                 self.settle(slot, Some(&topic), out);
-                let result = match self.hub.leave(slot, self.broker.hash(&topic), &topic) {
-                    Some(ended) => {
-                        self.topics_ended += usize::from(ended);
-                        Ok(named.as_str())
-                    }
-                    None => Err(("not_subscribed", "this connection is not in that topic")),
+                let result = match self.leave(slot, &topic) {
+                    true => Ok(named.as_str()),
+                    false => Err(("not_subscribed", "this connection is not in that topic")),
                 };
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
@@ -399,6 +429,7 @@ impl Shard {
                 let result = answer.as_deref().map_err(|message| ("overloaded", message.as_str()));
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
+            Input::Phoenix(heard) => self.phoenix(slot, variant, heard, out),
             Input::Close(close, last) => {
                 out.extend_from_slice(&last);
                 self.close_after(slot, close, out);

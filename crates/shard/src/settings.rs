@@ -29,6 +29,14 @@ pub struct Settings {
     pub ws_ping_seconds: u32,
     /// A WebSocket that was silent for so many seconds is closed.
     pub ws_silence_seconds: u32,
+    /// The same for a Phoenix WebSocket, whose client beats.
+    pub phoenix_silence_seconds: u32,
+    /// How long a Phoenix long poll waits, in seconds.
+    pub longpoll_seconds: u32,
+    /// Phoenix long-poll sessions in the whole process.
+    pub longpoll_sessions_max: u64,
+    /// What a member may say about itself, in bytes.
+    pub presence_meta_bytes_max: usize,
 }
 
 /// How batches of messages leave.

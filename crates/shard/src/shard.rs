@@ -21,11 +21,14 @@ use crate::bulk::{Place, Places};
 use crate::command::Command;
 use crate::connection::{Flag, Table};
 use crate::handle::{Handle, Shared};
+use crate::joins::Joins;
 use crate::listen::Balance;
 use crate::metrics::Metrics;
 use crate::poller::Poller;
+use crate::presence::Tracked;
 use crate::sender::Sender;
 use crate::settings::Settings;
+use crate::webhook::Webhook;
 
 /// Events of the wake-up and the listener carry these tokens; all others are slots.
 const WAKE: u64 = u64::MAX;
@@ -40,10 +43,13 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Shard {
     pub(crate) number: u16,
     pub(crate) handle: Handle,
+    /// All shards, this one included, by number.
+    pub(crate) shards: Arc<[Handle]>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) broker: Arc<dyn Broker>,
+    pub(crate) webhook: Option<Arc<dyn Webhook>>,
     pub(crate) balance: Arc<Balance>,
     pub(crate) places: Arc<Places>,
     pub(crate) place: Place,
@@ -60,6 +66,9 @@ pub(crate) struct Shard {
     pub(crate) accept_after_us: u64,
     pub(crate) table: Table,
     pub(crate) hub: Hub<Arc<Message>>,
+    pub(crate) joins: Joins,
+    /// What connections have in the registry of presence, by slot.
+    pub(crate) tracked: HashMap<u32, Vec<Tracked>>,
     pub(crate) heartbeats: [Arc<[u8]>; Variant::COUNT],
     pub(crate) batch: Batch,
     pub(crate) serial: u32,
@@ -238,6 +247,7 @@ impl Shard {
         extra.input = Vec::new();
         extra.decoder = None;
         extra.poll = None;
+        extra.asking = None;
         extra.closing = Some(close);
         self.leave_hub(slot);
         if had_outbox && close == Close::SlowConsumer {
@@ -247,8 +257,10 @@ impl Shard {
         if !last.is_empty() {
             self.send(slot, last, 0);
         }
-        if self.table.get(slot).is_some_and(|connection| connection.outbox().is_none()) {
-            self.shut(slot);
+        match self.table.get(slot) {
+            Some(connection) if connection.variant.is_polled() => self.close_session(slot),
+            Some(connection) if connection.outbox().is_none() => self.shut(slot),
+            _ => {}
         }
     }
 
@@ -274,12 +286,14 @@ impl Shard {
     /// Takes a connection away, now. The kernel sends what it has taken.
     pub(crate) fn end(&mut self, slot: u32, close: Close) {
         self.leave_hub(slot);
-        let Some(connection) = self.table.remove(slot) else {
+        let Some(mut connection) = self.table.remove(slot) else {
             return;
         };
+        let session = connection.extra.as_mut().and_then(|extra| extra.session.take());
         let reason = connection.extra.as_ref().and_then(|extra| extra.closing).unwrap_or(close);
         if let Some(outbox) = connection.outbox() {
-            self.metrics.outboxes.sub(1);
+            // A session's is always there.
+            self.metrics.outboxes.sub(u64::from(!connection.variant.is_polled()));
             self.metrics.outbox_bytes.sub(outbox.bytes() as u64);
         }
         self.metrics.connections[connection.variant as usize].sub(1);
@@ -289,9 +303,12 @@ impl Shard {
         if let Some(address) = self.peers.remove(&slot) {
             self.addresses.leave(address);
         }
+        if let Some(session) = session {
+            self.session_ended(self.id(slot, connection.serial), *session);
+        }
     }
 
-    /// Puts a connection into the topics of its users and its own.
+    /// Puts a connection into the topics of its users, and then its own: the users are there.
     pub(crate) fn enter_hub(&mut self, slot: u32, users: &[wire::Name], topics: &[wire::Name]) {
         self.hub.insert(slot);
         for user in users {
@@ -303,14 +320,34 @@ impl Shard {
     }
 
     pub(crate) fn join(&mut self, slot: u32, topic: &str) -> bool {
+        self.join_with(slot, topic, "{}")
+    }
+
+    /// Enters a topic with a meta, the text of a JSON object, for its presence.
+    pub(crate) fn join_with(&mut self, slot: u32, topic: &str, meta: &str) -> bool {
         let hash = self.broker.hash(topic);
         let joined = self.hub.join(slot, hash, topic);
         self.handle.inbox.filter.insert(hash);
         self.metrics.topics.set(u64::from(self.hub.topics()));
+        if joined {
+            self.enter_presence(slot, topic, meta);
+        }
         joined
     }
 
+    /// Leaves a topic; false when the connection is not in it.
+    pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
+        let left = self.hub.leave(slot, self.broker.hash(topic), topic);
+        self.topics_ended += usize::from(left == Some(true));
+        if left.is_some() {
+            self.leave_presence(slot, topic);
+        }
+        left.is_some()
+    }
+
     pub(crate) fn leave_hub(&mut self, slot: u32) {
+        self.leave_all_presence(slot);
+        self.joins.clear(slot);
         self.topics_ended += self.hub.remove(slot) as usize;
         self.metrics.topics.set(u64::from(self.hub.topics()));
     }

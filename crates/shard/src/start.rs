@@ -23,6 +23,7 @@ use crate::sender::Sender;
 use crate::settings::{Options, Settings};
 use crate::shard::{Addresses, Shard};
 use crate::sweep::Sweep;
+use crate::webhook::Webhook;
 
 /// Descriptors of a shard that are no connections: its poller, its ring, the wake-ups of all
 /// shards, standard input and output, and room to refuse a connection with an answer.
@@ -134,6 +135,7 @@ impl Prepared {
         self,
         settings: Arc<Settings>,
         broker: Arc<dyn Broker>,
+        webhook: Option<Arc<dyn Webhook>>,
         shared: Arc<Shared>,
         started: Instant,
     ) -> io::Result<Running> {
@@ -141,6 +143,7 @@ impl Prepared {
         let balance = Arc::new(Balance::new(metrics, self.plan.high_water));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let places = Arc::new(Places::new(self.handles.clone(), cores));
+        let shards: Arc<[Handle]> = self.handles.clone().into();
         let addresses: Arc<Addresses> = Arc::default();
         let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
         let (ready, results) = mpsc::channel();
@@ -154,6 +157,8 @@ impl Prepared {
                 listeners: listeners.clone(),
                 settings: settings.clone(),
                 broker: broker.clone(),
+                webhook: webhook.clone(),
+                shards: shards.clone(),
                 shared: shared.clone(),
                 balance: balance.clone(),
                 places: places.clone(),
@@ -199,6 +204,8 @@ struct Make {
     listeners: Vec<RawFd>,
     settings: Arc<Settings>,
     broker: Arc<dyn Broker>,
+    webhook: Option<Arc<dyn Webhook>>,
+    shards: Arc<[Handle]>,
     shared: Arc<Shared>,
     balance: Arc<Balance>,
     places: Arc<Places>,
@@ -228,6 +235,8 @@ impl Make {
             shared: self.shared,
             settings: self.settings,
             broker: self.broker,
+            webhook: self.webhook,
+            shards: self.shards,
             balance: self.balance,
             places: self.places,
             place: Default::default(),
@@ -243,6 +252,8 @@ impl Make {
             accept_after_us: 0,
             table: Default::default(),
             hub: Default::default(),
+            joins: Default::default(),
+            tracked: Default::default(),
             heartbeats,
             batch: Default::default(),
             serial: 0,

@@ -80,6 +80,8 @@ enum Due {
     /// It was spoken to since the last look: whoever is between knows that it is alive.
     NoHeartbeat,
     PollOver,
+    /// A long-poll session is looked after.
+    Session,
     RequestTimeout,
     Close(Close),
     End,
@@ -100,6 +102,7 @@ impl Shard {
         self.sweep.passed = self.now_us / STRIPE_US;
         self.metrics.topics.set(u64::from(self.hub.topics()));
         self.forget_topics();
+        self.tell_presence();
         if self.number == 0
             && let Some(listener) = &self.listener
         {
@@ -166,6 +169,7 @@ impl Shard {
                     }
                 }
                 Due::PollOver => self.look_after_poll(slot, true),
+                Due::Session => self.look_after_session(slot),
                 Due::RequestTimeout => self.request_timeout(slot),
                 Due::Close(close) => {
                     let last = self.goodbye(slot, close);
@@ -223,6 +227,14 @@ impl Shard {
             }
             Variant::Sse | Variant::SseJson => beat_in_silence(settings.sse_heartbeat_seconds),
             Variant::Stream => beat_in_silence(settings.stream_heartbeat_seconds),
+            Variant::Polled1 | Variant::Polled2 => Due::Session,
+            Variant::Asking if silence_s > self.asking_seconds_max() => Due::Close(Close::Internal),
+            Variant::Asking => Due::Nothing,
+            Variant::Phoenix1 | Variant::Phoenix2 => {
+                // The client beats; nothing is sent to it.
+                let silent = silence_s > settings.phoenix_silence_seconds;
+                if silent { Due::Close(Close::Silent) } else { Due::Nothing }
+            }
             _ if silence_s > settings.ws_silence_seconds => Due::Close(Close::Silent),
             _ => beat(settings.ws_ping_seconds),
         }

@@ -33,6 +33,9 @@ pub enum Command {
 pub struct Serve {
     #[command(flatten)]
     pub settings: Flags,
+    /// Serve the chat of examples/chat at the client port, and let its rooms (room:*) talk.
+    #[arg(long)]
+    pub demo: bool,
     /// Serve an echo WebSocket at /echo, for conformance tests.
     #[arg(long)]
     pub ws_echo: bool,

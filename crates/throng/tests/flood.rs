@@ -21,7 +21,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn every_transport_and_any_mix_hears_each_message_once() {
-    let transports = ["sse", "stream", "ws", "sse,ws", "sse,stream,ws"];
+    let transports = ["sse", "stream", "ws", "phoenix", "sse,ws", "sse,stream,ws,phoenix"];
     all_at_once(&transports, |transport| {
         let server = Server::start();
         let run = format!("one-topic {} -t {transport} -c 120 --messages 20", at(&server));
@@ -46,13 +46,15 @@ fn polls_hear_each_message_once_from_the_first_that_comes() {
 fn each_scenario_hears_what_it_publishes() {
     /// Arguments, connections, and to how many each message comes.
     type Case = (&'static str, u64, u64);
-    let cases: [Case; 8] = [
+    let cases: [Case; 10] = [
         ("rooms --topics 6 --users 20 --messages 40 --hold 2 -t sse,stream,ws", 120, 20),
         ("rooms -c 100 --users 25 --messages 40 --hold 2 --publishers 4", 100, 25),
         ("random-users -c 100 --senders 10 --messages 20 --interval 0.1", 100, 1),
         ("random-users -c 100 --messages 20 --interval 0.1 --long-tail -t sse,ws", 100, 1),
         ("hold -c 100 --broadcast-every 0.1 --hold 2 -t stream", 100, 100),
+        ("hold -c 100 --broadcast-every 0.1 --hold 2 -t phoenix --topic-template=", 100, 100),
         ("hold -c 100 --send-rate 40 --hold 2 --topic-template room-{room}", 100, 1),
+        ("hold -c 100 --send-rate 40 --hold 2 --topic-template room:{room} -t phoenix", 100, 1),
         (
             "one-topic -c 100 --hold 2 --message-bytes 5000 --first 1000 --user-template x.{n}",
             100,
@@ -88,7 +90,7 @@ fn messages_to_users_who_are_not_there_are_not_lost() {
 #[test]
 fn users_who_come_and_go_lose_nothing_while_they_are_there() {
     let server = Server::start();
-    let people = "churn -c 100 --users 10 --stay 1 --away 0.2 --talk 0.5 -t sse,stream,ws";
+    let people = "churn -c 100 --users 10 --stay 1 --away 0.2 --talk 0.5 -t sse,stream,ws,phoenix";
     let mut run = Flood::start(&format!("{people} --hold {LONG} {}", at(&server)));
     run.until_count("left", 200);
     run.until_count("messages", 1_000);
@@ -118,14 +120,37 @@ fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
         ("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"),
         ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4"),
     ];
-    all_at_once(&["sse", "stream", "ws"], |transport| {
+    // Phoenix clients beat themselves, each every 30 s, and not all at the same time.
+    let beats = [("sse", 300), ("stream", 300), ("ws", 300), ("phoenix", 5)];
+    all_at_once(&beats, |(transport, beats)| {
         let server = Server::with(&[], &settings);
         let run = format!("hold {} -t {transport} -c 100 --hold {LONG}", at(&server));
         let mut run = Flood::start(&run);
-        run.until_count("heartbeats", 300);
+        run.until_count("heartbeats", *beats);
         run.until("six seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 6.0);
         run.stop().all_is_well(100).counts([("messages", 0)]);
     });
+}
+
+#[test]
+fn phoenix_joins_the_topics_of_the_url_and_tells_why_it_may_not() {
+    let config = scratch("config");
+    std::fs::write(&config, "[[topics]]\npattern = \"secret-*\"\njoin = \"refuse\"\n").unwrap();
+    let server = Server::with(&["--config", config.to_str().unwrap()], &[]);
+    let end = flood(&format!(
+        "hold {} -t phoenix -c 20 --hold 0 --topic-template secret-{{room}}",
+        at(&server)
+    ));
+    end.faults([("failed", 20)]).counts([("opened", 0), ("open", 0)]);
+    end.reasons("failures", &[("a join was refused: unauthorized", 20)]);
+    let url = format!("http://{}/socket/websocket?user=u{{n}}&topic=a&topic=b", server.client);
+    let mut run = Flood::start(&format!("hold {url} -t phoenix -c 20 --hold {LONG}"));
+    run.until_it_stands();
+    for topic in ["a", "b"] {
+        assert_eq!(server.api("GET", &format!("/api/topics/{topic}"), None).1["members"], 20);
+    }
+    run.stop().all_is_well(20);
+    let _ = std::fs::remove_file(config);
 }
 
 #[test]
@@ -326,7 +351,7 @@ fn an_interrupt_ends_it_with_what_it_has() {
 #[test]
 fn a_server_that_is_killed_closes_everyone_without_a_word() {
     let mut server = Server::start();
-    let run = format!("hold {} -t sse,stream,ws -c 120 --hold {LONG}", at(&server));
+    let run = format!("hold {} -t sse,stream,ws,phoenix -c 120 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
     run.until_it_stands();
     server.child.kill().unwrap();
@@ -339,14 +364,14 @@ fn a_server_that_is_killed_closes_everyone_without_a_word() {
 #[test]
 fn a_server_that_drains_says_so_on_each_transport() {
     let server = Server::start();
-    let run = format!("hold {} -t sse,stream,ws -c 120 --hold {LONG}", at(&server));
+    let run = format!("hold {} -t sse,stream,ws,phoenix -c 120 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
     run.until_it_stands();
     server.signal("-TERM");
     run.until_count("closed", 120);
     let end = run.stop();
     end.faults([("closed", 120)]);
-    end.reasons("closes", &[("closed, saying drain", 80), ("closed with code 1012", 40)]);
+    end.reasons("closes", &[("closed with code 1012", 60), ("closed, saying drain", 60)]);
 }
 
 #[test]
@@ -375,7 +400,7 @@ fn where_nobody_listens_each_attempt_fails_with_the_reason() {
 fn a_wrong_command_line_is_refused_in_words() {
     let here = "http://127.0.0.1:1";
     for (arguments, want) in [
-        (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws"),
+        (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws, phoenix"),
         ("hold https://127.0.0.1:1".into(), "TLS isn't spoken here"),
         ("hold 127.0.0.1:8000".into(), "write a URL like http://"),
         (format!("one-topic {here}"), "--admin http://host:8001"),

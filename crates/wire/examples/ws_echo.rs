@@ -105,7 +105,7 @@ fn open(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<Option<Option
 fn answer(request: &Request<'_>, out: &mut Vec<u8>) -> Option<Option<Deflate>> {
     let accept = handshake::accept(request.header("sec-websocket-key")?)?;
     let deflate = handshake::negotiate(request.values("sec-websocket-extensions"));
-    handshake::response(&accept, deflate.as_ref(), out);
+    handshake::response(&accept, None, deflate.as_ref(), out);
     Some(deflate)
 }
 

@@ -118,7 +118,7 @@ fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, (&'static str, 
             }
             let topic = topic()?;
             let data = data(body, payload)?;
-            What::Publish(Draft { topic, event: event.map(Name::from), data })
+            What::Publish(Draft { topic, event: event.map(Name::from), data, except: None })
         }
         "ping" => What::Ping,
         other => {
@@ -198,6 +198,7 @@ mod tests {
                     topic: "a".into(),
                     event: Some("e".into()),
                     data: Data::Binary([0, 255].into()),
+                    except: None,
                 })
             }
         );

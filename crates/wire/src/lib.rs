@@ -11,11 +11,13 @@ pub mod http;
 pub mod message;
 pub mod phoenix;
 pub mod query;
+pub mod rules;
 pub mod session;
 pub mod transport;
 pub mod ws;
 
 pub use close::Close;
 pub use message::{Data, Draft, Epoch, Id, Message, Name};
+pub use rules::{EventRule, JoinRule, Rule, Rules};
 pub use session::{Action, ConnectionId, Settings};
 pub use transport::{Tools, Transport, Variant};

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use compact_str::CompactString;
 use serde_json::value::RawValue;
 
+use crate::ConnectionId;
 use crate::transport::{Tools, Variant};
 
 /// A topic's, user's or event's name. Up to 24 bytes are held without an allocation.
@@ -153,6 +154,11 @@ impl Data {
         }
     }
 
+    /// A JSON value as it is, a string included, without the white space between its tokens.
+    pub fn json(raw: &RawValue) -> Data {
+        Data::Json(compact(raw.get()))
+    }
+
     /// The size of the payload in bytes.
     pub fn bytes(&self) -> usize {
         match self {
@@ -190,6 +196,8 @@ pub struct Draft {
     pub event: Option<Name>,
     /// The payload.
     pub data: Data,
+    /// A member that does not get it: its sender, when it goes to the others.
+    pub except: Option<ConnectionId>,
 }
 
 /// A published message, shared by all shards. Its encodings are made when first asked for.

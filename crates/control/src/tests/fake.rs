@@ -2,16 +2,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
-use broker::{Broker, PublishError, Receipt, Recent};
+use axum::response::Response;
+use broker::{Activity, Broker, PublishError, Receipt, Recent, TopicActivity};
 use serde_json::Value;
 use shard::{Command, ConnectionInfo, Metrics, Target, TopicInfo};
 use tower::ServiceExt;
-use wire::{ConnectionId, Draft, Epoch, Id};
+use wire::{ConnectionId, Draft, Epoch, Id, Message, Name};
 
+use crate::live::{Monitor, Sampler};
+use crate::webhook::{self, Dispatcher, Worker};
 use crate::{Live, Node, Shards, api};
 
 /// How shards and receipts behave.
@@ -94,6 +97,19 @@ fn answer(shard: usize, command: Command) -> String {
             reply(if topic == "news" { 2 } else { 0 });
             format!("topic {topic}")
         }
+        Command::Biggest { limit, reply } => {
+            // "deep" is the biggest of all, but a small one on shard 1.
+            let own = [vec![("deep", 30), ("a", 6)], vec![("a", 5), ("b", 4), ("deep", 3)]];
+            let own = own[shard].iter().map(|(topic, members)| (Name::from(*topic), *members));
+            let small = (0..limit).map(|n| (format!("small-{shard}-{n:03}").into(), 2));
+            let topics = own.chain(small).take(limit);
+            reply(topics.map(|(topic, members)| TopicInfo { topic, members }).collect());
+            format!("biggest {limit}")
+        }
+        Command::Members { topic, limit, reply } => {
+            reply((5, (0..5.min(limit)).map(|_| connection(shard as u16)).collect()));
+            format!("members {topic} {limit}")
+        }
         Command::User { user, reply } => {
             reply(vec![connection(shard as u16)]);
             format!("user {user}")
@@ -116,11 +132,12 @@ fn connection(shard: u16) -> ConnectionInfo {
     }
 }
 
-/// Gives offsets from 1, and counts four members for each message.
+/// Gives offsets from 1, keeps all messages for half a minute, and counts four members for each message.
 pub struct FakeBroker {
     mood: Mood,
     offset: AtomicU64,
     drafts: Arc<Mutex<Vec<Draft>>>,
+    messages: Mutex<Vec<Arc<Message>>>,
     kept: Mutex<Vec<Receipt>>,
 }
 
@@ -129,7 +146,7 @@ impl Broker for FakeBroker {
         if self.mood == Mood::Overloaded {
             return Err(PublishError::Overloaded);
         }
-        self.drafts.lock().unwrap().push(draft);
+        self.drafts.lock().unwrap().push(draft.clone());
         if let Some(receipt) = receipt {
             receipt.add(4);
             if self.mood == Mood::Silent {
@@ -137,7 +154,10 @@ impl Broker for FakeBroker {
             }
         }
         let offset = self.offset.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Id { epoch: self.epoch(), offset })
+        let id = Id { epoch: self.epoch(), offset };
+        let message = Message::new(draft.clone(), id, self.hash(&draft.topic), offset * 1_000_000);
+        self.messages.lock().unwrap().push(Arc::new(message));
+        Ok(id)
     }
 
     fn recent(&self, _: &[(u64, &str)], _: Option<Id>) -> Recent {
@@ -145,8 +165,27 @@ impl Broker for FakeBroker {
         Recent { messages: Vec::new(), top, complete: true }
     }
 
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>> {
+        let messages = self.messages.lock().unwrap();
+        let asked = messages
+            .iter()
+            .rev()
+            .filter(|message| topic.is_none_or(|(_, name)| name == message.draft.topic));
+        asked.take(limit).cloned().collect()
+    }
+
+    fn activity(&self, _: u64) -> Activity {
+        let mut activity = Activity { span_us: 30_000_000, ..Activity::default() };
+        for message in self.messages.lock().unwrap().iter() {
+            let topic = message.draft.topic.clone();
+            let new = TopicActivity { topic, messages: 0 };
+            activity.topics.entry(message.topic_hash).or_insert(new).messages += 1;
+        }
+        activity
+    }
+
     fn hash(&self, topic: &str) -> u64 {
-        topic.len() as u64
+        topic.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte))
     }
 
     fn epoch(&self) -> Epoch {
@@ -157,6 +196,8 @@ impl Broker for FakeBroker {
 /// A node, and what it did.
 pub struct Bench {
     pub node: Arc<Node>,
+    pub monitor: Arc<Monitor>,
+    pub sampler: Sampler,
     pub drafts: Arc<Mutex<Vec<Draft>>>,
     pub asked: Arc<Mutex<Vec<String>>>,
 }
@@ -183,7 +224,9 @@ impl Answer {
 pub fn bench(mood: Mood) -> Bench {
     let (drafts, asked) = (Arc::default(), Arc::default());
     let node = node(mood, Arc::clone(&drafts), Arc::clone(&asked));
-    Bench { node: Arc::new(node), drafts, asked }
+    let node: Arc<Node> = Arc::new(node);
+    let (monitor, sampler) = Monitor::new(node.clone());
+    Bench { node, monitor, sampler, drafts, asked }
 }
 
 /// A node that writes down what it publishes and asks.
@@ -193,32 +236,67 @@ pub fn node(
     asked: Arc<Mutex<Vec<String>>>,
 ) -> Node<FakeShards> {
     let shards = FakeShards { mood, metrics: Default::default(), asked, kept: Mutex::default() };
-    let broker = FakeBroker { mood, offset: AtomicU64::new(0), drafts, kept: Mutex::default() };
+    let broker = FakeBroker {
+        mood,
+        offset: AtomicU64::new(0),
+        drafts,
+        messages: Mutex::default(),
+        kept: Mutex::default(),
+    };
     let live = Live {
         api_key: None,
         message_bytes_max: 100,
         memory_bytes_max: 0,
-        limits: vec![("limits.message_bytes_max", 100)],
+        rules: wire::Rules {
+            rules: vec![wire::Rule {
+                pattern: "room:*".into(),
+                presence: true,
+                ..wire::Rule::default()
+            }],
+            publish_prefixes: Vec::new(),
+        },
+        limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
     Node {
         broker: Arc::new(broker),
-        shared: Arc::default(),
+        shared: Arc::new(shard::Shared::new(shard::Presence::new(
+            shard::PresenceLimits { users_max: 3, interval_us: 0, members_per_ms: 0 },
+            1,
+        ))),
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
         anonymous_at_start: 0,
+        webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),
         shards,
     }
 }
 
+/// Asks nobody.
+pub fn webhook() -> (Arc<Dispatcher>, Worker) {
+    let fixed = webhook::Fixed { queue_events_max: 1, requests_max: 1 };
+    let settings = webhook::Settings {
+        url: None,
+        secret: None,
+        timeout: Duration::from_secs(1),
+        batch_events_max: 1,
+    };
+    Dispatcher::new(fixed, settings)
+}
+
 impl Bench {
-    pub async fn call(&self, request: Request<Body>) -> Answer {
+    /// Calls, and leaves the body to be read.
+    pub async fn open(&self, request: Request<Body>) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.headers.entry("host").or_insert("127.0.0.1:8001".parse().unwrap());
-        let router = api::router(self.node.clone());
-        let response = router.oneshot(Request::from_parts(parts, body)).await.unwrap();
+        let router = api::router(self.monitor.clone());
+        router.oneshot(Request::from_parts(parts, body)).await.unwrap()
+    }
+
+    pub async fn call(&self, request: Request<Body>) -> Answer {
+        let response = self.open(request).await;
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 1 << 20).await.unwrap();
         let text = String::from_utf8(bytes.to_vec()).unwrap();

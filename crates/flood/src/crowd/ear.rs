@@ -28,6 +28,7 @@ pub(super) struct Ear<'a> {
     pub room: u32,
     pub now_ns: u64,
     pub trackers: Trackers,
+    pub join: bool,
     pub opened: bool,
     pub ended: bool,
     pub again: Option<Id>,
@@ -40,6 +41,11 @@ impl Ear<'_> {
             Event::Open => {
                 self.opened = true;
                 self.trackers = self.now();
+            }
+            // What comes before all is granted may come or not.
+            Event::Join => {
+                self.join = true;
+                self.trackers = Trackers::anywhere();
             }
             Event::Message(bytes) => {
                 self.add(Stat::Messages, 1);
@@ -135,6 +141,7 @@ mod tests {
             room: 0,
             now_ns: 5,
             trackers: Trackers::anywhere(),
+            join: false,
             opened: false,
             ended: false,
             again: None,
@@ -155,6 +162,18 @@ mod tests {
         let again = Event::Again(Id { epoch: wire::Epoch(1), offset: 2 });
         assert_eq!(heard(&published, &[]).0.topic.missing(9), 0);
         assert_eq!(heard(&published, &[again]).0.topic.missing(9), 2);
+    }
+
+    #[test]
+    fn what_comes_before_the_joins_are_granted_is_in_the_middle_of_its_sequence() {
+        let published = Published::new(1, 1);
+        published.all.store(8, Ordering::Relaxed);
+        let [seventh, eighth, tenth] = [7, 8, 10].map(|number| message(1, To::All, number));
+        let events = [Event::Join, Event::Message(&seventh), Event::Open, Event::Message(&eighth)];
+        let (trackers, numbers) = heard(&published, &events);
+        assert_eq!((trackers.all.missing(9), numbers[Stat::Lost as usize]), (1, 0));
+        let events = [Event::Join, Event::Open, Event::Message(&tenth)];
+        assert_eq!(heard(&published, &events).1[Stat::Lost as usize], 1);
     }
 
     #[test]

@@ -85,6 +85,13 @@ impl Plan {
         (number - self.first) / self.users_per_room.max(1)
     }
 
+    /// True when some of the clients send heartbeats.
+    fn clients_beat(&self) -> bool {
+        let mut beats = Vec::new();
+        self.transports.iter().for_each(|client| client.heartbeat(&mut beats));
+        !beats.is_empty()
+    }
+
     /// How many topics there are.
     pub fn rooms(&self) -> u32 {
         self.connections.div_ceil(self.users_per_room.max(1))
@@ -129,6 +136,7 @@ enum Reason {
     System(i32),
     Status(u16),
     NotHttp,
+    Refused(&'static str),
     Rule(&'static str),
     TooLong,
     /// Closed before the answer, or later without a word.
@@ -148,6 +156,7 @@ impl From<Fault> for Reason {
             Fault::Status(status) => Reason::Status(status),
             Fault::NotHttp => Reason::NotHttp,
             Fault::BadHead(text) | Fault::BadBody(text) => Reason::Rule(text),
+            Fault::Refused(reason) => Reason::Refused(reason),
             Fault::TooLong => Reason::TooLong,
         }
     }
@@ -177,6 +186,7 @@ impl fmt::Display for Reason {
             }
             Reason::Status(status) => write!(f, "answered with status {status}"),
             Reason::NotHttp => f.write_str("the answer is not HTTP/1.1"),
+            Reason::Refused(reason) => write!(f, "a join was refused: {reason}"),
             Reason::Rule(text) => f.write_str(text),
             Reason::TooLong => f.write_str("a message of over 16 MiB"),
             Reason::Closed => f.write_str("closed without a word"),

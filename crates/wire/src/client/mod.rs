@@ -5,6 +5,7 @@
 //! the end of the connection (RFC 9112, section 6). A caller gives what came, in any pieces, and
 //! gets [`Event`]s; what is incomplete stays in a buffer that is empty most of the time.
 
+mod phoenix;
 mod poll;
 mod sse;
 mod stream;
@@ -15,11 +16,16 @@ use crate::Id;
 /// Bytes of a head, or of a message that hasn't come in full.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Seconds from one of a client's heartbeats to the next, where the transport has them: what
+/// phoenix.js does.
+pub const HEARTBEAT_SECONDS: u32 = 30;
+
 /// Header lines of an answer.
 const HEADERS_MAX: usize = 64;
 
 /// The transports that a client can speak.
-pub const ALL: [&dyn Client; 4] = [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws];
+pub const ALL: [&dyn Client; 5] =
+    [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws, &phoenix::Phoenix];
 
 /// The transport of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Client> {
@@ -45,6 +51,22 @@ pub trait Client: Sync {
     fn answers_at_once(&self) -> bool {
         true
     }
+
+    /// True when a good head is not enough, and the connection is open only when the server has
+    /// granted what [`Client::join`] asks for.
+    fn joins(&self) -> bool {
+        false
+    }
+
+    /// Appends the joins of the topics that the request names, and gives how many grants open the
+    /// connection.
+    fn join(&self, _request: &Request<'_>, _out: &mut Vec<u8>) -> u32 {
+        0
+    }
+
+    /// Appends what the client sends every [`HEARTBEAT_SECONDS`] while it is open; nothing where
+    /// heartbeats are the server's alone.
+    fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
     /// Goes over the body and gives how much of it was used; the rest is incomplete. `ended` says
     /// that no more comes. What must be sent in return is appended to `out`.
@@ -96,8 +118,10 @@ impl Head<'_> {
 /// What came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The answer's head is good.
+    /// The connection is open. From [`Client::body`], where a client joins: one join is granted.
     Open,
+    /// The answer's head is good: call [`State::join`] and send what it gives.
+    Join,
     /// A message, as it stands on the wire without its framing.
     Message(&'a [u8]),
     /// A part of a message; the last one comes as [`Event::Message`].
@@ -133,6 +157,9 @@ pub enum Fault {
     /// The head of the answer lacks or contradicts what the transport needs.
     #[error("{0}")]
     BadHead(&'static str),
+    /// A join was refused, for this reason.
+    #[error("a join was refused: {0}")]
+    Refused(&'static str),
     /// The body breaks the transport's rules.
     #[error("{0}")]
     BadBody(&'static str),
@@ -146,7 +173,7 @@ pub enum Fault {
 enum At {
     #[default]
     Head,
-    /// All that comes is body.
+    /// All that comes is body. `left` joins are not granted yet.
     Raw,
     /// `left` bytes of body.
     Length,
@@ -198,7 +225,7 @@ impl State {
             bytes = match self.at {
                 At::Head => self.head(feed, bytes, emit)?,
                 At::Raw => {
-                    body(feed, bytes, false, emit)?;
+                    self.raw(feed, bytes, emit)?;
                     &[]
                 }
                 At::Length | At::Chunk => self.counted(feed, bytes, emit)?,
@@ -209,6 +236,36 @@ impl State {
             };
         }
         Ok(())
+    }
+
+    /// Asks for what the connection still needs to be open, when [`Event::Join`] came: appends it
+    /// to `out`. [`Event::Open`] comes when all of it is granted.
+    pub fn join(&mut self, client: &dyn Client, request: &Request<'_>, out: &mut Vec<u8>) {
+        if self.at == At::Raw {
+            self.left = client.join(request, out);
+        }
+    }
+
+    /// Takes body bytes where all is body. The last grant of those that are awaited opens the
+    /// connection; what is granted unasked says nothing.
+    fn raw(
+        &mut self,
+        feed: &mut Feed<'_>,
+        bytes: &[u8],
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Fault> {
+        let left = &mut self.left;
+        let mut count = |event: Event<'_>| {
+            if event == Event::Open {
+                let awaited = *left;
+                *left = awaited.saturating_sub(1);
+                if awaited != 1 {
+                    return;
+                }
+            }
+            emit(event);
+        };
+        body(feed, bytes, false, &mut count)
     }
 
     /// Reads the head once it is complete, and gives what follows it.
@@ -249,7 +306,9 @@ impl State {
         feed.client.head(&head)?;
         *self = framing(&head)?;
         feed.pending.clear();
-        if feed.client.answers_at_once() {
+        if feed.client.joins() {
+            emit(Event::Join);
+        } else if feed.client.answers_at_once() {
             emit(Event::Open);
         }
         if self.at == At::Length && self.left == 0 {

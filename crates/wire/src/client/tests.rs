@@ -35,7 +35,7 @@ fn read_pieces(
 }
 
 fn message(data: Data) -> Message {
-    let draft = Draft { topic: "t".into(), event: None, data };
+    let draft = Draft { topic: "t".into(), event: None, data, except: None };
     Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0)
 }
 
@@ -127,7 +127,7 @@ fn a_websocket_is_proved_answers_pings_and_tells_its_close() {
     let key = text.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
     let accept = crate::ws::handshake::accept(key).unwrap();
     let mut bytes = Vec::new();
-    crate::ws::handshake::response(&accept, None, &mut bytes);
+    crate::ws::handshake::response(&accept, None, None, &mut bytes);
     bytes.extend(encoded(Variant::Ws, "x"));
     bytes.extend([0x01, 1, b'a', 0x89, 1, b'p', 0x80, 1, b'b', 0x88, 2, 0x03, 0xf4]);
     let (events, out) = read(ws, &bytes).unwrap();

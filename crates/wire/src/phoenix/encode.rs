@@ -152,7 +152,7 @@ impl Serializer {
         content: Content<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Form, Error> {
-        let to = Address { join_ref: Some(join_ref), ref_: None, topic };
+        let to = Address { join_ref: known(join_ref), ref_: None, topic };
         to.check()?;
         check("event", event, EVENT_BYTES_MAX)?;
         if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {
@@ -180,7 +180,7 @@ impl Serializer {
 
     /// Appends `phx_close`: the join has ended in order. Always text.
     pub fn close(self, join_ref: &str, topic: &str, out: &mut Vec<u8>) -> Result<Form, Error> {
-        let to = Address { join_ref: Some(join_ref), ref_: Some(join_ref), topic };
+        let to = Address { join_ref: known(join_ref), ref_: known(join_ref), topic };
         to.check()?;
         self.text(to, EVENT_CLOSE, out, |out| out.extend_from_slice(b"{}"))
     }
@@ -193,7 +193,7 @@ impl Serializer {
         reason: &str,
         out: &mut Vec<u8>,
     ) -> Result<Form, Error> {
-        let to = Address { join_ref: Some(join_ref), ref_: Some(join_ref), topic };
+        let to = Address { join_ref: known(join_ref), ref_: known(join_ref), topic };
         to.check()?;
         self.text(to, EVENT_ERROR, out, |out| {
             out.extend_from_slice(b"{\"reason\":");
@@ -239,6 +239,11 @@ impl Serializer {
         }
         Ok(Form::Text)
     }
+}
+
+/// The `join_ref` of a join; clients of old versions have none, and it is empty.
+fn known(join_ref: &str) -> Option<&str> {
+    Some(join_ref).filter(|text| !text.is_empty())
 }
 
 impl Address<'_> {

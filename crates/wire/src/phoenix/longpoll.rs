@@ -40,33 +40,38 @@ pub enum Status {
     Gone = 410,
 }
 
-/// Appends the body of the answer to a poll: `{"status":…,"token":…,"messages":[…]}`, each message
-/// a JSON string with the serialized text, or base64 of a binary message.
+/// Appends one message as an element of `messages`: a comma, and a JSON string with the serialized
+/// text, or base64 of a binary message. So elements can be kept one after another as they come, and
+/// [`poll`] takes the first comma away.
 ///
 /// phoenix.js takes every string for JSON text and can't read the base64: for its sake encode with
 /// [`Content::Base64`](super::Content::Base64), which makes no binary messages.
+pub fn element(form: Form, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b',');
+    match form {
+        Form::Text => json::string(&String::from_utf8_lossy(bytes), out),
+        Form::Binary => {
+            out.push(b'"');
+            out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+            out.push(b'"');
+        }
+    }
+}
+
+/// Appends the body of the answer to a poll: `{"status":…,"token":…,"messages":[…]}`. `elements`
+/// are runs of what [`element`] made.
 pub fn poll<'a>(
     status: Status,
     token: &str,
-    messages: impl IntoIterator<Item = (Form, &'a [u8])>,
+    elements: impl IntoIterator<Item = &'a [u8]>,
     out: &mut Vec<u8>,
 ) {
     head(status, out);
     out.extend_from_slice(b",\"token\":");
     json::string(token, out);
     out.extend_from_slice(b",\"messages\":[");
-    for (at, (form, bytes)) in messages.into_iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        match form {
-            Form::Text => json::string(&String::from_utf8_lossy(bytes), out),
-            Form::Binary => {
-                out.push(b'"');
-                out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
-                out.push(b'"');
-            }
-        }
+    for (at, run) in elements.into_iter().enumerate() {
+        out.extend_from_slice(if at == 0 { run.get(1..).unwrap_or_default() } else { run });
     }
     out.extend_from_slice(b"]}");
 }
@@ -139,8 +144,14 @@ mod tests {
     use crate::phoenix::{Content, Payload};
 
     fn polled(status: Status, token: &str, messages: &[(Form, &[u8])]) -> String {
+        let mut runs: Vec<Vec<u8>> = Vec::new();
+        for (form, bytes) in messages {
+            let mut run = Vec::new();
+            element(*form, bytes, &mut run);
+            runs.push(run);
+        }
         let mut out = Vec::new();
-        poll(status, token, messages.iter().copied(), &mut out);
+        poll(status, token, runs.iter().map(Vec::as_slice), &mut out);
         String::from_utf8(out).unwrap()
     }
 

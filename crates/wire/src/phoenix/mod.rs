@@ -20,14 +20,17 @@
 mod encode;
 mod error;
 pub mod longpoll;
+mod meta;
 mod parse;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
+pub mod token;
 
 pub use encode::{Content, Form, Status};
 pub use error::{Error, Fault, WHY_BYTES_MAX};
+pub use meta::{join_meta, meta};
 pub use parse::{Address, Incoming, Payload};
 
 /// The longest topic in bytes: the binary messages give it one byte of length.
@@ -59,6 +62,17 @@ pub const EVENT_HEARTBEAT: &str = "heartbeat";
 pub const EVENT_PRESENCE_STATE: &str = "presence_state";
 /// The event of a change of a topic's presence, broadcast.
 pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
+
+/// The event of the counts of a topic that has too many members to list them, broadcast.
+pub const EVENT_PRESENCE_COUNT: &str = "presence_count";
+/// The event by which a member gives its presence another meta.
+pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
+
+/// Whether an event is the server's own to send: clients could otherwise forge who is there, or end
+/// each other's joins.
+pub fn is_reserved(event: &str) -> bool {
+    event.starts_with("phx_") || event.starts_with("presence_")
+}
 
 /// The version that a client speaks when its URL has no `vsn` parameter.
 pub const VSN_DEFAULT: &str = "1.0.0";

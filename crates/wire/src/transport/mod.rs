@@ -3,14 +3,17 @@
 mod echo;
 mod http;
 pub(crate) mod json;
+mod phoenix;
 mod poll;
 pub(crate) mod sse;
 pub(crate) mod stream;
 pub(crate) mod ws;
 
+use crate::phoenix::Serializer;
 use crate::ws::deflate::{Deflater, Inflater};
 use crate::{Close, Message};
 
+pub use phoenix::pack as phoenix_pack;
 pub use poll::answer as poll_answer;
 
 /// How a connection is written to. All connections of one variant get the same bytes for the
@@ -42,11 +45,21 @@ pub enum Variant {
     EchoDeflate,
     /// The echo with permessage-deflate, window of 9 bits.
     EchoDeflateSmall,
+    /// A Phoenix WebSocket, `vsn=1.0.0`.
+    Phoenix1,
+    /// A Phoenix WebSocket, `vsn=2.0.0`.
+    Phoenix2,
+    /// A Phoenix long-poll session, `vsn=1.0.0`: no socket, its messages wait for the next poll.
+    Polled1,
+    /// A Phoenix long-poll session, `vsn=2.0.0`.
+    Polled2,
+    /// A request of a Phoenix long poll that waits for its session's answer.
+    Asking,
 }
 
 impl Variant {
     /// How many variants there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 16;
 
     /// All, in the order of their discriminants.
     pub const ALL: [Variant; Variant::COUNT] = [
@@ -61,12 +74,17 @@ impl Variant {
         Variant::Echo,
         Variant::EchoDeflate,
         Variant::EchoDeflateSmall,
+        Variant::Phoenix1,
+        Variant::Phoenix2,
+        Variant::Polled1,
+        Variant::Polled2,
+        Variant::Asking,
     ];
 
     /// The variant's transport.
     pub fn transport(self) -> &'static dyn Transport {
         match self {
-            Variant::Http => &http::Http,
+            Variant::Http | Variant::Asking => &http::Http,
             Variant::Sse => &sse::Sse { json: false },
             Variant::SseJson => &sse::Sse { json: true },
             Variant::Stream => &stream::Stream,
@@ -77,18 +95,45 @@ impl Variant {
             Variant::Echo => &echo::Echo { window_bits: 0 },
             Variant::EchoDeflate => &echo::Echo { window_bits: 15 },
             Variant::EchoDeflateSmall => &echo::Echo { window_bits: 9 },
+            Variant::Phoenix1 => &phoenix::Phoenix { serializer: Serializer::V1, polled: false },
+            Variant::Phoenix2 => &phoenix::Phoenix { serializer: Serializer::V2, polled: false },
+            Variant::Polled1 => &phoenix::Phoenix { serializer: Serializer::V1, polled: true },
+            Variant::Polled2 => &phoenix::Phoenix { serializer: Serializer::V2, polled: true },
         }
     }
 
-    /// The transport's name in the API and the metrics: `sse`, `stream`, `poll`, `ws`, `echo`, or
-    /// `http` for a connection that has not asked for anything lasting.
-    pub fn name(self) -> &'static str {
-        self.transport().name()
+    /// How a Phoenix client's messages are written, and whether it is a long-poll session; `None`
+    /// when this is no Phoenix client.
+    pub fn phoenix(self) -> Option<(Serializer, bool)> {
+        match self {
+            Variant::Phoenix1 => Some((Serializer::V1, false)),
+            Variant::Phoenix2 => Some((Serializer::V2, false)),
+            Variant::Polled1 => Some((Serializer::V1, true)),
+            Variant::Polled2 => Some((Serializer::V2, true)),
+            _ => None,
+        }
     }
 
-    /// True for connections that stay and are pushed to.
-    pub fn is_lasting(self) -> bool {
-        self != Variant::Http
+    /// The variant of a Phoenix client.
+    pub fn of_phoenix(serializer: Serializer, polled: bool) -> Variant {
+        match (serializer, polled) {
+            (Serializer::V1, false) => Variant::Phoenix1,
+            (Serializer::V2, false) => Variant::Phoenix2,
+            (Serializer::V1, true) => Variant::Polled1,
+            (Serializer::V2, true) => Variant::Polled2,
+        }
+    }
+
+    /// True for a long-poll session of Phoenix, which has no socket of its own.
+    pub fn is_polled(self) -> bool {
+        matches!(self, Variant::Polled1 | Variant::Polled2)
+    }
+
+    /// The transport's name in the API and the metrics: `sse`, `stream`, `poll`, `ws`, `phoenix`,
+    /// `phoenix_longpoll`, `echo`, or `http` for a connection that has not asked for anything
+    /// lasting.
+    pub fn name(self) -> &'static str {
+        self.transport().name()
     }
 
     /// The window in bits when permessage-deflate was agreed on a WebSocket; 0 without it. `None`

@@ -97,7 +97,7 @@ mod tests {
     use crate::{Draft, Epoch, Id, Variant};
 
     fn encode(event: Option<&str>, data: Data) -> String {
-        let draft = Draft { topic: "t".into(), event: event.map(Into::into), data };
+        let draft = Draft { topic: "t".into(), event: event.map(Into::into), data, except: None };
         let message = Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0);
         let bytes = message.encoded(Variant::Sse, &mut Tools::new(6, 64));
         String::from_utf8(bytes.to_vec()).unwrap()

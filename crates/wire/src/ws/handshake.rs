@@ -161,11 +161,19 @@ fn split(text: &str, at: char) -> impl Iterator<Item = &str> {
 }
 
 /// Appends the head of the 101 answer.
-pub fn response(accept: &str, deflate: Option<&Deflate>, out: &mut Vec<u8>) {
+pub fn response(
+    accept: &str,
+    protocol: Option<&str>,
+    deflate: Option<&Deflate>,
+    out: &mut Vec<u8>,
+) {
     status_line(101, out);
     out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ");
     out.extend_from_slice(accept.as_bytes());
     out.extend_from_slice(b"\r\n");
+    if let Some(protocol) = protocol {
+        out.extend_from_slice(format!("Sec-WebSocket-Protocol: {protocol}\r\n").as_bytes());
+    }
     if let Some(deflate) = deflate {
         out.extend_from_slice(
             b"Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
@@ -261,7 +269,7 @@ mod tests {
         ] {
             let deflate = negotiate(std::iter::once(offer));
             let mut out = Vec::new();
-            response("x", deflate.as_ref(), &mut out);
+            response("x", None, deflate.as_ref(), &mut out);
             let both = "server_no_context_takeover; client_no_context_takeover";
             let want = format!("Extensions: permessage-deflate; {both}{want}\r\n\r\n");
             assert!(String::from_utf8(out).unwrap().ends_with(&want));
@@ -305,7 +313,7 @@ mod tests {
             let chosen = negotiate(offers());
             assert_eq!(chosen.is_some(), deflate);
             let mut out = Vec::new();
-            response("x", chosen.as_ref(), &mut out);
+            response("x", None, chosen.as_ref(), &mut out);
             let text = String::from_utf8(out).unwrap();
             let answers = text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
             assert_eq!(agreed(answers, deflate), Ok(chosen));

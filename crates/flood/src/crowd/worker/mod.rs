@@ -1,5 +1,8 @@
 //! One thread of a crowd: its poller, its connections, its counts.
 
+mod ask;
+mod round;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
@@ -15,8 +18,9 @@ use rustix::net::{
     socket_with, sockopt,
 };
 use rustix::time::Timespec;
-use wire::client::{Client, Feed, Goodbye, Request};
+use wire::client::{Client, Feed, Goodbye};
 
+use self::round::Round;
 use super::connection::{Connection, Stage, Trackers};
 use super::ear::{Ear, Numbers};
 use super::{Common, Order, Reason, Shared, Stat, lock};
@@ -24,7 +28,6 @@ use crate::clock::now_ns;
 use crate::payload::Scanner;
 use crate::random::Random;
 use crate::source::bind_address_without_port;
-use crate::target::{Paths, Url};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -68,6 +71,8 @@ pub(super) struct Worker<'a> {
     away: Vec<u32>,
     in_flight: usize,
     storms: u32,
+    /// Of heartbeats, where clients send them.
+    round: Option<Round>,
     turn_ns: u64,
     second_ns: u64,
     random: Random,
@@ -106,6 +111,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         away: Vec::new(),
         in_flight: 0,
         storms: 0,
+        round: common.plan.clients_beat().then(|| Round::begin(now_ns())),
         turn_ns: now_ns(),
         second_ns: now_ns(),
         random: Random::new(common.plan.seed ^ (u64::from(thread) << 32)),
@@ -142,6 +148,7 @@ impl Worker<'_> {
             self.arrive(now);
             self.turn(now);
             self.each_second(now);
+            self.beat(now);
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poller, room, Some(&self.patience(now))) {
@@ -327,37 +334,6 @@ impl Worker<'_> {
         transports[(self.from + index) as usize % transports.len()]
     }
 
-    /// Writes the request of a connection into `self.request`, and gives its server.
-    fn prepare(&mut self, index: u32) -> &Url {
-        let plan = &self.common.plan;
-        let all = self.from + index;
-        let number = plan.first + all;
-        self.path.clear();
-        let server = match &plan.paths {
-            Paths::Templates(templates) => {
-                let template = &templates[all as usize % templates.len()];
-                template.expand(number, plan.room(number), &mut self.path);
-                all as usize % plan.servers.len()
-            }
-            Paths::List { targets, text, ends } => {
-                let at = all as usize % ends.len();
-                let from = if at == 0 { 0 } else { ends[at - 1] as usize };
-                self.path.push_str(&text[from..ends[at] as usize]);
-                usize::from(targets[at])
-            }
-        };
-        let server = &plan.servers[server];
-        let request = Request {
-            host: &server.host,
-            target: &self.path,
-            number: u64::from(number),
-            since: self.connections[index as usize].since(),
-        };
-        self.request.clear();
-        self.client(index).request(&request, &mut self.request);
-        server
-    }
-
     fn open(&mut self, index: u32, due_ns: u64) {
         let address = self.prepare(index).address;
         let (due_us, heard_seconds) = (self.us(due_ns), self.seconds(now_ns()));
@@ -406,20 +382,6 @@ impl Worker<'_> {
         Ok((socket, written))
     }
 
-    /// False when it must wait. A fresh socket has room for any request.
-    fn write_request(&self, socket: &OwnedFd) -> Result<bool, Reason> {
-        match send(socket, &self.request, SendFlags::NOSIGNAL) {
-            Ok(bytes) if bytes == self.request.len() => Ok(true),
-            Ok(_) => Err(Reason::Unsent),
-            Err(Errno::AGAIN | Errno::NOTCONN) => Ok(false),
-            // What connect came to, before what writing to its ruin says.
-            Err(error) => Err(match sockopt::socket_error(socket) {
-                Ok(Err(first)) => first.into(),
-                _ => error.into(),
-            }),
-        }
-    }
-
     /// The request is written: without an answer to wait for, the connection is open.
     fn asked(&mut self, index: u32) {
         let at_once = self.client(index).answers_at_once();
@@ -449,11 +411,11 @@ impl Worker<'_> {
     /// Closes a connection for a fault of the server's, from whichever stage it was in.
     fn end(&mut self, index: u32, reason: Reason) {
         let connection = &mut self.connections[index as usize];
+        let said = usize::from(connection.said).checked_sub(1);
+        let reason = said.and_then(|at| self.said.get(at)).map_or(reason, |said| (*said).into());
         if connection.stage != Stage::Open {
             return self.failed(index, reason);
         }
-        let said = usize::from(connection.said).checked_sub(1);
-        let reason = said.and_then(|at| self.said.get(at)).map_or(reason, |said| (*said).into());
         connection.socket = None;
         connection.stage = Stage::Away;
         connection.forget_place();
@@ -546,6 +508,7 @@ impl Worker<'_> {
             room: plan.room(number),
             now_ns: now,
             trackers: connection.trackers,
+            join: false,
             opened: false,
             ended: false,
             again: None,
@@ -557,7 +520,7 @@ impl Worker<'_> {
         let mut feed =
             Feed { client, number: u64::from(number), pending: &mut pending, out: &mut self.reply };
         let fed = state.feed(&mut feed, bytes, &mut |event| ear.hear(event));
-        let Ear { trackers, opened, ended, again, said, .. } = ear;
+        let Ear { trackers, join, opened, ended, again, said, .. } = ear;
         connection.state = state;
         connection.trackers = trackers;
         connection.heard_seconds = heard;
@@ -583,6 +546,9 @@ impl Worker<'_> {
             // What doesn't fit is lost, as on a network that is slow.
             let _ = send(socket, &self.reply, SendFlags::NOSIGNAL);
         }
+        if join {
+            self.join(index);
+        }
         if let Some(id) = again {
             self.ask_again(index, id);
         }
@@ -596,19 +562,6 @@ impl Worker<'_> {
             self.said.len() - 1
         });
         self.connections[index as usize].said = at as u8 + 1;
-    }
-
-    fn ask_again(&mut self, index: u32, since: wire::Id) {
-        self.connections[index as usize].set_since(since);
-        self.prepare(index);
-        let Some(socket) = &self.connections[index as usize].socket else {
-            return;
-        };
-        match self.write_request(socket) {
-            Ok(true) => {}
-            Ok(false) => self.end(index, Reason::Unsent),
-            Err(reason) => self.end(index, reason),
-        }
     }
 
     /// Counts what was published and hasn't come, when asked.

@@ -1,5 +1,8 @@
 //! `throng serve`: wires the rooms together and runs until it is told to stop.
 
+mod demo;
+mod settings;
+
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -16,13 +19,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::cli::{Failure, Serve};
 use crate::sources;
 
+use settings::{Fixed, live, options, settings};
+
 type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 
 /// Serves until SIGINT or SIGTERM; a second one ends it without a drain.
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let loaded = sources::load(&args.settings)?;
     let log = start_log(&loaded.config)?;
-    let (server, signals) = Server::start(&loaded, args.ws_echo, log)?;
+    let (server, signals) = Server::start(&loaded, args, log)?;
     server.print_hello(&loaded.config);
     server.run(loaded, signals, args);
     Ok(())
@@ -57,7 +62,10 @@ struct Server {
     shards: shard::Running,
     control: control::Running,
     shared: Arc<shard::Shared>,
+    started: Instant,
     live: Arc<RwLock<control::Live>>,
+    webhook: Arc<control::webhook::Dispatcher>,
+    fixed: Fixed,
     log: LogFilter,
     client: SocketAddr,
     admin: SocketAddr,
@@ -65,7 +73,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(loaded: &Loaded, ws_echo: bool, log: LogFilter) -> Result<(Self, Signals), Failure> {
+    fn start(loaded: &Loaded, args: &Serve, log: LogFilter) -> Result<(Self, Signals), Failure> {
         let config = &loaded.config;
         let started = Instant::now();
         // Each shard's descriptor table begins as a copy of ours. What shards and signal handlers
@@ -80,10 +88,20 @@ impl Server {
         let broker = broker(config, &prepared.handles, started)?;
         let (client, handles) = (prepared.address, prepared.handles.clone());
         let (_, capacity) = prepared.capacity();
-        let shared: Arc<shard::Shared> = Arc::default();
-        let settings = Arc::new(settings(config, ws_echo));
+        let random = random::<40>()?;
+        let (key, first) = random.split_at(32);
+        let presence = shard::Presence::new(settings::presence(config), number(first));
+        let shared = Arc::new(shard::Shared::new(presence));
+        let longpoll_key = wire::phoenix::token::Key(std::array::from_fn(|at| key[at]));
+        let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
+        let (webhook, worker) = control::webhook::Dispatcher::new(
+            settings::webhook_fixed(config),
+            settings::webhook(config),
+        );
+        let asked: Arc<dyn shard::Webhook> = webhook.clone();
+        let settings = Arc::new(settings(config, &fixed));
         let shards = prepared
-            .start(settings, broker.clone(), shared.clone(), started)
+            .start(settings, broker.clone(), Some(asked), shared.clone(), started)
             .map_err(|error| Failure::Runtime(format!("a shard can't start: {error}")))?;
         if capacity < connections_max {
             tracing::warn!(
@@ -94,7 +112,7 @@ impl Server {
         let listener = std::net::TcpListener::bind(config.admin.listen)
             .map_err(|error| cannot_listen(config.admin.listen, "--admin", &error))?;
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
-        let live = Arc::new(RwLock::new(live(loaded)));
+        let live = Arc::new(RwLock::new(live(loaded, &fixed)));
         let node = control::Node {
             broker,
             shards: handles.clone(),
@@ -104,12 +122,25 @@ impl Server {
             body_bytes_max: config.admin.body_bytes_max as usize,
             anonymous_at_start: control::anonymous_bytes(),
             live: live.clone(),
+            webhook: webhook.clone(),
         };
-        let control = control::spawn(runtime, listener, node)
+        let control = control::spawn(runtime, listener, node, worker)
             .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
         let connections_max = connections_max.min(capacity);
-        let server =
-            Server { handles, shards, control, shared, live, log, client, admin, connections_max };
+        let server = Server {
+            handles,
+            shards,
+            control,
+            shared,
+            started,
+            live,
+            webhook,
+            fixed,
+            log,
+            client,
+            admin,
+            connections_max,
+        };
         Ok((server, signals))
     }
 
@@ -119,6 +150,10 @@ impl Server {
             true => "",
             false => " -H 'Authorization: Bearer YOUR_KEY'",
         };
+        let demo = match self.fixed.demo {
+            true => format!("The chat: open http://{client}/ in two windows.\n\n"),
+            false => "A chat to show around: throng serve --demo\n\n".into(),
+        };
         println!(
             "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
              clients       http://{client}\n  \
@@ -127,7 +162,7 @@ impl Server {
              curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
              curl{key} http://{admin}/api/publish -d '{{\"topic\":\"news\",\"data\":\"hello\"}}'\n  \
              curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n\n\
-             Ctrl-C ends it.",
+             {demo}Ctrl-C ends it.",
             env!("CARGO_PKG_VERSION"),
             self.handles.len(),
             self.connections_max,
@@ -148,7 +183,7 @@ impl Server {
                 break;
             }
             let new = sources::load(&args.settings);
-            match new.and_then(|new| self.reload(&loaded, &new, args)) {
+            match new.and_then(|new| self.reload(&loaded, &new)) {
                 Ok(now) => loaded = now,
                 Err(failure) => {
                     for line in failure.text().lines() {
@@ -167,7 +202,7 @@ impl Server {
     }
 
     /// Takes the new configuration as far as it can be taken while running, and says what can't.
-    fn reload(&self, old: &Loaded, new: &Loaded, args: &Serve) -> Result<Loaded, Failure> {
+    fn reload(&self, old: &Loaded, new: &Loaded) -> Result<Loaded, Failure> {
         let changes = old.changes(new);
         let new = old.reloaded(new).map_err(|problems| Failure::Usage(problems.to_string()))?;
         match log_filter(&new.config) {
@@ -176,11 +211,17 @@ impl Server {
             }
             Err(failure) => tracing::error!("{}", failure.text()),
         }
-        let settings = Arc::new(settings(&new.config, args.ws_echo));
+        let settings = Arc::new(settings(&new.config, &self.fixed));
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new);
+        self.webhook.set(settings::webhook(&new.config));
+        let now_us = self.started.elapsed().as_micros() as u64;
+        let presence = self.shared.presence.lock();
+        presence
+            .unwrap_or_else(PoisonError::into_inner)
+            .set_limits(settings::presence(&new.config), now_us);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
         if changes.applied.is_empty() && changes.restart.is_empty() {
             tracing::info!("configuration read again: nothing changed");
         }
@@ -204,6 +245,7 @@ impl Server {
             handle.send(shard::Command::Drain { seconds });
         }
         self.shards.join();
+        self.webhook.stop();
         self.control.stop();
         tracing::info!("ended");
     }
@@ -225,14 +267,23 @@ fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> Fai
     Failure::Runtime(format!("can't listen on {address}: {error}; {advice}"))
 }
 
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::Runtime(format!("the system has no randomness: {error}")))?;
+    Ok(bytes)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 fn broker(
     config: &Config,
     handles: &[shard::Handle],
     started: Instant,
 ) -> Result<Arc<dyn broker::Broker>, Failure> {
-    let mut secret = [0; 20];
-    getrandom::fill(&mut secret)
-        .map_err(|error| Failure::Runtime(format!("the system has no randomness: {error}")))?;
+    let secret = random::<20>()?;
     let inboxes = handles.iter().map(shard::Handle::inbox).collect();
     let limits = broker::Limits {
         recent_messages_max: config.limits.recent_messages_max as usize,
@@ -240,73 +291,4 @@ fn broker(
         recent_seconds_max: config.limits.recent_seconds_max,
     };
     Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits)))
-}
-
-fn options(config: &Config) -> shard::Options {
-    shard::Options {
-        listen: config.client.listen,
-        shards: config.shards.count as usize,
-        pin_cpus: config.shards.pin_cpus,
-        sender: match config.shards.sender {
-            config::Sender::Auto => shard::SenderKind::Auto,
-            config::Sender::IoUring => shard::SenderKind::IoUring,
-            config::Sender::Write => shard::SenderKind::Write,
-        },
-        backlog: config.socket.backlog as u32,
-        send_buffer_bytes: config.socket.send_buffer_bytes as usize,
-        tcp_keepalive_seconds: config.timeouts.tcp_keepalive_seconds as u32,
-        tcp_user_timeout_seconds: config.timeouts.tcp_user_timeout_seconds as u32,
-        mailbox_messages_max: config.limits.mailbox_messages_max as usize,
-        compression_level: config.websocket.compression_level as u32,
-        compression_bytes_min: config.websocket.compression_bytes_min as usize,
-    }
-}
-
-/// The numbers fit: each setting's bounds are within its type's here.
-fn settings(config: &Config, ws_echo: bool) -> shard::Settings {
-    let Config { limits, timeouts, client, .. } = config;
-    let any = |prefix: &String| {
-        if prefix == "*" { String::new() } else { prefix.clone() }
-    };
-    shard::Settings {
-        session: wire::Settings {
-            http: wire::http::Limits {
-                head_bytes_max: limits.head_bytes_max as usize,
-                uri_bytes_max: limits.uri_bytes_max as usize,
-                body_bytes_max: limits.message_bytes_max as usize,
-            },
-            cors_origins: client.cors_origins.clone(),
-            publish_prefixes: client.publish_prefixes.iter().map(any).collect(),
-            topics_per_connection_max: limits.topics_per_connection_max as usize,
-            message_bytes_max: limits.message_bytes_max as usize,
-            frame_bytes_max: limits.frame_bytes_max as usize,
-            sse_retry_ms: timeouts.sse_retry_milliseconds as u32,
-            poll_seconds: timeouts.poll_seconds as u32,
-            poll_seconds_max: timeouts.poll_seconds_max as u32,
-            compression: config.websocket.compression,
-            ws_echo,
-        },
-        connections_max: limits.connections_max,
-        connections_per_address_max: limits.connections_per_address_max as u32,
-        accept_per_second_max: limits.accept_per_second_max as u32,
-        outbox_bytes_max: limits.outbox_bytes_max as usize,
-        outbox_messages_max: limits.outbox_messages_max as usize,
-        head_seconds: timeouts.head_seconds as u32,
-        idle_seconds: timeouts.idle_seconds as u32,
-        sse_heartbeat_seconds: timeouts.sse_heartbeat_seconds as u32,
-        stream_heartbeat_seconds: timeouts.stream_heartbeat_seconds as u32,
-        ws_ping_seconds: timeouts.ws_ping_seconds as u32,
-        ws_silence_seconds: timeouts.ws_silence_seconds as u32,
-    }
-}
-
-fn live(loaded: &Loaded) -> control::Live {
-    let config = &loaded.config;
-    control::Live {
-        api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
-        message_bytes_max: config.limits.message_bytes_max as usize,
-        memory_bytes_max: config.limits.memory_bytes_max,
-        limits: loaded.numbers("limits.").collect(),
-        config: config::effective(loaded),
-    }
 }

@@ -1,0 +1,83 @@
+//! The keys of a rule by topic, a table of `[[topics]]`. What reads, prints and checks rules is
+//! derived from here.
+
+use crate::table::Kind;
+use crate::typed::{ClientEvents, Join, Typed};
+
+/// What holds for a rule that doesn't have a key. All values are written as TOML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The key has this value.
+    Default(&'static str),
+    /// The key is unset, and that means something of its own; this is an example.
+    Unset(&'static str),
+    /// The rule is wrong; this is an example.
+    Wrong(&'static str),
+}
+
+/// One key of a rule. Its unit, where it has one, is the end of its name.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicKey {
+    /// The name within the rule's table.
+    pub key: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// What holds without it.
+    pub absent: Absent,
+    /// One sentence that says what it does.
+    pub doc: &'static str,
+}
+
+impl TopicKey {
+    /// What a value must look like, for people.
+    pub fn wants(&self) -> String {
+        self.kind.wants()
+    }
+}
+
+/// From the table: [`TOPIC_KEYS`], [`TopicRule`], and the way from values to it.
+macro_rules! topic_keys {
+    ($(
+        #[doc = $doc:literal]
+        $key:ident: $type:ty = $kind:expr, $absent:expr;
+    )*) => {
+        /// All keys of a rule.
+        pub const TOPIC_KEYS: &[TopicKey] = &[$(TopicKey {
+            key: stringify!($key),
+            kind: $kind,
+            absent: $absent,
+            doc: $doc.trim_ascii(),
+        },)*];
+
+        /// A rule for the topics that a pattern matches. The first that matches a topic wins.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct TopicRule {$(
+            #[doc = $doc]
+            pub $key: $type,
+        )*}
+
+        /// The typed values of one rule.
+        pub(crate) fn typed(values: &crate::source::Values) -> TopicRule {
+            TopicRule {$(
+                $key: Typed::typed(values.get(stringify!($key)).map(|(value, _)| value)),
+            )*}
+        }
+    };
+}
+
+use Absent::{Default, Unset, Wrong};
+use Kind::{Bool, Choice, Text, TextBytes};
+
+// A line is: key, type, what values it takes, what holds without it.
+topic_keys! {
+    /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
+    pattern: String = TextBytes(1, 254), Wrong(r#""room:*""#);
+    /// Whether a Phoenix client may join; webhook asks the application.
+    join: Join = Choice(Join::WORDS), Default(r#""allow""#);
+    /// What happens to what clients send to the topic: broadcast gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
+    client_events: Option<ClientEvents> = Choice(ClientEvents::WORDS), Unset(r#""others""#);
+    /// Tell members who else is there.
+    presence: bool = Bool, Default("false");
+    /// Where this rule's webhooks go, in place of webhook.url.
+    webhook_url: Option<String> = Text, Unset(r#""https://example.com/throng""#);
+}

@@ -1,0 +1,270 @@
+use super::*;
+
+fn load(file: &str) -> Result<Loaded, String> {
+    with(file, &[])
+}
+
+fn with(file: &str, variables: &[(&str, &str)]) -> Result<Loaded, String> {
+    let sources = Sources {
+        file: Some(("throng.toml", file)),
+        variables: variables.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
+        ..Sources::default()
+    };
+    Loaded::load(&sources).map_err(|problems| problems.to_string())
+}
+
+#[test]
+fn rules_have_their_keys_and_defaults_and_keep_their_order() {
+    let file = "[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\nclient_events = \"others\"\n\
+                presence = true\nwebhook_url = \"http://a/b\"\n[[topics]]\npattern = \"*\"\n";
+    let rules = load(file).unwrap().config.topics;
+    let room = TopicRule {
+        pattern: "room:*".into(),
+        join: Join::Webhook,
+        client_events: Some(ClientEvents::Others),
+        presence: true,
+        webhook_url: Some("http://a/b".into()),
+    };
+    let all = TopicRule {
+        pattern: "*".into(),
+        join: Join::Allow,
+        client_events: None,
+        presence: false,
+        webhook_url: None,
+    };
+    assert_eq!(rules, [room, all.clone()]);
+    assert_eq!(load("").unwrap().config.topics, []);
+    assert_eq!(load("topics = []").unwrap().config.topics, []);
+    assert_eq!(load("topics = [{ pattern = \"*\" }]").unwrap().config.topics, [all]);
+    for (at, word) in Join::WORDS.iter().enumerate() {
+        let file = format!(
+            "[webhook]\nurl = \"https://a\"\n[[topics]]\npattern = \"a\"\njoin = \"{word}\"\n"
+        );
+        let want = [Join::Allow, Join::Refuse, Join::Webhook][at];
+        assert_eq!(load(&file).unwrap().config.topics[0].join, want);
+    }
+}
+
+#[test]
+fn the_default_file_explains_the_rules_and_its_example_is_good() {
+    let default = default_file();
+    assert_eq!(load(&default).unwrap().config, load("").unwrap().config);
+    for key in TOPIC_KEYS {
+        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+    }
+    let example: Vec<&str> = default
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    assert_eq!(example.len(), TOPIC_KEYS.len() + 1, "{example:?}");
+    let rules = load(&example.join("\n")).unwrap().config.topics;
+    assert_eq!(rules[0].pattern, "room:*");
+    assert!(rules[0].client_events.is_some() && rules[0].webhook_url.is_some());
+}
+
+#[test]
+fn every_default_of_a_rule_is_a_value() {
+    let rule = &load("[[topics]]\npattern = \"a\"\n").unwrap().rules[0];
+    for key in TOPIC_KEYS {
+        let has = rule.values.contains_key(key.key);
+        let wanted = !matches!(key.absent, Absent::Unset(_));
+        assert_eq!(has, wanted, "{}", key.key);
+    }
+}
+
+#[test]
+fn problems_of_rules_are_named_with_their_place_and_the_way_out() {
+    let long = "x".repeat(255);
+    let file = format!(
+        "[[topics]]\npattern = \"a\"\njoin = \"maybe\"\nclient_event = \"refuse\"\n\
+         [[topics]]\n  presence = 1\n\
+         [[topics]]\npattern = \"\"\nwebhook_url = true\n\
+         [[topics]]\npattern = \"{long}\"\nclient_events = \"all\"\n"
+    );
+    let problems = load(&file).unwrap_err();
+    let want = [
+        "throng.toml:3:8: topics[0].join: \"maybe\" is not known; it takes one of allow, refuse, webhook",
+        "throng.toml:4:1: topics[0].client_event: there is no such setting; did you mean topics[0].client_events?",
+        "throng.toml:6:14: topics[1].presence: integer is not right here; it takes true or false",
+        "throng.toml:5:1: topics[1].pattern: it is missing; it takes a text of 1 to 254 bytes",
+        "throng.toml:8:11: topics[2].pattern: a text of 0 bytes is out of bounds; it takes a text of 1 to 254 bytes",
+        "throng.toml:9:15: topics[2].webhook_url: boolean is not right here; it takes a text",
+        "throng.toml:11:11: topics[3].pattern: a text of 255 bytes is out of bounds; it takes a text of 1 to 254 bytes",
+        "throng.toml:12:17: topics[3].client_events: \"all\" is not known; it takes one of refuse, broadcast, others, webhook",
+    ];
+    for want in want {
+        assert!(problems.lines().any(|line| line == want), "{want}\nin\n{problems}");
+    }
+    assert_eq!(problems.lines().count(), want.len(), "{problems}");
+    assert!(load(&format!("[[topics]]\npattern = \"{}\"\n", &long[1..])).is_ok());
+}
+
+#[test]
+fn what_is_no_list_of_rules_is_told_how_to_write_one() {
+    for (file, want) in [
+        ("[topics]\npattern = \"a\"\n", "throng.toml:1:2: topics: each rule is a table: write [["),
+        ("topics = 1\n", "throng.toml:1:1: topics: each rule is a table: write [[topics]]"),
+        ("topics = [1]\n", "throng.toml:1:11: topics[0]: integer is not right here; each rule is"),
+        ("[[topic]]\npattern = \"a\"\n", "throng.toml:1:3: topic: there is no such setting; did"),
+        ("[topic]\npattern = \"a\"\n", "did you mean topics?"),
+        ("[[limits]]\n", "throng.toml:1:3: limits: this is a section: write [limits]"),
+    ] {
+        let problems = load(file).unwrap_err();
+        assert!(problems.starts_with(want) || problems.ends_with(want), "{want}\nin\n{problems}");
+        assert_eq!(problems.lines().count(), 1, "{problems}");
+    }
+    for name in ["THRONG_TOPICS", "THRONG_TOPICS_JOIN", "THRONG_TOPICS_WEBHOOK_URL"] {
+        let problems = with("", &[(name, "x")]).unwrap_err();
+        assert!(problems.contains("in the file only: write [[topics]]"), "{problems}");
+    }
+    let misspelled = with("", &[("THRONG_TOPICS_PER_CONNECTION_MAX", "1")]).unwrap_err();
+    assert!(misspelled.contains("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX"), "{misspelled}");
+}
+
+#[test]
+fn a_rule_that_can_never_match_is_a_problem() {
+    let file = |patterns: &[&str]| {
+        patterns.iter().map(|p| format!("[[topics]]\npattern = \"{p}\"\n")).collect::<String>()
+    };
+    for (patterns, want) in [
+        (
+            ["a", "b", "a"],
+            "throng.toml:6:11: topics[2].pattern: \"a\" can never match: the first rule for it, in line 2, wins",
+        ),
+        (
+            ["a", "*", "b:*"],
+            "throng.toml:6:11: topics[2].pattern: \"b:*\" can never match: \"*\", in line 4, comes first",
+        ),
+        (
+            ["c:*", "b", "c:d"],
+            "throng.toml:6:11: topics[2].pattern: \"c:d\" can never match: \"c:*\", in line 2, comes first",
+        ),
+    ] {
+        let problems = load(&file(&patterns)).unwrap_err();
+        assert!(problems.starts_with(want), "{want}\nin\n{problems}");
+        assert_eq!(problems.lines().count(), 1, "{problems}");
+    }
+    assert!(load(&file(&["a:b", "a:*", "a*", "*b*", "*"])).is_ok());
+}
+
+#[test]
+fn a_webhook_needs_a_url() {
+    let asks = |key: &str, more: &str| {
+        load(&format!("[[topics]]\npattern = \"a\"\n{key} = \"webhook\"\n{more}"))
+    };
+    for (key, place) in [("join", "3:8"), ("client_events", "3:17")] {
+        let problems = asks(key, "").unwrap_err();
+        let want =
+            format!("throng.toml:{place}: topics[0].{key}: a webhook needs a URL: set webhook.url");
+        assert!(problems.starts_with(&want), "{want}\nin\n{problems}");
+        assert!(asks(key, "webhook_url = \"http://a\"\n").is_ok());
+        assert!(asks(key, "[webhook]\nurl = \"http://a\"\n").is_ok());
+        // Nobody knows yet what the URL will be.
+        for more in ["webhook_url = 1\n", "[webhook]\nurl = 1\n"] {
+            assert_eq!(asks(key, more).unwrap_err().lines().count(), 1);
+        }
+    }
+    let problems = asks("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
+    let want = "throng.toml:4:15: topics[0].webhook_url: \"a.b/c\" is no URL that a webhook can";
+    assert!(problems.starts_with(want) && problems.lines().count() == 1, "{problems}");
+}
+
+#[test]
+fn the_webhook_has_a_good_url_and_a_hidden_secret() {
+    let problems = with("[webhook]\nsecret = \"short\"\n", &[("THRONG_WEBHOOK_URL", "a")]);
+    let problems = problems.unwrap_err();
+    for want in [
+        "throng.toml:2:10: webhook.secret: a secret has at least 16 characters",
+        "variable THRONG_WEBHOOK_URL: webhook.url: \"a\" is no URL that a webhook can be sent to",
+    ] {
+        assert!(problems.contains(want), "{want}\nin\n{problems}");
+    }
+    assert!(!problems.contains("short"), "{problems}");
+    assert!(load("[webhook]\nsecret = \"sixteen letters or more\"\n").is_err());
+    let password = load("[webhook]\nurl = \"https://u:hunter2@a/\"\n").unwrap_err();
+    assert!(password.contains("use webhook.secret") && !password.contains("hunter2"), "{password}");
+    let secret = "0123456789abcdef";
+    let loaded = with("", &[("THRONG_WEBHOOK_SECRET", secret)]).unwrap();
+    assert_eq!(loaded.config.webhook.secret, secret);
+    for text in [effective(&loaded), format!("{loaded:?}")] {
+        assert!(!text.contains(secret), "{text}");
+    }
+}
+
+#[test]
+fn rules_change_with_a_reload() {
+    let rules = |text: &str| load(text).unwrap();
+    let old = rules("[[topics]]\npattern = \"a\"\n[[topics]]\npattern = \"b\"\n");
+    for other in [
+        "",
+        "[[topics]]\npattern = \"a\"\n",
+        "[[topics]]\npattern = \"b\"\n[[topics]]\npattern = \"a\"\n",
+        "[[topics]]\npattern = \"a\"\n[[topics]]\npattern = \"b\"\npresence = true\n",
+    ] {
+        let new = rules(other);
+        let Changes { applied, restart } = old.changes(&new);
+        assert_eq!((applied, restart), (vec!["topics"], vec![]), "{other}");
+        let now = old.reloaded(&new).unwrap();
+        assert_eq!(now.config.topics, new.config.topics);
+        assert_eq!(now.changes(&new), Changes::default());
+        assert_eq!(effective(&now), effective(&new));
+    }
+    // A default that is spelled out, and another place in the file, change nothing.
+    let same = rules(
+        "# Moved.\n[[topics]]\npattern = \"a\"\njoin = \"allow\"\n[[topics]]\npattern = \"b\"\n",
+    );
+    assert_eq!(old.changes(&same), Changes::default());
+}
+
+#[test]
+fn rules_in_force_are_printed_with_their_place() {
+    let loaded = load("[[topics]]\npresence = true\npattern = \"a\"\n").unwrap();
+    let text = effective(&loaded);
+    let rule: Vec<String> = text
+        .lines()
+        .skip_while(|line| *line != "[[topics]]")
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        rule,
+        [
+            "[[topics]]",
+            "pattern = \"a\" # throng.toml:3",
+            "join = \"allow\" # default",
+            "presence = true # throng.toml:2",
+        ]
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn noise_in_rules_never_panics(text in "((\\[\\[topics\\]\\]|\\[topics\\]|topics = \\[\\{\\}\\])\n|(pattern|join|presence|webhook_url|x) = (\\[\\]|[0-9]{1,20}|\"[a-z*]{0,9}\"|\"webhook\"|true|\\{\\})\n){0,9}") {
+        let _ = load(&text);
+    }
+
+    #[test]
+    fn rules_in_force_can_be_loaded_again(
+        rules in proptest::collection::vec(
+            (".{0,12}|[\\x00-\\x7f*]{0,12}", 0usize..3, 0usize..5, proptest::prelude::any::<bool>()),
+            0..5,
+        ),
+    ) {
+        let mut file = String::from("[webhook]\nurl = \"http://a\"\n");
+        for (at, (pattern, join, events, presence)) in rules.iter().enumerate() {
+            // The number keeps one pattern from covering another.
+            let pattern = toml::Value::String(format!("{at}{pattern}"));
+            file.push_str(&format!(
+                "[[topics]]\npattern = {pattern}\njoin = \"{}\"\npresence = {presence}\n",
+                Join::WORDS[*join]
+            ));
+            if let Some(word) = ClientEvents::WORDS.get(*events) {
+                file.push_str(&format!("client_events = \"{word}\"\nwebhook_url = \"http://b/{at}\"\n"));
+            }
+        }
+        let loaded = load(&file).unwrap();
+        proptest::prop_assert_eq!(loaded.config.topics.len(), rules.len());
+        let again = load(&effective(&loaded)).unwrap();
+        proptest::prop_assert_eq!(loaded.config, again.config);
+    }
+}

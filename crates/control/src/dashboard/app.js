@@ -1,0 +1,166 @@
+// The page around the views: address, search, theme, key, and the state of the connection.
+
+import * as api from './api.js';
+import { recolor } from './chart.js';
+import * as config from './config.js';
+import { h, text } from './dom.js';
+import * as help from './help.js';
+import { retryNow, run, store, subscribe } from './live.js';
+import * as overview from './overview.js';
+import { parse, target } from './route.js';
+import * as topic from './topic.js';
+import * as user from './user.js';
+
+const VIEWS = { overview, topic, user, config, help };
+const by = id => document.getElementById(id);
+
+// The views.
+
+let open;
+
+function show(isFirst = false) {
+  const to = parse(location.hash);
+  open?.close?.();
+  open = to ? VIEWS[to.view].view(to) : {
+    title: 'Not found',
+    element: h('div.view-head', {}, h('h1', {}, 'There is no such view'), h('p', {}, h('a', { href: '#/' }, 'To the overview'))) };
+  by('view').replaceChildren(open.element);
+  open.shown?.();
+  document.title = `${open.title} · Throng`;
+  for (const link of document.querySelectorAll('nav a')) {
+    const here = to && link.getAttribute('href') === `#/${to.view === 'overview' ? '' : to.view}`;
+    if (here) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  if (isFirst) return;
+  scrollTo(0, 0);
+  by('view').focus({ preventScroll: true });
+}
+
+addEventListener('hashchange', () => show());
+by('skip').addEventListener('click', event => {
+  event.preventDefault();
+  by('view').focus();
+});
+
+// The search.
+
+by('search').addEventListener('submit', event => {
+  event.preventDefault();
+  const to = target(by('find').value, by('kind').value);
+  if (!to) return;
+  location.hash = to;
+  by('find').value = '';
+});
+
+let suggesting;
+by('find').addEventListener('input', () => {
+  clearTimeout(suggesting);
+  const prefix = by('find').value.trim();
+  if (!prefix || (by('kind').value === 'user' && !prefix.startsWith('@'))) return;
+  suggesting = setTimeout(async () => {
+    try {
+      const { topics } = await api.get(`/api/topics?limit=10&prefix=${encodeURIComponent(prefix)}`);
+      by('found').replaceChildren(...topics.map(found => h('option', { value: found.topic })));
+    } catch {
+      // Suggestions are a help: without them the search works.
+    }
+  }, 200);
+});
+
+addEventListener('keydown', event => {
+  if (event.key !== '/' || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.target.closest?.('input, textarea, select, dialog')) return;
+  event.preventDefault();
+  by('find').focus();
+});
+
+// The theme: the system's, until one is chosen.
+
+const THEME = 'throng.theme';
+const dark = matchMedia('(prefers-color-scheme: dark)');
+
+function stored() {
+  try {
+    return localStorage.getItem(THEME);
+  } catch {
+    return null;
+  }
+}
+
+function applyTheme() {
+  const chosen = stored();
+  const theme = chosen ?? (dark.matches ? 'dark' : 'light');
+  document.documentElement.dataset.theme = theme;
+  by('theme').setAttribute('aria-pressed', String(theme === 'dark'));
+  recolor();
+}
+
+by('theme').addEventListener('click', () => {
+  const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+  try {
+    // What the system says anyway needs no memory.
+    if (next === (dark.matches ? 'dark' : 'light')) localStorage.removeItem(THEME);
+    else localStorage.setItem(THEME, next);
+  } catch {
+    // Without storage the choice lasts as long as the page.
+  }
+  applyTheme();
+  document.documentElement.dataset.theme = next;
+  by('theme').setAttribute('aria-pressed', String(next === 'dark'));
+  recolor();
+});
+dark.addEventListener('change', applyTheme);
+applyTheme();
+
+// The key.
+
+let answerKey;
+
+api.askKeyWith(wasWrong => new Promise((done, fail) => {
+  by('key-problem').hidden = !wasWrong;
+  by('key').value = '';
+  answerKey = { done, fail };
+  if (!by('key-dialog').open) by('key-dialog').showModal();
+}));
+
+by('key-form').addEventListener('submit', () => {
+  const value = by('key').value.trim();
+  if (!value) return;
+  api.key.set(value);
+  answerKey?.done();
+  answerKey = undefined;
+});
+
+by('key-dialog').addEventListener('close', () => {
+  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node asks for its API key.'));
+  answerKey = undefined;
+});
+
+by('key-cancel').addEventListener('click', () => by('key-dialog').close());
+
+// The state of the connection.
+
+const STATES = { live: 'Live', connecting: 'Connecting', waiting: 'Disconnected' };
+
+function showState() {
+  const { state, problem, retryAt } = store;
+  const element = by('state');
+  if (element.dataset.state !== state) {
+    element.dataset.state = state;
+    text(by('state-name'), STATES[state]);
+  }
+  const isDown = state === 'waiting' || (state === 'connecting' && Boolean(problem));
+  by('trouble').hidden = !isDown;
+  if (!isDown) return;
+  text(by('trouble-text'), problem);
+  const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
+  text(by('trouble-wait'), state === 'waiting' && seconds ? `Trying again in ${seconds} s.` : 'Trying again…');
+}
+
+by('retry').addEventListener('click', retryNow);
+subscribe(what => what === 'state' && showState());
+setInterval(() => store.state === 'waiting' && showState(), 500);
+
+show(true);
+run();

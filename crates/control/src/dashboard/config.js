@@ -1,0 +1,44 @@
+// The configuration in force.
+
+import * as api from './api.js';
+import { card, h } from './dom.js';
+import { pieces } from './toml.js';
+
+export function view() {
+  const control = new AbortController();
+  const note = h('p.empty', {}, 'Asking…');
+  const code = h('pre.code', { tabindex: 0, role: 'region', 'aria-label': 'Configuration as TOML', hidden: true });
+  const find = h('input', { type: 'search', placeholder: 'Filter, as limits or api_key', 'aria-label': 'Filter the lines', autocomplete: 'off', spellcheck: 'false' });
+  let lines = [];
+  find.addEventListener('input', () => {
+    const wanted = find.value.trim().toLowerCase();
+    let any = false;
+    for (const [line, words] of lines) {
+      line.hidden = !words.includes(wanted);
+      any ||= !line.hidden;
+    }
+    note.hidden = any;
+    note.textContent = 'No line has that.';
+  });
+  const load = async () => {
+    try {
+      const { toml } = await api.get('/api/config', control.signal);
+      let table = '';
+      lines = toml.replace(/\n$/, '').split('\n').map(text => {
+        if (/^\s*\[[^\]]/.test(text)) table = text;
+        const line = h('span.code-line', {}, ...pieces(text).map(([kind, piece]) => (kind === 'plain' ? piece : h(`span.t-${kind}`, {}, piece))), '\n');
+        return [line, `${table} ${text}`.toLowerCase()];
+      });
+      code.replaceChildren(...lines.map(([line]) => line));
+      code.hidden = false;
+      note.hidden = true;
+    } catch (error) {
+      if (error.name !== 'AbortError') note.textContent = error.message;
+    }
+  };
+  load();
+  const element = h('div.narrow', {},
+    h('div.view-head', {}, h('h1', {}, 'Configuration'), h('p.muted', {}, 'What is in force, and where each value came from. Secrets are left out.')),
+    card('Effective configuration', { tools: [find] }, note, code));
+  return { title: 'Configuration', element, close: () => control.abort() };
+}

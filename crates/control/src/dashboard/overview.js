@@ -1,0 +1,134 @@
+// The first view: tiles, charts, shards, transports, and the biggest and busiest topics.
+
+import { Chart, draw, stacked } from './chart.js';
+import { card, fill, h, text } from './dom.js';
+import { bytes, cores, count, duration, exact, milliseconds, percent, words } from './format.js';
+import { names } from './history.js';
+import { store, subscribe } from './live.js';
+import { decades, linear, logarithmic, mirrored } from './scale.js';
+import { shards } from './shards.js';
+import { tiles } from './tiles.js';
+import { top } from './top.js';
+
+export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'http', 'echo'];
+const REASONS = ['client', 'lost', 'answered', 'idle', 'application', 'slow_consumer', 'drain'];
+const colorIn = known => name => {
+  const at = known.indexOf(name);
+  return at < 0 || at > 6 ? 8 : at + 1;
+};
+
+const line = (name, color, key, extra) => ({ name, color, value: sample => sample[key], ...extra });
+
+/** What a few connections share of the program's own memory would hide what many take each. */
+const each = (name, color, key) => samples => {
+  const least = samples.reduce((most, sample) => Math.max(most, sample.connections), 0) / 10;
+  return [{ name, color, fill: true, value: sample => (sample.connections && sample.connections >= least ? sample[key] : null) }];
+};
+
+function charts() {
+  return [
+    new Chart({ title: 'Connections', panels: [{
+      scale: max => linear(max, 4), format: count,
+      series: samples => [
+        ...stacked('transports', TRANSPORTS, colorIn(TRANSPORTS))(samples),
+        { name: 'total', color: 9, value: sample => sample.connections, dash: 0 }],
+    }] }),
+    new Chart({ title: 'Connects and disconnects /s', panels: [{
+      scale: max => mirrored(max, 4), format: count,
+      series: samples => [
+        { name: 'connects ↑', color: 1, value: sample => sample.opened, stack: true },
+        ...stacked('closed_by', REASONS, name => Math.min(8, colorIn(REASONS)(name) + 1), { below: true })(samples)
+          .map(one => ({ ...one, name: `${one.name} ↓` }))],
+    }] }),
+    new Chart({ title: 'Messages /s', panels: [{
+      scale: max => logarithmic(max, 1), format: count,
+      series: [line('in', 2, 'messages_in', { dash: 1 }), line('delivered', 1, 'delivered', { fill: true })],
+    }] }),
+    new Chart({ title: 'Delivery latency', panels: [{
+      scale: (max, min) => decades(Math.max(min, 0.001), Math.max(max, 0.001)), format: milliseconds,
+      series: [line('p50', 3, 'p50', { dash: 2 }), line('p90', 1, 'p90', { dash: 1 }), line('p99', 2, 'p99')],
+    }] }),
+    new Chart({ title: 'Memory per connection', panels: [
+      { scale: max => linear(max, 4), format: bytes, height: 64,
+        series: each('user space', 1, 'user_bytes_per_connection') },
+      { scale: max => linear(max, 4), format: bytes, height: 78,
+        series: each('kernel', 5, 'kernel_bytes_per_connection') },
+    ] }),
+    new Chart({ title: 'CPU', panels: [{
+      scale: max => linear(max, 0.4), format: cores, series: [line('cores in use', 1, 'cpu', { fill: true })],
+    }] }),
+  ];
+}
+
+function transports() {
+  const [body, total] = [h('tbody'), h('td.number')];
+  const element = card('By transport', {}, h('table.transports', {},
+    h('caption.hidden', {}, 'Connections by transport'),
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Transport'), h('th.number', { scope: 'col' }, 'Connections'),
+      h('th.number', { scope: 'col' }, 'Share'))), body,
+    h('tfoot', { hidden: true }, h('tr', {}, h('th', { scope: 'row' }, 'All'), total, h('td.number', {}, '100 %')))));
+  let rows = [];
+  return { element, update(sample) {
+    const all = [...TRANSPORTS.filter(name => name in sample.transports),
+      ...names([sample], 'transports', TRANSPORTS).filter(name => !TRANSPORTS.includes(name))];
+    fill(body, all.join(), () => {
+      rows = all.map(name => {
+        const bar = h(`i.s${colorIn(TRANSPORTS)(name)}`);
+        const [number, share] = [h('td.number'), h('td.number')];
+        const row = h('tr', {}, h('th', { scope: 'row' }, h('span.bar', { 'aria-hidden': 'true' }, bar), words(name)), number, share);
+        return { name, row, bar, number, share };
+      });
+      return rows.map(({ row }) => row);
+    });
+    text(total, count(sample.connections), exact(sample.connections));
+    total.closest('tfoot').hidden = false;
+    for (const { name, row, bar, number, share } of rows) {
+      const value = sample.transports[name] ?? 0;
+      text(number, count(value), exact(value));
+      text(share, value ? percent(value, sample.connections) : '–');
+      row.classList.toggle('zero', !value);
+      bar.style.transform = `scaleX(${sample.connections ? value / sample.connections : 0})`;
+    }
+  } };
+}
+
+function nodeLine() {
+  const element = h('p.node');
+  return { element, update(sample) {
+    const { node } = store;
+    if (!node) return;
+    fill(element, node.epoch, () => [
+      h('span', {}, `Throng ${node.version}`), h('span.up'), h('span', {}, `${node.cores} cores`),
+      h('span.rss'), h('span.topics'), h('span', { title: 'The life of the numbering of messages' }, `epoch ${node.epoch}`)]);
+    text(element.querySelector('.up'), `up ${duration(sample.at / 1000 - node.started_at)}`,
+      `since ${new Date(node.started_at * 1000).toLocaleString()}`);
+    text(element.querySelector('.rss'), `${bytes(sample.rss_bytes)} resident`, exact(sample.rss_bytes, 'bytes'));
+    text(element.querySelector('.topics'), `${count(sample.topics)} topics`, exact(sample.topics));
+  } };
+}
+
+export function view() {
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top() };
+  const drawn = charts();
+  const update = () => {
+    const sample = store.samples.at(-1);
+    if (!sample) return;
+    for (const name of ['node', 'tiles', 'shards', 'transports']) parts[name].update(sample);
+    draw();
+  };
+  const unsubscribe = subscribe(update);
+  const element = h('div.overview', {},
+    h('div.view-head', {}, h('h1', {}, 'Overview'), parts.node.element),
+    parts.tiles.element,
+    h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements));
+  return {
+    title: 'Overview', element, shown: update,
+    close() {
+      unsubscribe();
+      parts.tiles.close();
+      parts.top.close();
+      for (const chart of drawn) chart.close();
+    },
+  };
+}

@@ -1,0 +1,142 @@
+//! One request to the application: HTTP/1.1 with connections kept open, and TLS.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client as Pool};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::failure::{Failed, Failure};
+
+/// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
+/// question that meets their closing would fail.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// The largest answer in bytes: so much, and [`ANSWER_BYTES_PER_EVENT`] for each event.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// See [`ANSWER_BYTES`].
+const ANSWER_BYTES_PER_EVENT: usize = 16 << 10;
+
+const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
+
+/// Connections to all applications.
+#[derive(Clone)]
+pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+impl Client {
+    /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Keeps
+    /// at most so many unused connections to a host. Fails when TLS can't be set up.
+    pub fn new(idle_connections_max: usize) -> io::Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match builder.with_provider_and_native_roots(provider.clone()) {
+            Ok(builder) => builder,
+            Err(error) => {
+                tracing::debug!(
+                    "webhooks trust Mozilla's certificates, the host has none: {error}"
+                );
+                HttpsConnectorBuilder::new()
+                    .with_provider_and_webpki_roots(provider)
+                    .map_err(io::Error::other)?
+            }
+        };
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        let pool = Pool::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(idle_connections_max)
+            .build(builder.https_or_http().enable_http1().wrap_connector(tcp));
+        Ok(Client(pool))
+    }
+
+    /// Sends a body and gives the answer's, empty for 204. All of it must be there in time.
+    pub async fn post(
+        &self,
+        url: &str,
+        secret: Option<&str>,
+        timeout: Duration,
+        events: usize,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, Failed> {
+        let request = request(url, secret, body)?;
+        let exchange = async {
+            let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+            read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT).await
+        };
+        let late = |_| Failed::new(Failure::Timeout, format!("no answer within {timeout:?}"));
+        tokio::time::timeout(timeout, exchange).await.map_err(late)?
+    }
+}
+
+fn request(url: &str, secret: Option<&str>, body: Vec<u8>) -> Result<Request<Full<Bytes>>, Failed> {
+    let mut request = Request::post(url)
+        .header(CONTENT_TYPE, "application/json")
+        .header(USER_AGENT, AGENT)
+        .body(Full::new(body.into()))
+        .map_err(|error| Failed::new(Failure::Unreachable, chain(&error)))?;
+    if let Some(secret) = secret {
+        let wrong = |_| {
+            // What is wrong with it would show it.
+            let cause = "the secret can't be sent in a header: it must be visible ASCII";
+            Failed::new(Failure::Unreachable, cause)
+        };
+        let mut value = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(wrong)?;
+        value.set_sensitive(true);
+        request.headers_mut().insert(AUTHORIZATION, value);
+    }
+    Ok(request)
+}
+
+async fn read(mut answer: Response<Incoming>, bytes_max: usize) -> Result<Vec<u8>, Failed> {
+    let status = answer.status();
+    if status == StatusCode::NO_CONTENT {
+        return Ok(Vec::new());
+    }
+    if status != StatusCode::OK {
+        let hint = if status.is_redirection() { "; redirects are not followed" } else { "" };
+        return Err(Failed::new(Failure::Status, format!("status {status}{hint}")));
+    }
+    let mut body = Vec::new();
+    while let Some(frame) = answer.frame().await {
+        let frame = frame.map_err(|error| Failed::new(kind(&error), chain(&error)))?;
+        let Some(data) = frame.data_ref() else { continue };
+        if body.len() + data.len() > bytes_max {
+            let cause = format!("the answer has more than {bytes_max} bytes");
+            return Err(Failed::new(Failure::Body, cause));
+        }
+        body.extend_from_slice(data);
+    }
+    Ok(body)
+}
+
+fn not_sent(error: &legacy::Error) -> Failed {
+    let inner = error.source().and_then(|source| source.downcast_ref());
+    Failed::new(inner.map_or(Failure::Unreachable, kind), chain(error))
+}
+
+fn kind(error: &hyper::Error) -> Failure {
+    if error.is_parse() { Failure::Body } else { Failure::Unreachable }
+}
+
+/// An error with all that caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,400 @@
+//! A seeded simulation: users come, change and go, notices fail at random, and clients that look
+//! on from some moment must come to hold the truth. `HUB_SEED=n cargo test -p hub` replays one run.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+
+const USERS_MAX: usize = 4;
+const TOPICS: u32 = 3;
+const INTERVAL_US: u64 = 1000;
+
+/// A small generator, so that a seed means the same run for ever.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % u64::from(n)) as u32
+    }
+}
+
+type List = BTreeMap<String, Vec<Value>>;
+
+fn parse(json: &Value) -> List {
+    let metas = |presence: &Value| presence["metas"].as_array().unwrap().clone();
+    json.as_object().unwrap().iter().map(|(key, user)| (key.clone(), metas(user))).collect()
+}
+
+fn has(metas: &[Value], of: &Value) -> bool {
+    metas.iter().any(|meta| meta["phx_ref"] == of["phx_ref"])
+}
+
+/// `Presence.syncDiff` of the npm client.
+fn sync_diff(state: &mut List, joins: List, leaves: List) {
+    for (key, mut joined) in joins {
+        let mut metas = state.remove(&key).unwrap_or_default();
+        metas.retain(|meta| !has(&joined, meta));
+        metas.append(&mut joined);
+        state.insert(key, metas);
+    }
+    for (key, left) in leaves {
+        let Some(metas) = state.get_mut(&key) else { continue };
+        metas.retain(|meta| !has(&left, meta));
+        if metas.is_empty() {
+            state.remove(&key);
+        }
+    }
+}
+
+/// `Presence.syncState` of the npm client: a meta whose reference it holds stays as it is.
+fn sync_state(state: &mut List, new: List) {
+    let missing = |from: &List, other: &List| -> List {
+        let none = Vec::new();
+        let rest = from.iter().map(|(key, metas)| {
+            let known = other.get(key).unwrap_or(&none);
+            let metas = metas.iter().filter(|meta| !has(known, meta)).cloned().collect::<Vec<_>>();
+            (key.clone(), metas)
+        });
+        rest.filter(|(_, metas)| !metas.is_empty()).collect()
+    };
+    let (joins, leaves) = (missing(&new, state), missing(state, &new));
+    sync_diff(state, joins, leaves);
+}
+
+/// A client that looks on.
+struct Viewer {
+    topic: String,
+    state: List,
+    counts: Value,
+    /// The connection, for one that is a member itself.
+    own: Option<(String, u64)>,
+    /// Saw every notice from the first: holds exactly what was announced.
+    strict: bool,
+    /// False while the connection is lost; the client keeps its list and misses notices.
+    online: bool,
+}
+
+impl Viewer {
+    fn notice(&mut self, event: &str, json: &Value) {
+        match event {
+            STATE => sync_state(&mut self.state, parse(json)),
+            DIFF => {
+                let (joins, leaves) = (parse(&json["joins"]), parse(&json["leaves"]));
+                if self.strict {
+                    self.check(&joins, &leaves);
+                }
+                sync_diff(&mut self.state, joins, leaves);
+            }
+            COUNT => self.counts = json.clone(),
+            _ => panic!("{event}"),
+        }
+    }
+
+    /// Nothing joins that is there, nothing leaves that isn't, and nothing does both.
+    fn check(&self, joins: &List, leaves: &List) {
+        assert!(!joins.is_empty() || !leaves.is_empty());
+        let none = Vec::new();
+        for (key, metas) in joins {
+            let held = self.state.get(key).unwrap_or(&none);
+            for meta in metas {
+                assert!(!has(held, meta), "{meta} joins again");
+                if let Some(prev) = meta.get("phx_ref_prev") {
+                    assert!(has(held, &json!({ "phx_ref": prev })), "{meta}");
+                    assert!(has(&leaves[key], &json!({ "phx_ref": prev })), "{meta}");
+                }
+            }
+        }
+        for (key, metas) in leaves {
+            metas.iter().for_each(|meta| assert!(self.state[key].contains(meta), "{meta} left"));
+        }
+    }
+}
+
+/// A member: its reference and its meta without references.
+type Member = (Ref, Map<String, Value>);
+
+#[derive(Default)]
+struct Model {
+    /// User and a number for the connection.
+    members: BTreeMap<(String, u64), Member>,
+    unlisted: bool,
+    last_us: Option<u64>,
+    log: Vec<(&'static str, Value)>,
+}
+
+impl Model {
+    fn users(&self) -> usize {
+        self.list().len()
+    }
+
+    fn list(&self) -> BTreeMap<&str, BTreeMap<String, &Map<String, Value>>> {
+        let mut list = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for ((key, _), (of, meta)) in &self.members {
+            list.entry(&**key).or_default().insert(of.to_string(), meta);
+        }
+        list
+    }
+
+    fn changed(&mut self) {
+        let users = self.users();
+        self.unlisted = users > USERS_MAX || (self.unlisted && users > USERS_MAX * 3 / 4);
+    }
+}
+
+struct Simulation {
+    random: Random,
+    presence: Presence,
+    topics: BTreeMap<String, Model>,
+    viewers: Vec<Viewer>,
+    now_us: u64,
+    connections: u64,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
+        let limits = Limits { users_max: USERS_MAX, interval_us: INTERVAL_US, members_per_ms: 5 };
+        let topics: BTreeMap<_, _> =
+            (0..TOPICS).map(|n| (format!("t{n}"), Model::default())).collect();
+        let viewers = topics.keys().map(|topic| Viewer {
+            topic: topic.clone(),
+            state: List::new(),
+            counts: Value::Null,
+            own: None,
+            strict: true,
+            online: true,
+        });
+        Simulation {
+            random: Random(seed),
+            presence: Presence::new(limits, seed),
+            viewers: viewers.collect(),
+            topics,
+            now_us: 0,
+            connections: 0,
+        }
+    }
+
+    fn step(&mut self, users: u32, busy: u32) {
+        let topic = format!("t{}", self.random.below(TOPICS));
+        match self.random.below(24) {
+            0..8 if self.random.below(10) < busy => self.enter(topic, users),
+            0..8 => self.leave(&topic),
+            8..12 => self.update(&topic),
+            12..14 => self.look_on(topic),
+            14..19 => self.now_us += u64::from(self.random.below(700)),
+            19..22 => self.flush(3),
+            _ => {
+                self.now_us = self.now_us.max(self.presence.due_us().unwrap_or(0));
+                self.flush(5);
+            }
+        }
+    }
+
+    /// The text of a meta and what it comes to.
+    fn meta(&mut self) -> (String, Map<String, Value>) {
+        let n = self.random.below(1000);
+        let text = match self.random.below(3) {
+            0 => format!(r#"{{"n":{n}}}"#),
+            1 => format!(r#"{{ "phx_ref":"1", "n" : {n}, "phx_ref_prev":null}}"#),
+            _ => format!(r#"{{"n":{n},"a":{{"phx_ref":[{n}]}}}}"#),
+        };
+        let mut meta: Map<_, _> = serde_json::from_str(&text).unwrap();
+        meta.remove("phx_ref");
+        meta.remove("phx_ref_prev");
+        (text, meta)
+    }
+
+    fn enter(&mut self, topic: String, users: u32) {
+        let (text, meta) = self.meta();
+        let key = format!("user{}", self.random.below(users));
+        self.connections += 1;
+        let of = self.presence.enter(&topic, &key, &text, self.now_us);
+        let model = self.topics.get_mut(&topic).unwrap();
+        model.members.insert((key.clone(), self.connections), (of, meta));
+        model.changed();
+        if self.random.below(2) == 0 {
+            let state = self.presence.state_for(&topic, &key, of);
+            let listed = self.presence.counts(&topic).listed;
+            assert_eq!(listed, state.contains(&format!(r#""phx_ref":"{of}""#)), "sees itself");
+            self.view(topic, &state, Some((key, self.connections)));
+        }
+    }
+
+    fn member(&mut self, topic: &str) -> Option<(String, u64)> {
+        let members = &self.topics[topic].members;
+        let nth = self.random.below(members.len().max(1) as u32) as usize;
+        members.keys().nth(nth).cloned()
+    }
+
+    fn leave(&mut self, topic: &str) {
+        let Some(member) = self.member(topic) else { return };
+        let model = self.topics.get_mut(topic).unwrap();
+        let (of, _) = model.members.remove(&member).unwrap();
+        model.changed();
+        self.presence.leave(topic, &member.0, of, self.now_us);
+        self.viewers.retain(|viewer| viewer.own.as_ref() != Some(&member));
+        assert_eq!(self.presence.update(topic, &member.0, of, "{}", self.now_us), None);
+    }
+
+    fn update(&mut self, topic: &str) {
+        let Some(member) = self.member(topic) else { return };
+        let (text, meta) = self.meta();
+        let place = self.topics.get_mut(topic).unwrap().members.get_mut(&member).unwrap();
+        let of = self.presence.update(topic, &member.0, place.0, &text, self.now_us).unwrap();
+        *place = (of, meta);
+    }
+
+    /// A client comes, or loses its connection, or is back and is given the list again.
+    fn look_on(&mut self, topic: String) {
+        let state = self.presence.state(&topic);
+        let others: Vec<_> = (0..self.viewers.len())
+            .filter(|n| self.viewers[*n].topic == topic)
+            .filter(|n| !self.viewers[*n].strict && self.viewers[*n].own.is_none())
+            .collect();
+        if others.len() < 2 {
+            return self.view(topic, &state, None);
+        }
+        let nth = others[self.random.below(others.len() as u32) as usize];
+        let mut viewer = self.viewers.swap_remove(nth);
+        viewer.online = !viewer.online;
+        if viewer.online {
+            let counts = self.presence.counts(&topic);
+            viewer.counts = json!({ "users": counts.users, "connections": counts.connections });
+            sync_state(&mut viewer.state, parse(&serde_json::from_str(&state).unwrap()));
+            self.late(&mut viewer);
+        }
+        self.viewers.push(viewer);
+    }
+
+    fn view(&mut self, topic: String, state: &str, own: Option<(String, u64)>) {
+        let counts = self.presence.counts(&topic);
+        let state = parse(&serde_json::from_str(state).unwrap());
+        let counts = json!({ "users": counts.users, "connections": counts.connections });
+        let mut viewer = Viewer { topic, state, counts, own, strict: false, online: true };
+        self.late(&mut viewer);
+        self.viewers.push(viewer);
+    }
+
+    /// Some notices from before the list reach a client after the list.
+    fn late(&mut self, viewer: &mut Viewer) {
+        let log = &self.topics[&viewer.topic].log;
+        let late = (self.random.below(6) as usize).min(log.len());
+        log[log.len() - late..].iter().for_each(|(event, json)| viewer.notice(event, json));
+    }
+
+    /// One notice in `fail_one_in` fails; with 0 none does.
+    fn flush(&mut self, fail_one_in: u32) {
+        let mut tried = BTreeMap::<String, Vec<(&str, Value)>>::new();
+        let Simulation { random, presence, topics, viewers, now_us, .. } = self;
+        presence.flush(*now_us, &mut |topic, event, json| {
+            let json: Value = serde_json::from_str(&json).unwrap();
+            tried.entry(topic.into()).or_default().push((event, json.clone()));
+            if fail_one_in > 0 && random.below(fail_one_in) == 0 {
+                return false;
+            }
+            for viewer in viewers.iter_mut().filter(|it| it.topic == topic && it.online) {
+                viewer.notice(event, &json);
+            }
+            topics.get_mut(topic).unwrap().log.push((event, json));
+            true
+        });
+        assert!(presence.due_us().is_none_or(|due_us| due_us > *now_us));
+        for (topic, notices) in tried {
+            assert!(notices.len() == 1 || notices[0] == (STATE, json!({})), "{notices:?}");
+            assert!(notices.len() <= 2, "{notices:?}");
+            let last_us = topics.get_mut(&topic).unwrap().last_us.replace(*now_us);
+            assert!(last_us.is_none_or(|last_us| last_us + INTERVAL_US <= *now_us));
+        }
+    }
+
+    fn check_counts(&self) {
+        for (topic, model) in &self.topics {
+            let counts = self.presence.counts(topic);
+            let want = (model.users(), model.members.len());
+            assert_eq!((counts.users, counts.connections), want);
+            assert!(!(counts.listed && model.unlisted));
+        }
+    }
+
+    /// Sends everything; then every viewer holds the truth.
+    fn settle(&mut self) {
+        while let Some(due_us) = self.presence.due_us() {
+            self.now_us = self.now_us.max(due_us);
+            self.flush(0);
+        }
+        for viewer in self.viewers.iter().filter(|viewer| viewer.online) {
+            let model = &self.topics[&viewer.topic];
+            let counts = self.presence.counts(&viewer.topic);
+            assert_eq!(counts.listed, !model.unlisted);
+            if model.unlisted {
+                assert_eq!(viewer.state, List::new());
+                let (users, connections) = (model.users(), model.members.len());
+                let want = json!({ "users": users, "connections": connections });
+                assert_eq!(viewer.counts, want);
+                continue;
+            }
+            let bare = |meta: &Value| {
+                let mut meta = meta.as_object().unwrap().clone();
+                meta.remove("phx_ref_prev");
+                let of = meta.remove("phx_ref").unwrap();
+                (of.as_str().unwrap().to_string(), meta)
+            };
+            let seen: BTreeMap<_, BTreeMap<_, _>> = (viewer.state.iter())
+                .map(|(key, metas)| (&**key, metas.iter().map(bare).collect()))
+                .collect();
+            let want: BTreeMap<_, BTreeMap<_, _>> = (model.list().into_iter())
+                .map(|(key, metas)| {
+                    (key, metas.into_iter().map(|(of, meta)| (of, meta.clone())).collect())
+                })
+                .collect();
+            assert_eq!(seen, want);
+            assert!(viewer.state.iter().all(|(key, metas)| metas.len() == want[&**key].len()));
+        }
+    }
+}
+
+/// Ways through the cap, both ways and back, so that the test is known to go there.
+fn run(seed: u64) -> usize {
+    let mut simulation = Simulation::new(seed);
+    for round in 0..12 {
+        let users = 3 + simulation.random.below(10);
+        let busy = 2 + simulation.random.below(6);
+        for _ in 0..120 {
+            simulation.step(users, busy);
+            simulation.check_counts();
+        }
+        if round % 3 == 2 {
+            simulation.settle();
+        }
+    }
+    for topic in simulation.topics.keys().cloned().collect::<Vec<_>>() {
+        while !simulation.topics[&topic].members.is_empty() {
+            simulation.leave(&topic);
+        }
+    }
+    simulation.settle();
+    assert_eq!((simulation.presence.topics.len(), simulation.presence.due.len()), (0, 0));
+    let lists = |model: &Model| {
+        let returns = |(event, json): &&(&str, Value)| *event == STATE && *json != json!({});
+        model.log.iter().filter(returns).count()
+    };
+    simulation.topics.values().map(lists).sum()
+}
+
+#[test]
+fn every_client_comes_to_hold_the_truth() {
+    if let Ok(seed) = std::env::var("HUB_SEED") {
+        run(seed.parse().unwrap());
+        return;
+    }
+    let mut returns = 0;
+    for seed in 0..30 {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok(seen) => returns += seen,
+            Err(_) => panic!("HUB_SEED={seed} replays the run that failed"),
+        }
+    }
+    assert!(returns > 30, "the lists came back {returns} times only");
+}

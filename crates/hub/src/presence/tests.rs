@@ -1,0 +1,405 @@
+//! The rules of presence, one by one.
+
+use super::*;
+
+const LIMITS: Limits = Limits { users_max: 4, interval_us: 1000, members_per_ms: 0 };
+
+fn presence() -> Presence {
+    Presence::new(LIMITS, 1)
+}
+
+/// What is told at a time: event and JSON.
+fn told(presence: &mut Presence, now_us: u64) -> Vec<(&'static str, String)> {
+    let mut told = Vec::new();
+    presence.flush(now_us, &mut |_, event, json| {
+        told.push((event, json));
+        true
+    });
+    told
+}
+
+/// As [`told`], one text a notice.
+fn texts(presence: &mut Presence, now_us: u64) -> Vec<String> {
+    told(presence, now_us).into_iter().map(|(event, json)| format!("{event} {json}")).collect()
+}
+
+fn fail(presence: &mut Presence, now_us: u64) -> usize {
+    let mut tries = 0;
+    presence.flush(now_us, &mut |_, _, _| {
+        tries += 1;
+        false
+    });
+    tries
+}
+
+/// Users u0, u1, … with a connection each.
+fn crowd(presence: &mut Presence, users: usize) -> Vec<Ref> {
+    (0..users).map(|n| presence.enter("t", &format!("u{n}"), "{}", 0)).collect()
+}
+
+#[test]
+fn changes_within_an_interval_are_one_notice() {
+    let mut presence = presence();
+    presence.enter("t", "alice", r#"{"on":"web"}"#, 0);
+    presence.enter("t", "bob", "{}", 10);
+    presence.enter("t", "alice", "{}", 20);
+    assert_eq!(presence.due_us(), Some(1000));
+    assert!(told(&mut presence, 999).is_empty());
+    let joins = r#"{"alice":{"metas":[{"phx_ref":"1","on":"web"},{"phx_ref":"3"}]},"bob":{"metas":[{"phx_ref":"2"}]}}"#;
+    assert_eq!(
+        texts(&mut presence, 1000),
+        [format!(r#"presence_diff {{"joins":{joins},"leaves":{{}}}}"#)]
+    );
+    assert_eq!(presence.state("t"), joins);
+    assert_eq!(presence.counts("t"), Counts { users: 2, connections: 3, listed: true });
+    assert_eq!(presence.due_us(), None);
+}
+
+#[test]
+fn a_user_has_left_with_the_last_connection() {
+    let mut presence = presence();
+    let web = presence.enter("t", "alice", r#"{"on":"web"}"#, 0);
+    let app = presence.enter("t", "alice", "{}", 0);
+    told(&mut presence, 1000);
+    presence.leave("t", "alice", web, 1000);
+    presence.leave("t", "alice", web, 1000);
+    assert_eq!(presence.counts("t").connections, 1);
+    let leaves = r#"{"joins":{},"leaves":{"alice":{"metas":[{"phx_ref":"1","on":"web"}]}}}"#;
+    assert_eq!(told(&mut presence, 2000), [(DIFF, leaves.into())]);
+    presence.leave("t", "alice", app, 2000);
+    told(&mut presence, 3000);
+    assert_eq!(presence.topics(), 0);
+}
+
+#[test]
+fn who_came_and_went_within_an_interval_is_not_told() {
+    let mut presence = presence();
+    let of = presence.enter("t", "alice", "{}", 0);
+    assert_eq!(presence.state("t"), "{}");
+    presence.leave("t", "alice", of, 500);
+    assert_eq!((presence.due_us(), presence.topics()), (None, 0));
+    assert!(told(&mut presence, 5000).is_empty());
+}
+
+#[test]
+fn an_update_leaves_and_joins_and_names_the_last_announced_meta() {
+    let mut presence = presence();
+    let first = presence.enter("t", "alice", r#"{"n":0}"#, 0);
+    assert_eq!(presence.update("t", "alice", first, r#"{"n":1}"#, 1), Some(first));
+    told(&mut presence, 1000);
+    let second = presence.update("t", "alice", first, r#"{"n":2}"#, 1001).unwrap();
+    assert_ne!(second, first);
+    assert_eq!(presence.update("t", "alice", first, "{}", 1002), None, "it is gone");
+    assert_eq!(presence.update("t", "alice", second, r#"{"n":3}"#, 1003), Some(second));
+    let new = r#"{"alice":{"metas":[{"phx_ref":"2","phx_ref_prev":"1","n":3}]}}"#;
+    let old = r#"{"alice":{"metas":[{"phx_ref":"1","n":1}]}}"#;
+    let diff = format!(r#"{{"joins":{new},"leaves":{old}}}"#);
+    assert_eq!(told(&mut presence, 2001), [(DIFF, diff)]);
+    assert_eq!(presence.state("t"), new);
+    assert_eq!(presence.counts("t").connections, 1);
+    // Updated and gone within the interval: the announced one leaves.
+    let third = presence.update("t", "alice", second, "{}", 2002).unwrap();
+    presence.leave("t", "alice", third, 2003);
+    assert_eq!(told(&mut presence, 9000), [(DIFF, format!(r#"{{"joins":{{}},"leaves":{new}}}"#))]);
+    assert_eq!(presence.topics(), 0);
+}
+
+#[test]
+fn strangers_change_nothing() {
+    let mut presence = presence();
+    let of = presence.enter("t", "alice", "{}", 0);
+    presence.leave("t", "bob", of, 0);
+    presence.leave("u", "alice", of, 0);
+    presence.leave("t", "alice", Ref(77), 0);
+    assert_eq!(presence.update("t", "bob", of, "{}", 0), None);
+    assert_eq!(presence.update("u", "alice", of, "{}", 0), None);
+    assert_eq!(presence.counts("t"), Counts { users: 1, connections: 1, listed: true });
+    assert_eq!(presence.counts("u"), Counts { users: 0, connections: 0, listed: true });
+    assert_eq!(presence.state("u"), "{}");
+}
+
+#[test]
+fn members_see_themselves_at_once() {
+    let mut presence = presence();
+    presence.enter("t", "alice", "{}", 0);
+    presence.enter("t", "carol", "{}", 0);
+    told(&mut presence, 1000);
+    let bob = presence.enter("t", "bob", "{}", 1000);
+    presence.enter("t", "bert", "{}", 1000);
+    let all = r#"{"alice":{"metas":[{"phx_ref":"1"}]},"bob":{"metas":[{"phx_ref":"3"}]},"carol":{"metas":[{"phx_ref":"2"}]}}"#;
+    assert_eq!(presence.state_for("t", "bob", bob), all);
+    assert!(!presence.state("t").contains("bob"));
+    let alice = presence.enter("t", "alice", "{}", 1000);
+    let both = r#"{"alice":{"metas":[{"phx_ref":"1"},{"phx_ref":"5"}]},"carol":{"metas":[{"phx_ref":"2"}]}}"#;
+    assert_eq!(presence.state_for("t", "alice", alice), both);
+    told(&mut presence, 2000);
+    assert_eq!(presence.state_for("t", "bob", bob), presence.state("t"));
+    // An update is not shown beside what it replaces.
+    let new = presence.update("t", "bob", bob, r#"{"n":1}"#, 2000).unwrap();
+    assert_eq!(presence.state_for("t", "bob", new), presence.state("t"));
+    assert_eq!(presence.state_for("t", "nobody", new), presence.state("t"));
+    assert_eq!(presence.state_for("nowhere", "bob", new), "{}");
+}
+
+#[test]
+fn notices_of_a_topic_keep_their_distance() {
+    let mut presence = Presence::new(Limits { members_per_ms: 10, ..LIMITS }, 1);
+    (0..50).for_each(|_| {
+        presence.enter("t", "alice", "{}", 0);
+    });
+    assert_eq!(presence.due_us(), Some(1000), "the first change of a quiet topic");
+    assert_eq!(told(&mut presence, 1500).len(), 1);
+    presence.enter("t", "bob", "{}", 1600);
+    assert_eq!(presence.due_us(), Some(1500 + 1000 + 5000), "51 connections: 5 ms more");
+    assert_eq!(told(&mut presence, 7500).len(), 1);
+    presence.enter("t", "bob", "{}", 100_000);
+    assert_eq!(presence.due_us(), Some(101_000), "quiet again");
+}
+
+#[test]
+fn a_notice_that_fails_is_kept_and_merged() {
+    let mut presence = presence();
+    let alice = presence.enter("t", "alice", "{}", 0);
+    presence.enter("t", "bob", "{}", 0);
+    assert_eq!(fail(&mut presence, 1000), 1);
+    assert_eq!(presence.due_us(), Some(2000));
+    assert_eq!(presence.state("t"), "{}", "nothing was announced");
+    presence.leave("t", "alice", alice, 1100);
+    let diff = r#"{"joins":{"bob":{"metas":[{"phx_ref":"2"}]}},"leaves":{}}"#;
+    assert_eq!(told(&mut presence, 2000), [(DIFF, diff.into())]);
+}
+
+#[test]
+fn a_failed_notice_with_no_interval_does_not_spin() {
+    let mut presence = Presence::new(Limits { interval_us: 0, ..LIMITS }, 1);
+    presence.enter("t", "alice", "{}", 5);
+    assert_eq!(fail(&mut presence, 5), 1);
+    assert_eq!(presence.due_us(), Some(5));
+}
+
+#[test]
+fn what_waits_is_bounded_while_nothing_can_be_published() {
+    let mut presence = presence();
+    let mut alice = presence.enter("t", "alice", "{}", 0);
+    told(&mut presence, 1000);
+    for n in 1..1000u64 {
+        let of = presence.enter("t", &format!("guest{n}"), "{}", n * 1000);
+        alice = presence.update("t", "alice", alice, "{}", n * 1000).unwrap();
+        fail(&mut presence, n * 1000);
+        presence.leave("t", &format!("guest{n}"), of, n * 1000);
+    }
+    let topic = &presence.topics["t"];
+    assert_eq!((topic.users.len(), topic.metas.len()), (1, 1));
+    assert_eq!((topic.joins.len(), topic.leaves.len()), (1, 1));
+}
+
+#[test]
+fn above_the_cap_users_are_counted_and_listed_again_at_three_quarters() {
+    let mut presence = presence();
+    let refs = crowd(&mut presence, 4);
+    told(&mut presence, 1000);
+    let five = presence.enter("t", "u4", "{}", 1000);
+    assert_eq!(presence.counts("t"), Counts { users: 5, connections: 5, listed: false });
+    assert_eq!(
+        (presence.state("t"), presence.state_for("t", "u4", five)),
+        ("{}".into(), "{}".into())
+    );
+    assert_eq!(
+        texts(&mut presence, 2000),
+        ["presence_state {}", r#"presence_count {"users":5,"connections":5}"#]
+    );
+    presence.enter("t", "u0", "{}", 2000);
+    assert_eq!(texts(&mut presence, 3000), [r#"presence_count {"users":5,"connections":6}"#]);
+    // At the cap, and above three quarters of it: still counts.
+    presence.leave("t", "u4", five, 3000);
+    assert_eq!(texts(&mut presence, 4000), [r#"presence_count {"users":4,"connections":5}"#]);
+    let new = presence.update("t", "u1", refs[1], r#"{"n":1}"#, 4000).unwrap();
+    assert_ne!(new, refs[1], "members may hold the old one");
+    assert_eq!(presence.due_us(), None, "the counts are as they were");
+    presence.leave("t", "u3", refs[3], 5000);
+    assert!(!presence.counts("t").listed, "not before the list is sent");
+    let list = r#"{"u0":{"metas":[{"phx_ref":"1"},{"phx_ref":"6"}]},"u1":{"metas":[{"phx_ref":"7","n":1}]},"u2":{"metas":[{"phx_ref":"3"}]}}"#;
+    assert_eq!(told(&mut presence, 6000), [(STATE, list.into())]);
+    assert_eq!(presence.state("t"), list);
+    presence.leave("t", "u2", refs[2], 6000);
+    assert_eq!(told(&mut presence, 7000)[0].0, DIFF);
+}
+
+#[test]
+fn each_notice_of_a_crossing_is_tried_until_it_is_out() {
+    let mut presence = presence();
+    crowd(&mut presence, 5);
+    let mut answers = [false, true, false, true, true].into_iter();
+    let mut events = Vec::new();
+    for now_us in [1000, 2000, 3000, 4000] {
+        presence.flush(now_us, &mut |_, event, _| {
+            let sent = answers.next().unwrap();
+            events.push((now_us, event, sent));
+            sent
+        });
+    }
+    assert_eq!(
+        events,
+        [(1000, STATE, false), (2000, STATE, true), (2000, COUNT, false), (3000, COUNT, true)]
+    );
+}
+
+#[test]
+fn the_way_back_is_told_even_when_the_crossing_was_not() {
+    let mut presence = presence();
+    let refs = crowd(&mut presence, 4);
+    told(&mut presence, 1000);
+    let new = presence.enter("t", "u4", "{}", 1000);
+    presence.leave("t", "u4", new, 1000);
+    presence.leave("t", "u3", refs[3], 1000);
+    let told_now = told(&mut presence, 2000);
+    assert_eq!(told_now.len(), 2);
+    assert_eq!(told_now[0], (STATE, "{}".into()));
+    assert_eq!(told_now[1], (STATE, presence.state("t")));
+    assert!(presence.counts("t").listed);
+
+    // Over the cap again before the list was sent.
+    crowd(&mut presence, 6);
+    told(&mut presence, 3000);
+    for n in 3..6 {
+        let entry = presence.topics["t"].users.get_key_value(&*format!("u{n}")).unwrap().0.clone();
+        let of = presence.topics["t"].metas.keys().find(|e| e.0 == entry).unwrap().1;
+        presence.leave("t", &entry, of, 3000);
+    }
+    presence.enter("t", "u8", "{}", 3000);
+    presence.enter("t", "u9", "{}", 3000);
+    assert_eq!(texts(&mut presence, 4000), [r#"presence_count {"users":5,"connections":8}"#]);
+}
+
+#[test]
+fn a_crossing_that_was_not_told_is_told_after_a_second_one() {
+    let mut presence = presence();
+    let refs = crowd(&mut presence, 4);
+    told(&mut presence, 1000);
+    let new = presence.enter("t", "u4", "{}", 1000);
+    presence.leave("t", "u4", new, 1000);
+    presence.leave("t", "u3", refs[3], 1000);
+    presence.enter("t", "u5", "{}", 1000);
+    presence.enter("t", "u6", "{}", 1000);
+    assert_eq!(
+        texts(&mut presence, 2000),
+        ["presence_state {}", r#"presence_count {"users":5,"connections":5}"#]
+    );
+}
+
+#[test]
+fn a_list_that_fails_to_come_back_is_tried_again() {
+    let mut presence = presence();
+    let refs = crowd(&mut presence, 5);
+    told(&mut presence, 1000);
+    (3..5).for_each(|n| presence.leave("t", &format!("u{n}"), refs[n], 1000));
+    assert_eq!(fail(&mut presence, 2000), 1);
+    assert_eq!((presence.state("t"), presence.counts("t").listed), ("{}".into(), false));
+    assert_eq!(told(&mut presence, 3000), [(STATE, presence.state("t"))]);
+}
+
+#[test]
+fn a_cap_of_none_counts_from_the_start() {
+    let mut presence = Presence::new(Limits { users_max: 0, ..LIMITS }, 1);
+    assert!(!presence.counts("t").listed);
+    let of = presence.enter("t", "alice", "{}", 0);
+    assert_eq!(texts(&mut presence, 1000), [r#"presence_count {"users":1,"connections":1}"#]);
+    presence.leave("t", "alice", of, 1000);
+    assert_eq!(texts(&mut presence, 2000), [r#"presence_count {"users":0,"connections":0}"#]);
+    assert_eq!(presence.topics(), 0);
+}
+
+#[test]
+fn a_new_cap_reaches_quiet_topics() {
+    let mut presence = presence();
+    crowd(&mut presence, 3);
+    told(&mut presence, 1000);
+    presence.set_limits(Limits { users_max: 2, ..LIMITS }, 5000);
+    assert_eq!(presence.due_us(), Some(6000));
+    assert_eq!(
+        texts(&mut presence, 6000),
+        ["presence_state {}", r#"presence_count {"users":3,"connections":3}"#]
+    );
+    presence.set_limits(LIMITS, 7000);
+    assert_eq!(told(&mut presence, 8000), [(STATE, presence.state("t"))]);
+}
+
+#[test]
+fn metas_keep_their_order_and_lose_their_own_references() {
+    let mut presence = presence();
+    let list = |presence: &mut Presence, meta: &str| {
+        let of = presence.enter("t", "a", meta, 0);
+        let list = presence.state_for("t", "a", of);
+        presence.leave("t", "a", of, 0);
+        list.replace(&format!(r#"{{"a":{{"metas":[{{"phx_ref":"{of}""#), "")
+    };
+    let mut properties = |meta: &str| list(&mut presence, meta);
+    assert_eq!(properties("{}"), "}]}}");
+    assert_eq!(properties(r#"{"z":1,"a":2}"#), r#","z":1,"a":2}]}}"#);
+    assert_eq!(
+        properties(r#"{"phx_ref":"x","a":{"phx_ref":1},"phx_ref_prev":{}}"#),
+        r#","a":{"phx_ref":1}}]}}"#
+    );
+    assert_eq!(properties(r#"{"phx\u005fref":"x"}"#), "}]}}", "written with an escape");
+    assert_eq!(
+        properties(
+            "{ \"a b\" : [ 1 ,\n 2.50 ] , \"c\" : \"x \\\" y \\\\\" , \"d\" : 12345678901234567890123 }"
+        ),
+        r#","a b":[1,2.50],"c":"x \" y \\","d":12345678901234567890123}]}}"#
+    );
+    assert_eq!(properties(r#"{"\ud800":"\ud800"}"#), r#","\ud800":"\ud800"}]}}"#);
+    for broken in ["", "null", "[1]", "{", r#"{"a":}"#, "{} {}"] {
+        assert_eq!(properties(broken), "}]}}", "{broken}");
+    }
+}
+
+#[test]
+fn keys_are_written_as_json() {
+    let mut presence = presence();
+    presence.enter("t", "a\"\\\n\u{1}é", "{}", 0);
+    told(&mut presence, 1000);
+    assert_eq!(presence.state("t"), r#"{"a\"\\\n\u0001é":{"metas":[{"phx_ref":"1"}]}}"#);
+}
+
+#[test]
+fn references_go_on_past_the_last_number() {
+    let mut presence = Presence::new(LIMITS, u64::MAX);
+    presence.enter("t", "a", "{}", 0);
+    let of = presence.enter("t", "a", "{}", 0);
+    told(&mut presence, 1000);
+    assert_eq!(
+        presence.state("t"),
+        r#"{"a":{"metas":[{"phx_ref":"0"},{"phx_ref":"ffffffffffffffff"}]}}"#
+    );
+    assert_eq!(of.to_string(), "0");
+}
+
+/// Would take minutes if a change cost as much as there are members; also with one key for all.
+#[test]
+fn a_storm_costs_as_much_as_its_changes_and_leaves_nothing() {
+    for users in [50_000, 1] {
+        let mut presence = Presence::new(Limits { users_max: 100_000, ..LIMITS }, 1);
+        let key = |n: usize| format!("user{}", n % users);
+        let refs: Vec<_> =
+            (0..50_000).map(|n| presence.enter("t", &key(n), r#"{"n":1}"#, 0)).collect();
+        assert_eq!(told(&mut presence, 1000).len(), 1);
+        let refs: Vec<_> = (0..50_000)
+            .map(|n| presence.update("t", &key(n), refs[n], r#"{"n":2}"#, 1000).unwrap())
+            .collect();
+        assert_eq!(told(&mut presence, 2000).len(), 1);
+        (0..50_000).for_each(|n| presence.leave("t", &key(n), refs[n], 2000));
+        assert_eq!(told(&mut presence, 3000).len(), 1);
+        assert_eq!((presence.topics.len(), presence.due.len()), (0, 0));
+    }
+}
+
+#[test]
+fn topics_are_due_one_by_one() {
+    let mut presence = presence();
+    for n in 0..100 {
+        presence.enter(&format!("t{n}"), "alice", "{}", n);
+    }
+    assert_eq!(told(&mut presence, 1009).len(), 10);
+    assert_eq!(presence.due_us(), Some(1010));
+    assert_eq!(told(&mut presence, 5000).len(), 90);
+}

@@ -1,0 +1,349 @@
+//! The sessions of Phoenix long polls: connections without a socket, that outlive requests.
+//!
+//! A session is a connection like any other: its place in the table is a descriptor's number (an
+//! event descriptor's, which nothing else is done with), and what is sent to it stays in its
+//! outbox until a request takes it. Requests arrive at any shard; the session's own shard is asked
+//! by its mailbox, so that nobody else touches a session.
+
+use std::sync::atomic::Ordering;
+
+use rustix::event::EventfdFlags;
+use wire::phoenix::longpoll::{self, Status};
+use wire::session::{Heard, Longpoll, Op, Respond, longpoll_answer};
+use wire::{Close, ConnectionId, Name, Variant};
+
+use crate::command::Command;
+use crate::connection::{Connection, Flag, Outbox};
+use crate::metrics::Refusal;
+use crate::shard::Shard;
+
+/// How long a session may do without a poll, beyond two waits, in seconds.
+const GRACE_SECONDS: u32 = 10;
+
+/// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
+const ANSWER_SECONDS: u32 = 10;
+
+/// What a session has beside its outbox.
+#[derive(Default)]
+pub(crate) struct Session {
+    waiter: Option<Waiter>,
+}
+
+/// A poll that waits for something to come.
+struct Waiter {
+    request: ConnectionId,
+    deadline_s: u32,
+}
+
+/// What a request knows while it waits for its session's answer.
+pub(crate) struct Asking {
+    respond: Respond,
+    /// A poll whose session is gone is given a new one.
+    anew: Option<(Variant, Vec<Name>)>,
+}
+
+/// What a session's shard is asked.
+pub enum SessionRequest {
+    /// What has come.
+    Poll,
+    /// Take these messages.
+    Post(Vec<Heard>),
+}
+
+impl Shard {
+    /// A request of a long poll.
+    pub(crate) fn longpoll(&mut self, slot: u32, request: Longpoll, out: &mut Vec<u8>) {
+        let Longpoll { op, respond } = request;
+        match op {
+            Op::Open { variant, users } => self.longpoll_open(slot, variant, &users, &respond, out),
+            Op::Poll { session, variant, users } => {
+                let asking = Asking { respond, anew: Some((variant, users)) };
+                self.longpoll_ask(slot, session, SessionRequest::Poll, asking, out);
+            }
+            Op::Post { session, heard } => {
+                let asking = Asking { respond, anew: None };
+                self.longpoll_ask(slot, session, SessionRequest::Post(heard), asking, out);
+            }
+            Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
+            Op::Forbidden => self.longpoll_say(slot, Status::Forbidden, &respond, out),
+        }
+    }
+
+    fn longpoll_say(&mut self, slot: u32, status: Status, respond: &Respond, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        self.longpoll_reply(slot, &body, respond, out);
+    }
+
+    fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
+        let from = out.len();
+        longpoll_answer(respond, body, out);
+        self.count_answer(&out[from..]);
+        self.rest_or_close(slot, respond.keep_alive, out);
+    }
+
+    /// A new session; its token is in the answer.
+    fn longpoll_open(
+        &mut self,
+        slot: u32,
+        variant: Variant,
+        users: &[Name],
+        respond: &Respond,
+        out: &mut Vec<u8>,
+    ) {
+        match self.new_session(variant, users) {
+            Ok(session) => {
+                let token = self.settings.session.longpoll_key.sign(session);
+                let mut body = Vec::new();
+                longpoll::poll(Status::Gone, &token, [], &mut body);
+                self.longpoll_reply(slot, &body, respond, out);
+            }
+            Err(message) => {
+                let refused = wire::http::refused(503, "overloaded", message);
+                let from = out.len();
+                wire::session::refuse(&refused, &respond.cors, respond.keep_alive, false, out);
+                self.count_answer(&out[from..]);
+                self.rest_or_close(slot, respond.keep_alive, out);
+            }
+        }
+    }
+
+    fn new_session(
+        &mut self,
+        variant: Variant,
+        users: &[Name],
+    ) -> Result<ConnectionId, &'static str> {
+        let sessions = &self.shared.sessions;
+        let held = &self.shared.connections;
+        let room = sessions.load(Ordering::Relaxed) < self.settings.longpoll_sessions_max
+            && held.load(Ordering::Relaxed) < self.settings.connections_max
+            && self.metrics.held.get() < self.capacity;
+        if !room || self.drain.is_some() {
+            self.metrics.refused[Refusal::Connections as usize].add(1);
+            return Err("the server holds as many long-poll sessions as it may: try later");
+        }
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
+            .map_err(|_| "the server has no descriptor left for a session: try later")?;
+        sessions.fetch_add(1, Ordering::Relaxed);
+        held.fetch_add(1, Ordering::Relaxed);
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let mut connection = Connection::new(fd, serial, self.now_s());
+        let extra = connection.extra();
+        // Always there, so that everything that is sent stays in it.
+        extra.outbox = Some(Box::new(Outbox::default()));
+        extra.session = Some(Box::default());
+        let slot = self.table.insert(connection);
+        self.metrics.connections[Variant::Http as usize].add(1);
+        self.metrics.held.add(1);
+        self.become_variant(slot, variant);
+        self.enter_hub(slot, users, &[]);
+        Ok(self.id(slot, serial))
+    }
+
+    /// Asks the session's shard, which may be this one, and lets the request wait.
+    fn longpoll_ask(
+        &mut self,
+        slot: u32,
+        session: ConnectionId,
+        request: SessionRequest,
+        asking: Asking,
+        out: &mut Vec<u8>,
+    ) {
+        if !out.is_empty() {
+            // Earlier answers of the same pipeline leave first.
+            let earlier = std::mem::take(out);
+            self.send(slot, &earlier, 0);
+        }
+        let now_s = self.now_s() as u16;
+        self.become_variant(slot, Variant::Asking);
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        connection.heard_s = now_s;
+        let from = ConnectionId { shard: self.number, slot, serial: connection.serial };
+        connection.extra().asking = Some(Box::new(asking));
+        let command = Command::Session { session, request, from };
+        match self.shards.get(usize::from(session.shard)) {
+            Some(_) if session.shard == self.number => self.commands.push_back(command),
+            Some(shard) => shard.send(command),
+            // A token that this very process signed names one of its shards.
+            None => self.session_answered(slot, from.serial, None),
+        }
+    }
+
+    /// A request for a session of this shard.
+    pub(crate) fn session_request(
+        &mut self,
+        session: ConnectionId,
+        request: SessionRequest,
+        from: ConnectionId,
+    ) {
+        let found = self.table.get(session.slot).filter(|connection| {
+            connection.serial == session.serial && connection.variant.is_polled()
+        });
+        let Some(connection) = found else {
+            return self.answer_request(from, None);
+        };
+        let (slot, variant) = (session.slot, connection.variant);
+        match request {
+            SessionRequest::Poll => self.session_poll(slot, from),
+            SessionRequest::Post(_) if connection.is(Flag::Closing) => {
+                self.answer_request(from, None);
+            }
+            SessionRequest::Post(heard) => {
+                let mut out = Vec::new();
+                for heard in heard {
+                    self.phoenix(slot, variant, heard, &mut out);
+                }
+                let mut body = Vec::new();
+                longpoll::answer(Status::Ok, &mut body);
+                self.answer_request(from, Some(body));
+                if !out.is_empty() {
+                    self.send(slot, &out, 0);
+                }
+            }
+        }
+    }
+
+    fn session_poll(&mut self, slot: u32, from: ConnectionId) {
+        let now_s = self.now_s();
+        let deadline_s = now_s.saturating_add(self.settings.longpoll_seconds);
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        connection.heard_s = now_s as u16;
+        let serial = connection.serial;
+        let Some(session) = &mut connection.extra().session else {
+            return;
+        };
+        let waiter = Waiter { request: from, deadline_s };
+        if let Some(before) = session.waiter.replace(waiter) {
+            // The client gave that one up.
+            let body = self.session_body(self.id(slot, serial), Status::NoContent, &[]);
+            self.answer_request(before.request, Some(body));
+        }
+        self.session_wake(slot, false);
+    }
+
+    /// Gives a waiting poll what has come, if anything has or its time is over.
+    pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let (closing, serial) = (connection.is(Flag::Closing), connection.serial);
+        let extra = connection.extra();
+        let (Some(session), Some(outbox)) = (&mut extra.session, &mut extra.outbox) else {
+            return;
+        };
+        let empty = outbox.is_empty();
+        if session.waiter.is_none() || (empty && !over && !closing) {
+            return;
+        }
+        let Some(waiter) = session.waiter.take() else {
+            return;
+        };
+        let taken = std::mem::take(&mut **outbox);
+        self.metrics.outbox_bytes.sub(taken.bytes() as u64);
+        let elements: Vec<&[u8]> = taken.parts().collect();
+        let status = if empty { Status::NoContent } else { Status::Ok };
+        let body = self.session_body(self.id(slot, serial), status, &elements);
+        self.answer_request(waiter.request, Some(body));
+        if closing {
+            self.end(slot, Close::Lost);
+        }
+    }
+
+    fn session_body(&self, id: ConnectionId, status: Status, elements: &[&[u8]]) -> Vec<u8> {
+        let token = self.settings.session.longpoll_key.sign(id);
+        let mut body = Vec::new();
+        longpoll::poll(status, &token, elements.iter().copied(), &mut body);
+        body
+    }
+
+    /// Sends a session's answer to the shard of the request; `None` when the session is gone.
+    fn answer_request(&mut self, to: ConnectionId, body: Option<Vec<u8>>) {
+        let command = Command::SessionAnswer { slot: to.slot, serial: to.serial, body };
+        match self.shards.get(usize::from(to.shard)) {
+            Some(_) if to.shard == self.number => self.commands.push_back(command),
+            Some(shard) => shard.send(command),
+            None => {}
+        }
+    }
+
+    /// The answer to a request that waits here.
+    pub(crate) fn session_answered(&mut self, slot: u32, serial: u32, body: Option<Vec<u8>>) {
+        let found = self.table.get_mut(slot).filter(|connection| connection.serial == serial);
+        let Some(connection) = found else {
+            return;
+        };
+        let Some(asking) = connection.extra().asking.take() else {
+            return;
+        };
+        let mut rest = std::mem::take(&mut connection.extra().input);
+        self.become_http(slot);
+        let Asking { respond, anew } = *asking;
+        let mut out = Vec::new();
+        match (body, anew) {
+            (Some(body), _) => self.longpoll_reply(slot, &body, &respond, &mut out),
+            (None, Some((variant, users))) => {
+                self.longpoll_open(slot, variant, &users, &respond, &mut out);
+            }
+            (None, None) => self.longpoll_say(slot, Status::Gone, &respond, &mut out),
+        }
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+        }
+        if !rest.is_empty() {
+            self.understand(slot, &mut rest);
+        }
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.trim();
+        }
+    }
+
+    /// Once a second: a poll's wait may be over, and a session that nobody polls ends.
+    pub(crate) fn look_after_session(&mut self, slot: u32) {
+        let now_s = self.now_s();
+        let patience_s = self.settings.longpoll_seconds * 2 + GRACE_SECONDS;
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let silence_s = connection.silence_s(now_s);
+        let waiter = connection.extra().session.as_ref().and_then(|it| it.waiter.as_ref());
+        match waiter {
+            Some(waiter) if waiter.deadline_s <= now_s => {
+                connection.heard_s = now_s as u16;
+                self.session_wake(slot, true);
+            }
+            Some(_) => {}
+            None if silence_s > patience_s => self.end(slot, Close::Silent),
+            None => {}
+        }
+    }
+
+    /// A session is closed: at once when there is nothing to give or somebody takes it now, else
+    /// with the next poll, or when none comes.
+    pub(crate) fn close_session(&mut self, slot: u32) {
+        self.session_wake(slot, false);
+        if let Some(connection) = self.table.get(slot)
+            && connection.outbox().is_none_or(Outbox::is_empty)
+        {
+            self.end(slot, Close::Lost);
+        }
+    }
+
+    /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
+    pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
+        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        if let Some(waiter) = session.waiter {
+            let body = self.session_body(id, Status::NoContent, &[]);
+            self.answer_request(waiter.request, Some(body));
+        }
+    }
+
+    /// How long a request may wait for its session's answer, in seconds.
+    pub(crate) fn asking_seconds_max(&self) -> u32 {
+        self.settings.longpoll_seconds + ANSWER_SECONDS
+    }
+}

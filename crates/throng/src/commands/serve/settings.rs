@@ -1,0 +1,152 @@
+//! From the configuration to what each room is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Config, Loaded};
+use wire::{EventRule, JoinRule, Rule, Rules};
+
+use super::demo;
+
+/// What the settings depend on beside the configuration; it stays for the life of the process.
+pub(super) struct Fixed {
+    /// `--ws-echo`.
+    pub ws_echo: bool,
+    /// `--demo`.
+    pub demo: bool,
+    /// Signs the tokens of long-poll sessions.
+    pub longpoll_key: wire::phoenix::token::Key,
+}
+
+fn rules(config: &Config, demo: bool) -> Rules {
+    let any = |prefix: &String| {
+        if prefix == "*" { String::new() } else { prefix.clone() }
+    };
+    let rule = |rule: &config::TopicRule| Rule {
+        pattern: rule.pattern.clone(),
+        join: match rule.join {
+            config::Join::Allow => JoinRule::Allow,
+            config::Join::Refuse => JoinRule::Refuse,
+            config::Join::Webhook => JoinRule::Webhook,
+        },
+        events: rule.client_events.map(|events| match events {
+            config::ClientEvents::Refuse => EventRule::Refuse,
+            config::ClientEvents::Broadcast => EventRule::Broadcast,
+            config::ClientEvents::Others => EventRule::Others,
+            config::ClientEvents::Webhook => EventRule::Webhook,
+        }),
+        presence: rule.presence,
+        webhook_url: rule.webhook_url.as_deref().map(Arc::from),
+    };
+    let mut rules: Vec<Rule> = config.topics.iter().map(rule).collect();
+    if demo {
+        // Last: the configuration's own rules come first.
+        rules.push(demo::rule());
+    }
+    let publish_prefixes = config.client.publish_prefixes.iter().map(any).collect();
+    Rules { rules, publish_prefixes }
+}
+
+/// Above the interval that the configuration asks for, a topic's presence is told a millisecond
+/// later for so many of its connections: 50,000 are told every five seconds at most.
+const PRESENCE_MEMBERS_PER_MS: u64 = 10;
+
+pub(super) fn presence(config: &Config) -> shard::PresenceLimits {
+    shard::PresenceLimits {
+        users_max: config.presence.users_max as usize,
+        interval_us: config.presence.interval_milliseconds * 1_000,
+        members_per_ms: PRESENCE_MEMBERS_PER_MS,
+    }
+}
+
+pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
+    let config = &config.webhook;
+    let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_string);
+    control::webhook::Settings {
+        url: text(&config.url).map(Arc::from),
+        secret: text(&config.secret),
+        timeout: Duration::from_millis(config.timeout_milliseconds),
+        batch_events_max: config.batch_events_max as usize,
+    }
+}
+
+pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
+    control::webhook::Fixed {
+        queue_events_max: config.webhook.queue_events_max as usize,
+        requests_max: config.webhook.requests_max as usize,
+    }
+}
+
+pub(super) fn options(config: &Config) -> shard::Options {
+    shard::Options {
+        listen: config.client.listen,
+        shards: config.shards.count as usize,
+        pin_cpus: config.shards.pin_cpus,
+        sender: match config.shards.sender {
+            config::Sender::Auto => shard::SenderKind::Auto,
+            config::Sender::IoUring => shard::SenderKind::IoUring,
+            config::Sender::Write => shard::SenderKind::Write,
+        },
+        backlog: config.socket.backlog as u32,
+        send_buffer_bytes: config.socket.send_buffer_bytes as usize,
+        tcp_keepalive_seconds: config.timeouts.tcp_keepalive_seconds as u32,
+        tcp_user_timeout_seconds: config.timeouts.tcp_user_timeout_seconds as u32,
+        mailbox_messages_max: config.limits.mailbox_messages_max as usize,
+        compression_level: config.websocket.compression_level as u32,
+        compression_bytes_min: config.websocket.compression_bytes_min as usize,
+    }
+}
+
+/// The numbers fit: each setting's bounds are within its type's here.
+pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
+    let Config { limits, timeouts, client, .. } = config;
+    shard::Settings {
+        session: wire::Settings {
+            http: wire::http::Limits {
+                head_bytes_max: limits.head_bytes_max as usize,
+                uri_bytes_max: limits.uri_bytes_max as usize,
+                body_bytes_max: limits.message_bytes_max as usize,
+            },
+            cors_origins: client.cors_origins.clone(),
+            rules: rules(config, fixed.demo),
+            topics_per_connection_max: limits.topics_per_connection_max as usize,
+            message_bytes_max: limits.message_bytes_max as usize,
+            frame_bytes_max: limits.frame_bytes_max as usize,
+            sse_retry_ms: timeouts.sse_retry_milliseconds as u32,
+            poll_seconds: timeouts.poll_seconds as u32,
+            poll_seconds_max: timeouts.poll_seconds_max as u32,
+            compression: config.websocket.compression,
+            ws_echo: fixed.ws_echo,
+            status_page: client.status_page,
+            longpoll_key: fixed.longpoll_key.clone(),
+            files: if fixed.demo { demo::FILES.into() } else { [].into() },
+        },
+        connections_max: limits.connections_max,
+        connections_per_address_max: limits.connections_per_address_max as u32,
+        accept_per_second_max: limits.accept_per_second_max as u32,
+        outbox_bytes_max: limits.outbox_bytes_max as usize,
+        outbox_messages_max: limits.outbox_messages_max as usize,
+        head_seconds: timeouts.head_seconds as u32,
+        idle_seconds: timeouts.idle_seconds as u32,
+        sse_heartbeat_seconds: timeouts.sse_heartbeat_seconds as u32,
+        stream_heartbeat_seconds: timeouts.stream_heartbeat_seconds as u32,
+        ws_ping_seconds: timeouts.ws_ping_seconds as u32,
+        ws_silence_seconds: timeouts.ws_silence_seconds as u32,
+        phoenix_silence_seconds: timeouts.phoenix_silence_seconds as u32,
+        longpoll_seconds: timeouts.longpoll_seconds as u32,
+        longpoll_sessions_max: limits.longpoll_sessions_max,
+        presence_meta_bytes_max: config.presence.meta_bytes_max as usize,
+    }
+}
+
+pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
+    let config = &loaded.config;
+    control::Live {
+        api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
+        message_bytes_max: config.limits.message_bytes_max as usize,
+        memory_bytes_max: config.limits.memory_bytes_max,
+        rules: rules(config, fixed.demo),
+        limits: loaded.numbers("limits.").collect(),
+        config: config::effective(loaded),
+    }
+}

@@ -1,0 +1,179 @@
+//! Phoenix Channels under `/socket`: the WebSocket, and the long poll with its sessions.
+
+use super::route::{Query, Route};
+use super::{Action, ConnectionId, Open, Respond, json_answer};
+use crate::http::{Method, Refused, refused};
+use crate::phoenix::longpoll::{self, Line};
+use crate::phoenix::{Address, Event, Incoming, Payload, Serializer, VSN_DEFAULT};
+use crate::ws::handshake;
+use crate::{Data, Name, Variant, query};
+
+/// The subprotocol that newer clients offer when they send a token in the handshake.
+const SUBPROTOCOL: &str = "phoenix";
+
+/// A message of a Phoenix client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The join it belongs to, as the client believes.
+    pub join_ref: Option<Name>,
+    /// What its answer is known by; without one none is wanted.
+    pub ref_: Option<Name>,
+    /// The topic, not checked.
+    pub topic: Name,
+    /// The event, not checked.
+    pub event: Name,
+    /// JSON as it was sent, or bytes.
+    pub payload: Data,
+}
+
+impl Heard {
+    /// What it asks for.
+    pub fn kind(&self) -> Event {
+        Event::of(&self.topic, &self.event)
+    }
+
+    /// Where its answer goes.
+    pub fn address(&self) -> Address<'_> {
+        Address {
+            join_ref: self.join_ref.as_deref(),
+            ref_: self.ref_.as_deref(),
+            topic: &self.topic,
+        }
+    }
+}
+
+impl From<Incoming<'_>> for Heard {
+    fn from(incoming: Incoming<'_>) -> Self {
+        let payload = match incoming.payload {
+            Payload::Json(raw) => Data::json(raw),
+            Payload::Binary(bytes) => Data::Binary(bytes.into()),
+        };
+        let Incoming { join_ref, ref_, topic, event, .. } = incoming;
+        Heard { join_ref, ref_, topic, event, payload }
+    }
+}
+
+/// A request of a Phoenix long poll.
+#[derive(Debug)]
+pub struct Longpoll {
+    /// What it wants.
+    pub op: Op,
+    /// How to answer.
+    pub respond: Respond,
+}
+
+/// What a request of a long poll wants.
+#[derive(Debug)]
+pub enum Op {
+    /// A session: there is none yet, or it is gone.
+    Open {
+        /// How the session's messages are written.
+        variant: Variant,
+        /// Its users.
+        users: Vec<Name>,
+    },
+    /// What has come for the session.
+    Poll {
+        /// Which one.
+        session: ConnectionId,
+        /// What becomes of it when this one is gone.
+        variant: Variant,
+        /// The users of a new one.
+        users: Vec<Name>,
+    },
+    /// Messages of the client.
+    Post {
+        /// Of which session.
+        session: ConnectionId,
+        /// In order.
+        heard: Vec<Heard>,
+    },
+    /// Messages for a session that never was, or of another run.
+    Gone,
+    /// The client speaks a version that nobody here does.
+    Forbidden,
+}
+
+/// Appends the answer to a request of a long poll; `body` is made by [`longpoll::poll`] or
+/// [`longpoll::answer`].
+pub fn longpoll_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
+    json_answer(respond, body, out);
+}
+
+/// What the parameters of a Phoenix client say.
+struct Parameters {
+    serializer: Option<Serializer>,
+    users: Vec<Name>,
+    token: Option<String>,
+}
+
+impl Route<'_> {
+    /// All parameters but these are the application's own.
+    fn parameters(&self) -> Result<Parameters, Refused> {
+        let mut found = Query::default();
+        let (mut vsn, mut token) = (None, None);
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(|_| {
+                refused(400, "bad_query", "the query string does not decode to UTF-8")
+            })?;
+            match &*key {
+                "user" => self.parameter(&mut found, &key, &value)?,
+                "vsn" => vsn = Some(value.into_owned()),
+                longpoll::TOKEN_PARAMETER => token = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        // The API puts every user into a topic; the limit is the connection's.
+        let max = self.settings.topics_per_connection_max;
+        if found.users.len() > max {
+            let message = format!("a connection may be in at most {max} topics, users included");
+            return Err(refused(400, "too_many_topics", message));
+        }
+        if let Some(sent) = self.request.header(longpoll::TOKEN_HEADER) {
+            token = Some(sent.into());
+        }
+        let serializer = Serializer::from_vsn(vsn.as_deref().unwrap_or(VSN_DEFAULT));
+        Ok(Parameters { serializer, users: found.users, token })
+    }
+
+    pub(super) fn phoenix_websocket(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        let accept = self.upgrade()?;
+        let Parameters { serializer, users, .. } = self.parameters()?;
+        let Some(serializer) = serializer else {
+            let message = "this version of the protocol is not spoken here: vsn is 1.0.0 or 2.0.0";
+            return Err(refused(403, "bad_vsn", message));
+        };
+        let offered = self.request.values("sec-websocket-protocol");
+        let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
+        handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
+        let variant = Variant::of_phoenix(serializer, false);
+        Ok(Action::Open(Open { variant, users, topics: Vec::new(), since: None }))
+    }
+
+    pub(super) fn phoenix_longpoll(&self) -> Result<Action, Refused> {
+        let Parameters { serializer, users, token } = self.parameters()?;
+        let respond = self.respond();
+        let Some(serializer) = serializer else {
+            return Ok(Action::Longpoll(Longpoll { op: Op::Forbidden, respond }));
+        };
+        let variant = Variant::of_phoenix(serializer, true);
+        let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
+        let op = match (self.request.method, session) {
+            (Method::Post, Some(session)) => {
+                Op::Post { session, heard: self.longpoll_messages(serializer)? }
+            }
+            (Method::Post, None) => Op::Gone,
+            (_, Some(session)) => Op::Poll { session, variant, users },
+            (_, None) => Op::Open { variant, users },
+        };
+        Ok(Action::Longpoll(Longpoll { op, respond }))
+    }
+
+    fn longpoll_messages(&self, serializer: Serializer) -> Result<Vec<Heard>, Refused> {
+        let media = self.request.header("content-type");
+        let wrong = |error: crate::phoenix::Error| refused(400, "bad_message", error.to_string());
+        let lines = longpoll::lines(media, self.request.body).map_err(wrong)?;
+        let parse = |line: &Line<'_>| line.parse(serializer).map(Heard::from);
+        lines.iter().map(parse).collect::<Result<_, _>>().map_err(wrong)
+    }
+}

@@ -1,0 +1,354 @@
+//! From a request to its action.
+
+use std::borrow::Cow;
+
+use super::{
+    Action, ConnectionId, Open, Poll, Respond, Settings, allows, publish_refusal, short_answer,
+};
+use crate::http::{self, Method, Refused, Request, refused};
+use crate::message::{check_name, check_topic};
+use crate::transport::{json, sse, stream};
+use crate::ws::{self, handshake};
+use crate::{Data, Draft, Id, Name, Variant, query};
+
+/// A request, and what its answer depends on.
+pub(super) struct Route<'a> {
+    pub settings: &'a Settings,
+    pub id: ConnectionId,
+    pub request: &'a Request<'a>,
+    pub cors: &'a Cow<'static, str>,
+}
+
+#[derive(Default)]
+pub(super) struct Query {
+    pub users: Vec<Name>,
+    topics: Vec<Name>,
+    since: Option<Id>,
+    seconds: Option<u32>,
+    event: Option<Name>,
+    json: bool,
+}
+
+impl Route<'_> {
+    pub(super) fn answer(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        let keep_alive = self.request.keep_alive;
+        let get = matches!(self.request.method, Method::Get | Method::Head);
+        match (self.request.path, self.request.method) {
+            (_, Method::Options) => {
+                self.preflight(out);
+                Ok(Action::Answered { keep_alive })
+            }
+            ("/sse", _) if get => self.sse(out),
+            ("/stream", _) if get => self.stream(out),
+            ("/poll", Method::Get) => self.poll(),
+            ("/poll", Method::Head) => {
+                short_answer(200, self.cors, b"", keep_alive, true, out);
+                Ok(Action::Answered { keep_alive })
+            }
+            ("/ws", _) if get => self.websocket(false, out),
+            ("/echo", _) if get && self.settings.ws_echo => self.websocket(true, out),
+            ("/publish", Method::Post) => self.publish(),
+            ("/socket/websocket", _) if get => self.phoenix_websocket(out),
+            ("/socket/longpoll", Method::Get | Method::Post) => self.phoenix_longpoll(),
+            ("/presence", Method::Get) => self.presence(),
+            ("/status", _) if get && self.settings.status_page => self.status(out),
+            (path, _) if get && self.file(path, out) => Ok(Action::Answered { keep_alive }),
+            ("/healthz", _) if get => {
+                let head = self.request.method == Method::Head;
+                short_answer(200, self.cors, b"{\"status\":\"ok\"}", keep_alive, head, out);
+                Ok(Action::Answered { keep_alive })
+            }
+            (
+                "/sse" | "/stream" | "/poll" | "/ws" | "/socket/websocket" | "/presence"
+                | "/healthz",
+                _,
+            ) => Err(refused(405, "method_not_allowed", "use GET here")),
+            ("/publish", _) => {
+                let body = http::error_body("method_not_allowed", "use POST here");
+                let headers = format!("Allow: POST, OPTIONS\r\n{}", self.cors);
+                let head = self.request.method == Method::Head;
+                short_answer(405, &headers, &body, keep_alive, head, out);
+                Ok(Action::Answered { keep_alive })
+            }
+            _ => Err(refused(
+                404,
+                "not_found",
+                "there is nothing here: clients use /sse, /stream, /poll, /ws and \
+                 /socket; the application's API is on the admin port",
+            )),
+        }
+    }
+
+    fn preflight(&self, out: &mut Vec<u8>) {
+        let asked = self.request.header("access-control-request-headers").unwrap_or("");
+        let plain = asked.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_, ".contains(&b));
+        let allow = if plain && !asked.is_empty() { asked } else { "Content-Type, Last-Event-ID" };
+        let headers = format!(
+            "{}Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n\
+             Access-Control-Allow-Headers: {allow}\r\nAccess-Control-Max-Age: 86400\r\n\
+             Allow: GET, HEAD, POST, OPTIONS\r\n",
+            self.cors
+        );
+        short_answer(204, &headers, b"", self.request.keep_alive, false, out);
+    }
+
+    fn sse(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        let query = self.query()?;
+        if self.request.method == Method::Head {
+            return Ok(self.head_only(out, sse::head));
+        }
+        sse::open(self.cors, self.settings.sse_retry_ms, out);
+        let variant = if query.json { Variant::SseJson } else { Variant::Sse };
+        Ok(self.open(variant, query))
+    }
+
+    fn stream(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        if self.request.minor == 0 {
+            let message = "an endless answer needs HTTP/1.1; use /sse or /poll";
+            return Err(refused(505, "bad_version", message));
+        }
+        let query = self.query()?;
+        if self.request.method == Method::Head {
+            return Ok(self.head_only(out, stream::head));
+        }
+        stream::welcome(self.cors, self.id, &query.users, &query.topics, out);
+        Ok(self.open(Variant::Stream, query))
+    }
+
+    /// The answer to HEAD on an endless resource: its head, and the connection ends.
+    fn head_only(&self, out: &mut Vec<u8>, head: impl FnOnce(&str, &mut Vec<u8>)) -> Action {
+        http::status_line(200, out);
+        head(self.cors, out);
+        out.extend_from_slice(b"\r\n");
+        Action::Answered { keep_alive: false }
+    }
+
+    fn poll(&self) -> Result<Action, Refused> {
+        let query = self.query()?;
+        if query.users.is_empty() && query.topics.is_empty() {
+            let message = "say what to poll for: ?topic=… or ?user=…, both may be repeated";
+            return Err(refused(400, "no_topic", message));
+        }
+        let seconds = query.seconds.unwrap_or(self.settings.poll_seconds);
+        Ok(Action::Poll(Poll {
+            users: query.users,
+            topics: query.topics,
+            since: query.since,
+            seconds: seconds.min(self.settings.poll_seconds_max),
+            respond: self.respond(),
+        }))
+    }
+
+    /// Checks that the request opens a WebSocket (RFC 6455, section 4.2.1) and gives the value of
+    /// `Sec-WebSocket-Accept`.
+    pub(super) fn upgrade(&self) -> Result<String, Refused> {
+        let request = self.request;
+        let key = match (request.upgrade, request.header("sec-websocket-version")) {
+            (true, Some("13")) => request.header("sec-websocket-key"),
+            (true, Some(_)) => {
+                return Err(refused(426, "bad_version", "WebSocket version 13 is spoken here"));
+            }
+            _ => {
+                let message =
+                    "this is a WebSocket: connect with ws://, or use /sse, /stream or /poll";
+                return Err(refused(426, "upgrade_required", message));
+            }
+        };
+        let bad_key = || {
+            refused(400, "bad_key", "Sec-WebSocket-Key must be 16 bytes in base64, exactly once")
+        };
+        let key = key.filter(|_| request.values("sec-websocket-key").count() == 1);
+        let accept = handshake::accept(key.ok_or_else(bad_key)?).ok_or_else(bad_key)?;
+        if request.method != Method::Get || request.minor == 0 {
+            return Err(refused(400, "bad_request", "a WebSocket begins with GET and HTTP/1.1"));
+        }
+        if let Some(origin) = request.header("origin")
+            && !allows(self.settings, origin)
+        {
+            return Err(refused(403, "bad_origin", "pages of this origin are not allowed here"));
+        }
+        Ok(accept)
+    }
+
+    fn websocket(&self, echo: bool, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        let request = self.request;
+        let accept = self.upgrade()?;
+        let query = self.query()?;
+        let deflate = match self.settings.compression {
+            true => handshake::negotiate(request.values("sec-websocket-extensions")),
+            false => None,
+        };
+        handshake::response(&accept, None, deflate.as_ref(), out);
+        let variant = match (deflate.map(|deflate| deflate.server_max_window_bits), echo) {
+            (None, false) => Variant::Ws,
+            (Some(15..), false) => Variant::WsDeflate,
+            (Some(_), false) => Variant::WsDeflateSmall,
+            (None, true) => Variant::Echo,
+            (Some(15..), true) => Variant::EchoDeflate,
+            (Some(_), true) => Variant::EchoDeflateSmall,
+        };
+        if !echo {
+            let mut hello = Vec::new();
+            json::welcome(self.id, &query.users, &query.topics, false, &mut hello);
+            ws::frame::encode(ws::frame::Opcode::Text, false, &hello, out);
+        }
+        Ok(self.open(variant, query))
+    }
+
+    fn publish(&self) -> Result<Action, Refused> {
+        let query = self.query()?;
+        let [topic] = query.topics.as_slice() else {
+            return Err(refused(400, "no_topic", "say where to publish: ?topic=…, exactly once"));
+        };
+        if let Some(why) = publish_refusal(self.settings, topic) {
+            return Err(refused(403, "forbidden", why));
+        }
+        if query.event.as_deref().is_some_and(crate::phoenix::is_reserved) {
+            return Err(refused(403, "reserved_event", super::RESERVED));
+        }
+        let body = self.request.body;
+        if body.len() > self.settings.message_bytes_max {
+            let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
+            return Err(refused(413, "message_too_large", message));
+        }
+        let data = self.body_data(body)?;
+        let draft = Draft { topic: topic.clone(), event: query.event, data, except: None };
+        Ok(Action::Publish { draft, respond: self.respond() })
+    }
+
+    /// A body is JSON or bytes where its media type says so, and text otherwise.
+    fn body_data(&self, body: &[u8]) -> Result<Data, Refused> {
+        let media = self.request.header("content-type").unwrap_or("text/plain");
+        let media = media.split(';').next().unwrap_or("").trim_ascii();
+        if media.eq_ignore_ascii_case("application/octet-stream") {
+            return Ok(Data::Binary(body.into()));
+        }
+        let not_utf8 = |_| {
+            let message = "the body is not UTF-8: send bytes as application/octet-stream";
+            refused(400, "bad_data", message)
+        };
+        let text = std::str::from_utf8(body).map_err(not_utf8)?;
+        if !media.eq_ignore_ascii_case("application/json") {
+            return Ok(Data::Text(text.into()));
+        }
+        let raw: &serde_json::value::RawValue = serde_json::from_str(text)
+            .map_err(|error| refused(400, "bad_data", format!("the body is not JSON: {error}")))?;
+        Data::from_json(raw, None).map_err(|wrong| refused(400, "bad_data", wrong))
+    }
+
+    /// Who is in a topic, for those that are not told: SSE, streams, polls and WebSockets hear of
+    /// changes only.
+    fn presence(&self) -> Result<Action, Refused> {
+        let query = self.query()?;
+        let [topic] = query.topics.as_slice() else {
+            return Err(refused(400, "no_topic", "say whose presence: ?topic=…, exactly once"));
+        };
+        if !self.settings.rules.presence(topic) {
+            let message = "presence is off for this topic: the server's configuration has no \
+                           [[topics]] table for it with presence = true";
+            return Err(refused(404, "no_presence", message));
+        }
+        Ok(Action::Presence { topic: topic.clone(), respond: self.respond() })
+    }
+
+    /// The page, or with `?format=json` its figures.
+    fn status(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
+        if self.query()?.json {
+            return Ok(Action::Status { respond: self.respond() });
+        }
+        self.write_file("text/html; charset=utf-8", include_bytes!("status.html"), out);
+        Ok(Action::Answered { keep_alive: self.request.keep_alive })
+    }
+
+    /// Answers with the file at the path, if there is one.
+    fn file(&self, path: &str, out: &mut Vec<u8>) -> bool {
+        let found = self.settings.files.iter().find(|file| file.path == path);
+        if let Some(file) = found {
+            self.write_file(file.content_type, file.body, out);
+        }
+        found.is_some()
+    }
+
+    fn write_file(&self, content_type: &str, body: &[u8], out: &mut Vec<u8>) {
+        let headers =
+            format!("Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n{}", self.cors);
+        let keep_alive = self.request.keep_alive;
+        let head_only = self.request.method == Method::Head;
+        let headers = headers.as_str();
+        http::Answer { status: 200, headers, content_type, body, keep_alive, head_only }.write(out);
+    }
+
+    pub(super) fn respond(&self) -> Respond {
+        Respond { cors: self.cors.clone(), keep_alive: self.request.keep_alive }
+    }
+
+    fn open(&self, variant: Variant, query: Query) -> Action {
+        Action::Open(Open { variant, users: query.users, topics: query.topics, since: query.since })
+    }
+
+    fn query(&self) -> Result<Query, Refused> {
+        let mut query = Query::default();
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(|_| {
+                refused(400, "bad_query", "the query string does not decode to UTF-8")
+            })?;
+            self.parameter(&mut query, &key, &value)?;
+        }
+        if let Some(last) = self.request.header("last-event-id").filter(|id| !id.is_empty()) {
+            // Any server's id may come here, from before this page talked to Throng: one that is
+            // not ours asks for nothing.
+            query.since = last.parse().ok().or(query.since);
+        }
+        let topics = query.users.len() + query.topics.len();
+        if topics > self.settings.topics_per_connection_max {
+            let max = self.settings.topics_per_connection_max;
+            let message = format!("a connection may be in at most {max} topics, users included");
+            return Err(refused(400, "too_many_topics", message));
+        }
+        Ok(query)
+    }
+
+    pub(super) fn parameter(
+        &self,
+        query: &mut Query,
+        key: &str,
+        value: &str,
+    ) -> Result<(), Refused> {
+        match key {
+            "topic" => {
+                check_topic(value).map_err(|wrong| refused(400, "bad_topic", wrong))?;
+                if !query.topics.iter().any(|topic| topic == value) {
+                    query.topics.push(value.into());
+                }
+            }
+            "user" => {
+                check_name(value).map_err(|wrong| refused(400, "bad_user", wrong))?;
+                if !query.users.iter().any(|user| user == value) {
+                    query.users.push(value.into());
+                }
+            }
+            "event" => {
+                check_name(value).map_err(|wrong| refused(400, "bad_event", wrong))?;
+                query.event = Some(value).filter(|event| *event != "message").map(Name::from);
+            }
+            "since" | "lastEventID" if !value.is_empty() => {
+                let wrong = |bad: crate::message::BadId| refused(400, "bad_since", bad.to_string());
+                query.since = Some(value.parse().map_err(wrong)?);
+            }
+            "timeout" => {
+                let wrong = |_| refused(400, "bad_timeout", "timeout is a whole number of seconds");
+                query.seconds = Some(value.parse().map_err(wrong)?);
+            }
+            "format" => {
+                query.json = match value {
+                    "json" => true,
+                    "data" => false,
+                    _ => return Err(refused(400, "bad_format", "format is data or json")),
+                };
+            }
+            // Others are the page's own: a cache breaker, a tracking tag.
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+// The chat without its page: one Phoenix socket, a channel a room, who is there, and what is still
+// to be sent. Copy this file for an application of your own.
+import { Presence, Socket } from "./phoenix.js";
+import { MESSAGE_CHARS_MAX, cleanName, cut } from "./text.js";
+
+const LONG_POLL_AFTER_MS = 3000;
+const ANSWER_MS_MAX = 8000;
+const TYPING_REPEAT_MS = 3000;
+const TYPING_ENDS_MS = 5000;
+// Who only reloads the page is back within this time, and was never gone for the others.
+const LEFT_AFTER_MS = 4000;
+// After a restart of the server everyone comes back, at his own pace.
+const RETURN_QUIET_MS = 10_000;
+// In a crowd it is noise who comes, goes and types; a push a keystroke to so many is waste too.
+const CROWD_USERS_MIN = 30;
+const ITEMS_MAX = 600;
+const ONE_LINE_CHARS_MAX = 60;
+
+/** 128 random bits. `crypto.randomUUID` is missing on plain-http origins other than loopback. */
+const randomId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), part => part.toString(36)).join("");
+
+export class Rooms {
+  /**
+   * `tell(what, room, item)` is called for every change: "status" (connection), "room" (its state or
+   * who types), "people", "item" (a new one), "changed" (an item), "removed" (an item).
+   */
+  constructor(user, tell) {
+    this.user = user;
+    this.tell = tell;
+    this.list = new Map();
+    this.everOpen = false;
+    this.rttMs = null;
+    // A function, so that a changed name is sent with the next connection.
+    this.socket = new Socket("/socket", { params: () => ({ user: this.user }), longPollFallbackMs: LONG_POLL_AFTER_MS });
+    this.socket.onOpen(() => this.#opened());
+    this.socket.onClose(() => this.tell("status"));
+    this.socket.onError(() => this.tell("status"));
+  }
+
+  connect() { this.socket.connect(); }
+  reconnect() { this.socket.disconnect(() => this.socket.connect()); }
+  get isOpen() { return this.socket.isConnected(); }
+  get transport() { return this.socket.transport === this.socket.getLongPollTransport() ? "long poll" : "WebSocket"; }
+
+  rename(user) {
+    if (user === this.user) return;
+    for (const room of this.list.values()) this.typing(room, false);
+    this.user = user;
+    this.reconnect();
+  }
+
+  measure() {
+    this.socket.ping(ms => { this.rttMs = ms; this.tell("status"); });
+  }
+
+  #opened() {
+    this.everOpen = true;
+    this.rttMs = null;
+    this.socket.ping(() => {
+      // Long poll is for networks where WebSocket never works. The client would also fall back, and
+      // stay there, when a server that restarts refuses the first try: so not once it has worked.
+      if (this.transport === "WebSocket") this.socket.longPollFallbackMs = undefined;
+    });
+    // The first answer waits behind the joins and says little.
+    setTimeout(() => this.measure(), 1500);
+    this.tell("status");
+  }
+
+  /** Joins a room, with what is known of it from before. */
+  join(name, items = []) {
+    const room = this.list.get(name) ?? {
+      name, topic: `room:${name}`, state: "joining", reason: "", items: [], byId: new Map(), people: [], crowd: null,
+      typists: new Map(), leaving: new Map(), quietUntil: 0, unread: 0, typingSentAt: 0,
+    };
+    if (room.channel && room.state !== "closed") return room;
+    this.list.set(name, room);
+    for (const item of items) {
+      if (item.state === "sending") item.state = "queued";
+      this.#add(room, item, { quiet: true });
+    }
+    room.state = "joining";
+    const meta = { on: matchMedia("(pointer: coarse)").matches ? "phone" : "computer" };
+    const channel = room.channel = this.socket.channel(room.topic, { meta });
+    this.#listen(room, channel);
+    this.#watchPeople(room, channel);
+    // The hooks stay for every later rejoin, which the client does by itself.
+    channel.join()
+      .receive("ok", () => this.#joined(room))
+      .receive("error", answer => { room.state = "refused"; room.reason = String(answer?.reason ?? "no reason given"); this.tell("room", room); })
+      .receive("timeout", () => { room.state = "refused"; room.reason = "no answer"; this.tell("room", room); });
+    return room;
+  }
+
+  #joined(room) {
+    if (room.wasJoined) room.quietUntil = Date.now() + RETURN_QUIET_MS;
+    Object.assign(room, { state: "joined", reason: "", wasJoined: true });
+    this.tell("room", room);
+    this.#flush(room);
+  }
+
+  leave(name) {
+    const room = this.list.get(name);
+    this.list.delete(name);
+    room?.channel.leave();
+  }
+
+  #listen(room, channel) {
+    const own = /^(phx_|chan_reply_|presence_)/;
+    // Also events that this page doesn't know are shown: the application may have sent them.
+    channel.onMessage = (event, payload) => {
+      if (event === "typing") this.#typist(room, payload);
+      else if (!own.test(event)) this.#received(room, event, payload);
+      return payload;
+    };
+    channel.onError(() => {
+      if (room.state !== "refused") room.state = "joining";
+      room.crowd = null;
+      // Whether these arrived is unknown: they go again with the same id, and receivers drop the second.
+      for (const item of room.items) if (item.state === "sending") this.#mark(room, item, "queued");
+      this.#clearTypists(room);
+      this.tell("room", room);
+    });
+    channel.onClose(() => {
+      if (this.list.get(room.name) !== room || room.channel !== channel) return;
+      room.state = "closed";
+      this.tell("room", room);
+    });
+  }
+
+  // ---- messages
+
+  say(room, text) {
+    const item = { kind: "message", id: randomId(), user: this.user, text: cut(text, MESSAGE_CHARS_MAX), at: Date.now(), mine: true, state: "queued" };
+    this.typing(room, false);
+    this.#add(room, item);
+    this.send(room, item);
+  }
+
+  /**
+   * Pushes a message, or leaves it queued until the room is joined. The client's own buffer would
+   * forget it after its time-out, so the queue is here.
+   */
+  send(room, item) {
+    if (!room.channel.canPush()) return this.#mark(room, item, "queued");
+    const tries = item.tries = (item.tries ?? 0) + 1;
+    this.#mark(room, item, "sending");
+    const settle = (state, reason) => {
+      if (item.tries === tries && item.state === "sending") this.#mark(room, item, state, reason);
+    };
+    room.channel.push("message", { id: item.id, user: item.user, text: item.text }, ANSWER_MS_MAX)
+      .receive("ok", () => settle("sent"))
+      .receive("error", answer => settle("failed", String(answer?.reason ?? "refused")))
+      .receive("timeout", () => settle("failed", "no answer"));
+  }
+
+  discard(room, item) {
+    room.items = room.items.filter(other => other !== item);
+    room.byId.delete(keyOf(item));
+    this.tell("removed", room, item);
+  }
+
+  #flush(room) {
+    for (const item of room.items) if (item.state === "queued") this.send(room, item);
+  }
+
+  #mark(room, item, state, reason = "") {
+    if (item.state === state && item.reason === reason) return;
+    item.state = state;
+    item.reason = reason;
+    this.tell("changed", room, item);
+  }
+
+  #received(room, event, payload) {
+    const item = event === "message" && fromPerson(payload) || fromApplication(event, payload);
+    if (item.kind === "message") {
+      this.#endTypist(room, item.user);
+      // Our own come back too, as does what was sent twice: both are known by their id.
+      const known = room.byId.get(keyOf(item));
+      if (known) return known.mine ? this.#mark(room, known, "sent") : undefined;
+      item.mine = item.user === this.user;
+    }
+    this.#add(room, item);
+  }
+
+  #add(room, item, { quiet = false } = {}) {
+    room.items.push(item);
+    if (item.id) room.byId.set(keyOf(item), item);
+    if (room.items.length > ITEMS_MAX) {
+      const old = room.items.shift();
+      room.byId.delete(keyOf(old));
+      this.tell("removed", room, old);
+    }
+    if (!quiet) this.tell("item", room, item);
+  }
+
+  // ---- people
+
+  #watchPeople(room, channel) {
+    let syncing = false;
+    // Before `Presence` takes the state: the people found on joining are no news.
+    channel.on("presence_state", state => {
+      syncing = true;
+      if (Object.keys(state).length) room.crowd = null;
+    });
+    channel.on("presence_diff", ({ joins, leaves }) => {
+      if (Object.keys(joins).length + Object.keys(leaves).length >= CROWD_USERS_MIN) syncing = true;
+    });
+    const presence = new Presence(channel);
+    const quiet = name => syncing || Date.now() < room.quietUntil || name === this.user || this.isCrowded(room);
+    presence.onJoin((name, before) => { if (!before && !quiet(name)) this.#came(room, name); });
+    presence.onLeave((name, now) => { if (now.metas.length === 0 && !quiet(name)) this.#went(room, name); });
+    presence.onSync(() => {
+      syncing = false;
+      room.people = presence.list((name, { metas }) => ({ name, connections: metas.length, on: [...new Set(metas.map(meta => meta.on))] }));
+      this.tell("people", room);
+    });
+    // Above a server's limit only numbers come, and no list.
+    channel.on("presence_count", ({ users, connections }) => {
+      room.crowd = { users: Number(users) || 0, connections: Number(connections) || 0 };
+      this.tell("people", room);
+    });
+  }
+
+  #came(room, name) {
+    if (room.leaving.has(name)) {
+      clearTimeout(room.leaving.get(name));
+      room.leaving.delete(name);
+    } else {
+      this.#notice(room, name, "joined", "left");
+    }
+  }
+
+  #went(room, name) {
+    this.#endTypist(room, name);
+    clearTimeout(room.leaving.get(name));
+    room.leaving.set(name, setTimeout(() => {
+      room.leaving.delete(name);
+      this.#notice(room, name, "left", "joined");
+    }, LEFT_AFTER_MS));
+  }
+
+  /** Comings and goings in a row are one line, which grows; who came and went again cancels out. */
+  #notice(room, name, kind, opposite) {
+    const last = room.items.at(-1);
+    if (last?.kind !== "notice") return this.#add(room, { kind: "notice", at: Date.now(), joined: [], left: [], [kind]: [name] });
+    if (last[opposite].includes(name)) last[opposite] = last[opposite].filter(other => other !== name);
+    else if (!last[kind].includes(name)) last[kind].push(name);
+    if (last.joined.length + last.left.length) this.tell("changed", room, last);
+    else this.discard(room, last);
+  }
+
+  isCrowded(room) { return room.crowd !== null || room.people.length >= CROWD_USERS_MIN; }
+
+  // ---- typing
+
+  typing(room, on) {
+    const now = Date.now();
+    if (on ? now - room.typingSentAt < TYPING_REPEAT_MS : room.typingSentAt === 0) return;
+    if (!room.channel.canPush() || this.isCrowded(room)) return;
+    room.typingSentAt = on ? now : 0;
+    room.channel.push("typing", { user: this.user, on });
+  }
+
+  #typist(room, payload) {
+    const user = typeof payload?.user === "string" ? cleanName(payload.user) : "";
+    if (!user || user === this.user) return;
+    this.#endTypist(room, user);
+    if (payload.on === true) {
+      room.typists.set(user, setTimeout(() => this.#endTypist(room, user), TYPING_ENDS_MS));
+      this.tell("room", room);
+    }
+  }
+
+  #endTypist(room, user) {
+    if (!room.typists.has(user)) return;
+    clearTimeout(room.typists.get(user));
+    room.typists.delete(user);
+    this.tell("room", room);
+  }
+
+  #clearTypists(room) {
+    for (const timer of room.typists.values()) clearTimeout(timer);
+    room.typists.clear();
+    room.typingSentAt = 0;
+  }
+}
+
+const keyOf = item => `${item.user ?? ""}\n${item.id}`;
+
+/** Anyone may push anything: what doesn't look like a person's message is not taken for one. */
+function fromPerson(payload) {
+  if (typeof payload?.id !== "string" || typeof payload.user !== "string" || typeof payload.text !== "string") return null;
+  const user = cleanName(payload.user);
+  if (!user || payload.id.length > 64) return null;
+  return { kind: "message", id: payload.id, user, text: cut(payload.text.trim(), MESSAGE_CHARS_MAX), at: Date.now(), state: "sent" };
+}
+
+function fromApplication(event, payload) {
+  const keys = Object.keys(payload ?? {});
+  const only = keys.length === 1 && ["data", "text"].includes(keys[0]) ? payload[keys[0]] : payload;
+  const isText = typeof only === "string";
+  const line = isText ? only : JSON.stringify(only);
+  const text = isText || line.length <= ONE_LINE_CHARS_MAX ? line : JSON.stringify(only, null, 2);
+  return { kind: "app", id: randomId(), event, text: cut(text, MESSAGE_CHARS_MAX), isCode: !isText, at: Date.now() };
+}
