@@ -32,9 +32,6 @@ pub enum Error {
         /// The limit in bytes.
         bytes_max: usize,
     },
-    /// A binary message with `vsn=1.0.0`, which has none.
-    #[error("version 1.0.0 of the protocol has no binary messages: connect with vsn=2.0.0")]
-    BinaryInV1,
     /// A binary message of a kind that clients don't send.
     #[error("a client's binary message is a push (kind 0), this one is of kind {0}")]
     UnknownKind(u8),

