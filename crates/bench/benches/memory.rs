@@ -12,7 +12,7 @@ use bench::process::{KernelMemory, ServerProcess};
 use bench::report::{Table, thousands};
 use bench::throng::{Sender, Throng};
 
-const TRANSPORTS: [&str; 4] = ["sse", "stream", "poll", "ws"];
+const TRANSPORTS: [&str; 5] = ["sse", "stream", "poll", "ws", "phoenix"];
 
 fn main() -> ExitCode {
     bench::main(run)
@@ -63,6 +63,10 @@ fn run(args: &Args) -> Result<()> {
 fn plan(transport: &str, target: SocketAddrV4, connections: usize) -> Plan {
     let path = format!("/{transport}?user=u{{n}}&topic=all");
     match transport {
+        "phoenix" => {
+            let path = "/socket/websocket?vsn=2.0.0&user=u{n}";
+            Plan::phoenix(target, connections, path, "all")
+        }
         "ws" => Plan::websocket(target, connections, &path),
         // Long enough that none ends while the others still come.
         "poll" => Plan::poll(target, connections, &format!("{path}&timeout=300")),

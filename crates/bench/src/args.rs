@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long)]
     pub baseline_only: bool,
 
-    /// Only these transports (memory): sse, stream, poll, ws.
+    /// Only these transports (memory): sse, stream, poll, ws, phoenix.
     #[arg(long, value_delimiter = ',')]
     pub transports: Vec<String>,
 

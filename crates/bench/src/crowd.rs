@@ -80,6 +80,17 @@ impl Plan {
         }
     }
 
+    /// WebSockets of Phoenix, version 2 (phoenix.js), that join a topic at once: the join follows the
+    /// request without waiting for its answer.
+    pub fn phoenix(target: SocketAddrV4, connections: usize, path: &str, topic: &str) -> Self {
+        let plan = Self::websocket(target, connections, path);
+        let join = format!("[\"1\",\"1\",\"{topic}\",\"phx_join\",{{}}]");
+        // A final text frame; a mask of zeros leaves the payload as it is (RFC 6455, section 5.3).
+        let mut frame = vec![0x81, 0x80 | join.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(join.as_bytes());
+        Self { request: plan.request.clone().then(&frame), ..plan }
+    }
+
     /// The same, as long polls whose answers come only with a message or at their timeout.
     pub fn poll(target: SocketAddrV4, connections: usize, path: &str) -> Self {
         Self { status: None, ..Self::get(target, connections, path) }

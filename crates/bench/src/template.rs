@@ -13,6 +13,15 @@ impl Template {
         Self { pieces: text.split("{n}").map(|piece| piece.as_bytes().into()).collect() }
     }
 
+    /// The same with these bytes after it.
+    #[must_use]
+    pub fn then(mut self, bytes: &[u8]) -> Self {
+        if let Some(last) = self.pieces.last_mut() {
+            *last = [&**last, bytes].concat().into();
+        }
+        self
+    }
+
     /// Writes the text for one number over what `out` held; allocates only while `out` grows.
     pub fn expand(&self, number: usize, out: &mut Vec<u8>) {
         out.clear();

@@ -116,8 +116,10 @@ settings! {
         head_bytes_max: u64 = Live, Bytes(KIB, 64 * KIB), r#""8KiB""#;
         /// The longest target in a client's request line.
         uri_bytes_max: u64 = Live, Bytes(64, 64 * KIB), r#""4KiB""#;
-        /// The largest WebSocket message from a client.
-        frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""64KiB""#;
+        /// The largest WebSocket message from a client; more than a message's payload, for what is around that.
+        frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""128KiB""#;
+        /// The largest body of a Phoenix long poll, which may hold 100 messages.
+        longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#;
         /// What may wait for a client that doesn't read; then it is closed.
         outbox_bytes_max: u64 = Live, Bytes(KIB, 1024 * MIB), r#""256KiB""#;
         /// Messages that may wait for a client that doesn't read; then it is closed.

@@ -72,7 +72,7 @@ use Kind::{Bool, Choice, Text, TextBytes};
 topic_keys! {
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
     pattern: String = TextBytes(1, 254), Wrong(r#""room:*""#);
-    /// Whether a Phoenix client may join; webhook asks the application.
+    /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.
     join: Join = Choice(Join::WORDS), Default(r#""allow""#);
     /// What happens to what clients send to the topic: broadcast gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
     client_events: Option<ClientEvents> = Choice(ClientEvents::WORDS), Unset(r#""others""#);

@@ -101,9 +101,14 @@ impl Outboxes<'_> {
         let Some(outbox) = connection.outbox() else {
             return true;
         };
+        // A long-poll session gathers all messages of a wait: only their bytes are limited.
+        let messages_max = match connection.variant.is_polled() {
+            true => usize::MAX,
+            false => self.settings.outbox_messages_max,
+        };
         connection.variant.name() == "echo"
             || (outbox.bytes() <= self.settings.outbox_bytes_max
-                && outbox.messages() <= self.settings.outbox_messages_max)
+                && outbox.messages() <= messages_max)
     }
 }
 

@@ -7,7 +7,7 @@ use broker::Delivery;
 use wire::session::Heard;
 use wire::{Close, ConnectionId, Name};
 
-pub use crate::longpoll::SessionRequest;
+pub use crate::longpoll::{SessionAnswer, SessionRequest};
 use crate::settings::Settings;
 use crate::webhook::{Kind as AskKind, Verdict};
 
@@ -112,12 +112,12 @@ pub enum Command {
     },
     /// The answer to a request of this shard's.
     SessionAnswer {
+        /// The session.
+        session: ConnectionId,
         /// The request's connection.
-        slot: u32,
-        /// Which of those that had the slot.
-        serial: u32,
-        /// The body of the answer; `None` when the session is gone.
-        body: Option<Vec<u8>>,
+        to: ConnectionId,
+        /// The answer.
+        answer: SessionAnswer,
     },
     /// Take new settings.
     Settings(Arc<Settings>),

@@ -97,8 +97,8 @@ impl Shard {
             Command::Session { session, request, from } => {
                 self.session_request(session, request, from);
             }
-            Command::SessionAnswer { slot, serial, body } => {
-                self.session_answered(slot, serial, body);
+            Command::SessionAnswer { session, to, answer } => {
+                self.session_answered(session, to, answer);
             }
             Command::Settings(settings) => self.settings = settings,
             Command::Drain { seconds } => self.begin_drain(seconds),

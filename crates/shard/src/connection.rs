@@ -206,6 +206,12 @@ impl Outbox {
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
+
+    /// Appends what another outbox holds; nothing of that may have left.
+    pub fn append(&mut self, other: Outbox) {
+        debug_assert_eq!(other.sent, 0);
+        other.chunks.into_iter().for_each(|chunk| self.push(chunk, 0));
+    }
 }
 
 /// Connections by descriptor number, in pages: nothing is copied when the table grows.

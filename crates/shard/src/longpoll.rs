@@ -13,7 +13,7 @@ use wire::session::{Heard, Longpoll, Op, Respond, longpoll_answer};
 use wire::{Close, ConnectionId, Name, Variant};
 
 use crate::command::Command;
-use crate::connection::{Connection, Flag, Outbox};
+use crate::connection::{Chunk, Connection, Flag, Outbox};
 use crate::metrics::Refusal;
 use crate::shard::Shard;
 
@@ -37,6 +37,7 @@ struct Waiter {
 
 /// What a request knows while it waits for its session's answer.
 pub(crate) struct Asking {
+    session: ConnectionId,
     respond: Respond,
     /// A poll whose session is gone is given a new one.
     anew: Option<(Variant, Vec<Name>)>,
@@ -48,6 +49,20 @@ pub enum SessionRequest {
     Poll,
     /// Take these messages.
     Post(Vec<Heard>),
+    /// The poll's client is gone: nothing is to be given to it.
+    Withdraw,
+    /// These messages could not be given to the poll, whose client is gone: they come first again.
+    Return(Box<[u8]>),
+}
+
+/// What a session answers.
+pub enum SessionAnswer {
+    /// The messages of a POST were taken.
+    Taken,
+    /// What has come, as elements of the answer's `messages`; nothing when the wait is over.
+    Messages(Box<[u8]>),
+    /// There is no such session any more.
+    Gone,
 }
 
 impl Shard {
@@ -57,12 +72,12 @@ impl Shard {
         match op {
             Op::Open { variant, users } => self.longpoll_open(slot, variant, &users, &respond, out),
             Op::Poll { session, variant, users } => {
-                let asking = Asking { respond, anew: Some((variant, users)) };
-                self.longpoll_ask(slot, session, SessionRequest::Poll, asking, out);
+                let asking = Asking { session, respond, anew: Some((variant, users)) };
+                self.longpoll_ask(slot, SessionRequest::Poll, asking, out);
             }
             Op::Post { session, heard } => {
-                let asking = Asking { respond, anew: None };
-                self.longpoll_ask(slot, session, SessionRequest::Post(heard), asking, out);
+                let asking = Asking { session, respond, anew: None };
+                self.longpoll_ask(slot, SessionRequest::Post(heard), asking, out);
             }
             Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
             Op::Forbidden => self.longpoll_say(slot, Status::Forbidden, &respond, out),
@@ -145,7 +160,6 @@ impl Shard {
     fn longpoll_ask(
         &mut self,
         slot: u32,
-        session: ConnectionId,
         request: SessionRequest,
         asking: Asking,
         out: &mut Vec<u8>,
@@ -162,13 +176,25 @@ impl Shard {
         };
         connection.heard_s = now_s;
         let from = ConnectionId { shard: self.number, slot, serial: connection.serial };
+        let session = asking.session;
         connection.extra().asking = Some(Box::new(asking));
+        self.tell_session(session, request, from);
+    }
+
+    fn tell_session(&mut self, session: ConnectionId, request: SessionRequest, from: ConnectionId) {
         let command = Command::Session { session, request, from };
         match self.shards.get(usize::from(session.shard)) {
             Some(_) if session.shard == self.number => self.commands.push_back(command),
             Some(shard) => shard.send(command),
             // A token that this very process signed names one of its shards.
-            None => self.session_answered(slot, from.serial, None),
+            None => {}
+        }
+    }
+
+    /// A request's connection has ended before its answer came.
+    pub(crate) fn asking_ended(&mut self, asking: &Asking, from: ConnectionId) {
+        if asking.anew.is_some() {
+            self.tell_session(asking.session, SessionRequest::Withdraw, from);
         }
     }
 
@@ -183,22 +209,22 @@ impl Shard {
             connection.serial == session.serial && connection.variant.is_polled()
         });
         let Some(connection) = found else {
-            return self.answer_request(from, None);
+            return self.answer_request(session, from, SessionAnswer::Gone);
         };
         let (slot, variant) = (session.slot, connection.variant);
         match request {
             SessionRequest::Poll => self.session_poll(slot, from),
+            SessionRequest::Withdraw => self.session_withdraw(slot, from),
+            SessionRequest::Return(elements) => self.session_return(slot, elements),
             SessionRequest::Post(_) if connection.is(Flag::Closing) => {
-                self.answer_request(from, None);
+                self.answer_request(session, from, SessionAnswer::Gone);
             }
             SessionRequest::Post(heard) => {
                 let mut out = Vec::new();
                 for heard in heard {
                     self.phoenix(slot, variant, heard, &mut out);
                 }
-                let mut body = Vec::new();
-                longpoll::answer(Status::Ok, &mut body);
-                self.answer_request(from, Some(body));
+                self.answer_request(session, from, SessionAnswer::Taken);
                 if !out.is_empty() {
                     self.send(slot, &out, 0);
                 }
@@ -208,7 +234,8 @@ impl Shard {
 
     fn session_poll(&mut self, slot: u32, from: ConnectionId) {
         let now_s = self.now_s();
-        let deadline_s = now_s.saturating_add(self.settings.longpoll_seconds);
+        // The second that has begun is not counted.
+        let deadline_s = now_s.saturating_add(self.settings.longpoll_seconds).saturating_add(1);
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
@@ -220,8 +247,30 @@ impl Shard {
         let waiter = Waiter { request: from, deadline_s };
         if let Some(before) = session.waiter.replace(waiter) {
             // The client gave that one up.
-            let body = self.session_body(self.id(slot, serial), Status::NoContent, &[]);
-            self.answer_request(before.request, Some(body));
+            let nothing = SessionAnswer::Messages([].into());
+            self.answer_request(self.id(slot, serial), before.request, nothing);
+        }
+        self.session_wake(slot, false);
+    }
+
+    fn session_withdraw(&mut self, slot: u32, from: ConnectionId) {
+        if let Some(connection) = self.table.get_mut(slot)
+            && let Some(session) = &mut connection.extra().session
+        {
+            session.waiter.take_if(|waiter| waiter.request == from);
+        }
+    }
+
+    fn session_return(&mut self, slot: u32, elements: Box<[u8]>) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        if let Some(outbox) = connection.outbox_mut() {
+            self.metrics.outbox_bytes.add(elements.len() as u64);
+            let mut first = Outbox::default();
+            first.push(Chunk { bytes: Vec::from(elements).into(), messages: 1 }, 0);
+            let rest = std::mem::replace(outbox, first);
+            outbox.append(rest);
         }
         self.session_wake(slot, false);
     }
@@ -245,25 +294,33 @@ impl Shard {
         };
         let taken = std::mem::take(&mut **outbox);
         self.metrics.outbox_bytes.sub(taken.bytes() as u64);
-        let elements: Vec<&[u8]> = taken.parts().collect();
-        let status = if empty { Status::NoContent } else { Status::Ok };
-        let body = self.session_body(self.id(slot, serial), status, &elements);
-        self.answer_request(waiter.request, Some(body));
+        let elements: Vec<u8> = taken.parts().flatten().copied().collect();
+        let answer = SessionAnswer::Messages(elements.into());
+        self.answer_request(self.id(slot, serial), waiter.request, answer);
         if closing {
             self.end(slot, Close::Lost);
         }
     }
 
-    fn session_body(&self, id: ConnectionId, status: Status, elements: &[&[u8]]) -> Vec<u8> {
+    fn session_body(&self, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {
         let token = self.settings.session.longpoll_key.sign(id);
         let mut body = Vec::new();
-        longpoll::poll(status, &token, elements.iter().copied(), &mut body);
+        match answer {
+            SessionAnswer::Taken => longpoll::answer(Status::Ok, &mut body),
+            SessionAnswer::Gone => longpoll::answer(Status::Gone, &mut body),
+            SessionAnswer::Messages(elements) if elements.is_empty() => {
+                longpoll::poll(Status::NoContent, &token, [], &mut body);
+            }
+            SessionAnswer::Messages(elements) => {
+                longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
+            }
+        }
         body
     }
 
-    /// Sends a session's answer to the shard of the request; `None` when the session is gone.
-    fn answer_request(&mut self, to: ConnectionId, body: Option<Vec<u8>>) {
-        let command = Command::SessionAnswer { slot: to.slot, serial: to.serial, body };
+    /// Sends a session's answer to the shard of the request.
+    fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
+        let command = Command::SessionAnswer { session, to, answer };
         match self.shards.get(usize::from(to.shard)) {
             Some(_) if to.shard == self.number => self.commands.push_back(command),
             Some(shard) => shard.send(command),
@@ -272,24 +329,37 @@ impl Shard {
     }
 
     /// The answer to a request that waits here.
-    pub(crate) fn session_answered(&mut self, slot: u32, serial: u32, body: Option<Vec<u8>>) {
-        let found = self.table.get_mut(slot).filter(|connection| connection.serial == serial);
-        let Some(connection) = found else {
+    pub(crate) fn session_answered(
+        &mut self,
+        session: ConnectionId,
+        to: ConnectionId,
+        answer: SessionAnswer,
+    ) {
+        let slot = to.slot;
+        let found = self.table.get_mut(slot).filter(|connection| connection.serial == to.serial);
+        let found = found.and_then(|connection| {
+            let extra = connection.extra.as_mut()?;
+            Some((extra.asking.take()?, std::mem::take(&mut extra.input)))
+        });
+        let Some((asking, mut rest)) = found else {
+            if let SessionAnswer::Messages(elements) = answer
+                && !elements.is_empty()
+            {
+                self.tell_session(session, SessionRequest::Return(elements), to);
+            }
             return;
         };
-        let Some(asking) = connection.extra().asking.take() else {
-            return;
-        };
-        let mut rest = std::mem::take(&mut connection.extra().input);
         self.become_http(slot);
-        let Asking { respond, anew } = *asking;
+        let Asking { respond, anew, .. } = *asking;
         let mut out = Vec::new();
-        match (body, anew) {
-            (Some(body), _) => self.longpoll_reply(slot, &body, &respond, &mut out),
-            (None, Some((variant, users))) => {
+        match (&answer, anew) {
+            (SessionAnswer::Gone, Some((variant, users))) => {
                 self.longpoll_open(slot, variant, &users, &respond, &mut out);
             }
-            (None, None) => self.longpoll_say(slot, Status::Gone, &respond, &mut out),
+            _ => {
+                let body = self.session_body(session, &answer);
+                self.longpoll_reply(slot, &body, &respond, &mut out);
+            }
         }
         if !out.is_empty() {
             self.send(slot, &out, 0);
@@ -337,8 +407,7 @@ impl Shard {
     pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         if let Some(waiter) = session.waiter {
-            let body = self.session_body(id, Status::NoContent, &[]);
-            self.answer_request(waiter.request, Some(body));
+            self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
         }
     }
 

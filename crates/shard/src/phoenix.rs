@@ -26,6 +26,9 @@ impl Shard {
     }
 
     fn phoenix_join(&mut self, slot: u32, variant: Variant, heard: Heard, out: &mut Vec<u8>) {
+        if heard.topic == phoenix::TOPIC_PHOENIX {
+            return refuse(variant, &heard, "unmatched topic", out);
+        }
         let own = self.is_own(slot, &heard.topic);
         if !own && let Err(wrong) = check_topic(&heard.topic) {
             return refuse(variant, &heard, wrong, out);

@@ -247,8 +247,12 @@ impl Shard {
         extra.input = Vec::new();
         extra.decoder = None;
         extra.poll = None;
-        extra.asking = None;
         extra.closing = Some(close);
+        let asking = extra.asking.take();
+        let serial = connection.serial;
+        if let Some(asking) = asking {
+            self.asking_ended(&asking, self.id(slot, serial));
+        }
         self.leave_hub(slot);
         if had_outbox && close == Close::SlowConsumer {
             // It wouldn't read the rest either.
@@ -289,7 +293,10 @@ impl Shard {
         let Some(mut connection) = self.table.remove(slot) else {
             return;
         };
-        let session = connection.extra.as_mut().and_then(|extra| extra.session.take());
+        let (session, asking) = match &mut connection.extra {
+            Some(extra) => (extra.session.take(), extra.asking.take()),
+            None => (None, None),
+        };
         let reason = connection.extra.as_ref().and_then(|extra| extra.closing).unwrap_or(close);
         if let Some(outbox) = connection.outbox() {
             // A session's is always there.
@@ -303,8 +310,12 @@ impl Shard {
         if let Some(address) = self.peers.remove(&slot) {
             self.addresses.leave(address);
         }
+        let id = self.id(slot, connection.serial);
         if let Some(session) = session {
-            self.session_ended(self.id(slot, connection.serial), *session);
+            self.session_ended(id, *session);
+        }
+        if let Some(asking) = asking {
+            self.asking_ended(&asking, id);
         }
     }
 

@@ -27,6 +27,8 @@ pub enum Command {
     Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
     Tune(Tune),
+    /// Watch a node's figures in the terminal, here or elsewhere.
+    Top(Top),
 }
 
 #[derive(Args)]
@@ -77,6 +79,23 @@ pub struct Tune {
     /// Print what was read of this host, as JSON: to send it to somebody who can help.
     #[arg(long)]
     pub host: bool,
+}
+
+/// When standard output is no terminal, one sample is printed as text.
+#[derive(Args)]
+pub struct Top {
+    /// The node's admin port: a URL, or a host and port.
+    #[arg(default_value = "http://127.0.0.1:8001", value_name = "URL")]
+    pub url: String,
+    /// Read the API key from this file instead of the variable THRONG_ADMIN_API_KEY.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Print one sample and end.
+    #[arg(long)]
+    pub once: bool,
+    /// Print a sample a second, each a JSON object on a line of its own.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The settings that have a flag; each wins over the file and the environment. Values stay texts

@@ -15,8 +15,12 @@ use wire::ws::{Context, Decoder, Event, Limits, Role};
 
 const LIMITS: Limits = Limits { frame_bytes_max: 32 << 20, message_bytes_max: 32 << 20 };
 
-const HTTP_LIMITS: http::Limits =
-    http::Limits { head_bytes_max: 8 << 10, uri_bytes_max: 2 << 10, body_bytes_max: 0 };
+const HTTP_LIMITS: http::Limits = http::Limits {
+    head_bytes_max: 8 << 10,
+    uri_bytes_max: 2 << 10,
+    body_bytes_max: 0,
+    longpoll_body_bytes_max: 0,
+};
 
 fn main() -> io::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9001".into());

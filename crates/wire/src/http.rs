@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// The most header lines a request may have.
 pub const HEADERS_MAX: usize = 64;
 
+/// Where Phoenix clients poll.
+pub const LONGPOLL: &str = "/socket/longpoll";
+
 /// What a request is allowed to be. All in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -14,6 +17,8 @@ pub struct Limits {
     pub uri_bytes_max: usize,
     /// The body.
     pub body_bytes_max: usize,
+    /// The body of a request to [`LONGPOLL`], in bytes: it may hold many messages.
+    pub longpoll_body_bytes_max: usize,
 }
 
 /// The methods that Throng knows; others get 405 or 501.
@@ -237,10 +242,14 @@ fn body_bytes(request: &Request<'_>, limits: &Limits) -> Result<usize, Refused> 
         let message = "Content-Length must be one decimal number";
         return Err(refused(400, "bad_content_length", message));
     }
+    let bytes_max = match request.path {
+        LONGPOLL => limits.longpoll_body_bytes_max,
+        _ => limits.body_bytes_max,
+    };
     match text.parse::<usize>() {
-        Ok(bytes) if bytes <= limits.body_bytes_max => Ok(bytes),
+        Ok(bytes) if bytes <= bytes_max => Ok(bytes),
         _ => {
-            let message = format!("the body is over {} bytes", limits.body_bytes_max);
+            let message = format!("the body is over {bytes_max} bytes");
             Err(refused(413, "body_too_large", message))
         }
     }
@@ -342,7 +351,12 @@ pub fn error_body(code: &str, message: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { head_bytes_max: 512, uri_bytes_max: 64, body_bytes_max: 100 };
+    const LIMITS: Limits = Limits {
+        head_bytes_max: 512,
+        uri_bytes_max: 64,
+        body_bytes_max: 100,
+        longpoll_body_bytes_max: 200,
+    };
 
     fn status(bytes: &[u8]) -> u16 {
         match parse(bytes, &LIMITS) {

@@ -1,6 +1,6 @@
 //! What clients may do with a topic, by pattern.
 
-/// Whether a Phoenix client may join a topic.
+/// Whether a client may enter a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinRule {
     /// Anyone may.

@@ -8,7 +8,7 @@ export function view() {
   const control = new AbortController();
   const note = h('p.empty', {}, 'Asking…');
   const code = h('pre.code', { tabindex: 0, role: 'region', 'aria-label': 'Configuration as TOML', hidden: true });
-  const find = h('input', { type: 'search', placeholder: 'Filter, as limits or api_key', 'aria-label': 'Filter the lines', autocomplete: 'off', spellcheck: 'false' });
+  const find = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter the lines', autocomplete: 'off', spellcheck: 'false' });
   let lines = [];
   find.addEventListener('input', () => {
     const wanted = find.value.trim().toLowerCase();
@@ -39,6 +39,6 @@ export function view() {
   load();
   const element = h('div.narrow', {},
     h('div.view-head', {}, h('h1', {}, 'Configuration'), h('p.muted', {}, 'What is in force, and where each value came from. Secrets are left out.')),
-    card('Effective configuration', { tools: [find] }, note, code));
+    card('TOML', { tools: [find] }, note, code));
   return { title: 'Configuration', element, close: () => control.abort() };
 }

@@ -3,4 +3,5 @@
 pub mod config;
 pub mod flood;
 pub mod serve;
+pub mod top;
 pub mod tune;

@@ -16,7 +16,10 @@ pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, Strin
     let Data::Json(text) = payload else {
         return Ok(None);
     };
-    // Payloads of any other shape are the application's own.
+    // Payloads of any other shape are the application's own; serde takes an array for a struct.
+    if !text.starts_with('{') {
+        return Ok(None);
+    }
     match serde_json::from_str::<Join<'_>>(text) {
         Ok(Join { meta: Some(meta) }) => object(meta.get(), bytes_max).map(Some),
         _ => Ok(None),
@@ -54,6 +57,8 @@ mod tests {
         assert_eq!(join_meta(&json(r#"{"b":2}"#), 7), Ok(None));
         assert_eq!(join_meta(&json(r#"{"meta":null}"#), 7), Ok(None));
         assert_eq!(join_meta(&json("[]"), 7), Ok(None));
+        assert_eq!(join_meta(&json("[{}]"), 7), Ok(None));
+        assert_eq!(join_meta(&json("[1]"), 7), Ok(None));
         assert_eq!(join_meta(&Data::Binary([1].into()), 7), Ok(None));
         assert!(join_meta(&json(r#"{"meta":{"a":10}}"#), 7).is_err());
         assert!(join_meta(&json(r#"{"meta":[]}"#), 7).is_err());

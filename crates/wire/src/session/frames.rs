@@ -1,6 +1,6 @@
 //! What a WebSocket's frames mean.
 
-use super::{Heard as Phoenix, Settings, publish_refusal};
+use super::{Heard as Phoenix, Settings, join_refusal, publish_refusal};
 use crate::phoenix::Serializer;
 use crate::transport::ws as frames;
 use crate::{Close, Draft, Name, Tools, Variant, command, ws};
@@ -147,7 +147,10 @@ fn command_input(
     let mut out = Vec::new();
     match command {
         Ok(command::Command { id, what }) => match what {
-            command::What::Subscribe(topic) => return Heard::Input(Input::Subscribe(id, topic)),
+            command::What::Subscribe(topic) => match join_refusal(settings, &topic) {
+                None => return Heard::Input(Input::Subscribe(id, topic)),
+                Some(why) => command::reply_error(&id, "forbidden", why, &mut out),
+            },
             command::What::Unsubscribe(topic) => {
                 return Heard::Input(Input::Unsubscribe(id, topic));
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::http::{self, Answer, Method, Parsed, Refused, Request, refused};
 use crate::phoenix::token;
-use crate::{Draft, EventRule, Id, Name, Rules, Variant, command};
+use crate::{Draft, EventRule, Id, JoinRule, Name, Rules, Variant, command};
 
 pub use frames::{Input, websocket, ws_reply};
 pub use phoenix::{Heard, Longpoll, Op, longpoll_answer};
@@ -52,14 +52,14 @@ pub struct Settings {
 }
 
 /// A file that is served as it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct File {
     /// Where: `/chat.css`.
     pub path: &'static str,
     /// Its media type.
     pub content_type: &'static str,
     /// What it holds.
-    pub body: &'static [u8],
+    pub body: Cow<'static, [u8]>,
 }
 
 /// A connection's name in the API: `shard-slot-serial`. The serial makes it unique for the life
@@ -286,6 +286,22 @@ const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
 fn allows(settings: &Settings, origin: &str) -> bool {
     settings.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+}
+
+/// Why a client may not enter the topic, if it may not, on transports that don't ask the
+/// application.
+fn join_refusal(settings: &Settings, topic: &str) -> Option<&'static str> {
+    match settings.rules.join(topic) {
+        JoinRule::Allow => None,
+        JoinRule::Refuse => Some(
+            "clients may not enter this topic: the server's configuration (join of a [[topics]] \
+             table) refuses it",
+        ),
+        JoinRule::Webhook => Some(
+            "the application decides who may enter this topic, and only Phoenix clients can ask: \
+             connect to /socket, or let the application call /api/subscribe",
+        ),
+    }
 }
 
 /// Why a client may not publish such an event.

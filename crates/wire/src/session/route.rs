@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Action, ConnectionId, Open, Poll, Respond, Settings, allows, publish_refusal, short_answer,
+    Action, ConnectionId, Open, Poll, Respond, Settings, allows, join_refusal, publish_refusal,
+    short_answer,
 };
 use crate::http::{self, Method, Refused, Request, refused};
 use crate::message::{check_name, check_topic};
@@ -49,7 +50,7 @@ impl Route<'_> {
             ("/echo", _) if get && self.settings.ws_echo => self.websocket(true, out),
             ("/publish", Method::Post) => self.publish(),
             ("/socket/websocket", _) if get => self.phoenix_websocket(out),
-            ("/socket/longpoll", Method::Get | Method::Post) => self.phoenix_longpoll(),
+            (http::LONGPOLL, Method::Get | Method::Post) => self.phoenix_longpoll(),
             ("/presence", Method::Get) => self.presence(),
             ("/status", _) if get && self.settings.status_page => self.status(out),
             (path, _) if get && self.file(path, out) => Ok(Action::Answered { keep_alive }),
@@ -93,7 +94,7 @@ impl Route<'_> {
     }
 
     fn sse(&self, out: &mut Vec<u8>) -> Result<Action, Refused> {
-        let query = self.query()?;
+        let query = self.listener()?;
         if self.request.method == Method::Head {
             return Ok(self.head_only(out, sse::head));
         }
@@ -107,7 +108,7 @@ impl Route<'_> {
             let message = "an endless answer needs HTTP/1.1; use /sse or /poll";
             return Err(refused(505, "bad_version", message));
         }
-        let query = self.query()?;
+        let query = self.listener()?;
         if self.request.method == Method::Head {
             return Ok(self.head_only(out, stream::head));
         }
@@ -124,7 +125,7 @@ impl Route<'_> {
     }
 
     fn poll(&self) -> Result<Action, Refused> {
-        let query = self.query()?;
+        let query = self.listener()?;
         if query.users.is_empty() && query.topics.is_empty() {
             let message = "say what to poll for: ?topic=… or ?user=…, both may be repeated";
             return Err(refused(400, "no_topic", message));
@@ -173,7 +174,7 @@ impl Route<'_> {
     fn websocket(&self, echo: bool, out: &mut Vec<u8>) -> Result<Action, Refused> {
         let request = self.request;
         let accept = self.upgrade()?;
-        let query = self.query()?;
+        let query = self.listener()?;
         let deflate = match self.settings.compression {
             true => handshake::negotiate(request.values("sec-websocket-extensions")),
             false => None,
@@ -256,7 +257,10 @@ impl Route<'_> {
         if self.query()?.json {
             return Ok(Action::Status { respond: self.respond() });
         }
-        self.write_file("text/html; charset=utf-8", include_bytes!("status.html"), out);
+        // Its style and script are in it.
+        let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
+                      script-src 'unsafe-inline'";
+        self.write_file("text/html; charset=utf-8", policy, include_bytes!("status.html"), out);
         Ok(Action::Answered { keep_alive: self.request.keep_alive })
     }
 
@@ -264,14 +268,18 @@ impl Route<'_> {
     fn file(&self, path: &str, out: &mut Vec<u8>) -> bool {
         let found = self.settings.files.iter().find(|file| file.path == path);
         if let Some(file) = found {
-            self.write_file(file.content_type, file.body, out);
+            let policy = "default-src 'self'; img-src 'self' data:";
+            self.write_file(file.content_type, policy, &file.body, out);
         }
         found.is_some()
     }
 
-    fn write_file(&self, content_type: &str, body: &[u8], out: &mut Vec<u8>) {
-        let headers =
-            format!("Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n{}", self.cors);
+    fn write_file(&self, content_type: &str, policy: &str, body: &[u8], out: &mut Vec<u8>) {
+        let headers = format!(
+            "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n\
+             Content-Security-Policy: {policy}\r\n{}",
+            self.cors
+        );
         let keep_alive = self.request.keep_alive;
         let head_only = self.request.method == Method::Head;
         let headers = headers.as_str();
@@ -284,6 +292,15 @@ impl Route<'_> {
 
     fn open(&self, variant: Variant, query: Query) -> Action {
         Action::Open(Open { variant, users: query.users, topics: query.topics, since: query.since })
+    }
+
+    /// What somebody who listens asks for.
+    fn listener(&self) -> Result<Query, Refused> {
+        let query = self.query()?;
+        match query.topics.iter().find_map(|topic| join_refusal(self.settings, topic)) {
+            Some(why) => Err(refused(403, "forbidden", why)),
+            None => Ok(query),
+        }
     }
 
     fn query(&self) -> Result<Query, Refused> {

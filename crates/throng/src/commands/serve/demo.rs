@@ -1,30 +1,45 @@
 //! `--demo`: the chat of `examples/chat`, and the rule that lets it talk.
 
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
 use wire::session::File;
 use wire::{EventRule, Rule};
 
-/// A file of the chat; `$path` is where it is served, `$name` its name in the folder.
-macro_rules! file {
-    ($path:literal, $name:literal, $content_type:literal) => {
-        File {
-            path: $path,
+/// Files of the folder, each under its own name.
+macro_rules! files {
+    ($($name:literal: $content_type:literal,)*) => {
+        vec![$(File {
+            path: concat!("/", $name),
             content_type: $content_type,
-            body: include_bytes!(concat!("../../../../../examples/chat/", $name)),
-        }
+            body: Cow::Borrowed(include_bytes!(concat!("../../../../../examples/chat/", $name))),
+        },)*]
     };
 }
 
-/// The chat, at the root of the client port.
-pub(super) const FILES: [File; 8] = [
-    file!("/", "index.html", "text/html; charset=utf-8"),
-    file!("/chat.css", "chat.css", "text/css; charset=utf-8"),
-    file!("/chat.js", "chat.js", "text/javascript; charset=utf-8"),
-    file!("/log.js", "log.js", "text/javascript; charset=utf-8"),
-    file!("/rooms.js", "rooms.js", "text/javascript; charset=utf-8"),
-    file!("/store.js", "store.js", "text/javascript; charset=utf-8"),
-    file!("/text.js", "text.js", "text/javascript; charset=utf-8"),
-    file!("/phoenix.js", "phoenix.js", "text/javascript; charset=utf-8"),
-];
+/// The chat, at the root of the client port. Its page shows how an application publishes, to
+/// `admin`.
+pub(super) fn files(admin: SocketAddr) -> Vec<File> {
+    let mut files = files! {
+        "chat.css": "text/css; charset=utf-8",
+        "chat.js": "text/javascript; charset=utf-8",
+        "log.js": "text/javascript; charset=utf-8",
+        "rooms.js": "text/javascript; charset=utf-8",
+        "store.js": "text/javascript; charset=utf-8",
+        "text.js": "text/javascript; charset=utf-8",
+        "phoenix.js": "text/javascript; charset=utf-8",
+        "phoenix.LICENSE.md": "text/plain; charset=utf-8",
+    };
+    let mut page = include_str!("../../../../../examples/chat/index.html").to_string();
+    if admin.ip().is_loopback() && admin.port() != 0 {
+        let empty = "<meta name=\"throng-api\" content=\"\">";
+        let filled = format!("<meta name=\"throng-api\" content=\"{admin}\">");
+        page = page.replace(empty, &filled);
+    }
+    let body = page.into_bytes().into();
+    files.push(File { path: "/", content_type: "text/html; charset=utf-8", body });
+    files
+}
 
 /// Rooms of the chat: whoever is in one may talk, and sees who else is there.
 pub(super) fn rule() -> Rule {
@@ -33,5 +48,24 @@ pub(super) fn rule() -> Rule {
         events: Some(EventRule::Broadcast),
         presence: true,
         ..Rule::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_the_page_loads_is_served() {
+        let files = files("127.0.0.1:8051".parse().unwrap());
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/chat");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let known = files.iter().any(|file| file.path == format!("/{name}"));
+            assert!(known || ["index.html", "README.md"].contains(&name.as_str()), "{name}");
+        }
+        let page = files.iter().find(|file| file.path == "/").unwrap();
+        let page = std::str::from_utf8(&page.body).unwrap();
+        assert!(page.contains("content=\"127.0.0.1:8051\""));
     }
 }

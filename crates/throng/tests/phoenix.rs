@@ -1,0 +1,347 @@
+//! Phoenix Channels with the real client, the unmodified `phoenix` package of npm, of today and of
+//! old: the scenarios of `tests/phoenix` run against real servers.
+
+#[path = "phoenix/raw.rs"]
+mod raw;
+mod support;
+
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+use support::*;
+
+/// The folder of the scenarios.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/phoenix")
+}
+
+/// A wait of a second, or less: waits end with a second of the server's clock.
+const SHORT_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1");
+/// Waits are counted in whole seconds: these last one at the least.
+const LONGER_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2");
+/// Soon, but not before a client's heartbeat in a scenario.
+const SHORT_SILENCE: (&str, &str) = ("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "2");
+
+/// A server whose topics are those of `topics.toml`.
+fn serve(settings: &[(&str, &str)]) -> Server {
+    serve_with(&[], settings)
+}
+
+fn serve_with(flags: &[&str], settings: &[(&str, &str)]) -> Server {
+    let file = folder().join("topics.toml");
+    Server::with(&[&["--config", file.to_str().unwrap()], flags].concat(), settings)
+}
+
+/// A server in the place of one that has ended.
+fn serve_at(client: SocketAddr, admin: SocketAddr) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", &client.to_string(), "--admin", &admin.to_string()]);
+    command.arg("--config").arg(folder().join("topics.toml"));
+    Server::run(command, &[])
+}
+
+/// A running scenario; killed at the end of the test.
+struct Script {
+    name: String,
+    child: Child,
+    input: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Script {
+    /// Starts a scenario of a file; `given` is where the server is, if it runs already.
+    fn start(file: &str, scenario: &str, given: &Value) -> Self {
+        let folder = folder();
+        assert!(
+            folder.join("node_modules/ws").exists(),
+            "the packages are not installed: run `npm ci` in {}, as scripts/test does",
+            folder.display()
+        );
+        let mut child = Command::new("node")
+            .args([file, scenario, &given.to_string()])
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"));
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let input = child.stdin.take().unwrap();
+        Script { name: format!("{file} {scenario}"), child, input, lines }
+    }
+
+    /// What the scenario says next.
+    fn hear(&mut self) -> Value {
+        match self.lines.next() {
+            Some(line) => serde_json::from_str(&line.unwrap()).unwrap(),
+            None => {
+                let mut why = String::new();
+                self.child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+                panic!("{} failed:\n{why}", self.name)
+            }
+        }
+    }
+
+    fn tell(&mut self, value: &Value) {
+        writeln!(self.input, "{value}").unwrap();
+    }
+
+    /// Waits until the scenario has succeeded.
+    fn done(mut self) {
+        let said = self.hear();
+        assert!(said["done"].is_string(), "{}: {said}", self.name);
+        assert!(self.child.wait().unwrap().success(), "{}", self.name);
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn addresses(server: &Server) -> Value {
+    json!({"client": server.client.to_string(), "admin": server.admin.to_string()})
+}
+
+/// Runs a whole scenario.
+fn run(server: &Server, file: &str, scenario: &str) {
+    Script::start(file, scenario, &addresses(server)).done();
+}
+
+#[test]
+fn clients_join_push_and_leave() {
+    run(&serve(&[]), "channels.cjs", "join_push_and_leave");
+}
+
+#[test]
+fn what_rules_refuse_is_answered_so() {
+    let server = serve(&[("THRONG_LIMITS_MESSAGE_BYTES_MAX", "1024")]);
+    run(&server, "channels.cjs", "what_rules_refuse");
+}
+
+#[test]
+fn a_client_that_joins_too_many_topics_is_told() {
+    let server = serve(&[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "5")]);
+    run(&server, "channels.cjs", "too_many_topics");
+}
+
+#[test]
+fn all_transports_and_the_api_share_one_set_of_topics() {
+    run(&serve(&[]), "channels.cjs", "messages_from_everywhere");
+}
+
+#[test]
+fn messages_to_users_and_to_all_arrive() {
+    run(&serve(&[]), "channels.cjs", "messages_to_users_and_to_all");
+}
+
+#[test]
+fn bytes_go_both_ways() {
+    run(&serve(&[]), "channels.cjs", "binary_both_ways");
+}
+
+#[test]
+fn heartbeats_are_answered_and_keep_a_connection() {
+    run(&serve(&[SHORT_SILENCE]), "channels.cjs", "heartbeats_are_answered");
+}
+
+#[test]
+fn clients_join_again_when_a_server_was_killed() {
+    let mut server = serve(&[]);
+    let mut script = Script::start("lifecycle.cjs", "restart", &addresses(&server));
+    assert_eq!(script.hear(), "joined");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let _again = serve_at(server.client, server.admin);
+    script.tell(&json!("started"));
+    script.done();
+}
+
+#[test]
+fn clients_come_back_elsewhere_when_a_server_ends() {
+    let mut server = serve(&[]);
+    let mut script = Script::start("lifecycle.cjs", "drain", &addresses(&server));
+    assert_eq!(script.hear(), "joined");
+    server.signal("-TERM");
+    server.child.wait().unwrap();
+    let _again = serve_at(server.client, server.admin);
+    script.tell(&json!("started"));
+    script.done();
+}
+
+#[test]
+fn clients_join_again_when_the_application_disconnects_them() {
+    run(&serve(&[]), "lifecycle.cjs", "disconnect_by_the_application");
+}
+
+#[test]
+fn a_channel_is_closed_when_the_application_unsubscribes_its_user() {
+    run(&serve(&[]), "lifecycle.cjs", "unsubscribe_by_the_application");
+}
+
+#[test]
+fn long_polls_join_push_and_leave_on_any_shard() {
+    let server = serve_with(&["--shards", "4"], &[SHORT_POLLS]);
+    run(&server, "longpoll.cjs", "join_push_and_leave");
+}
+
+#[test]
+fn long_polls_give_bytes_as_base64() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "binary");
+}
+
+#[test]
+fn long_polls_are_answered_as_phoenix_does() {
+    let server = serve_with(&["--shards", "4"], &[LONGER_POLLS]);
+    run(&server, "longpoll.cjs", "bare_requests");
+}
+
+#[test]
+fn a_session_ends_when_nobody_polls() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "session_ends_when_nobody_polls");
+}
+
+#[test]
+fn long_polls_join_again_when_the_application_disconnects_them() {
+    let server = serve_with(&["--shards", "4"], &[SHORT_POLLS]);
+    run(&server, "longpoll.cjs", "disconnect_by_the_application");
+}
+
+#[test]
+fn long_polls_carry_bursts_of_small_messages() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "a_burst_of_small_messages");
+}
+
+#[test]
+fn long_polls_carry_bursts_of_large_messages() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "a_burst_of_large_messages");
+}
+
+#[test]
+fn long_polls_that_are_abandoned_lose_nothing() {
+    let server = serve_with(&["--shards", "4"], &[LONGER_POLLS]);
+    run(&server, "longpoll.cjs", "polls_that_are_abandoned");
+}
+
+#[test]
+fn long_polls_carry_bursts_of_the_application() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "a_burst_of_the_application");
+}
+
+#[test]
+fn clients_fall_back_to_long_poll_where_websockets_fail() {
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "fallback_from_websocket");
+}
+
+#[test]
+fn clients_stay_with_websockets_that_work() {
+    run(&serve(&[]), "longpoll.cjs", "no_fallback_where_websockets_work");
+}
+
+#[test]
+fn presence_tells_the_state_and_what_changes() {
+    run(&serve(&[SHORT_POLLS]), "presence.cjs", "state_and_diffs");
+}
+
+#[test]
+fn presence_notices_connections_that_die() {
+    run(&serve(&[]), "presence.cjs", "a_connection_that_dies_leaves");
+}
+
+#[test]
+fn presence_notices_connections_that_are_silent() {
+    run(&serve(&[SHORT_SILENCE]), "presence.cjs", "a_silent_connection_leaves");
+}
+
+#[test]
+fn presence_metas_can_be_updated() {
+    run(&serve(&[]), "presence.cjs", "presence_update");
+}
+
+#[test]
+fn presence_counts_users_of_all_transports() {
+    run(&serve(&[]), "presence.cjs", "other_transports_count");
+}
+
+#[test]
+fn presence_counts_only_above_its_cap() {
+    let server = serve(&[("THRONG_PRESENCE_USERS_MAX", "3")]);
+    run(&server, "presence.cjs", "counts_above_the_cap");
+}
+
+#[test]
+fn presence_is_right_after_any_coming_and_going() {
+    run(&serve_with(&["--shards", "4"], &[SHORT_POLLS]), "presence.cjs", "churn");
+}
+
+#[test]
+fn tabs_of_a_browser_talk_and_see_each_other() {
+    run(&Server::with(&["--demo"], &[SHORT_POLLS]), "browser.cjs", "tabs");
+}
+
+/// Runs a scenario that is an application, too: the server asks it.
+fn ask(scenario: &str, settings: &[(&str, &str)]) {
+    let mut script = Script::start("webhook.cjs", scenario, &json!({}));
+    let url = format!("http://127.0.0.1:{}/hook?a=b", script.hear()["port"]);
+    let server = serve(&[&[("THRONG_WEBHOOK_URL", url.as_str())], settings].concat());
+    script.tell(&addresses(&server));
+    script.done();
+}
+
+#[test]
+fn the_application_is_asked_about_joins_and_events() {
+    let secret = ("THRONG_WEBHOOK_SECRET", "0123456789abcdef");
+    ask("joins_and_events", &[secret, SHORT_POLLS]);
+}
+
+#[test]
+fn an_application_that_fails_is_an_error_to_the_client() {
+    ask("failures", &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300")]);
+}
+
+#[test]
+fn a_client_may_leave_while_the_application_thinks() {
+    ask("leave_while_a_join_waits", &[]);
+}
+
+/// What a rule keeps Phoenix clients out of is closed to all.
+#[test]
+fn a_topic_that_refuses_joins_is_closed_to_every_transport() {
+    let server = serve(&[]);
+    for topic in ["refused:a", "asked:a"] {
+        for path in ["/sse", "/stream", "/poll"] {
+            let (status, error) = server.get(&format!("{path}?topic=plain:a&topic={topic}"));
+            assert_eq!((status, &error["error"]["code"]), (403, &json!("forbidden")), "{path}");
+        }
+        let request = format!(
+            "GET /ws?topic={topic} HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        let mut stream = Stream::new(server.connect());
+        stream.send(&request);
+        assert_eq!(stream.answer().0, 403);
+        let mut socket = websocket(&server, "");
+        let reply = command(&mut socket, json!({"type":"subscribe","id":1,"topic":topic}));
+        assert_eq!(reply["error"]["code"], "forbidden");
+    }
+}
+
+#[test]
+fn the_status_page_is_served_where_it_is_wanted() {
+    let hidden = serve(&[]);
+    assert_eq!(hidden.get("/status").0, 404);
+    let server = serve(&[("THRONG_CLIENT_STATUS_PAGE", "true")]);
+    let _held = server.listen("/sse?topic=plain:a");
+    let page = server.exchange(b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("Mean response time"), "{page}");
+    let (_, figures) = server.get("/status?format=json");
+    assert!(figures["connections"].as_u64().unwrap() >= 1);
+    assert!(figures["answers"].as_u64().unwrap() >= 1);
+    assert!(figures["uptime_ms"].as_u64().is_some());
+}

@@ -1,0 +1,98 @@
+// Tabs of a browser with the client's own build for browsers.
+"use strict";
+
+const fs = require("node:fs");
+const http = require("node:http");
+const { chromium } = require("playwright-core");
+const { assert, server, publish, run } = require("./lib.cjs");
+
+const PAGE = `<!doctype html><title>t</title><script src="/phoenix.js"></script><script>
+window.enter = (user, transport, options) => new Promise((done, failed) => {
+  const { Socket, LongPoll, Presence } = Phoenix;
+  const polled = transport === 'longpoll' ? { transport: LongPoll } : {};
+  window.socket = new Socket('ws://THRONG/socket', { params: { user }, ...polled, ...options });
+  socket.connect();
+  window.heard = [];
+  window.channel = socket.channel('room:tabs', { meta: { transport } });
+  for (const event of ['say', 'bin', 'message']) channel.on(event, payload => {
+    heard.push([event, payload instanceof ArrayBuffer ? [...new Uint8Array(payload)] : payload]);
+  });
+  window.presence = new Presence(channel);
+  window.users = () => presence.list((user, { metas }) => user + metas.length).sort().join();
+  channel.join().receive('ok', done).receive('error', failed);
+});
+window.say = payload => new Promise((done, failed) =>
+  channel.push('say', payload).receive('ok', done).receive('error', failed));
+</script>`;
+
+async function pages() {
+  const file = (name) => fs.readFileSync(require.resolve(name));
+  const builds = {
+    new: fs.readFileSync(`${__dirname}/node_modules/phoenix/priv/static/phoenix.min.js`),
+    old: file("phoenix15"),
+  };
+  const site = http.createServer((request, response) => {
+    // Each version has an origin of its own, so that the page needs no query.
+    const build = request.headers.host.startsWith("localhost") ? builds.old : builds.new;
+    const script = request.url === "/phoenix.js";
+    response.writeHead(200, { "Content-Type": script ? "text/javascript" : "text/html" });
+    response.end(script ? build : PAGE.replace("THRONG", server.client));
+  });
+  await new Promise((done) => site.listen(0, done));
+  const { port } = site.address();
+  return { new: `http://127.0.0.1:${port}/`, old: `http://localhost:${port}/` };
+}
+
+run({
+  tabs: async () => {
+    const urls = await pages();
+    const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+    const browser = await chromium.launch({
+      executablePath,
+      args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+    });
+    try {
+      const context = await browser.newContext();
+      const tab = async (url, ...entrance) => {
+        const page = await context.newPage();
+        page.on("pageerror", (error) => assert.fail(`in the page: ${error}`));
+        await page.goto(url);
+        await page.evaluate((of) => enter(...of), entrance);
+        return page;
+      };
+      const are = (page, want) => page.waitForFunction((want) => users() === want, want);
+      const hears = (page, want) =>
+        page.waitForFunction((want) => heard.some((it) => JSON.stringify(it) === want), JSON.stringify(want));
+      // A token travels in the handshake or in a header, which the browser asks about first.
+      const authToken = { authToken: "s3cret" };
+      const [alice, bob, polled, old] = [
+        await tab(urls.new, "alice", "websocket"),
+        await tab(urls.new, "bob", "websocket", authToken),
+        await tab(urls.new, "bob", "longpoll", authToken),
+        await tab(urls.old, "carol", "longpoll"),
+      ];
+      const all = [alice, bob, polled, old];
+      for (const page of all) await are(page, "alice1,bob2,carol1");
+      for (const [at, page] of all.entries()) {
+        await page.evaluate((at) => say({ at, text: "é" }), at);
+        for (const other of all) await hears(other, ["say", { at, text: "é" }]);
+      }
+      await publish("room:tabs", "AQL/", { event: "bin", encoding: "base64" });
+      for (const page of [alice, bob]) await hears(page, ["bin", [1, 2, 255]]);
+      for (const page of [polled, old]) await hears(page, ["bin", { data: "AQL/", encoding: "base64" }]);
+      assert.equal(await alice.evaluate(() => presence.state.bob.metas[0].transport), "websocket");
+
+      // A tab that is closed says nothing: its connection ends.
+      await bob.close();
+      for (const page of [alice, polled, old]) await are(page, "alice1,bob1,carol1");
+      await polled.evaluate(() => channel.leave());
+      for (const page of [alice, old]) await are(page, "alice1,carol1");
+      // A page that is loaded anew.
+      await alice.reload();
+      await are(await tab(urls.new, "dave", "websocket"), "carol1,dave1");
+      await are(old, "carol1,dave1");
+    } finally {
+      await browser.close();
+    }
+  },
+});

@@ -1,0 +1,176 @@
+// Joins, events and messages of one set of topics, over WebSocket.
+"use strict";
+
+const {
+  assert, KINDS, LATEST, OK, sleep, until, connect, tryJoin, join, push, leave, refused, bytes,
+  listen, listenWs, json, api, publish, each, server, run,
+} = require("./lib.cjs");
+
+const isBytes = (value, ...of) => {
+  assert.ok(value instanceof ArrayBuffer, `bytes, not ${JSON.stringify(value)}`);
+  assert.deepEqual([...new Uint8Array(value)], of);
+};
+
+// A member of `other:` that hears nothing but what it asks for itself: after its answer, whatever
+// was sent to the connection before has come.
+const settle = async (channel) => assert.deepEqual(await push(channel, "settle", {}), OK);
+
+run({
+  join_push_and_leave: () =>
+    each(KINDS, async (kind) => {
+      const topic = `plain:${kind.name}`;
+      const [one, two] = [connect(kind, { user: "alice" }), connect(kind)];
+      const [a, b] = [await join(one, topic, { any: "thing" }), await join(two, topic)];
+      const other = await join(one, `plain:other-${kind.name}`);
+      assert.deepEqual(a.answer, OK);
+      assert.deepEqual(await push(a, "say", { hi: 1, deep: ["é", null] }), OK);
+      for (const channel of [a, b]) {
+        assert.deepEqual(await channel.ear.next("say"), { hi: 1, deep: ["é", null] });
+      }
+      let closed = 0;
+      a.onClose(() => (closed += 1));
+      const heard = [];
+      one.onMessage((message) => heard.push(message));
+      assert.deepEqual(await leave(a), OK);
+      await until("the channel is closed", () => closed === 1 && a.state === "closed");
+      assert.deepEqual(await push(b, "say", { gone: 1 }), OK);
+      assert.deepEqual(await b.ear.next("say"), { gone: 1 });
+      await settle(other);
+      const late = heard.filter((message) => message.topic === topic && message.event === "say");
+      assert.deepEqual(late, [], "who has left hears nothing");
+      // The same topic again, on the same connection.
+      const again = await join(one, topic);
+      assert.deepEqual(await push(again, "say", { back: 1 }), OK);
+      assert.deepEqual(await again.ear.next("say"), { back: 1 });
+    }),
+
+  what_rules_refuse: () =>
+    each(KINDS, async (kind) => {
+      const socket = connect(kind, { rejoinAfterMs: () => 1e6 });
+      const no = await tryJoin(socket, `refused:${kind.name}`);
+      assert.deepEqual(no.answer, refused("unauthorized"));
+      const quiet = await join(socket, `quiet:${kind.name}`);
+      const mute = refused("clients may not send to this topic");
+      assert.deepEqual(await push(quiet, "say", {}), mute);
+      const [a, b] = [
+        await join(socket, `others:${kind.name}`),
+        await join(connect(kind), `others:${kind.name}`),
+      ];
+      const plain = await join(socket, `plain:rules-${kind.name}`);
+      assert.deepEqual(await push(a, "say", { hi: 2 }), OK);
+      assert.deepEqual(await b.ear.next("say"), { hi: 2 });
+      await settle(plain);
+      assert.deepEqual(a.ear.all("say"), [], "all but the sender");
+      for (const event of ["phx_x", "presence_diff", "presence_x", "presence_update"]) {
+        const answer = await push(plain, event, { a: 1 });
+        assert.equal(answer.status, "error", event);
+        assert.match(answer.response.reason, /phx_ or presence_/);
+      }
+      const long = await push(plain, "say", { long: "x".repeat(1500) });
+      assert.match(long.response.reason, /at most 1024 bytes/);
+      await settle(plain);
+      assert.deepEqual(plain.ear.all("say"), []);
+    }),
+
+  too_many_topics: () =>
+    each(KINDS, async (kind) => {
+      const socket = connect(kind, { user: `many-${kind.name}`, rejoinAfterMs: () => 1e6 });
+      const joined = [];
+      for (let at = 0; at < 4; at += 1) joined.push(await join(socket, `plain:${at}`));
+      const more = await tryJoin(socket, "plain:4");
+      assert.deepEqual(more.answer, refused("too many channels joined"));
+      assert.deepEqual(await leave(joined[0]), OK);
+      await join(socket, "plain:5");
+    }),
+
+  messages_from_everywhere: () =>
+    each(KINDS, async (kind) => {
+      const topic = `plain:all-${kind.name}`;
+      const a = await join(connect(kind), topic);
+      const sse = await listen(`/sse?topic=${topic}`);
+      const stream = await listen(`/stream?topic=${topic}`);
+      const ws = await listenWs(`topic=${topic}`);
+      const api = [
+        [{ a: { b: [1] } }, { event: "tick" }, "tick", { a: { b: [1] } }],
+        ["two\nlines", {}, "message", { data: "two\nlines" }],
+        [7, {}, "message", { data: 7 }],
+        [[1, null], {}, "message", { data: [1, null] }],
+        [null, {}, "message", { data: null }],
+        [" { not JSON", { event: "é" }, "é", { data: " { not JSON" }],
+      ];
+      for (const [data, more, event, payload] of api) {
+        await publish(topic, data, more);
+        assert.deepEqual(await a.ear.next(event), payload);
+      }
+      assert.deepEqual(JSON.parse(await sse.next("tick")), { a: { b: [1] } });
+      assert.equal(await sse.next("message"), "two\nlines");
+      assert.deepEqual((await stream.next("tick")).data, { a: { b: [1] } });
+      assert.deepEqual((await ws.next("tick")).data, { a: { b: [1] } });
+
+      ws.send({ type: "publish", id: 1, topic, event: "by-ws", data: { from: "ws" } });
+      assert.deepEqual(await a.ear.next("by-ws"), { from: "ws" });
+      const url = `http://${server.client}/publish?topic=${topic}&event=by-http`;
+      assert.equal((await json(url, { method: "POST", body: "text" })).status, 200);
+      assert.deepEqual(await a.ear.next("by-http"), { data: "text" });
+
+      for (const ear of [sse, stream, ws]) ear.heard.length = 0;
+      assert.deepEqual(await push(a, "by-phoenix", { hi: "é" }), OK);
+      assert.deepEqual(await push(a, "message", { hi: 2 }), OK);
+      assert.deepEqual(JSON.parse(await sse.next("by-phoenix")), { hi: "é" });
+      assert.deepEqual(JSON.parse(await sse.next("message")), { hi: 2 });
+      const line = await stream.next("by-phoenix");
+      assert.deepEqual([line.topic, line.data], [topic, { hi: "é" }]);
+      assert.deepEqual((await ws.next("by-phoenix")).data, { hi: "é" });
+    }),
+
+  // Joining one's own topic or everyone's is never needed, but lets the client hear what comes.
+  messages_to_users_and_to_all: () =>
+    each([KINDS[0], KINDS[3]], async (kind) => {
+      const a = await join(connect(kind, { user: kind.name }), `plain:user-${kind.name}`);
+      const heard = new (require("./lib.cjs").Ear)();
+      a.socket.onMessage(({ event, payload }) => heard.hear(event, payload));
+      await api("send", { user: kind.name, event: "mail", data: { to: kind.name } });
+      assert.deepEqual(await heard.next("mail"), { to: kind.name });
+      await api("broadcast", { event: `news-${kind.name}`, data: "all" });
+      assert.deepEqual(await heard.next(`news-${kind.name}`), { data: "all" });
+    }),
+
+  binary_both_ways: async () => {
+    const topic = "plain:binary";
+    const [a, b] = [await join(connect(LATEST), topic), await join(connect(LATEST), topic)];
+    const v1 = await join(connect(KINDS[1]), topic);
+    const old1 = await join(connect(KINDS[3]), topic);
+    const sse = await listen(`/sse?topic=${topic}`);
+    const ws = await listenWs(`topic=${topic}`);
+    assert.deepEqual(await push(a, "bin", bytes(1, 2, 255)), OK);
+    await publish(topic, "AAH/", { event: "api", encoding: "base64" });
+    for (const channel of [a, b]) {
+      isBytes(await channel.ear.next("bin"), 1, 2, 255);
+      isBytes(await channel.ear.next("api"), 0, 1, 255);
+    }
+    for (const channel of [v1, old1]) {
+      assert.deepEqual(await channel.ear.next("bin"), { data: "AQL/", encoding: "base64" });
+      assert.deepEqual(await channel.ear.next("api"), { data: "AAH/", encoding: "base64" });
+    }
+    assert.equal(await sse.next("bin"), "AQL/");
+    assert.equal(await sse.next("api"), "AAH/");
+    assert.deepEqual([...(await ws.next("binary"))].slice(-3), [1, 2, 255]);
+    // Nothing at all is a payload, too.
+    assert.deepEqual(await push(a, "bin", bytes()), OK);
+    isBytes(await b.ear.next("bin"));
+  },
+
+  heartbeats_are_answered: () =>
+    each(KINDS, async (kind) => {
+      const socket = connect(kind, { heartbeatIntervalMs: 300 });
+      const channel = await join(socket, `plain:beat-${kind.name}`);
+      let beats = 0;
+      socket.onMessage(({ topic }) => (beats += topic === "phoenix"));
+      // Longer than the silence that closes.
+      await sleep(3500);
+      assert.ok(beats >= 5, `${beats} answers`);
+      assert.deepEqual(socket.closes, []);
+      assert.equal(channel.joins, 1);
+      assert.deepEqual(await push(channel, "say", {}), OK);
+    }),
+});

@@ -1,0 +1,150 @@
+// The application is asked about joins and events, over HTTP.
+"use strict";
+
+const http = require("node:http");
+const {
+  assert, KINDS, LATEST, OK, Ear, sleep, until, connect, tryJoin, join, push, refused, bytes,
+  publish, members, each, server, tell, told, run,
+} = require("./lib.cjs");
+
+// An application: `decide` says, for each event, what the reply is; or for all what the HTTP status
+// is, or nothing to never answer. It says where it is, and is told where the server is.
+async function application(decide) {
+  const asked = [];
+  const requests = [];
+  const app = http.createServer(async (request, response) => {
+    let body = "";
+    for await (const chunk of request) body += chunk;
+    const { events, ...rest } = JSON.parse(body);
+    assert.deepEqual(rest, {});
+    requests.push({ method: request.method, headers: request.headers, url: request.url });
+    asked.push(...events);
+    const replies = await Promise.all(events.map(decide));
+    if (replies.some((reply) => reply === undefined)) return;
+    const status = replies.find((reply) => typeof reply === "number") ?? 200;
+    response.writeHead(status, { "Content-Type": "application/json" });
+    response.end(status === 200 ? JSON.stringify({ replies }) : "no");
+  });
+  await new Promise((done) => app.listen(0, "127.0.0.1", done));
+  tell({ port: app.address().port });
+  Object.assign(server, await told());
+  return { asked, requests };
+}
+
+const reply = (response, status = "ok") => ({ status, response });
+
+run({
+  joins_and_events: async () => {
+    const { asked, requests } = await application(({ kind, topic, event, payload }) => {
+      if (topic.startsWith("asked:no")) return reply({ reason: "members only" }, "error");
+      if (kind === "join") return reply({ welcome: topic });
+      if (event === "fail") return reply({ reason: "so it is" }, "error");
+      if (event === "list") return reply([1, "é"]);
+      return event === "bare" ? {} : reply({ echo: payload });
+    });
+    await each(KINDS, async (kind) => {
+      const user = `user-${kind.name}`;
+      const topic = `asked:${kind.name}`;
+      const socket = connect(kind, { user, rejoinAfterMs: () => 1e6 });
+      const channel = await tryJoin(socket, topic, { token: "s3cret", meta: { name: "A" } });
+      assert.deepEqual(channel.answer, reply({ welcome: topic }));
+      const about = (event) => asked.filter((it) => it.topic === topic && it.event === event);
+      const [{ connection, ...join }] = about("phx_join");
+      assert.match(connection, /^\d+-\d+-\d+$/);
+      const payload = { token: "s3cret", meta: { name: "A" } };
+      assert.deepEqual(join, { kind: "join", topic, event: "phx_join", payload, user, users: [user] });
+      const state = await channel.ear.next("presence_state");
+      assert.equal(state[user].metas[0].name, "A", "meta comes from the join that was allowed");
+
+      assert.deepEqual(await push(channel, "say", { hi: "é" }), reply({ echo: { hi: "é" } }));
+      const [said] = about("say");
+      const told = { kind: "event", topic, event: "say", payload: { hi: "é" }, user, users: [user] };
+      assert.deepEqual(said, { ...told, connection });
+      assert.deepEqual(await push(channel, "fail", {}), refused("so it is"));
+      assert.deepEqual(await push(channel, "list", {}), reply([1, "é"]));
+      assert.deepEqual(await push(channel, "bare", {}), OK);
+      assert.deepEqual(channel.ear.all("say"), [], "events go to the application alone");
+      // In their order.
+      const many = Array.from({ length: 50 }, (_, at) => push(channel, "count", { at }));
+      const echoes = (await Promise.all(many)).map(({ response }) => response.echo.at);
+      assert.deepEqual(echoes, [...echoes.keys()]);
+      assert.deepEqual(about("count").map(({ payload }) => payload.at), echoes);
+
+      const no = await tryJoin(socket, `asked:no-${kind.name}`);
+      assert.deepEqual(no.answer, refused("members only"));
+      assert.equal(await members(`asked:no-${kind.name}`), 0);
+      if (kind.binary) {
+        const answer = await push(channel, "bin", bytes(1, 255));
+        assert.deepEqual(answer, reply({ echo: { data: "Af8=", encoding: "base64" } }));
+      }
+    });
+    // Somebody without a user, by long poll.
+    const polled = connect(LATEST, { transport: "longpoll" });
+    const channel = await tryJoin(polled, "asked:somebody");
+    assert.deepEqual(channel.answer, reply({ welcome: "asked:somebody" }));
+    const { user, users } = asked.find(({ topic }) => topic === "asked:somebody");
+    assert.deepEqual([user, users], [null, []]);
+    assert.deepEqual(await push(channel, "say", { a: 1 }), reply({ echo: { a: 1 } }));
+    for (const { method, headers, url } of requests) {
+      assert.deepEqual([method, url, headers["content-type"]], ["POST", "/hook?a=b", "application/json"]);
+      assert.equal(headers.authorization, "Bearer 0123456789abcdef");
+    }
+  },
+
+  failures: async () => {
+    let mode = 500;
+    await application(({ kind }) => (kind === "join" && mode === 500 ? reply({}) : mode));
+    const socket = connect(LATEST, { rejoinAfterMs: () => 1e6 });
+    const channel = await join(socket, "asked:a");
+    const error = refused("the application answered with an error");
+    assert.deepEqual(await push(channel, "say", {}), error);
+    mode = 404;
+    assert.deepEqual(await push(channel, "say", {}), error);
+    assert.deepEqual((await tryJoin(socket, "asked:b")).answer, error);
+    mode = undefined;
+    const late = refused("the application did not answer in time");
+    assert.deepEqual(await push(channel, "say", {}), late);
+    assert.deepEqual((await tryJoin(socket, "asked:c")).answer, late);
+    mode = "nonsense";
+    const wrong = refused("the application's answer was not understood");
+    assert.deepEqual(await push(channel, "say", {}), wrong);
+    const nowhere = refused("the application can't be reached");
+    assert.deepEqual((await tryJoin(socket, "silent:a")).answer, nowhere);
+    mode = { status: "ok", response: { at: "last" } };
+    assert.deepEqual(await push(channel, "say", {}), reply({ at: "last" }));
+  },
+
+  leave_while_a_join_waits: async () => {
+    let free;
+    const waits = new Promise((done) => (free = done));
+    const { asked } = await application(async ({ payload }) => {
+      if (payload.slow) await waits;
+      return reply({ slow: payload.slow ?? false });
+    });
+    const socket = connect(LATEST);
+    // Bare messages: the client itself waits for the join's answer before it leaves.
+    const ear = new Ear();
+    socket.onMessage(({ event, payload, ref }) => ear.hear(`${ref} ${event}`, payload));
+    const send = (join_ref, ref, topic, event, payload) =>
+      socket.push({ join_ref, ref, topic, event, payload });
+    await until("it is open", () => socket.isConnected());
+    send("901", "901", "asked:a", "phx_join", { slow: true });
+    send("901", "902", "asked:a", "say", {});
+    assert.deepEqual(await ear.next("902 phx_reply"), refused("unmatched topic"));
+    await until("the application is asked", () => asked.length === 1);
+    send("901", "903", "asked:a", "phx_leave", {});
+    assert.deepEqual(await ear.next("903 phx_reply"), OK);
+    assert.deepEqual(await ear.next("901 phx_close"), {});
+    assert.equal(await members("asked:a"), 0);
+    free();
+    await sleep(300);
+    assert.equal(await members("asked:a"), 0, "the late answer lets nobody in");
+    assert.deepEqual(ear.all("901 phx_reply"), []);
+    // And it can join after all.
+    send("904", "904", "asked:a", "phx_join", {});
+    assert.deepEqual(await ear.next("904 phx_reply"), reply({ slow: false }));
+    await publish("asked:a", { hi: 1 });
+    assert.deepEqual(await ear.next("null message"), { hi: 1 });
+    assert.equal(await members("asked:a"), 1);
+  },
+});

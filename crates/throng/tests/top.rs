@@ -1,0 +1,124 @@
+//! `throng top` against a server: what it prints, and what it says when it can't.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use support::*;
+
+const KEY: &str = "a-key-of-some-length";
+
+fn command(admin: SocketAddr, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["top", &format!("http://{admin}")]).args(arguments.split_whitespace());
+    command.env_remove("THRONG_ADMIN_API_KEY");
+    command
+}
+
+/// Exit status, standard output and standard error.
+fn run(mut command: Command) -> (i32, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn good(command: Command) -> String {
+    let (code, out, error) = run(command);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    out
+}
+
+/// Asserts that nothing is printed but why, with exit status 1.
+#[track_caller]
+fn bad(command: Command, why: &str) {
+    let (code, out, error) = run(command);
+    assert_eq!((code, out.as_str()), (1, ""), "{error}");
+    assert!(error.starts_with("error: ") && error.contains(why), "{why} in {error}");
+}
+
+#[test]
+fn one_sample_as_text_and_as_json() {
+    let server = Server::with(&["--shards", "2"], &[]);
+    let _streams: Vec<_> =
+        (0..3).map(|n| server.listen(&format!("/sse?user=u{n}&topic=lobby"))).collect();
+    let _socket = server.listen("/stream?topic=lobby");
+    server.until_members("lobby", 4);
+    server.publish("lobby", json!("hello"));
+    let mut text = String::new();
+    server.until("a sample shows all connections", |server| {
+        text = good(command(server.admin, "--once"));
+        text.contains("connections     4 (")
+    });
+    for want in
+        ["transports      sse 3 · stream 1\n", "shards          ", "lobby · 4 members", "CPU "]
+    {
+        assert!(text.contains(want), "{want} in\n{text}");
+    }
+    // Standard output is no terminal here: the picture becomes text.
+    assert!(good(command(server.admin, "")).contains("connections     4 ("));
+    let json = good(command(server.admin, "--json --once"));
+    assert_eq!(json.matches('\n').count(), 1, "{json}");
+    let sample: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&sample["connections"], &sample["transports"]["sse"]), (&json!(4), &json!(3)));
+}
+
+#[test]
+fn samples_come_as_lines_until_it_is_interrupted() {
+    let server = Server::start();
+    let mut child =
+        command(server.admin, "--json").stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(2);
+    let at = |line: String| serde_json::from_str::<Value>(&line).unwrap()["at"].as_u64();
+    let times: Vec<_> = lines.map(|line| at(line.unwrap()).unwrap()).collect();
+    assert!(times.len() == 2 && times[0] < times[1], "{times:?}");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_key_comes_from_a_file_or_a_variable() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", KEY)]);
+    let path = std::env::temp_dir().join(format!("throng-top-key-{}", std::process::id()));
+    std::fs::write(&path, format!("{KEY}\n")).unwrap();
+    let with_file = |arguments: &str| {
+        let mut command = command(server.admin, arguments);
+        command.arg("--api-key-file").arg(&path);
+        command
+    };
+    let with_variable = |key: &str| {
+        let mut command = command(server.admin, "--once");
+        command.env("THRONG_ADMIN_API_KEY", key);
+        command
+    };
+    assert!(good(with_file("--once")).contains("connections"));
+    assert!(good(with_file("--once --json")).starts_with("{\"at\":"));
+    assert!(good(with_variable(KEY)).contains("connections"));
+    bad(with_variable("another"), "it is not the node's API key");
+    for arguments in ["--once", "--json"] {
+        bad(command(server.admin, arguments), "wants its API key");
+    }
+    std::fs::write(&path, "\n").unwrap();
+    let (code, _, error) = run(with_file("--once"));
+    assert!(code == 2 && error.contains("the file is empty"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn what_is_no_admin_port_is_told() {
+    let server = Server::start();
+    bad(command(server.client, "--once"), "as Throng's admin port does (status 404)");
+    // A port that was free a moment ago.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for arguments in ["--once", "--json", "--json --once", ""] {
+        bad(command(nobody, arguments), "nothing answers at 127.0.0.1:");
+    }
+    let mut tls = Command::new(env!("CARGO_BIN_EXE_throng"));
+    tls.args(["top", "https://127.0.0.1"]);
+    let (code, _, error) = run(tls);
+    assert!(code == 2 && error.contains("ssh -L"), "{error}");
+}

@@ -1,0 +1,202 @@
+//! Connections by transport and shard, and the topics on top.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Wrap};
+
+use super::{GRAPH, STRONG, tiles};
+use crate::format::{bar, compact, cut, grouped, percent, plain, words};
+use crate::sample::{Ring, Sample, TopTopic, Tops};
+use crate::state::Data;
+
+/// Lines below the tiles from which on lists are of use.
+pub const HEIGHT_MIN: u16 = 8;
+/// Lines of lists that show what matters.
+pub const HEIGHT_GOOD: u16 = 16;
+/// Columns of a list.
+const WIDTH_MIN: u16 = 34;
+/// Columns of a number of a list.
+const NUMBER: usize = 9;
+/// Columns of a transport's name.
+const NAME: usize = 18;
+/// Columns of a transport's bar, at least and at most.
+const BAR_MIN: usize = 8;
+const BAR_MAX: usize = 60;
+/// Columns of a shard's number, count and bar.
+const SHARD_WIDTH: u16 = 38;
+
+/// As many lists as stand side by side.
+pub fn lists(frame: &mut Frame<'_>, area: Rect, data: &Data) {
+    let Some(newest) = data.ring.newest() else { return };
+    let count = (area.width / WIDTH_MIN).clamp(1, 4);
+    let places = Layout::horizontal(vec![Constraint::Ratio(1, u32::from(count)); count.into()]);
+    for (index, place) in places.split(area).iter().enumerate() {
+        match index {
+            0 => biggest(frame, *place, data, 0),
+            1 => busiest(frame, *place, data, 0),
+            2 => transports(frame, *place, newest, None),
+            _ => shards(frame, *place, &data.shards, 0),
+        }
+    }
+}
+
+/// The part of an area that a list may write on, and its title above.
+fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
+    let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
+    let inner = inner.intersection(area);
+    let [head, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(inner);
+    frame.render_widget(title, head);
+    rest
+}
+
+/// Connections by transport, with their share; with their last minutes where there is room.
+pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Option<&Ring>) {
+    let width = usize::from(area.width.saturating_sub(2));
+    // A bar that is too short to tell anything gives its room to the names.
+    let graph_width = width.saturating_sub(NAME + 2 * NUMBER + 2);
+    let graph_width = if graph_width >= BAR_MIN { graph_width.min(BAR_MAX) } else { 0 };
+    let name_width = width.saturating_sub(2 * NUMBER).min(NAME);
+    let title = format!("{:<name_width$}{:>NUMBER$}{:>NUMBER$}", "Transport", "Conns", "Share");
+    let area = titled(frame, area, Line::styled(title, STRONG));
+    // Those that carry something come first; the rest stay in their order.
+    let mut rows: Vec<_> = sample.transports.iter().collect();
+    rows.sort_by(|a, b| b.1.total_cmp(a.1));
+    let row = |name: &str, held: f64| {
+        format!(
+            "{:<name_width$}{:>NUMBER$}{:>NUMBER$}  ",
+            cut(&words(name), name_width.saturating_sub(1)),
+            grouped(held as u64),
+            percent(held, sample.connections)
+        )
+    };
+    let sum = Line::styled(row("all", sample.connections), STRONG);
+    let lines = rows.into_iter().map(|(name, held)| {
+        let graph = bar(held / sample.connections.max(1.0), graph_width);
+        Line::from(vec![Span::raw(row(name, *held)), Span::styled(graph, GRAPH)])
+    });
+    for (line, y) in lines.chain([sum]).zip(area.y..area.bottom()) {
+        frame.render_widget(line, Rect { y, height: 1, ..area });
+    }
+    let used = sample.transports.len() as u16 + 2;
+    if let Some(ring) = ring
+        && area.height > used + 3
+    {
+        let below = Rect { y: area.y + used, height: area.height - used, ..area };
+        closed(frame, below, sample, ring);
+    }
+}
+
+/// Connections over time, and why they end, below the transports.
+fn closed(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: &Ring) {
+    let reasons = tiles::reasons(sample).unwrap_or_else(|| "none".into());
+    let [head, graph, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Max(12), Constraint::Min(1)])
+            .areas(area);
+    frame.render_widget(Line::styled("Connections, last 5 minutes", STRONG), head);
+    tiles::spark(frame, graph, ring, |sample| Some(sample.connections));
+    let text = format!("Disconnects a second by reason: {reasons}");
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), foot);
+}
+
+/// A bar for each shard, in as many columns as there is room for.
+pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) {
+    let title = match shards.len() {
+        0 => "Shards".to_owned(),
+        1 => "1 shard".to_owned(),
+        count => {
+            let least = shards.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = shards.iter().copied().fold(0.0, f64::max);
+            format!("{count} shards: {} to {} conns", compact(least), compact(most))
+        }
+    };
+    let area = titled(frame, area, Line::styled(title, STRONG));
+    let (height, columns) = (usize::from(area.height), (area.width / SHARD_WIDTH).max(1));
+    if height == 0 {
+        return;
+    }
+    let needed = shards.len().div_ceil(height).clamp(1, usize::from(columns));
+    let width = area.width / needed as u16;
+    let most = shards.iter().copied().fold(1.0, f64::max);
+    let digits = shards.len().saturating_sub(1).to_string().len();
+    let room = height * needed;
+    let first = scroll.min(shards.len().saturating_sub(room));
+    for (at, held) in shards.iter().enumerate().skip(first).take(room) {
+        let place = at - first;
+        let cell = Rect {
+            x: area.x + (place / height) as u16 * width,
+            y: area.y + (place % height) as u16,
+            width,
+            height: 1,
+        };
+        let text = format!("{at:>digits$} {:>NUMBER$} ", grouped(*held as u64));
+        let right = usize::from(width).saturating_sub(text.len() + 1);
+        let graph = Span::styled(bar(held / most, right.min(BAR_MAX)), GRAPH);
+        frame.render_widget(Line::from(vec![Span::raw(text), graph]), cell);
+    }
+}
+
+/// Both lists of topics.
+pub fn topics(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let places = match area.width >= 2 * WIDTH_MIN {
+        true => Layout::horizontal([Constraint::Ratio(1, 2); 2]),
+        false => Layout::vertical([Constraint::Ratio(1, 2); 2]),
+    };
+    let [left, right] = places.areas(area);
+    biggest(frame, left, data, scroll);
+    busiest(frame, right, data, scroll);
+}
+
+fn biggest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let texts = ["Biggest topics", "No topic has members."];
+    list(frame, area, texts, found(data, |tops| &tops.biggest), scroll);
+}
+
+fn busiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let texts = ["Busiest topics", "No recent messages."];
+    list(frame, area, texts, found(data, |tops| &tops.busiest), scroll);
+}
+
+/// One of the lists, or what stands in its place.
+fn found(data: &Data, list: fn(&Tops) -> &Vec<TopTopic>) -> Result<&[TopTopic], String> {
+    match &data.tops {
+        None => Err("Asking…".into()),
+        Some(Err(trouble)) => Err(format!("! {trouble}")),
+        Some(Ok(tops)) => Ok(list(tops)),
+    }
+}
+
+fn list(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    [title, empty]: [&str; 2],
+    found: Result<&[TopTopic], String>,
+    scroll: usize,
+) {
+    let name_width = usize::from(area.width).saturating_sub(2 * NUMBER + 2);
+    let title = cut(title, name_width);
+    let title = format!("{title:<name_width$}{:>NUMBER$}{:>NUMBER$}", "Members", "Msg/min");
+    let area = titled(frame, area, Line::styled(title, STRONG));
+    let topics = match found {
+        Ok([]) => Err(empty.to_owned()),
+        found => found,
+    };
+    let topics = match topics {
+        Ok(topics) => topics,
+        Err(note) => {
+            frame.render_widget(Paragraph::new(note).wrap(Wrap { trim: true }), area);
+            return;
+        }
+    };
+    let first = scroll.min(topics.len().saturating_sub(usize::from(area.height)));
+    for (topic, y) in topics.iter().skip(first).zip(area.y..area.bottom()) {
+        let name = cut(&plain(&topic.topic), name_width.saturating_sub(1));
+        let padding = " ".repeat(name_width.saturating_sub(Span::raw(&name).width()));
+        let numbers = format!(
+            "{padding}{:>NUMBER$}{:>NUMBER$}",
+            compact(topic.members),
+            compact(topic.messages_per_minute)
+        );
+        frame.render_widget(Line::raw(name + &numbers), Rect { y, height: 1, ..area });
+    }
+}

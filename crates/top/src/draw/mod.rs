@@ -1,0 +1,199 @@
+//! The picture: from the state and the time to a frame. Colours are the terminal's own and a few
+//! named ones, and nothing is said by a colour alone.
+
+mod lists;
+mod look;
+mod tiles;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+use crate::format::{clock_utc, cut, duration, plain};
+use crate::state::{State, View};
+
+/// What the sparklines reach back.
+const SPARK_SECONDS: u64 = 300;
+
+/// Lines of sparks and bars.
+const GRAPH: Style = Style::new().fg(Color::Cyan);
+/// What needs attention; a sign stands with it.
+const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+
+const HELP: &[(&str, &str)] = &[
+    ("Tab ← →", "the next view, or the one before"),
+    ("t or /", "look at a topic, or at a user as @name"),
+    ("↑ ↓ PgUp PgDn", "scroll a long list"),
+    ("p or space", "stop the picture, and let it go on"),
+    ("Esc", "leave what is open, or the program"),
+    ("q Ctrl-C", "quit"),
+    ("?", "this help"),
+    ("", ""),
+    ("sparklines", "the last 5 minutes, from 0 to their highest; a column"),
+    ("", "shows the highest value of its share of the time"),
+    ("/s", "a second, over the last second"),
+    ("latency", "from publish to the kernel; upper bounds that double"),
+    ("mem/conn", "user: what the process grew, over its connections;"),
+    ("", "kernel: an estimate from the host's TCP buffers"),
+    ("outboxes", "connections for which bytes wait"),
+    ("!", "look at this: it is near or over a limit"),
+];
+
+/// Draws all of it. The time is in milliseconds since 1970.
+pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
+    let [head, tabs, body, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    header(frame, head, state, now_ms);
+    frame.render_widget(tab_line(state), tabs);
+    footer(frame, foot, state, now_ms);
+    let data = state.data();
+    let Some(newest) = data.ring.newest() else {
+        let text = format!("Asking {} for its first sample…", plain(&state.name));
+        frame.render_widget(Paragraph::new(text), body);
+        return;
+    };
+    match state.view {
+        View::Overview => overview(frame, body, state),
+        View::Transports => lists::transports(frame, body, newest, Some(&data.ring)),
+        View::Shards => lists::shards(frame, body, &data.shards, state.scroll),
+        View::Topics => lists::topics(frame, body, data, state.scroll),
+        View::Look => look::look(frame, body, data, state.scroll),
+    }
+    if state.help {
+        help(frame, body);
+    }
+}
+
+fn header(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
+    let data = state.data();
+    let now = data.ring.newest();
+    let mut text = format!(" throng top · {}", plain(&state.name));
+    if let Some(node) = &data.node {
+        text += &format!(" · Throng {}", plain(&node.version));
+        if let Some(sample) = now {
+            let up = (sample.at / 1_000).saturating_sub(node.started_at);
+            text += &format!(" · up {}", duration(up));
+        }
+        if area.width >= 100 {
+            let topics = now.map_or(0.0, |sample| sample.figures.topics);
+            let rss = now.map_or(0.0, |sample| sample.figures.rss_bytes);
+            text += &format!(
+                " · {:.0} cores · {} topics · {} resident",
+                node.cores,
+                crate::format::compact(topics),
+                crate::format::bytes(rss)
+            );
+        }
+    }
+    let (status, style) = match (&state.away, state.is_paused()) {
+        (Some(away), _) => {
+            let seconds = now_ms.saturating_sub(away.since_ms) / 1_000;
+            (format!("! AWAY for {} ", duration(seconds)), ALARM)
+        }
+        (None, true) => ("‖ PAUSED (p goes on) ".into(), STRONG),
+        (None, false) => match now {
+            Some(sample) => (format!("● {} UTC ", clock_utc(sample.at)), STRONG),
+            None => (String::new(), STRONG),
+        },
+    };
+    let width = Span::raw(&status).width() as u16;
+    let [left, right] =
+        Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
+    let text = cut(&text, usize::from(left.width.saturating_sub(1)));
+    frame.render_widget(Line::styled(text, STRONG), left);
+    frame.render_widget(Line::styled(status, style), right);
+}
+
+fn tab_line(state: &State) -> Line<'static> {
+    let name = |view| match (view, &state.data().look) {
+        (View::Overview, _) => "Overview".to_owned(),
+        (View::Transports, _) => "Transports".to_owned(),
+        (View::Shards, _) => "Shards".to_owned(),
+        (View::Topics, _) => "Topics".to_owned(),
+        (View::Look, Some((subject, _))) => cut(&plain(&subject.0), 24),
+        (View::Look, None) => String::new(),
+    };
+    let tab = |view| match view == state.view {
+        true => Span::styled(format!("[{}]", name(view)), STRONG.add_modifier(Modifier::REVERSED)),
+        false => Span::raw(format!(" {} ", name(view))),
+    };
+    Line::from_iter(state.views().into_iter().map(tab))
+}
+
+fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
+    let width = usize::from(area.width);
+    let line = match (&state.typed, &state.away) {
+        (Some(typed), _) => {
+            let ask = " topic or @user: ";
+            let typed = plain(typed);
+            // The end of what is typed is what is looked at.
+            let room = width.saturating_sub(ask.len() + 2);
+            let hidden = typed.chars().count().saturating_sub(room);
+            let shown: String = typed.chars().skip(hidden).collect();
+            Line::from(vec![Span::styled(ask, STRONG), Span::raw(shown), Span::styled("█", STRONG)])
+        }
+        (None, Some(away)) => {
+            let seconds = now_ms.saturating_sub(away.since_ms) / 1_000;
+            let text = format!(
+                " ! away since {} UTC ({}): {}; trying again",
+                clock_utc(away.since_ms),
+                duration(seconds),
+                away.trouble
+            );
+            Line::styled(cut(&text, width), ALARM)
+        }
+        (None, None) => {
+            let keys =
+                " q quit   Tab next view   t topic or @user   p pause   ? help   sparks: 5 min";
+            Line::styled(cut(keys, width), FAINT)
+        }
+    };
+    frame.render_widget(line, area);
+}
+
+fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let data = state.data();
+    let columns = tiles::columns(area.width);
+    let rows = (tiles::COUNT as u16).div_ceil(columns);
+    // Lists come once the tiles have their sparks, and sparks grow once the lists are long enough.
+    let wanted = area.height.saturating_sub(lists::HEIGHT_GOOD) / rows;
+    let height = wanted.clamp(tiles::HEIGHT_GOOD, tiles::HEIGHT_MAX);
+    let spare = area.height.saturating_sub(rows * height);
+    let lists_height = if spare >= lists::HEIGHT_MIN { spare } else { 0 };
+    let [above, below] =
+        Layout::vertical([Constraint::Min(0), Constraint::Length(lists_height)]).areas(area);
+    tiles::tiles(frame, above, data, columns);
+    if lists_height > 0 {
+        lists::lists(frame, below, data);
+    }
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect) {
+    let width = area.width.min(72);
+    let height = area.height.min(HELP.len() as u16 + 2);
+    let area = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    let line = |(key, what): &(&'static str, &'static str)| {
+        Line::from(vec![Span::styled(format!(" {key:<14}"), STRONG), Span::raw(*what)])
+    };
+    let text: Vec<Line<'_>> = HELP.iter().map(line).collect();
+    frame.render_widget(Clear, area);
+    let block = ratatui::widgets::Block::bordered().title(" Help: any key closes it ");
+    frame.render_widget(Paragraph::new(text).block(block), area);
+}
+
+#[cfg(test)]
+mod tests;

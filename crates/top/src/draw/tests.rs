@@ -1,0 +1,190 @@
+//! Pictures from recorded samples, on a small terminal and a wide one.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::admin::Trouble;
+use crate::sample::{Past, Sample, TopTopic, Tops};
+use crate::watch::{Look, News, Subject};
+
+/// Of a node with 271 connections in 6 shards.
+const HISTORY: &str = include_str!("../recorded/history.json");
+const SAMPLE: &str = include_str!("../recorded/sample.json");
+const MEMBERS: &str = include_str!("../recorded/members.json");
+const MESSAGES: &str = include_str!("../recorded/messages.json");
+
+const SMALL: (u16, u16) = (80, 24);
+const WIDE: (u16, u16) = (160, 50);
+
+fn sample() -> Sample {
+    serde_json::from_str(SAMPLE).expect("a sample")
+}
+
+fn recorded() -> State {
+    let mut state = State::new("127.0.0.1:8001");
+    let past = Past::parse(HISTORY.as_bytes()).expect("a history");
+    let topic = |at: u32| TopTopic {
+        topic: format!("room-{at}"),
+        members: f64::from(5_000 - at),
+        messages_per_minute: 7.5,
+    };
+    let rooms: Vec<TopTopic> = (0..40).map(topic).collect();
+    for news in [
+        News::Past(Box::new(past)),
+        News::Sample(Box::new(sample())),
+        News::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms })),
+    ] {
+        state.take(news, sample().at).expect("good news");
+    }
+    state
+}
+
+fn press(state: &mut State, keys: &[KeyCode]) {
+    for code in keys {
+        state.key(KeyEvent::new(*code, KeyModifiers::NONE));
+    }
+}
+
+fn look_at(state: &mut State, name: &str) {
+    press(state, &[KeyCode::Char('t')]);
+    name.chars().for_each(|c| press(state, &[KeyCode::Char(c)]));
+    press(state, &[KeyCode::Enter]);
+}
+
+/// The picture as lines of text, at a moment 1 s after the newest sample.
+fn picture(state: &State, (width, height): (u16, u16)) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| draw(frame, state, sample().at + 1_000)).expect("drawn");
+    let buffer = terminal.backend().buffer();
+    let cells: Vec<_> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
+    cells.chunks(width.into()).map(|line| line.concat().trim_end().to_owned()).collect()
+}
+
+#[track_caller]
+fn assert_shows(lines: &[String], wanted: &[&str]) {
+    for want in wanted {
+        assert!(lines.iter().any(|line| line.contains(want)), "{want} in\n{}", lines.join("\n"));
+    }
+}
+
+#[test]
+fn the_overview_has_all_tiles_at_any_size() {
+    let state = recorded();
+    let tiles = [
+        "Connections",
+        "Connects",
+        "Disconnects",
+        "Messages in",
+        "Delivered",
+        "Latency p99",
+        "Bytes out",
+        "CPU",
+        "User mem/conn",
+        "Kernel mem/conn",
+        "Slow consumers",
+        "Outboxes",
+    ];
+    for size in [SMALL, WIDE, (60, 16), (200, 80)] {
+        let lines = picture(&state, size);
+        assert_shows(&lines, &tiles);
+        assert_shows(&lines, &["[Overview]", "Throng 0.1.0", "q quit", " UTC"]);
+    }
+    let small = picture(&state, SMALL);
+    assert_shows(&small, &["0.3 % of 100 k", "p50 1.02 ms · p90 2.05 ms", "none refused", "█"]);
+    assert!(!small.iter().any(|line| line.contains("Biggest")), "{}", small.join("\n"));
+    let wide = picture(&state, WIDE);
+    assert_shows(&wide, &["Biggest topics", "Busiest topics", "6 shards: ", "room-0", "phoenix"]);
+}
+
+#[test]
+fn no_size_is_too_small() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Char('?')]);
+    let mut looked = recorded();
+    look_at(&mut looked, "room-0");
+    for _ in View::ALWAYS {
+        for size in [(1, 1), (5, 2), (20, 4), (79, 3), (24, 80), (300, 5)] {
+            picture(&state, size);
+            picture(&looked, size);
+        }
+        press(&mut state, &[KeyCode::Esc, KeyCode::Tab, KeyCode::Char('?')]);
+        press(&mut looked, &[KeyCode::Tab]);
+    }
+}
+
+#[test]
+fn the_other_views() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Tab]);
+    let held = sample().transports["sse"];
+    let share = crate::format::percent(held, sample().connections);
+    let row = format!("{:<18}{held:>9}{share:>9}  █", "sse");
+    assert_shows(&picture(&state, SMALL), &["[Transports]", &row, "phoenix longpoll", "all  "]);
+    press(&mut state, &[KeyCode::Tab]);
+    assert_shows(&picture(&state, SMALL), &["[Shards]", "6 shards: ", " 5  "]);
+    press(&mut state, &[KeyCode::Tab]);
+    assert_shows(&picture(&state, SMALL), &["[Topics]", "room-0 ", "5 k", "7.5"]);
+    assert_shows(&picture(&state, (50, 24)), &["Biggest topics", "Busiest topics"]);
+    // To the end of the list, and not past it.
+    press(&mut state, &[KeyCode::PageDown; 9]);
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["room-20 ", "room-39 "]);
+    press(&mut state, &[KeyCode::Char('?')]);
+    assert_shows(&picture(&state, SMALL), &["any key closes it", "look at this"]);
+}
+
+#[test]
+fn many_shards_stand_in_columns_and_scroll() {
+    let mut state = recorded();
+    let sample = Sample { shards: (0..200).map(f64::from).collect(), ..sample() };
+    state.take(News::Sample(Box::new(sample)), 0).expect("good news");
+    press(&mut state, &[KeyCode::Tab, KeyCode::Tab]);
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["200 shards: 0 to 199", "  0         0", " 39        39"]);
+    assert!(!lines.iter().any(|line| line.contains("199        199")));
+    press(&mut state, &[KeyCode::PageDown; 30]);
+    assert_shows(&picture(&state, SMALL), &["199       199"]);
+}
+
+#[test]
+fn a_topic_is_looked_at_and_its_texts_are_tamed() {
+    let mut state = recorded();
+    look_at(&mut state, "room-0");
+    assert_shows(&picture(&state, SMALL), &["[room-0]", "Asking…"]);
+    let look = Look {
+        members: serde_json::from_str(MEMBERS).expect("members"),
+        messages: serde_json::from_str(MESSAGES).expect("messages"),
+    };
+    let news = News::Look(Subject("room-0".into()), Ok(look));
+    state.take(news, 0).expect("good news");
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["19 connections in room-0, 3 of them listed", "Transport", "u15"]);
+    assert_shows(&lines, &["Last messages (UTC)", "12:34:56 message", "{\"text\":\"hello\"}"]);
+    assert!(!lines.concat().contains('\u{1b}'));
+    let refused = Err(Trouble::Refused("a shard is busy".into()));
+    state.take(News::Look(Subject("room-0".into()), refused), 0).expect("good news");
+    assert_shows(&picture(&state, SMALL), &["! a shard is busy"]);
+    press(&mut state, &[KeyCode::Char('t'), KeyCode::Char('@')]);
+    assert_shows(&picture(&state, SMALL), &["topic or @user: @█"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_words() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Char('p')]);
+    assert_shows(&picture(&state, SMALL), &["PAUSED"]);
+    press(&mut state, &[KeyCode::Char('p')]);
+    let trouble = Trouble::Away("nothing answers".into());
+    state.take(News::Away(trouble), sample().at - 4_000).expect("it is waited for");
+    let clock = clock_utc(sample().at - 4_000);
+    let since = format!("! away since {clock} UTC (5 s): nothing answers");
+    assert_shows(&picture(&state, SMALL), &["! AWAY for 5 s", &since]);
+    let mut full = sample();
+    full.connections = 95_000.0;
+    full.figures.refused = 3.0;
+    state.take(News::Sample(Box::new(full)), 0).expect("good news");
+    assert_shows(&picture(&state, SMALL), &["! 95 k", "3/s refused"]);
+    assert_shows(&picture(&State::new("n"), SMALL), &["Asking n for its first sample…"]);
+}
