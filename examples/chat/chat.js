@@ -159,7 +159,7 @@ function drawLink() {
   $("people").dataset.link = open ? "open" : "lost";
   $("link").dataset.state = open ? "open" : "lost";
   const rtt = rooms.rttMs === null ? "" : ` · ${rooms.rttMs < 1 ? "under 1" : rooms.rttMs} ms`;
-  $("link").textContent = open ? `Connected · ${rooms.transport}${rtt}` : "Not connected";
+  $("link").replaceChildren(...open ? [element("span", "hidden-label", "Connected by "), `${rooms.transport}${rtt}`] : ["Not connected"]);
 }
 
 let bannerTimer = 0, wasLost = false;
@@ -261,11 +261,16 @@ function curlLine() {
 // ---- the composer
 
 const text = $("text");
+// At these a screen reader is told what is left; a number at every key would talk over the typing.
+const LEFT_SAID = [200, 50, 10, 0];
+let leftBefore = MESSAGE_CHARS_MAX;
 function fitComposer() {
   text.style.height = "auto";
   text.style.height = `${text.scrollHeight}px`;
   const left = MESSAGE_CHARS_MAX - text.value.length;
-  $("left").textContent = left <= 200 ? String(left) : "";
+  $("left").textContent = left <= LEFT_SAID[0] ? String(left) : "";
+  if (LEFT_SAID.some(mark => left <= mark && mark < leftBefore)) $("announce").textContent = `${count(left, "character")} left`;
+  leftBefore = left;
   $("send").disabled = text.value.trim() === "";
 }
 text.addEventListener("input", () => {

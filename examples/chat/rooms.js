@@ -206,12 +206,19 @@ export class Rooms {
       if (Object.keys(joins).length + Object.keys(leaves).length >= CROWD_USERS_MIN) syncing = true;
     });
     const presence = new Presence(channel);
+    // The names are what others chose, and other clients of the server may choose any.
     const quiet = name => syncing || Date.now() < room.quietUntil || name === this.user || this.isCrowded(room);
-    presence.onJoin((name, before) => { if (!before && !quiet(name)) this.#came(room, name); });
-    presence.onLeave((name, now) => { if (now.metas.length === 0 && !quiet(name)) this.#went(room, name); });
+    presence.onJoin((raw, before) => {
+      const name = personName(raw);
+      if (!before && !quiet(name)) this.#came(room, name);
+    });
+    presence.onLeave((raw, now) => {
+      const name = personName(raw);
+      if (now.metas.length === 0 && !quiet(name)) this.#went(room, name);
+    });
     presence.onSync(() => {
       syncing = false;
-      room.people = presence.list((name, { metas }) => ({ name, connections: metas.length, on: [...new Set(metas.map(meta => meta.on))] }));
+      room.people = peopleIn(presence);
       this.tell("people", room);
     });
     // Above a server's limit only numbers come, and no list.
@@ -286,6 +293,19 @@ export class Rooms {
 }
 
 const keyOf = item => `${item.user ?? ""}\n${item.id}`;
+
+const personName = raw => cleanName(raw) || "(no name)";
+
+/** Who is there, each name once: [{name, connections, on}]. */
+function peopleIn(presence) {
+  const people = new Map();
+  presence.list((raw, { metas }) => {
+    const name = personName(raw);
+    const person = people.get(name) ?? { name, connections: 0, on: [] };
+    people.set(name, { name, connections: person.connections + metas.length, on: [...new Set([...person.on, ...metas.map(meta => meta.on)])] });
+  });
+  return [...people.values()];
+}
 
 /** Anyone may push anything: what doesn't look like a person's message is not taken for one. */
 function fromPerson(payload) {

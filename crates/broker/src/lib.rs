@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::{Draft, Epoch, Id, Message};
 
 pub use local::{Limits, Local};
-pub use recent::{Activity, Recent, TopicActivity};
+pub use recent::{Activity, Latest, Recent, TopicActivity};
 
 /// Puts messages in order and carries them to every inbox that wants them.
 pub trait Broker: Send + Sync {
@@ -21,14 +21,15 @@ pub trait Broker: Send + Sync {
     fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError>;
 
     /// What was published to any of the topics after `since`, as far as the recent window
-    /// reaches, together with the newest place of all: every message up to it has been handed to
-    /// the inboxes, and none after it.
+    /// reaches, together with the place that was the newest of all when the look began: every
+    /// message up to it has been handed to the inboxes, and none after it is among those found.
+    /// Publishers get their turns while it searches.
     fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent;
 
     /// The newest messages of a topic (hash and name), or of all of them, newest first: at most
     /// `limit`, as far as the recent window reaches and among its newest 100,000. For people who
     /// look: publishers get their turns while it searches.
-    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>>;
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Latest;
 
     /// How often each topic occurs in the last `seconds_max` seconds, as far as the recent window
     /// reaches back and among its newest 100,000 messages. Publishers get their turns meanwhile.

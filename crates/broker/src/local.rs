@@ -8,13 +8,15 @@ use siphasher::sip::SipHasher13;
 use wire::{Draft, Epoch, Id, Message};
 
 use crate::recent::{Bounds, Window};
-use crate::{Activity, Broker, Delivery, Inbox, PublishError, Receipt, Recent, TopicActivity};
+use crate::{
+    Activity, Broker, Delivery, Inbox, Latest, PublishError, Receipt, Recent, TopicActivity,
+};
 
-/// Messages that are looked at in one hold of the lock when people look at the window: about 20
-/// microseconds, for which publishers wait.
+/// Messages that are looked at in one hold of the lock: about 20 microseconds, for which
+/// publishers wait.
 const LOOKED_AT: usize = 256;
 
-/// Messages that one such look goes through at most.
+/// Messages that a look for people goes through at most.
 const LOOKED_AT_MAX: usize = 100_000;
 
 /// How much of the recent past is kept; the first limit that is reached counts.
@@ -85,23 +87,25 @@ impl Local {
     }
 
     /// Shows the window's messages, newest first, until `look` gives false. The lock is let go
-    /// in between; what is published meanwhile is not shown.
-    fn look(&self, mut look: impl FnMut(&Arc<Message>) -> bool) {
+    /// in between; what is published meanwhile is not shown. Gives false when it stopped before
+    /// the window's end by itself.
+    fn look(&self, mut look: impl FnMut(&Arc<Message>) -> bool) -> bool {
         let mut before = u64::MAX;
         for _ in 0..LOOKED_AT_MAX.div_ceil(LOOKED_AT) {
             let order = self.order();
             let mut is_end = true;
             for message in order.window.before(before, LOOKED_AT) {
                 if !look(message) {
-                    return;
+                    return true;
                 }
                 before = message.id.offset;
                 is_end = false;
             }
             if is_end {
-                return;
+                return true;
             }
         }
+        self.order().window.before(before, 1).next().is_none()
     }
 
     fn now_us(&self) -> u64 {
@@ -129,8 +133,13 @@ impl Broker for Local {
         Ok(id)
     }
 
+    /// Looks from the oldest on, so that what the window drops meanwhile has been seen; if it drops
+    /// more than that, the answer is not complete. What is published after the first hold of the
+    /// lock is left to the inboxes: whoever asks is in the topics already.
     fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent {
-        let order = self.order();
+        let mut topics = topics.to_vec();
+        topics.sort_unstable();
+        let mut order = self.order();
         let top = Id { epoch: self.epoch, offset: order.last };
         let Some(since) = since else {
             return Recent { messages: Vec::new(), top, complete: true };
@@ -138,25 +147,46 @@ impl Broker for Local {
         if since.epoch != self.epoch {
             return Recent { messages: Vec::new(), top, complete: false };
         }
-        let (messages, complete) = order.window.after(topics, since.offset, order.last);
+        let (mut messages, mut seen) = (Vec::new(), since.offset);
+        let mut complete = seen <= top.offset;
+        while seen < top.offset {
+            complete &= order.window.follows(seen);
+            let before = seen;
+            let part = order.window.after(seen, LOOKED_AT);
+            for message in part.take_while(|message| message.id.offset <= top.offset) {
+                seen = message.id.offset;
+                // By hash first: names are compared only where hashes are the same.
+                let key = (message.topic_hash, message.draft.topic.as_str());
+                if topics.binary_search(&key).is_ok() {
+                    messages.push(message.clone());
+                }
+            }
+            if seen == before {
+                break;
+            }
+            if seen < top.offset {
+                drop(order);
+                order = self.order();
+            }
+        }
         Recent { messages, top, complete }
     }
 
-    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>> {
-        let mut latest = Vec::new();
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Latest {
+        let mut messages = Vec::new();
         if limit == 0 {
-            return latest;
+            return Latest { messages, complete: true };
         }
-        self.look(|message| {
+        let complete = self.look(|message| {
             let is_asked = topic.is_none_or(|(hash, name)| {
                 hash == message.topic_hash && name == message.draft.topic
             });
             if is_asked {
-                latest.push(message.clone());
+                messages.push(message.clone());
             }
-            latest.len() < limit
+            messages.len() < limit
         });
-        latest
+        Latest { messages, complete }
     }
 
     fn activity(&self, seconds_max: u64) -> Activity {
@@ -288,7 +318,12 @@ mod tests {
         assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], false));
         assert!(local.recent(&[a], id(5)).complete);
         assert!(!local.recent(&[a], id(6)).complete, "a place that was never given out");
+        assert!(!local.recent(&[a], id(u64::MAX)).complete);
         assert!(local.recent(&[a], None).messages.is_empty());
+        let both = local.recent(&[(local.hash("b"), "b"), (local.hash("c"), "c"), a], id(2));
+        assert_eq!((offsets(&both), both.complete), (vec![3, 4, 5], true));
+        let forged = (local.hash("a"), "b");
+        assert!(local.recent(&[forged], id(2)).messages.is_empty(), "names count, not hashes");
         let other = Some(Id { epoch: Epoch(1), offset: 3 });
         assert!(!local.recent(&[a], other).complete);
     }
@@ -301,7 +336,8 @@ mod tests {
         }
         let offsets = |topic: Option<&str>, limit| {
             let latest = local.latest(topic.map(|name| (local.hash(name), name)), limit);
-            latest.iter().map(|message| message.id.offset).collect::<Vec<_>>()
+            assert!(latest.complete);
+            latest.messages.iter().map(|message| message.id.offset).collect::<Vec<_>>()
         };
         let top = (LOOKED_AT + 10) as u64;
         assert_eq!(offsets(None, 3), [top, top - 1, top - 2]);
@@ -309,6 +345,48 @@ mod tests {
         assert_eq!(offsets(Some("often"), 2), [top, top - 1]);
         assert_eq!(offsets(Some("often"), 10_000).len(), LOOKED_AT + 9);
         assert!(offsets(Some("none"), 3).is_empty() && offsets(None, 0).is_empty());
+    }
+
+    #[test]
+    fn recent_looks_over_several_holds_of_the_lock_up_to_where_it_began() {
+        let (_, local) = broker(10_000);
+        let messages = 3 * LOOKED_AT as u64 + 7;
+        for n in 1..=messages {
+            local.publish(draft(if n % 2 == 0 { "even" } else { "odd" }), None).unwrap();
+        }
+        let even = [(local.hash("even"), "even")];
+        std::thread::scope(|scope| {
+            // What is published meanwhile is not among what is found.
+            scope.spawn(|| (0..500).for_each(|_| _ = local.publish(draft("even"), None)));
+            for _ in 0..50 {
+                let recent = local.recent(&even, Some(Id { epoch: local.epoch(), offset: 9 }));
+                let found: Vec<u64> = recent.messages.iter().map(|found| found.id.offset).collect();
+                let odd_until = messages - messages % 2;
+                let all = (10..=recent.top.offset).filter(|n| *n > odd_until || n % 2 == 0);
+                let all: Vec<u64> = all.filter(|n| *n != messages).collect();
+                assert!(recent.complete && found == all);
+            }
+        });
+    }
+
+    #[test]
+    fn a_look_that_ends_early_says_so() {
+        let limits = Limits {
+            recent_messages_max: usize::MAX,
+            recent_bytes_max: usize::MAX,
+            recent_seconds_max: 600,
+        };
+        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits);
+        local.publish(draft("rare"), None).unwrap();
+        let looked_at = LOOKED_AT_MAX.div_ceil(LOOKED_AT) * LOOKED_AT;
+        (1..looked_at).for_each(|_| _ = local.publish(draft("often"), None));
+        let latest = |topic: &str, limit| {
+            let latest = local.latest(Some((local.hash(topic), topic)), limit);
+            (latest.messages.len(), latest.complete)
+        };
+        assert_eq!((latest("rare", 2), latest("none", 2)), ((1, true), (0, true)));
+        local.publish(draft("often"), None).unwrap();
+        assert_eq!((latest("rare", 2), latest("often", 2)), ((0, false), (2, true)));
     }
 
     #[test]

@@ -10,10 +10,20 @@ use wire::{Id, Message, Name};
 pub struct Recent {
     /// The messages after the asked place, oldest first.
     pub messages: Vec<Arc<Message>>,
-    /// The newest place of the whole node.
+    /// The newest place of the whole node when the look began.
     pub top: Id,
     /// False when messages may be missing: the asked place is of another epoch, or older than
     /// the window.
+    pub complete: bool,
+}
+
+/// The newest messages: what [`crate::Broker::latest`] found.
+#[derive(Debug)]
+pub struct Latest {
+    /// The newest first.
+    pub messages: Vec<Arc<Message>>,
+    /// False when looking stopped before the limit and before the window's end: older ones may be
+    /// there that were not found.
     pub complete: bool,
 }
 
@@ -94,21 +104,14 @@ impl Window {
         self.gone_us
     }
 
-    /// Messages of the topics (hash and name) with an offset over `since`, and whether the window
-    /// reaches back that far. `top` is the newest offset given out.
-    pub fn after(&self, topics: &[(u64, &str)], since: u64, top: u64) -> (Vec<Arc<Message>>, bool) {
-        let from = self.ring.partition_point(|message| message.id.offset <= since);
-        let messages = self
-            .ring
-            .range(from..)
-            .filter(|message| {
-                topics
-                    .iter()
-                    .any(|(hash, name)| *hash == message.topic_hash && *name == message.draft.topic)
-            })
-            .cloned()
-            .collect();
-        let oldest = self.ring.front().map_or(top + 1, |message| message.id.offset);
-        (messages, since + 1 >= oldest && since <= top)
+    /// Up to `count` messages with an offset over `after`, oldest first.
+    pub fn after(&self, after: u64, count: usize) -> impl Iterator<Item = &Arc<Message>> {
+        let from = self.ring.partition_point(|message| message.id.offset <= after);
+        self.ring.range(from..self.ring.len().min(from.saturating_add(count)))
+    }
+
+    /// True when the message that follows this offset is here.
+    pub fn follows(&self, offset: u64) -> bool {
+        self.ring.front().is_some_and(|oldest| oldest.id.offset <= offset.saturating_add(1))
     }
 }

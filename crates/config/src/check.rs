@@ -41,6 +41,7 @@ pub(crate) fn together(config: &Config, read: &mut Read) {
     secret("admin.api_key", "a key", &config.admin.api_key, &mut checks);
     secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
     numbers(config, &mut checks);
+    presence(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.must(&["client.cors_origins"], is_origin(origin), || {
             format!(
@@ -221,6 +222,37 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
+/// Twice a meta ≤ list; twice a list ≤ outbox. Of no concern while no topic has presence.
+fn presence(config: &Config, checks: &mut Checks<'_>) {
+    let Config { limits, presence, .. } = config;
+    let on = config.topics.iter().any(|rule| rule.presence);
+    let list_max = limits.outbox_bytes_max / 2;
+    checks.must(
+        &["presence.list_bytes_max", "limits.outbox_bytes_max"],
+        !on || presence.list_bytes_max <= list_max,
+        || {
+            format!(
+                "a member who is sent a list must have room for what comes next: make \
+                 presence.list_bytes_max (it is {}) at most half of limits.outbox_bytes_max, \
+                 which is {list_max}",
+                presence.list_bytes_max
+            )
+        },
+    );
+    let meta_max = presence.list_bytes_max / 2;
+    checks.must(
+        &["presence.meta_bytes_max", "presence.list_bytes_max"],
+        !on || presence.meta_bytes_max <= meta_max,
+        || {
+            format!(
+                "a single user must not fill the list: make presence.meta_bytes_max (it is {}) at \
+                 most half of presence.list_bytes_max, which is {meta_max}",
+                presence.meta_bytes_max
+            )
+        },
+    );
+}
+
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -236,6 +268,27 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Loaded, Sources};
+
+    #[test]
+    fn presence_fits_where_it_is_on() {
+        let load = |file: &str| {
+            let sources = Sources { file: Some(("throng.toml", file)), ..Sources::default() };
+            Loaded::load(&sources).map(drop).map_err(|problems| problems.to_string())
+        };
+        let on = "[[topics]]\npattern = \"a\"\npresence = true\n";
+        let small = "[limits]\noutbox_bytes_max = \"128KiB\"\n";
+        assert_eq!((load(on), load(small)), (Ok(()), Ok(())));
+        let problem = load(&format!("{small}{on}")).unwrap_err();
+        assert!(problem.starts_with("throng.toml:2:20: limits.outbox_bytes_max: "), "{problem}");
+        assert!(problem.contains("presence.list_bytes_max (it is 131072) at most"), "{problem}");
+        assert!(problem.contains("which is 65536"), "{problem}");
+        let list = "[presence]\nlist_bytes_max = \"1KiB\"\n";
+        let problem = load(&format!("{list}{on}")).unwrap_err();
+        assert!(problem.contains("presence.meta_bytes_max (it is 1024) at most half"), "{problem}");
+        let both = format!("{list}meta_bytes_max = 512\n{on}");
+        assert_eq!(load(&both), Ok(()));
+    }
 
     #[test]
     fn listeners_that_meet_are_found() {

@@ -188,17 +188,19 @@ settings! {
 
     /// What the application is told and asked over HTTP.
     webhook: Webhook {
-        /// Where the application is told and asked, an http:// or https:// URL; "" is nowhere, and a rule of [[topics]] may have its own.
+        /// Where the application is told and asked, an http:// or https:// URL without a query; "" is nowhere, and a rule of [[topics]] may have its own.
         url: String = Live, Text, r#""""#;
         /// What is sent with each request as Authorization: Bearer, at least 16 characters; "" sends none.
         secret: String = Secret, Text, r#""""#;
-        /// How long the application may take for an answer.
+        /// How long an event may take to be answered, waiting to be sent included; then its client gets an error.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.
         batch_events_max: u64 = Live, Number(1, 10_000), "256";
-        /// Events that may wait to be sent.
+        /// Events that may be without an answer; more are refused.
         queue_events_max: u64 = Fixed, Number(1, 10_000_000), "10000";
-        /// Requests under way at a time; events of one connection stay in order.
+        /// What the payloads and names of those events may hold; more are refused, but one alone is taken.
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        /// Requests under way at a time to each URL; events of one connection stay in order.
         requests_max: u64 = Fixed, Number(1, 1000), "4";
     }
 
@@ -206,6 +208,8 @@ settings! {
     presence: Presence {
         /// Users of a topic who are named to its members; above it only counts are sent.
         users_max: u64 = Live, Number(1, 1_000_000), "1000";
+        /// The same for the bytes of a topic's list, at most half of limits.outbox_bytes_max.
+        list_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""128KiB""#;
         /// Between two messages about who came and went.
         interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
         /// The largest description that a user may have.

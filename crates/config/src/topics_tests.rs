@@ -182,8 +182,14 @@ fn the_webhook_has_a_good_url_and_a_hidden_secret() {
     }
     assert!(!problems.contains("short"), "{problems}");
     assert!(load("[webhook]\nsecret = \"sixteen letters or more\"\n").is_err());
-    let password = load("[webhook]\nurl = \"https://u:hunter2@a/\"\n").unwrap_err();
-    assert!(password.contains("use webhook.secret") && !password.contains("hunter2"), "{password}");
+    for url in ["https://u:hunter2@a/", "https://a/?key=hunter2"] {
+        let wrong = load(&format!("[webhook]\nurl = \"{url}\"\n")).unwrap_err();
+        assert!(wrong.contains("use webhook.secret") && !wrong.contains("hunter2"), "{wrong}");
+        let rule = format!("[[topics]]\npattern = \"a\"\nwebhook_url = \"{url}\"\n");
+        let wrong = load(&rule).unwrap_err();
+        assert!(wrong.contains("topics[0].webhook_url: a URL is printed"), "{wrong}");
+        assert!(!wrong.contains("hunter2"), "{wrong}");
+    }
     let secret = "0123456789abcdef";
     let loaded = with("", &[("THRONG_WEBHOOK_SECRET", secret)]).unwrap();
     assert_eq!(loaded.config.webhook.secret, secret);

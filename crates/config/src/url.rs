@@ -9,19 +9,36 @@ pub(crate) fn is_origin(text: &str) -> bool {
     is_name(scheme, b"+-.") && is_host(rest)
 }
 
+/// The longest URL in bytes: a client refuses longer ones.
+const URL_BYTES_MAX: usize = 65_534;
+
+/// The longest host name, and the longest part of it between dots (RFC 1035, section 2.3.4).
+const NAME_BYTES_MAX: (usize, usize) = (253, 63);
+
 /// Whether requests can be sent to this URL; else what is wrong with it. A text that may hold a
 /// password is not repeated.
 pub(crate) fn webhook(url: &str) -> Result<(), String> {
     let rest = url.strip_prefix("http://").or(url.strip_prefix("https://"));
-    let end = rest.and_then(|rest| rest.find(['/', '?', '#']));
-    let host = rest.map(|rest| &rest[..end.unwrap_or(rest.len())]);
-    if host.is_some_and(|host| host.contains('@')) {
+    let authority = rest.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    if authority.is_some_and(|authority| authority.contains('@')) {
         return Err("a URL is printed and logged, so it must hold no user and no password: use \
                     webhook.secret, which is sent as Authorization: Bearer"
             .into());
     }
-    if host.is_none_or(|host| !is_host(&host.to_ascii_lowercase())) {
-        let shown = if url.contains('@') { "this".into() } else { format!("{url:?}") };
+    if url.contains('?') {
+        return Err("a URL is printed and logged, so it must hold no query (? and what follows), \
+                    where secrets often are: use webhook.secret, which is sent as \
+                    Authorization: Bearer, and put the rest into the path"
+            .into());
+    }
+    let shown = if url.contains(['@', '#']) { "this".into() } else { format!("{url:?}") };
+    if authority.is_some_and(|authority| !authority.is_ascii()) {
+        return Err(format!(
+            "{shown} has a host name that is not ASCII: write it as DNS does, in punycode \
+             (xn--...)"
+        ));
+    }
+    if authority.is_none_or(|authority| !is_reachable(&authority.to_ascii_lowercase())) {
         return Err(format!(
             "{shown} is no URL that a webhook can be sent to: write http://host[:port]/path, or \
              https:// instead"
@@ -30,11 +47,24 @@ pub(crate) fn webhook(url: &str) -> Result<(), String> {
     if url.contains('#') {
         return Err("a fragment (# and what follows) is never sent: leave it out".into());
     }
+    if url.len() > URL_BYTES_MAX {
+        return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", url.len()));
+    }
     // RFC 3986, section 2; a client would refuse other characters at the first request.
     match url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
         Some(c) => Err(format!("{c:?} can't stand in a URL: write it percent-encoded")),
         None => Ok(()),
     }
+}
+
+/// Whether a `host[:port]` in lower case is one that DNS could know, or an address.
+fn is_reachable(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let (name_max, label_max) = NAME_BYTES_MAX;
+    let labels = name.split('.').all(|label| (1..=label_max).contains(&label.len()));
+    let known = text.starts_with('[') || (labels && name.len() <= name_max);
+    known && is_host(text)
 }
 
 /// `host[:port]` in lower case.
@@ -92,12 +122,26 @@ mod tests {
     fn webhooks_go_to_urls_with_a_host() {
         for good in [
             "http://a",
-            "https://A.b:8443/hook?x=1&y=%20",
+            "https://A.b:8443/hook/x=1&y=%20",
             "http://[::1]:80/",
-            "http://a?b",
+            "http://[::1]",
+            "http://[::ffff:1.2.3.4]/",
+            "http://a.b.:80",
+            "http://xn--mnchen-3ya.example/",
             "http://a/@b",
         ] {
             assert_eq!(webhook(good), Ok(()), "{good}");
+        }
+        let label = "a".repeat(63);
+        let long = [label.as_str(); 4].join(".");
+        for good in [format!("http://{label}.b/"), format!("http://{}/", &long[..253])] {
+            assert_eq!(webhook(&good), Ok(()), "{good}");
+        }
+        let path = format!("http://a/{}", "b".repeat(URL_BYTES_MAX - 9));
+        assert_eq!(webhook(&path), Ok(()));
+        assert!(webhook(&format!("{path}b")).unwrap_err().contains("65535 bytes, more than"));
+        for bad in [format!("http://a{label}.b/"), format!("http://{long}/")] {
+            assert!(webhook(&bad).unwrap_err().contains("is no URL"), "{bad}");
         }
         for (bad, want) in [
             ("", "is no URL"),
@@ -110,6 +154,19 @@ mod tests {
             ("http://a b/", "is no URL"),
             ("http://a/b c", "' ' can't stand"),
             ("http://a/é", "percent-encoded"),
+            ("http://a..b/", "is no URL"),
+            ("http://.a/", "is no URL"),
+            ("http://./", "is no URL"),
+            ("http://[::1/", "is no URL"),
+            ("http://a%41/", "is no URL"),
+            ("http://münchen.example/x", "punycode"),
+            ("http://münchen.example/#hunter2", "this has a host name"),
+            ("http://a?key=hunter2", "must hold no query"),
+            ("http://a b/?key=hunter2", "must hold no query"),
+            ("ftp://a/b?key=hunter2", "must hold no query"),
+            ("ftp://a/b#hunter2", "this is no URL"),
+            ("https://u:hunter2@a/?key=hunter2", "must hold no user"),
+            ("https://u:hunt/hunter2@a/", "this is no URL"),
             ("http://a/#b", "fragment"),
             ("https://u:hunter2@a/", "use webhook.secret"),
             ("ftp://u:hunter2@a/", "this is no URL"),

@@ -146,28 +146,82 @@ mod tests {
         assert!(policy.contains("connect-src 'self' http://127.0.0.1:8000;"), "{policy}");
         assert!(page.text.contains("data-client=\"http://127.0.0.1:8000\""));
         assert!(!page.text.contains("{{"));
-        for reference in page.text.split(['"']).filter(|text| text.contains("://")) {
-            assert_eq!(reference, "http://127.0.0.1:8000");
+        assert_eq!(foreign(&page.text), ["http://127.0.0.1:8000"]);
+        for link in ["href", "src"].iter().flat_map(|name| attributes(&page.text, name)) {
+            let known = link.starts_with('#') || FILES.iter().any(|(path, ..)| *path == link);
+            assert!(known, "{link}");
         }
-        let links = page.text.split("=\"/").skip(1).filter_map(|rest| rest.split('"').next());
-        for link in links.filter(|link| !link.is_empty()) {
-            assert!(FILES.iter().any(|(path, ..)| path[1..] == *link), "/{link}");
+        for (path, kind, text) in FILES {
+            assert!(foreign(text).is_empty(), "{path}: {:?}", foreign(text));
+            let loads = ["@import", "url("].iter().any(|word| text.contains(word));
+            assert!(kind != CSS || !loads, "{path}");
         }
+    }
+
+    /// Addresses of other hosts in a file, as they stand between quotes or brackets.
+    fn foreign(text: &str) -> Vec<&str> {
+        let strings = text.split(['"', '\'', '`', '(', ')']);
+        let elsewhere = strings.filter(|part| {
+            // A comment of JavaScript has a blank after its slashes.
+            let host = part.strip_prefix("//").is_some_and(|rest| !rest.starts_with([' ', '\n']));
+            host || part.contains("://")
+        });
+        elsewhere.filter(|address| *address != "http://www.w3.org/2000/svg").collect()
+    }
+
+    fn attributes<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+        let start = format!(" {name}=\"");
+        text.split(start.as_str()).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_found() {
+        let text = "'//cdn/x.js' `//y` fetch(\"https://z\") // a comment\nh('b') //\nurl(//w)";
+        assert_eq!(foreign(text), ["//cdn/x.js", "//y", "https://z", "//w"]);
     }
 
     #[test]
     fn modules_import_what_is_served() {
         for (path, _, text) in FILES.iter().filter(|(_, kind, _)| *kind == JS) {
-            let imports =
-                text.split(" from './").skip(1).filter_map(|rest| rest.split('\'').next());
-            for import in imports {
-                let wanted = format!("{FOLDER}{import}");
+            for import in imports(text) {
+                let file = import.strip_prefix("./").unwrap_or_else(|| panic!("{path}: {import}"));
+                let wanted = format!("{FOLDER}{file}");
                 assert!(FILES.iter().any(|(path, ..)| *path == wanted), "{path}: {import}");
             }
             for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"] {
                 assert!(!text.contains(forbidden), "{path}: {forbidden}");
             }
         }
+    }
+
+    /// What a module imports: `from '…'`, `import '…'` and `import('…')`. One that is computed is
+    /// given as what stands there, which is no file.
+    fn imports(text: &str) -> Vec<&str> {
+        let mut found = Vec::new();
+        for word in ["from", "import"] {
+            for (at, _) in text.match_indices(word) {
+                let is_part = |c: char| c.is_alphanumeric() || "_$.".contains(c);
+                if text[..at].ends_with(is_part) {
+                    continue;
+                }
+                let rest = text[at + word.len()..].trim_start();
+                let called = rest.strip_prefix('(').filter(|_| word == "import");
+                let rest = called.unwrap_or(rest).trim_start();
+                match rest.strip_prefix(['\'', '"']) {
+                    Some(name) => found.extend(name.split(['\'', '"']).next()),
+                    None if called.is_some() => found.extend(rest.split(')').next()),
+                    None => {}
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_form_of_an_import_is_seen() {
+        let text = "import { a } from './a.js';\nimport './b.js'; import\"./c.js\";\n\
+                    await import( './d.js' ); import(name); export * from \"./e.js\"; x.from('no');";
+        assert_eq!(imports(text), ["./a.js", "./e.js", "./b.js", "./c.js", "./d.js", "name"]);
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Counters {
 pub(crate) struct Gauges {
     /// Connections that are open, short requests included.
     pub connections: u64,
+    /// limits.connections_max; 0 if there is none.
+    pub connections_max: u64,
     /// The same by transport.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     pub transports: Transports,

@@ -5,15 +5,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shard::{Command, ConnectionInfo, Histogram, Metrics, Refusal};
 use utoipa::{IntoParams, ToSchema};
-use wire::message::check_name;
+use wire::message::{check_name, personal};
 use wire::{Close, Name, Variant};
 
 use crate::error::{ErrorBody, Refused, bad};
+use crate::top::{MembersQuery, limited, some_members};
 use crate::{Node, process};
 
 /// Topics in one page, if it doesn't say.
@@ -76,13 +80,9 @@ pub(crate) struct Topic {
     (status = 200, body = Topics)))]
 pub(crate) async fn topics(
     State(node): State<Arc<Node>>,
-    query: Result<Query<TopicsQuery>, QueryRejection>,
+    Asked(query): Asked<TopicsQuery>,
 ) -> Result<Json<Topics>, Refused> {
-    let Query(query) = query.map_err(|error| bad("bad_query", error.body_text()))?;
-    let limit = query.limit.unwrap_or(TOPICS);
-    if !(1..=TOPICS_MAX).contains(&limit) {
-        return Err(bad("bad_limit", format!("limit is from 1 to {TOPICS_MAX}")));
-    }
+    let limit = limited(query.limit, TOPICS, TOPICS_MAX)?;
     let answers = node.ask_all(|reply| Command::Topics {
         prefix: query.prefix.clone(),
         after: query.after.clone(),
@@ -104,6 +104,24 @@ pub(crate) async fn topics(
     Ok(Json(Topics { topics, next }))
 }
 
+/// The parameters in a query. Unlike [`Query`] it refuses what is not UTF-8: to show something
+/// else than what was asked for helps nobody.
+pub(crate) struct Asked<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let query = parts.uri.query().unwrap_or_default();
+        percent_decode_str(query)
+            .decode_utf8()
+            .map_err(|_| bad("bad_query", "the query is not percent-encoded UTF-8"))?;
+        let asked = Query::try_from_uri(&parts.uri);
+        let Query(asked) = asked.map_err(|error| bad("bad_query", error.body_text()))?;
+        Ok(Asked(asked))
+    }
+}
+
 pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
     let Path(name) = path.map_err(|error| bad("bad_path", error.body_text()))?;
     Ok(name)
@@ -123,10 +141,13 @@ pub(crate) async fn topic(
     Ok(Json(Topic { topic, members }))
 }
 
-/// A user and their connections.
+/// A user and some of their connections.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct User {
     user: String,
+    /// All connections of the user, on this node.
+    count: u64,
+    /// Some of them, in no order.
     connections: Vec<Connection>,
 }
 
@@ -176,18 +197,17 @@ impl From<ConnectionInfo> for Connection {
 
 /// A user's connections; none when the user is not here.
 #[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
-    params(("user" = String, Path, description = "The user, percent-encoded")), responses(
-    (status = 200, body = User)))]
+    params(("user" = String, Path, description = "The user, percent-encoded"), MembersQuery),
+    responses((status = 200, body = User)))]
 pub(crate) async fn user(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
+    Asked(query): Asked<MembersQuery>,
 ) -> Result<Json<User>, Refused> {
     let user = path(name)?;
     check_name(&user).map_err(|wrong| bad("bad_user", wrong))?;
-    let answers = node.ask_all(|reply| Command::User { user: user.as_str().into(), reply });
-    let connections = answers.all().await?.into_iter().flatten().map(Connection::from);
-    let connections = connections.collect();
-    Ok(Json(User { user, connections }))
+    let (count, connections) = some_members(&node, personal(&user), &query).await?;
+    Ok(Json(User { user, count, connections }))
 }
 
 /// The configuration in force.

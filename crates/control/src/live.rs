@@ -87,6 +87,13 @@ impl Sampler {
     }
 }
 
+/// limits.connections_max, which a reload may change.
+fn connections_max(node: &Node) -> u64 {
+    let live = node.live.read().unwrap_or_else(PoisonError::into_inner);
+    let limit = live.limits.iter().find(|(name, _)| *name == "limits.connections_max");
+    limit.map_or(0, |(_, max)| *max)
+}
+
 /// What the node's counters say now.
 fn read(node: &Node) -> Reading {
     let (mut counters, mut transports) = (Counters::default(), Transports::default());
@@ -97,6 +104,7 @@ fn read(node: &Node) -> Reading {
     let kernel_bytes = tcp.kernel_bytes(connections.saturating_sub(sessions));
     let mut gauges = Gauges {
         connections,
+        connections_max: connections_max(node),
         rss_bytes: memory.resident,
         user_bytes: memory.anonymous,
         user_bytes_per_connection: Figure::new(node.bytes_per_connection(memory.anonymous)),
@@ -194,14 +202,12 @@ struct Past<'a> {
     (status = 200, body = Past)))]
 pub(crate) async fn history(State(monitor): State<Arc<Monitor>>) -> Response {
     let node = &monitor.node;
-    let live = node.live.read().unwrap_or_else(PoisonError::into_inner);
-    let limit = live.limits.iter().find(|(name, _)| *name == "limits.connections_max");
     Json(Past {
         version: env!("CARGO_PKG_VERSION"),
         epoch: node.broker.epoch().to_string(),
         started_at: process::unix_seconds().saturating_sub(node.started.elapsed().as_secs()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        connections_max: limit.map_or(0, |(_, max)| *max),
+        connections_max: connections_max(node),
         interval_seconds: INTERVAL_SECONDS,
         samples: &monitor.history.lock().unwrap_or_else(PoisonError::into_inner),
     })

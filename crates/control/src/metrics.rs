@@ -166,17 +166,29 @@ impl Reading {
         }
         let help = "Questions to the application, by what came of them";
         counters(encoder, "webhook_events", help, None, rows)?;
+        let help = "Questions to the application that were taken";
+        counter(encoder, "webhook_asked", help, None, stats.asked as f64)?;
         let value = stats.requests as f64;
         counter(encoder, "webhook_requests", "Requests to the application", None, value)?;
         let help = "Questions to the application without an answer so far";
         gauge(encoder, "webhook_waiting", help, None, stats.waiting as f64)?;
+        let help = "Bytes of the payloads and names of such questions";
+        let value = stats.waiting_bytes as f64;
+        gauge(encoder, "webhook_waiting", help, Some(Unit::Bytes), value)?;
         let latency = self.0.webhook.latency();
         let counts = latency.buckets.each_ref().map(shard::Counter::get);
         let help = "From a question to the application to its answer";
         histogram(encoder, "webhook_latency", help, &counts, latency.sum_us.get())?;
-        let registry = self.0.shared.presence.lock().unwrap_or_else(PoisonError::into_inner);
+        // For a statement only: shards wait for this lock.
+        let stats = self.0.shared.presence.lock().unwrap_or_else(PoisonError::into_inner).stats();
         let help = "Topics with presence that somebody is in";
-        gauge(encoder, "presence_topics", help, None, registry.topics() as f64)?;
+        gauge(encoder, "presence_topics", help, None, stats.topics as f64)?;
+        let help = "Connections of users in such topics: one in two topics counts twice";
+        gauge(encoder, "presence_connections", help, None, stats.connections as f64)?;
+        let help = "Messages about who came and went";
+        counter(encoder, "presence_notices", help, None, stats.notices as f64)?;
+        let help = "Such messages that had to wait, because the server was behind";
+        counter(encoder, "presence_notices_kept", help, None, stats.failures as f64)?;
         let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
         gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
     }

@@ -22,7 +22,8 @@ pub(crate) struct Presence {
     /// Connections of all of them.
     connections: usize,
     /// By user, `{"metas":[{"phx_ref":"…",…}]}` with a meta for each connection, as members were
-    /// last told; null while there are more users than presence.users_max.
+    /// last told; null while there are more users than presence.users_max, or their list is larger
+    /// than presence.list_bytes_max.
     #[schema(value_type = Option<Object>)]
     presences: Option<Box<RawValue>>,
 }
@@ -45,8 +46,10 @@ pub(crate) async fn presence(
     }
     let registry = node.shared.presence.lock().unwrap_or_else(PoisonError::into_inner);
     let counts = registry.counts(&topic);
-    let presences =
-        counts.listed.then(|| RawValue::from_string(registry.state(&topic)).ok()).flatten();
+    let list = counts.listed.then(|| registry.state(&topic));
+    // The text is copied and looked through without the lock, which members need to come and go.
+    drop(registry);
+    let presences = list.and_then(|list| RawValue::from_string((*list).into()).ok());
     let (users, connections) = (counts.users, counts.connections);
     Ok(Json(Presence { topic, users, connections, presences }))
 }

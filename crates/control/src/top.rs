@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use broker::Activity;
+use broker::{Activity, Latest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use shard::Command;
@@ -23,7 +23,7 @@ use wire::{Data, Message, Name};
 
 use crate::error::{Refused, bad};
 use crate::history::Figure;
-use crate::inspect::{Connection, path};
+use crate::inspect::{Asked, Connection, path};
 use crate::live::Monitor;
 use crate::{Node, process};
 
@@ -111,9 +111,8 @@ struct Found {
     (status = 200, body = Top)))]
 pub(crate) async fn top(
     State(monitor): State<Arc<Monitor>>,
-    query: Result<Query<TopQuery>, QueryRejection>,
+    Asked(query): Asked<TopQuery>,
 ) -> Result<Json<Top>, Refused> {
-    let Query(query) = query.map_err(|error| bad("bad_query", error.body_text()))?;
     let limit = limited(query.limit, ROWS, ROWS_MAX)?;
     let tops = &monitor.tops;
     let cache = if query.by == By::Members { &tops.biggest } else { &tops.busiest };
@@ -136,7 +135,8 @@ pub(crate) async fn top(
     Ok(Json(Top { by: query.by, topics }))
 }
 
-fn limited(asked: Option<usize>, usual: usize, max: usize) -> Result<usize, Refused> {
+/// What a `limit` comes to; refused when it is 0 or too large.
+pub(crate) fn limited(asked: Option<usize>, usual: usize, max: usize) -> Result<usize, Refused> {
     let limit = asked.unwrap_or(usual);
     if (1..=max).contains(&limit) {
         return Ok(limit);
@@ -218,7 +218,7 @@ impl TopTopic {
     }
 }
 
-/// How many members to describe.
+/// How many connections to describe.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MembersQuery {
@@ -243,18 +243,25 @@ pub(crate) struct TopicMembers {
 pub(crate) async fn members(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
-    query: Result<Query<MembersQuery>, QueryRejection>,
+    Asked(query): Asked<MembersQuery>,
 ) -> Result<Json<TopicMembers>, Refused> {
     let topic = path(name)?;
-    let Query(query) = query.map_err(|error| bad("bad_query", error.body_text()))?;
+    let (members, connections) = some_members(&node, Name::from(&topic), &query).await?;
+    Ok(Json(TopicMembers { topic, members, connections }))
+}
+
+/// How many connections are in a topic, and some of them.
+pub(crate) async fn some_members(
+    node: &Node,
+    topic: Name,
+    query: &MembersQuery,
+) -> Result<(u64, Vec<Connection>), Refused> {
     let limit = limited(query.limit, MEMBERS, MEMBERS_MAX)?;
-    let name = Name::from(&topic);
     let answers =
-        node.ask_all(|reply| Command::Members { topic: name.clone(), limit, reply }).all().await?;
+        node.ask_all(|reply| Command::Members { topic: topic.clone(), limit, reply }).all().await?;
     let members = answers.iter().map(|(members, _)| u64::from(*members)).sum();
     let connections = answers.into_iter().flat_map(|(_, connections)| connections).take(limit);
-    let connections = connections.map(Connection::from).collect();
-    Ok(Json(TopicMembers { topic, members, connections }))
+    Ok((members, connections.map(Connection::from).collect()))
 }
 
 /// Which messages.
@@ -272,6 +279,9 @@ pub(crate) struct MessagesQuery {
 struct Messages<'a> {
     /// The newest first.
     messages: Vec<Published<'a>>,
+    /// False when the recent window may hold more of them though the limit is not reached:
+    /// looking ends after the newest 100,000 messages of all topics, and listing at 4 MiB.
+    complete: bool,
 }
 
 /// A message that was published.
@@ -323,26 +333,27 @@ impl<'a> Published<'a> {
     }
 }
 
-/// The newest messages that the recent window holds, of a topic or of all; fewer when they hold
-/// over 4 MiB.
+/// The newest messages that the recent window holds, of a topic or of all. Fewer, with `complete`
+/// false, when they hold over 4 MiB or are not among the newest 100,000 of all topics.
 #[utoipa::path(get, path = "/api/messages", tag = "inspect", params(MessagesQuery), responses(
     (status = 200, body = Messages)))]
 pub(crate) async fn messages(
     State(node): State<Arc<Node>>,
-    query: Result<Query<MessagesQuery>, QueryRejection>,
+    Asked(query): Asked<MessagesQuery>,
 ) -> Result<Response, Refused> {
-    let Query(query) = query.map_err(|error| bad("bad_query", error.body_text()))?;
     let limit = limited(query.limit, ROWS, ROWS_MAX)?;
     let topic = query.topic.as_deref().map(|topic| (node.broker.hash(topic), topic));
-    let mut latest = node.broker.latest(topic, limit);
+    let Latest { messages: mut latest, complete } = node.broker.latest(topic, limit);
     let mut bytes = 0;
     let fits = latest.iter().take_while(|message| {
         let before = bytes;
         bytes += message.draft.data.bytes();
         before == 0 || bytes <= MESSAGES_BYTES_MAX
     });
-    latest.truncate(fits.count());
+    let fits = fits.count();
+    let complete = complete && fits == latest.len();
+    latest.truncate(fits);
     let zero_ms = process::unix_ms().saturating_sub(node.started.elapsed().as_millis() as u64);
     let messages = latest.iter().map(|message| Published::new(message, zero_ms)).collect();
-    Ok(Json(Messages { messages }).into_response())
+    Ok(Json(Messages { messages, complete }).into_response())
 }

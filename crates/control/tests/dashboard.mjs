@@ -116,10 +116,50 @@ test('history keeps 15 minutes, each second once', () => {
   for (let second = 0; second < 2000; second += 1) history.add(samples, { at: second * 1000, second });
   assert.equal(samples.length, 900);
   history.add(samples, { at: 1_999_000, second: 'again' });
-  history.add(samples, { at: 5, second: 'old' });
   assert.deepEqual([samples.length, samples.at(-1).second], [900, 'again']);
   history.add(samples, { at: 9_999_000 });
   assert.equal(samples.length, 1);
+});
+
+test('history follows a clock that goes back', () => {
+  const samples = [];
+  for (const at of [1000, 2000, 3000, 9000, 2500, 3500]) history.add(samples, { at });
+  assert.deepEqual(samples.map(({ at }) => at), [1000, 2000, 2500, 3500]);
+  history.add(samples, { at: 5 });
+  history.add(samples, { at: 1005 });
+  assert.deepEqual(samples.map(({ at }) => at), [5, 1005]);
+});
+
+test('a call has its time for each try, and a declined key is not asked for again', async () => {
+  globalThis.sessionStorage = { getItem: () => globalThis.stored ?? null, setItem: (_, value) => { globalThis.stored = value; } };
+  const api = await load('api.js');
+  const signals = [];
+  globalThis.fetch = async (_, { signal, headers }) => {
+    signals.push(signal);
+    const isRight = headers.Authorization === 'Bearer right';
+    return new Response(JSON.stringify(isRight ? { fine: true } : { error: { code: 'no_key', message: 'key' } }), { status: isRight ? 200 : 401 });
+  };
+  let asked = 0;
+  api.askKeyWith(async () => {
+    asked += 1;
+    throw new api.ApiError(401, 'no_key', 'declined');
+  });
+  await assert.rejects(api.get('/x'), { status: 401, message: 'declined' });
+  await assert.rejects(api.get('/x'), { status: 401, message: 'declined' });
+  assert.equal(asked, 1);
+  await assert.rejects(api.post('/x', {}), { message: 'declined' });
+  assert.equal(asked, 2);
+  api.askKeyWith(async () => api.key.set('right'));
+  await assert.rejects(api.get('/x'), { message: 'declined' });
+  api.askAgain();
+  signals.length = 0;
+  assert.deepEqual(await api.get('/x'), { fine: true });
+  assert.equal(signals.length, 2);
+  assert.notEqual(signals[0], signals[1]);
+  globalThis.fetch = async () => { throw new DOMException('late', 'TimeoutError'); };
+  await assert.rejects(api.get('/x'), { code: 'late' });
+  assert.equal(api.segment('a/b'), 'a%2Fb');
+  for (const name of ['.', '..']) assert.throws(() => api.segment(name), { code: 'folded' });
 });
 
 test('names of a group: known ones in their order, then others, without zeros', () => {

@@ -26,19 +26,31 @@ const REST_MAX: Duration = Duration::from_secs(10);
 pub struct NotConnected;
 
 /// A client of one server.
-#[derive(Debug)]
 pub struct Http {
     address: SocketAddr,
+    /// Headers of every request; one of them may hold a key.
     head: String,
     stream: Option<(TcpStream, Instant)>,
     buffer: Vec<u8>,
 }
 
+impl std::fmt::Debug for Http {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
 impl Http {
-    /// A client that connects when it is first used. The key, if any, goes with each request as a
-    /// bearer token.
+    /// The load generator's client, that connects when it is first used. The key, if any, goes with
+    /// each request as a bearer token.
     pub fn new(url: &Url, key: Option<&str>) -> Self {
-        let mut head = format!("Host: {}\r\nUser-Agent: throng-flood\r\n", url.host);
+        Self::with_agent(url, key, "throng-flood")
+    }
+
+    /// The same under another name, which servers may write to their logs.
+    pub fn with_agent(url: &Url, key: Option<&str>, agent: &str) -> Self {
+        let mut head = format!("Host: {}\r\nUser-Agent: {agent}\r\n", url.host);
         if let Some(key) = key {
             head.push_str(&format!("Authorization: Bearer {key}\r\n"));
         }
@@ -192,7 +204,17 @@ mod tests {
         let requests = server.join().expect("no panic");
         assert!(requests[2].starts_with("POST /x HTTP/1.1\r\n"));
         assert!(requests[2].contains("\r\nAuthorization: Bearer secret\r\n"));
+        assert!(requests[2].contains("\r\nUser-Agent: throng-flood\r\n"));
         assert!(requests[2].ends_with("\r\n\r\n{}"));
+    }
+
+    #[test]
+    fn the_key_is_not_shown_and_the_agent_is_told() {
+        let url = Url::parse("http://127.0.0.1:1").expect("a URL");
+        let http = Http::with_agent(&url, Some("secret"), "throng-top");
+        let shown = format!("{http:?}");
+        assert!(shown.contains("127.0.0.1:1") && !shown.contains("secret"), "{shown}");
+        assert!(http.head.contains("\r\nUser-Agent: throng-top\r\n"), "{}", http.head);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod run;
 mod scenario;
 mod sequence;
 mod server;
+mod setup;
 pub mod show;
 pub mod source;
 pub mod target;

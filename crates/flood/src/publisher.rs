@@ -53,7 +53,7 @@ pub struct Stream {
 }
 
 /// The application interface that messages go to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Api {
     /// Throng's: `POST /api/publish`, `/api/send` and `/api/broadcast`.
     Throng {

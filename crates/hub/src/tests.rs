@@ -153,6 +153,9 @@ impl Simulation {
             assert_eq!(listed.get(topic), Some(&(members.len() as u32)));
             let slots: BTreeSet<Slot> = self.hub.slots(hash(topic), topic).into_iter().collect();
             assert_eq!(&slots, members);
+            assert_eq!(self.hub.members(hash(topic), topic) as usize, members.len());
+            let some = self.hub.each_slot(hash(topic), topic).take(2);
+            assert_eq!(some.filter(|slot| members.contains(slot)).count(), members.len().min(2));
         }
         for slot in &self.model.here {
             let mut owed: BTreeMap<(Slot, String), Vec<u32>> = BTreeMap::new();

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
 use wire::Close;
+use wire::session::Respond;
 
 use crate::connection::Connection;
 use crate::metrics::Refusal;
@@ -170,7 +171,10 @@ impl Shard {
     fn refuse(&mut self, socket: OwnedFd, refusal: Refusal) {
         self.metrics.refused[refusal as usize].add(1);
         self.metrics.answers[5].add(1);
-        let _ = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT);
+        let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
+        let target = self.buffer[..read].split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let longpoll = wire::http::LONGPOLL.as_bytes();
+        let polls = target.windows(longpoll.len()).any(|window| window == longpoll);
         let message = match refusal {
             Refusal::Connections => "the server holds as many connections as it may: try later",
             Refusal::Address => "your address has as many connections as it may",
@@ -180,13 +184,19 @@ impl Shard {
         let refused = wire::http::refused(503, "overloaded", message);
         self.out.clear();
         let cors = "Access-Control-Allow-Origin: *\r\n";
-        wire::session::refuse(&refused, cors, false, false, &mut self.out);
+        if polls {
+            let respond = Respond { cors: cors.into(), keep_alive: false };
+            let get = wire::http::Method::Get;
+            wire::session::longpoll_refusal(&refused, get, &respond, &mut self.out);
+        } else {
+            wire::session::refuse(&refused, cors, false, false, &mut self.out);
+        }
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
     }
 
     /// True when the rate of new connections leaves room for one more.
-    fn rate_allows(&mut self) -> bool {
+    pub(crate) fn rate_allows(&mut self) -> bool {
         let per_second = u64::from(self.settings.accept_per_second_max);
         let share = per_second.div_ceil(self.balance.shards() as u64);
         self.bucket.take(share, self.now_us)

@@ -8,8 +8,9 @@ use wire::session::Heard;
 use wire::{Close, ConnectionId, Name};
 
 pub use crate::longpoll::{SessionAnswer, SessionRequest};
+pub use crate::phoenix::Question;
 use crate::settings::Settings;
-use crate::webhook::{Kind as AskKind, Verdict};
+use crate::webhook::Verdict;
 
 /// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
 /// ended drops it uncalled.
@@ -69,24 +70,18 @@ pub enum Command {
     Biggest {
         /// So many at most.
         limit: usize,
-        /// Told the topics, the biggest first, those of one size by name.
+        /// Told the topics, the biggest first, those of one size by name. Which of those with a
+        /// single member are among them is left to chance.
         reply: Reply<Vec<TopicInfo>>,
     },
     /// Count a topic's members on this shard, and describe some of them.
     Members {
-        /// The topic.
+        /// The topic; a user's personal one for the user's connections.
         topic: Name,
         /// Describe so many at most.
         limit: usize,
         /// Told the number of members and some of them.
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
-    },
-    /// Describe a user's connections on this shard.
-    User {
-        /// The user.
-        user: Name,
-        /// Told each connection.
-        reply: Reply<Vec<ConnectionInfo>>,
     },
     /// The application's answer to what a connection of this shard sent.
     Verdict {
@@ -95,7 +90,7 @@ pub enum Command {
         /// Which of those that had the slot.
         serial: u32,
         /// What was asked.
-        kind: AskKind,
+        question: Question,
         /// The message that was asked about.
         heard: Box<Heard>,
         /// The answer.

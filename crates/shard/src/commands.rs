@@ -77,21 +77,17 @@ impl Shard {
             }
             Command::Biggest { limit, reply } => reply(self.biggest(limit)),
             Command::Members { topic, limit, reply } => {
-                let slots = self.hub.slots(self.broker.hash(&topic), &topic);
-                let members = slots.len() as u32;
-                let described = slots.into_iter().filter_map(|slot| self.describe(slot));
-                reply((members, described.take(limit).collect()));
+                let hash = self.broker.hash(&topic);
+                let slots = self.hub.each_slot(hash, &topic);
+                let described = slots.filter_map(|slot| self.describe(slot)).take(limit);
+                reply((self.hub.members(hash, &topic), described.collect()));
             }
-            Command::User { user, reply } => {
-                let slots = self.slots_of(&user);
-                reply(slots.into_iter().filter_map(|slot| self.describe(slot)).collect());
-            }
-            Command::Verdict { slot, serial, kind, heard, verdict } => {
+            Command::Verdict { slot, serial, question, heard, verdict } => {
                 let live = self.table.get(slot).is_some_and(|connection| {
                     connection.serial == serial && !connection.is(Flag::Closing)
                 });
                 if live {
-                    self.verdict(slot, kind, &heard, &verdict);
+                    self.verdict(slot, question, &heard, &verdict);
                 }
             }
             Command::Session { session, request, from } => {
@@ -163,7 +159,7 @@ impl Shard {
 
     /// The topics with the most members, without sorting all of them.
     fn biggest(&self, limit: usize) -> Vec<TopicInfo> {
-        let all = self.hub.all_topics().map(|(name, members, _)| (name, members));
+        let all = || self.hub.all_topics().map(|(name, members, _)| (name, members));
         let sorted = biggest(all, limit).into_iter();
         sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
     }
@@ -193,24 +189,33 @@ impl Shard {
     }
 }
 
-/// The first `limit` topics by members, then by name. The heap's top is the one to go first, so a
-/// topic that is passed over costs one comparison.
-fn biggest<'a>(
-    topics: impl Iterator<Item = (&'a Name, u32)>,
+/// The first `limit` topics by members, then by name; of those with one member whichever come
+/// first. Most topics are personal, with a member or two: they are passed over by their count, for
+/// a name may lie elsewhere in memory.
+fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
+    topics: impl Fn() -> I,
     limit: usize,
 ) -> Vec<(&'a Name, u32)> {
+    // Its top is the one to go first.
     let mut kept: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
-    for (name, members) in topics {
-        let is_full = kept.len() >= limit;
-        if is_full && kept.peek().is_none_or(|least| *least <= (Reverse(members), name))
-            || name.starts_with(PERSONAL)
-        {
+    let mut members_min = 2;
+    for (name, members) in topics() {
+        if limit == 0 || members < members_min || name.starts_with(PERSONAL) {
             continue;
         }
-        if is_full {
+        kept.push((Reverse(members), name));
+        if kept.len() > limit {
             kept.pop();
         }
-        kept.push((Reverse(members), name));
+        if kept.len() == limit {
+            members_min = kept.peek().map_or(members_min, |(Reverse(members), _)| *members);
+        }
+    }
+    if kept.len() < limit {
+        let single =
+            topics().filter(|(name, members)| *members == 1 && !name.starts_with(PERSONAL));
+        let places = limit - kept.len();
+        kept.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
     }
     kept.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
 }
@@ -251,15 +256,18 @@ mod tests {
 
     #[test]
     fn the_biggest_topics_come_first_and_personal_ones_not_at_all() {
-        let topics: [(Name, u32); 6] =
-            [("b", 2), ("@alice", 9), ("d", 1), ("a", 2), ("c", 7), ("e", 1)]
+        let topics: [(Name, u32); 7] =
+            [("b", 2), ("@alice", 9), ("d", 1), ("@bob", 1), ("a", 2), ("c", 7), ("e", 1)]
                 .map(|(name, members)| (name.into(), members));
         let first = |limit| {
-            let all = topics.iter().map(|(name, members)| (name, *members));
+            let all = || topics.iter().map(|(name, members)| (name, *members));
             let kept = biggest(all, limit).into_iter();
             kept.map(|(name, members)| (name.as_str(), members)).collect::<Vec<_>>()
         };
+        assert_eq!(first(1), [("c", 7)]);
+        assert_eq!(first(2), [("c", 7), ("a", 2)]);
         assert_eq!(first(3), [("c", 7), ("a", 2), ("b", 2)]);
+        assert_eq!(first(4), [("c", 7), ("a", 2), ("b", 2), ("d", 1)]);
         assert_eq!(first(10), [("c", 7), ("a", 2), ("b", 2), ("d", 1), ("e", 1)]);
         assert!(first(0).is_empty());
     }

@@ -116,6 +116,8 @@ pub(crate) struct Extra {
     pub session: Option<Box<Session>>,
     /// A request that waits for the answer of such a session.
     pub asking: Option<Box<Asking>>,
+    /// Questions to the application that are not answered.
+    pub questions: u32,
     /// Why the connection ends when its outbox is empty.
     pub closing: Option<Close>,
 }
@@ -128,6 +130,7 @@ impl Extra {
             && self.poll.is_none()
             && self.session.is_none()
             && self.asking.is_none()
+            && self.questions == 0
             && self.closing.is_none()
     }
 }
@@ -205,6 +208,11 @@ impl Outbox {
 
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
+    }
+
+    /// True when it holds just what was given to it at once.
+    pub fn is_one(&self) -> bool {
+        self.chunks.len() == 1
     }
 
     /// Appends what another outbox holds; nothing of that may have left.

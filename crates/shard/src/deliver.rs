@@ -174,6 +174,10 @@ impl Shard {
             let Some(connection) = self.table.get_mut(slot) else {
                 return;
             };
+            if connection.variant.is_polled() {
+                // As in `readable`.
+                return;
+            }
             let fd = &connection.fd;
             let Some(extra) = &mut connection.extra else {
                 return;

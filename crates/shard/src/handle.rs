@@ -46,8 +46,9 @@ pub struct Shared {
     pub connections: AtomicU64,
     /// Phoenix long-poll sessions among them.
     pub sessions: AtomicU64,
-    /// Who is in the topics with presence, over all shards. Touched when somebody enters or leaves
-    /// one of those, and never on the way of a message.
+    /// Who is in the topics with presence, over all shards. Never on the way of a message: locked
+    /// when somebody enters one of those, leaves it or asks who is there, and to tell what has
+    /// changed. Nothing else is locked while it is held.
     pub presence: Mutex<Presence>,
 }
 

@@ -1,6 +1,7 @@
 //! Which joins of which topics a Phoenix connection has: its side of what the hub knows as topics.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// The `join_ref` of a join in four bytes: phoenix.js counts them up, so nearly all are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,9 +9,7 @@ struct Ref(u32);
 
 /// Not a number that is written as it counts: a place in [`Joins::odd`].
 const ODD: u32 = 1 << 31;
-/// The application has still to say whether the join is allowed.
-const PENDING: u32 = 1 << 30;
-const NUMBER_MAX: u32 = PENDING - 1;
+const NUMBER_MAX: u32 = ODD - 1;
 
 /// A connection's joins. Topics go by their hash, which is keyed: no client can make two of its
 /// topics meet.
@@ -34,6 +33,10 @@ pub(crate) struct Joins {
     pages: Vec<Option<Box<[Place]>>>,
     odd: Vec<Option<Box<str>>>,
     free: Vec<u32>,
+    /// Joins that the application has still to allow, by slot: topic, and the number of the
+    /// question.
+    pending: HashMap<u32, Vec<(u64, u32)>>,
+    questions: u32,
 }
 
 const PAGE: usize = 256;
@@ -71,7 +74,7 @@ impl Joins {
     /// The connection's join of a topic.
     pub fn get(&self, slot: u32, topic: u64) -> Option<Join<'_>> {
         let (_, Ref(bits)) = self.all(slot).find(|(of, _)| *of == topic)?;
-        let pending = bits & PENDING != 0;
+        let pending = self.pending.get(&slot).is_some_and(|all| all.iter().any(|it| it.0 == topic));
         let join_ref = match bits & ODD {
             0 => (bits & NUMBER_MAX).to_string().into(),
             _ => self.odd[(bits & NUMBER_MAX) as usize].as_deref().unwrap_or_default().into(),
@@ -79,18 +82,14 @@ impl Joins {
         Some(Join { join_ref, pending })
     }
 
-    /// How many joins the connection has.
-    pub fn count(&self, slot: u32) -> usize {
-        self.all(slot).count()
+    /// How many joins of the connection the application has still to allow.
+    pub fn pending(&self, slot: u32) -> usize {
+        self.pending.get(&slot).map_or(0, Vec::len)
     }
 
     /// Notes a join of a topic that the connection has none of.
-    pub fn insert(&mut self, slot: u32, topic: u64, join_ref: &str, pending: bool) {
-        let mut bits = self.bits(join_ref);
-        if pending {
-            bits |= PENDING;
-        }
-        let of = Ref(bits);
+    pub fn insert(&mut self, slot: u32, topic: u64, join_ref: &str) {
+        let of = Ref(self.bits(join_ref));
         let place = self.place(slot);
         *place = match std::mem::take(place) {
             Place::None => Place::One { of, topic },
@@ -104,16 +103,26 @@ impl Joins {
         };
     }
 
-    /// The application allowed the join.
-    pub fn settle(&mut self, slot: u32, topic: u64) {
-        let of = match self.place(slot) {
-            Place::One { of, topic: found } if *found == topic => Some(of),
-            Place::Many(many) => many.iter_mut().find(|(of, _)| *of == topic).map(|(_, of)| of),
-            _ => None,
+    /// The application is asked whether the join is allowed. Gives the number of the question.
+    pub fn ask(&mut self, slot: u32, topic: u64) -> u32 {
+        self.questions = self.questions.wrapping_add(1);
+        self.pending.entry(slot).or_default().push((topic, self.questions));
+        self.questions
+    }
+
+    /// The application has answered. False when the join that it was asked about is no more: the
+    /// client has left, or joined again, meanwhile.
+    pub fn answered(&mut self, slot: u32, topic: u64, question: u32) -> bool {
+        let Some(all) = self.pending.get_mut(&slot) else {
+            return false;
         };
-        if let Some(Ref(bits)) = of {
-            *bits &= !PENDING;
+        let before = all.len();
+        all.retain(|it| *it != (topic, question));
+        let found = all.len() < before;
+        if all.is_empty() {
+            self.pending.remove(&slot);
         }
+        found
     }
 
     /// Forgets a join.
@@ -121,6 +130,12 @@ impl Joins {
         let Some((_, gone)) = self.all(slot).find(|(of, _)| *of == topic) else {
             return;
         };
+        if let Some(all) = self.pending.get_mut(&slot) {
+            all.retain(|it| it.0 != topic);
+            if all.is_empty() {
+                self.pending.remove(&slot);
+            }
+        }
         let place = self.place(slot);
         match place {
             Place::Many(many) => {
@@ -136,6 +151,7 @@ impl Joins {
 
     /// Forgets all joins of a connection that ends.
     pub fn clear(&mut self, slot: u32) {
+        self.pending.remove(&slot);
         let gone: Vec<Ref> = self.all(slot).map(|(_, of)| of).collect();
         if !gone.is_empty() {
             *self.place(slot) = Place::None;
@@ -175,27 +191,42 @@ mod tests {
     #[test]
     fn a_join_is_found_by_its_topic_whatever_its_ref() {
         let mut joins = Joins::default();
-        let refs = ["1", "0", "1073741823", "1073741824", "007", "+1", "a", "", "é"];
+        let refs = ["1", "0", "2147483647", "2147483648", "007", "+1", "a", "", "é"];
         for (topic, join_ref) in refs.iter().enumerate() {
-            joins.insert(70_000, topic as u64, join_ref, topic == 3);
+            joins.insert(70_000, topic as u64, join_ref);
         }
-        assert_eq!(joins.count(70_000), refs.len());
         for (topic, join_ref) in refs.iter().enumerate() {
             let join = joins.get(70_000, topic as u64).unwrap();
-            assert_eq!((&*join.join_ref, join.pending), (*join_ref, topic == 3));
+            assert_eq!((&*join.join_ref, join.pending), (*join_ref, false));
         }
-        joins.settle(70_000, 3);
-        assert!(!joins.get(70_000, 3).unwrap().pending);
         assert_eq!(joins.get(70_001, 0), None);
         for topic in 0..refs.len() as u64 {
             joins.remove(70_000, topic);
             assert_eq!(joins.get(70_000, topic), None);
-            assert_eq!(joins.count(70_000), refs.len() - 1 - topic as usize);
+            assert_eq!(joins.all(70_000).count(), refs.len() - 1 - topic as usize);
         }
-        joins.insert(5, 9, "x", true);
-        joins.settle(5, 9);
+        joins.insert(5, 9, "x");
         joins.clear(5);
-        assert_eq!(joins.count(5), 0);
+        assert_eq!(joins.all(5).count(), 0);
         assert_eq!(joins.free.len(), joins.odd.len(), "no odd ref is kept");
+    }
+
+    #[test]
+    fn an_answer_meets_only_the_join_that_it_was_asked_for() {
+        let mut joins = Joins::default();
+        joins.insert(1, 7, "1");
+        let first = joins.ask(1, 7);
+        assert!(joins.get(1, 7).unwrap().pending && joins.pending(1) == 1);
+        // The client leaves and joins again, under the same ref.
+        joins.remove(1, 7);
+        joins.insert(1, 7, "1");
+        let second = joins.ask(1, 7);
+        assert!(!joins.answered(1, 7, first));
+        assert!(joins.get(1, 7).unwrap().pending);
+        assert!(joins.answered(1, 7, second) && !joins.answered(1, 7, second));
+        assert!(!joins.get(1, 7).unwrap().pending);
+        joins.ask(1, 7);
+        joins.clear(1);
+        assert!(joins.pending.is_empty());
     }
 }

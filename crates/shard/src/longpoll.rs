@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::EventfdFlags;
 use wire::phoenix::longpoll::{self, Status};
-use wire::session::{Heard, Longpoll, Op, Respond, longpoll_answer};
+use wire::session::{Heard, Longpoll, Op, Respond, longpoll_answer, longpoll_refusal};
 use wire::{Close, ConnectionId, Name, Variant};
 
 use crate::command::Command;
@@ -106,7 +106,7 @@ impl Shard {
         respond: &Respond,
         out: &mut Vec<u8>,
     ) {
-        match self.new_session(variant, users) {
+        match self.new_session(slot, variant, users) {
             Ok(session) => {
                 let token = self.settings.session.longpoll_key.sign(session);
                 let mut body = Vec::new();
@@ -116,7 +116,7 @@ impl Shard {
             Err(message) => {
                 let refused = wire::http::refused(503, "overloaded", message);
                 let from = out.len();
-                wire::session::refuse(&refused, &respond.cors, respond.keep_alive, false, out);
+                longpoll_refusal(&refused, wire::http::Method::Get, respond, out);
                 self.count_answer(&out[from..]);
                 self.rest_or_close(slot, respond.keep_alive, out);
             }
@@ -125,6 +125,7 @@ impl Shard {
 
     fn new_session(
         &mut self,
+        asker: u32,
         variant: Variant,
         users: &[Name],
     ) -> Result<ConnectionId, &'static str> {
@@ -137,8 +138,24 @@ impl Shard {
             self.metrics.refused[Refusal::Connections as usize].add(1);
             return Err("the server holds as many long-poll sessions as it may: try later");
         }
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
-            .map_err(|_| "the server has no descriptor left for a session: try later")?;
+        if self.shared.memory_full.load(Ordering::Relaxed) {
+            self.metrics.refused[Refusal::Memory as usize].add(1);
+            return Err("the server is at its memory limit: try later");
+        }
+        // A session counts as a connection of the address that asked for it.
+        let address = self.peers.get(&asker).copied();
+        let per_address = self.settings.connections_per_address_max;
+        if address.is_some_and(|address| !self.addresses.enter(address, per_address)) {
+            self.metrics.refused[Refusal::Address as usize].add(1);
+            return Err("your address has as many connections as it may");
+        }
+        let Ok(fd) = rustix::event::eventfd(0, EventfdFlags::CLOEXEC) else {
+            if let Some(address) = address {
+                self.addresses.leave(address);
+            }
+            return Err("the server has no descriptor left for a session: try later");
+        };
+        let (sessions, held) = (&self.shared.sessions, &self.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
         held.fetch_add(1, Ordering::Relaxed);
         self.serial = self.serial.wrapping_add(1);
@@ -149,6 +166,9 @@ impl Shard {
         extra.outbox = Some(Box::new(Outbox::default()));
         extra.session = Some(Box::default());
         let slot = self.table.insert(connection);
+        if let Some(address) = address {
+            self.peers.insert(slot, address);
+        }
         self.metrics.connections[Variant::Http as usize].add(1);
         self.metrics.held.add(1);
         self.become_variant(slot, variant);
@@ -209,7 +229,10 @@ impl Shard {
             connection.serial == session.serial && connection.variant.is_polled()
         });
         let Some(connection) = found else {
-            return self.answer_request(session, from, SessionAnswer::Gone);
+            if matches!(request, SessionRequest::Poll | SessionRequest::Post(_)) {
+                self.answer_request(session, from, SessionAnswer::Gone);
+            }
+            return;
         };
         let (slot, variant) = (session.slot, connection.variant);
         match request {
@@ -222,7 +245,12 @@ impl Shard {
             SessionRequest::Post(heard) => {
                 let mut out = Vec::new();
                 for heard in heard {
+                    let closing = |connection: &Connection| connection.is(Flag::Closing);
+                    if self.table.get(slot).is_none_or(closing) {
+                        break;
+                    }
                     self.phoenix(slot, variant, heard, &mut out);
+                    self.spill(slot, &mut out);
                 }
                 self.answer_request(session, from, SessionAnswer::Taken);
                 if !out.is_empty() {
@@ -409,6 +437,21 @@ impl Shard {
         if let Some(waiter) = session.waiter {
             self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
         }
+    }
+
+    /// The last words to a request whose session's answer is not waited for any longer: a poll comes
+    /// again after a while, and the messages of a POST may have been taken or not.
+    pub(crate) fn asking_goodbye(&self, slot: u32, out: &mut Vec<u8>) {
+        let extra = self.table.get(slot).and_then(|connection| connection.extra.as_ref());
+        let Some(asking) = extra.and_then(|extra| extra.asking.as_ref()) else {
+            return;
+        };
+        let polls = asking.anew.is_some();
+        let status = if polls { Status::Error } else { Status::RequestTimeout };
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        let respond = Respond { keep_alive: false, ..asking.respond.clone() };
+        longpoll_answer(&respond, &body, out);
     }
 
     /// How long a request may wait for its session's answer, in seconds.

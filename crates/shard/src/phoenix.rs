@@ -10,6 +10,19 @@ use crate::command::Command;
 use crate::shard::Shard;
 use crate::webhook::{Ask, Full, Kind, Verdict};
 
+/// What the application is asked about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whether the client may join; with the number of the question.
+    Join(u32),
+    /// What to answer to an event.
+    Event,
+}
+
+/// Questions of one connection that the application has not answered: more are refused, so that no
+/// client fills the queue of all.
+const QUESTIONS: u32 = 128;
+
 /// An answer that has nothing to say.
 const NOTHING: Content<'static> = Content::Json("{}");
 
@@ -35,10 +48,15 @@ impl Shard {
         }
         let hash = self.broker.hash(&heard.topic);
         // A client that joins again has lost its first join: the old one ends.
-        self.phoenix_end_join(slot, variant, &heard.topic, hash, out);
+        let mut end = Vec::new();
+        self.phoenix_end_join(slot, variant, &heard.topic, hash, out, &mut end);
+        out.extend_from_slice(&end);
         let max = self.settings.session.topics_per_connection_max;
-        if self.hub.count(slot).max(self.joins.count(slot)) >= max {
+        if self.hub.count(slot) + self.joins.pending(slot) >= max {
             return refuse(variant, &heard, "too many channels joined", out);
+        }
+        if let Some(why) = self.too_large(&heard) {
+            return refuse(variant, &heard, &why, out);
         }
         let meta_bytes_max = self.settings.presence_meta_bytes_max;
         if let Err(wrong) = phoenix::join_meta(&heard.payload, meta_bytes_max) {
@@ -47,14 +65,13 @@ impl Shard {
         match self.settings.session.rules.join(&heard.topic) {
             JoinRule::Refuse => refuse(variant, &heard, "unauthorized", out),
             JoinRule::Allow => {
-                let join_ref = heard.join_ref.as_deref().or(heard.ref_.as_deref());
-                self.joins.insert(slot, hash, join_ref.unwrap_or_default(), false);
+                self.joins.insert(slot, hash, join_ref(&heard));
                 self.phoenix_joined(slot, variant, &heard, NOTHING, out);
             }
             JoinRule::Webhook => {
-                let join_ref = heard.join_ref.as_deref().or(heard.ref_.as_deref());
-                self.joins.insert(slot, hash, join_ref.unwrap_or_default(), true);
-                if let Some(heard) = self.ask(slot, Kind::Join, heard) {
+                self.joins.insert(slot, hash, join_ref(&heard));
+                let question = Question::Join(self.joins.ask(slot, hash));
+                if let Some(heard) = self.ask(slot, question, heard) {
                     self.joins.remove(slot, hash);
                     refuse(variant, &heard, FULL, out);
                 }
@@ -96,10 +113,12 @@ impl Shard {
         {
             return;
         }
-        // What was published before is the member's still, and leaves before the answer.
-        self.settle(slot, Some(&heard.topic), out);
+        // What was published before is the member's still, and leaves before the answer; after it
+        // comes the end of the join.
+        let mut end = Vec::new();
+        self.phoenix_end_join(slot, variant, &heard.topic, hash, out, &mut end);
         answer(variant, heard, Status::Ok, NOTHING, out);
-        self.phoenix_end_join(slot, variant, &heard.topic, hash, out);
+        out.extend_from_slice(&end);
     }
 
     /// The application took the connection out of a topic: its join, if it has one, has ended.
@@ -109,11 +128,14 @@ impl Shard {
         };
         if variant.phoenix().is_some() {
             let hash = self.broker.hash(topic);
-            self.phoenix_end_join(slot, variant, topic, hash, out);
+            let mut end = Vec::new();
+            self.phoenix_end_join(slot, variant, topic, hash, out, &mut end);
+            out.extend_from_slice(&end);
         }
     }
 
-    /// Ends a join, if there is one, and says so.
+    /// Ends a join, if there is one: what it is still owed goes to `out`, and that it has ended to
+    /// `end`.
     fn phoenix_end_join(
         &mut self,
         slot: u32,
@@ -121,17 +143,24 @@ impl Shard {
         topic: &str,
         hash: u64,
         out: &mut Vec<u8>,
+        end: &mut Vec<u8>,
     ) {
         let Some(join) = self.joins.get(slot, hash) else {
             return;
         };
         let join_ref = join.join_ref.into_owned();
-        self.settle(slot, Some(topic), out);
         self.joins.remove(slot, hash);
         if !self.is_own(slot, topic) {
+            self.settle(slot, Some(topic), out);
             self.leave(slot, topic);
         }
-        say(variant, out, |serializer, out| serializer.close(&join_ref, topic, out));
+        say(variant, end, |serializer, end| serializer.close(&join_ref, topic, end));
+    }
+
+    /// Why a client's message is too large, if it is.
+    fn too_large(&self, heard: &Heard) -> Option<String> {
+        let max = self.settings.session.message_bytes_max;
+        (heard.payload.bytes() > max).then(|| format!("a message is at most {max} bytes"))
     }
 
     fn phoenix_event(&mut self, slot: u32, variant: Variant, heard: Heard, out: &mut Vec<u8>) {
@@ -145,9 +174,7 @@ impl Shard {
             // Of a join that was before.
             return;
         }
-        let max = self.settings.session.message_bytes_max;
-        if heard.payload.bytes() > max {
-            let why = format!("a message is at most {max} bytes");
+        if let Some(why) = self.too_large(&heard) {
             return refuse(variant, &heard, &why, out);
         }
         if let Err(wrong) = check_name(&heard.event) {
@@ -159,15 +186,18 @@ impl Shard {
             return self.phoenix_presence_update(slot, variant, &heard, hash, out);
         }
         if phoenix::is_reserved(&heard.event) {
-            let why = "events that begin with phx_ or presence_ are the server's own";
-            return refuse(variant, &heard, why, out);
+            return refuse(variant, &heard, phoenix::RESERVED, out);
+        }
+        if check_topic(&heard.topic).is_err() {
+            // Its own topic or everyone's: only the application sends to those.
+            return refuse(variant, &heard, NOT_HERE, out);
         }
         match self.settings.session.rules.events(&heard.topic) {
             EventRule::Refuse => {
-                refuse(variant, &heard, "clients may not send to this topic", out);
+                refuse(variant, &heard, NOT_HERE, out);
             }
             EventRule::Webhook => {
-                if let Some(heard) = self.ask(slot, Kind::Event, heard) {
+                if let Some(heard) = self.ask(slot, Question::Event, heard) {
                     refuse(variant, &heard, FULL, out);
                 }
             }
@@ -221,17 +251,23 @@ impl Shard {
     }
 
     /// Asks the application. Gives the message back when it can't be asked now.
-    fn ask(&mut self, slot: u32, kind: Kind, mut heard: Heard) -> Option<Heard> {
-        let (Some(webhook), Some(connection)) = (&self.webhook, self.table.get(slot)) else {
+    fn ask(&mut self, slot: u32, question: Question, mut heard: Heard) -> Option<Heard> {
+        let (Some(webhook), Some(connection)) = (&self.webhook, self.table.get_mut(slot)) else {
             return Some(heard);
         };
+        if connection.extra().questions >= QUESTIONS {
+            return Some(heard);
+        }
         let (handle, serial) = (self.handle.clone(), connection.serial);
         let users = self.hub.topics_of(slot).filter_map(|name| name.strip_prefix(PERSONAL));
         let rule = self.settings.session.rules.of(&heard.topic);
         // A join's payload is needed again when it is allowed.
-        let payload = match kind {
-            Kind::Join => heard.payload.clone(),
-            Kind::Event => std::mem::replace(&mut heard.payload, wire::Data::Binary([].into())),
+        let (kind, payload) = match question {
+            Question::Join(_) => (Kind::Join, heard.payload.clone()),
+            Question::Event => {
+                let empty = wire::Data::Binary([].into());
+                (Kind::Event, std::mem::replace(&mut heard.payload, empty))
+            }
         };
         let back = heard.clone();
         let ask = Ask {
@@ -246,36 +282,47 @@ impl Shard {
                 handle.send(Command::Verdict {
                     slot,
                     serial,
-                    kind,
+                    question,
                     heard: Box::new(heard),
                     verdict,
                 });
             }),
         };
-        webhook.ask(ask).err().map(|Full| back)
+        if let Err(Full) = webhook.ask(ask) {
+            return Some(back);
+        }
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.extra().questions += 1;
+        }
+        None
     }
 
     /// The application has answered.
-    pub(crate) fn verdict(&mut self, slot: u32, kind: Kind, heard: &Heard, verdict: &Verdict) {
-        let Some(connection) = self.table.get(slot) else {
+    pub(crate) fn verdict(
+        &mut self,
+        slot: u32,
+        question: Question,
+        heard: &Heard,
+        verdict: &Verdict,
+    ) {
+        let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
+        let questions = &mut connection.extra().questions;
+        *questions = questions.saturating_sub(1);
+        connection.trim();
         let variant = connection.variant;
         let response = Content::Json(&verdict.response);
         let mut out = Vec::new();
-        match kind {
-            Kind::Event => {
+        match question {
+            Question::Event => {
                 let status = if verdict.ok { Status::Ok } else { Status::Error };
                 answer(variant, heard, status, response, &mut out);
             }
-            Kind::Join => {
+            Question::Join(number) => {
                 let hash = self.broker.hash(&heard.topic);
-                let asked = heard.join_ref.as_deref().or(heard.ref_.as_deref());
-                let join = self.joins.get(slot, hash);
-                // The client may have left or joined again meanwhile.
-                if join.is_some_and(|join| join.pending && Some(&*join.join_ref) == asked) {
+                if self.joins.answered(slot, hash, number) {
                     if verdict.ok {
-                        self.joins.settle(slot, hash);
                         self.phoenix_joined(slot, variant, heard, response, &mut out);
                     } else {
                         self.joins.remove(slot, hash);
@@ -296,6 +343,14 @@ impl Shard {
             || (topic.starts_with(PERSONAL) && self.hub.topics_of(slot).any(|name| name == topic))
     }
 }
+
+/// The join's ref, as the client knows it; clients of old versions have just the message's.
+fn join_ref(heard: &Heard) -> &str {
+    heard.join_ref.as_deref().or(heard.ref_.as_deref()).unwrap_or_default()
+}
+
+/// Why a client's event is not published.
+const NOT_HERE: &str = "clients may not send to this topic";
 
 /// Why the application can't be asked.
 const FULL: &str = "the application is busy: try again later";

@@ -9,16 +9,27 @@ use wire::{Data, Draft, Name, Variant};
 
 use crate::shard::Shard;
 
-/// One entry that a connection has in the registry.
+/// Users of one connection that are present in a topic through it. A connection may name more, and
+/// those get their messages but are not listed: one that names hundreds in each of its topics would
+/// fill every list.
+const USERS_PER_CONNECTION_MAX: usize = 8;
+
+/// Topics whose notices are composed at a time, while the registry is held.
+const TOPICS_PER_TAKE: usize = 64;
+
+/// How often that is done in a row; what is due then still waits until the next pass.
+const TAKES_MAX: usize = 16;
+
+/// What a connection has in the registry for one topic.
 pub(crate) struct Tracked {
     hash: u64,
     topic: Name,
-    user: Name,
-    of: Ref,
+    users: Box<[(Name, Ref)]>,
 }
 
 impl Shard {
-    /// A registry that a panicking thread held is whole: its calls leave it so.
+    /// A registry that a panicking thread held is whole: its calls leave it so. Nothing else is
+    /// locked while it is held.
     fn presence(&self) -> MutexGuard<'_, Presence> {
         self.shared.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,72 +42,85 @@ impl Shard {
         if polls || !rules.presence(topic) {
             return;
         }
-        let hash = self.broker.hash(topic);
         let users: Vec<Name> = self
             .hub
             .topics_of(slot)
             .filter_map(|name| name.strip_prefix(PERSONAL).map(Name::from))
+            .take(USERS_PER_CONNECTION_MAX)
             .collect();
-        for user in users {
-            let of = self.presence().enter(topic, &user, meta, self.now_us);
-            let entry = Tracked { hash, topic: topic.into(), user, of };
-            self.tracked.entry(slot).or_default().push(entry);
+        if users.is_empty() {
+            return;
         }
+        let mut presence = self.presence();
+        let enter = |user: Name| {
+            let of = presence.enter(topic, &user, meta, self.now_us);
+            (user, of)
+        };
+        let users = users.into_iter().map(enter).collect();
+        drop(presence);
+        let entry = Tracked { hash: self.broker.hash(topic), topic: topic.into(), users };
+        self.tracked.entry(slot).or_default().push(entry);
     }
 
     /// The connection has left a topic.
     pub(crate) fn leave_presence(&mut self, slot: u32, topic: &str) {
-        let now_us = self.now_us;
         let Some(entries) = self.tracked.get_mut(&slot) else {
             return;
         };
-        let gone: Vec<Tracked> = entries.extract_if(.., |entry| entry.topic == topic).collect();
+        let Some(at) = entries.iter().position(|entry| entry.topic == topic) else {
+            return;
+        };
+        let gone = entries.swap_remove(at);
         if entries.is_empty() {
             self.tracked.remove(&slot);
         }
-        for entry in gone {
-            self.presence().leave(&entry.topic, &entry.user, entry.of, now_us);
-        }
+        self.untrack(&[gone]);
     }
 
     /// The connection has left all topics.
     pub(crate) fn leave_all_presence(&mut self, slot: u32) {
-        if self.tracked.is_empty() {
-            return;
+        if let Some(gone) = self.tracked.remove(&slot) {
+            self.untrack(&gone);
         }
-        for entry in self.tracked.remove(&slot).unwrap_or_default() {
-            self.presence().leave(&entry.topic, &entry.user, entry.of, self.now_us);
+    }
+
+    fn untrack(&self, gone: &[Tracked]) {
+        let mut presence = self.presence();
+        for Tracked { topic, users, .. } in gone {
+            users.iter().for_each(|(user, of)| presence.leave(topic, user, *of, self.now_us));
         }
     }
 
     /// Gives the connection's entries in a topic another meta; false when it has none.
     pub(crate) fn update_presence(&mut self, slot: u32, hash: u64, meta: &str) -> bool {
-        let mut entries = self.tracked.remove(&slot).unwrap_or_default();
+        let entries = self.tracked.get_mut(&slot);
+        let Some(entry) = entries.and_then(|all| all.iter_mut().find(|it| it.hash == hash)) else {
+            return false;
+        };
+        // Not by `presence()`, which borrows all of the shard.
+        let mut presence = self.shared.presence.lock().unwrap_or_else(PoisonError::into_inner);
         let mut any = false;
-        for entry in entries.iter_mut().filter(|entry| entry.hash == hash) {
-            let now_us = self.now_us;
-            let updated = self.presence().update(&entry.topic, &entry.user, entry.of, meta, now_us);
-            if let Some(of) = updated {
-                entry.of = of;
+        for (user, of) in &mut entry.users {
+            if let Some(new) = presence.update(&entry.topic, user, *of, meta, self.now_us) {
+                *of = new;
                 any = true;
             }
-        }
-        if !entries.is_empty() {
-            self.tracked.insert(slot, entries);
         }
         any
     }
 
     /// What a new member of a topic is told: the list, and the counts where there is none.
     pub(crate) fn presence_of(&self, slot: u32, topic: &str) -> Vec<(&'static str, String)> {
-        let registry = self.presence();
-        let own = self.tracked.get(&slot).into_iter().flatten().find(|it| it.topic == topic);
+        let mut entries = self.tracked.get(&slot).into_iter().flatten();
+        let own = entries.find(|it| it.topic == topic).and_then(|it| it.users.first());
+        let presence = self.presence();
         let list = match own {
-            Some(own) => registry.state_for(topic, &own.user, own.of),
-            None => registry.state(topic),
+            Some((user, of)) => presence.state_for(topic, user, *of),
+            None => presence.state(topic).into(),
         };
-        let counts = registry.counts(topic);
-        let mut all = vec![(presence::STATE, list)];
+        let counts = presence.counts(topic);
+        drop(presence);
+        let mut all = vec![(presence::STATE, list.into_json())];
         if !counts.listed {
             let (users, connections) = (counts.users, counts.connections);
             let json = format!("{{\"users\":{users},\"connections\":{connections}}}");
@@ -109,34 +133,42 @@ impl Shard {
     pub(crate) fn presence_answer(&self, topic: &str) -> String {
         let presence = self.presence();
         let counts = presence.counts(topic);
-        let list = if counts.listed { presence.state(topic) } else { "null".into() };
+        let list = counts.listed.then(|| presence.state(topic));
+        drop(presence);
         let mut name = Vec::new();
         wire::command::push_string(topic, &mut name);
         format!(
-            "{{\"topic\":{},\"users\":{},\"connections\":{},\"presences\":{list}}}",
+            "{{\"topic\":{},\"users\":{},\"connections\":{},\"presences\":{}}}",
             String::from_utf8_lossy(&name),
             counts.users,
-            counts.connections
+            counts.connections,
+            list.as_deref().unwrap_or("null")
         )
     }
 
-    /// Publishes what has changed. The first shard does it for all.
+    /// Publishes what has changed. The first shard does it for all. The registry is not held
+    /// meanwhile: the broker has a lock of its own, and members come and go.
     pub(crate) fn tell_presence(&mut self) {
         if self.number > 0 {
             return;
         }
-        let mut presence = self.presence();
-        if presence.due_us().is_none_or(|due_us| due_us > self.now_us) {
-            return;
+        for _ in 0..TAKES_MAX {
+            let mut batches = self.presence().take(self.now_us, TOPICS_PER_TAKE);
+            if batches.is_empty() {
+                return;
+            }
+            for batch in &mut batches {
+                batch.publish(&mut |topic, event, json| {
+                    let draft = Draft {
+                        topic: topic.into(),
+                        event: Some(event.into()),
+                        data: Data::Json(json.into()),
+                        except: None,
+                    };
+                    self.broker.publish(draft, None).is_ok()
+                });
+            }
+            self.presence().confirm(batches, self.now_us);
         }
-        presence.flush(self.now_us, &mut |topic, event, json| {
-            let draft = Draft {
-                topic: topic.into(),
-                event: Some(event.into()),
-                data: Data::Json(json.into()),
-                except: None,
-            };
-            self.broker.publish(draft, None).is_ok()
-        });
     }
 }

@@ -13,12 +13,19 @@ use crate::connection::{Flag, Poll};
 use crate::metrics::{Counter, Metrics};
 use crate::shard::Shard;
 
+/// Answers that are gathered before they are sent, in bytes.
+const OUT_BYTES: usize = 64 << 10;
+
 /// Reads of one connection in one turn, so that nobody else waits for it.
 const READS: usize = 4;
 
 impl Shard {
     /// The socket has input, or its end.
     pub(crate) fn readable(&mut self, slot: u32) {
+        // A session has no socket: this was meant for one that had the number before, in this turn.
+        if self.table.get(slot).is_none_or(|connection| connection.variant.is_polled()) {
+            return;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         for left in (0..READS).rev() {
             let Some(connection) = self.table.get(slot) else {
@@ -134,13 +141,29 @@ impl Shard {
             self.send(slot, &out, 0);
             out.clear();
         }
+        out.shrink_to(OUT_BYTES);
         self.out = out;
+        let now_s = self.now_s() as u16;
         if let Some(connection) = self.table.get_mut(slot) {
             if at < bytes.len() && !connection.is(Flag::Closing) {
+                if connection.is(Flag::Resting) {
+                    // The next request has begun, and has its own time.
+                    connection.set(Flag::Resting, false);
+                    connection.heard_s = now_s;
+                }
                 connection.extra().input = bytes[at..].to_vec();
             } else {
                 connection.trim();
             }
+        }
+    }
+
+    /// Sends the answers so far when they are many: what a client asks for with few bytes may be
+    /// large, and a client that does not read it must be noticed before it asks for more.
+    pub(crate) fn spill(&mut self, slot: u32, out: &mut Vec<u8>) {
+        if out.len() > OUT_BYTES {
+            self.send(slot, out, 0);
+            out.clear();
         }
     }
 
@@ -391,6 +414,7 @@ impl Shard {
                 break;
             }
             self.input(slot, variant, input, out);
+            self.spill(slot, out);
         }
         taken
     }

@@ -342,6 +342,9 @@ impl Shard {
         self.metrics.topics.set(u64::from(self.hub.topics()));
         if joined {
             self.enter_presence(slot, topic, meta);
+        } else if meta != "{}" {
+            // The application had put it there, without one.
+            self.update_presence(slot, hash, meta);
         }
         joined
     }

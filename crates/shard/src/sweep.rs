@@ -247,6 +247,7 @@ impl Shard {
         if let Some(connection) = self.table.get(slot) {
             connection.variant.transport().goodbye(close, &mut out);
         }
+        self.asking_goodbye(slot, &mut out);
         out
     }
 

@@ -19,7 +19,7 @@ pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
     let mut unreadable = Vec::new();
     let mut flag_values = flag_values(flags);
     if let Some(path) = &flags.api_key_file {
-        match api_key(path) {
+        match key_file(path) {
             Ok(key) => flag_values.push((API_KEY, API_KEY_FILE, key)),
             Err(message) => {
                 let origin = Origin::Flag(API_KEY_FILE.into());
@@ -48,11 +48,14 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: can't be read: {error}", path.display()))
 }
 
-/// The key, without the newline that editors and shells put after it. A file without one is refused:
-/// whoever names a file means to be protected.
-fn api_key(path: &Path) -> Result<String, String> {
+/// The key in a file, without the newline that editors and shells put after it. A file without one
+/// is refused: whoever names a file means to be protected, or to be let in.
+pub(crate) fn key_file(path: &Path) -> Result<String, String> {
     match read(path)?.trim() {
-        "" => Err(format!("{}: the file is empty: try openssl rand -hex 24 > {0}", path.display())),
+        "" => Err(format!(
+            "{}: the file is empty: it must hold the API key (openssl rand -hex 24 makes a new one)",
+            path.display()
+        )),
         key => Ok(key.to_string()),
     }
 }

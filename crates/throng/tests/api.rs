@@ -16,7 +16,9 @@ fn users_with_many_connections_and_connections_with_many_users() {
     assert_eq!(server.post("/api/send", json!({"user": "nobody", "data": 1}))["members"], 0);
     let (_, user) = server.api("GET", "/api/users/alice", None);
     let connections = user["connections"].as_array().unwrap();
-    assert_eq!(connections.len(), 2);
+    assert_eq!((&user["count"], connections.len()), (&json!(2), 2));
+    let (_, one) = server.api("GET", "/api/users/alice?limit=1", None);
+    assert_eq!((&one["count"], one["connections"].as_array().unwrap().len()), (&json!(2), 1));
     let stream = connections.iter().find(|found| found["transport"] == "stream").unwrap();
     assert_eq!((&stream["users"], &stream["topics"]), (&json!(["alice", "bob"]), &json!(["room"])));
     let address = both.reader.get_ref().local_addr().unwrap().to_string();
@@ -167,6 +169,9 @@ fn every_refusal_is_json_with_its_status() {
         ("POST", "/api/disconnect", Some(json!({"connection": "x"})), 400, "bad_connection"),
         ("GET", "/api/topics?limit=0", None, 400, "bad_limit"),
         ("GET", "/api/topics?limits=1", None, 400, "bad_query"),
+        ("GET", "/api/users/a?limit=1001", None, 400, "bad_limit"),
+        ("GET", "/api/messages?topic=%FF", None, 400, "bad_query"),
+        ("GET", "/api/topics/%FF/members", None, 400, "bad_path"),
     ] {
         assert_eq!(refused(method, path, body), (status, code.to_string()), "{method} {path}");
     }

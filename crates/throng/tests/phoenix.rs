@@ -287,7 +287,7 @@ fn tabs_of_a_browser_talk_and_see_each_other() {
 /// Runs a scenario that is an application, too: the server asks it.
 fn ask(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
-    let url = format!("http://127.0.0.1:{}/hook?a=b", script.hear()["port"]);
+    let url = format!("http://127.0.0.1:{}/hook/a", script.hear()["port"]);
     let server = serve(&[&[("THRONG_WEBHOOK_URL", url.as_str())], settings].concat());
     script.tell(&addresses(&server));
     script.done();

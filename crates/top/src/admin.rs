@@ -1,5 +1,7 @@
 //! Asking a node's admin API, and what may be wrong with it.
 
+use std::fmt;
+
 use anyhow::{Result, ensure};
 use flood::http::{Http, NotConnected};
 use flood::target::Url;
@@ -10,16 +12,26 @@ use serde::de::DeserializeOwned;
 use crate::format::{cut, plain};
 use crate::sample::Past;
 
+/// What requests say of who asks.
+pub(crate) const AGENT: &str = "throng-top";
 /// The port where a node answers operators, if none is told.
 const PORT: u16 = 8001;
 /// Columns of a server's own words that are shown.
 const WORDS_MAX: usize = 300;
 
 /// Whom to ask, and with what key.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Target {
     pub(crate) url: Url,
     pub(crate) key: Option<String>,
+}
+
+impl fmt::Debug for Target {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_key = self.key.is_some();
+        f.debug_struct("Target").field("url", &self.url).field("has_key", &has_key).finish()
+    }
 }
 
 impl Target {
@@ -110,7 +122,7 @@ impl Admin {
     /// A client of this node.
     pub fn new(target: &Target) -> Self {
         Admin {
-            http: Http::new(&target.url, target.key.as_deref()),
+            http: Http::with_agent(&target.url, target.key.as_deref(), AGENT),
             base: target.url.path.clone(),
             name: target.name().to_owned(),
             has_key: target.key.is_some(),
@@ -214,6 +226,13 @@ mod tests {
         }
         let key = Some("a\r\nX: y".to_owned());
         assert!(Target::parse("127.0.0.1", key).unwrap_err().to_string().contains("one line"));
+    }
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let target = Target::parse("127.0.0.1", Some("secret".into())).unwrap();
+        let shown = format!("{target:?}");
+        assert!(shown.contains("has_key: true") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]

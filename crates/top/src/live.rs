@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wire::client::{Client, Event, Fault, Feed, State, by_name};
 
-use crate::admin::{Target, Trouble};
+use crate::admin::{AGENT, Target, Trouble};
 use crate::sample::Sample;
 
 /// How long a connection may take to be made.
@@ -50,7 +50,7 @@ impl Live {
         let key = target.key.as_ref();
         let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
         let request = format!(
-            "GET {}/api/live HTTP/1.1\r\nHost: {name}\r\nUser-Agent: throng-top\r\n\
+            "GET {}/api/live HTTP/1.1\r\nHost: {name}\r\nUser-Agent: {AGENT}\r\n\
              Accept: text/event-stream\r\n{key}\r\n",
             target.url.path
         );

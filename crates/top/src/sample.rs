@@ -9,6 +9,9 @@ use serde_json::value::RawValue;
 /// Samples that are kept: 15 minutes of them.
 pub const SAMPLES_MAX: usize = 900;
 
+/// With fewer connections, memory over them tells more of the node than of a connection.
+const CONNECTIONS_TELLING: f64 = 100.0;
+
 /// One second of a node. Rates are per second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Sample {
@@ -16,6 +19,9 @@ pub struct Sample {
     pub at: u64,
     /// Connections that are open.
     pub connections: f64,
+    /// So many may be open; none in samples of the past, and when the node doesn't say.
+    #[serde(default)]
+    pub connections_max: Option<f64>,
     /// The same by transport.
     #[serde(default)]
     pub transports: BTreeMap<String, f64>,
@@ -31,6 +37,15 @@ pub struct Sample {
     /// What is one number.
     #[serde(flatten)]
     pub figures: Figures,
+}
+
+impl Sample {
+    /// The program's own memory over the connections, in bytes; none while there are so few that
+    /// it says nothing of them.
+    pub fn user_bytes_each(&self) -> Option<f64> {
+        let is_telling = self.connections >= CONNECTIONS_TELLING;
+        is_telling.then_some(self.figures.user_bytes_per_connection)
+    }
 }
 
 /// From publish to the kernel, in milliseconds.
@@ -190,6 +205,7 @@ impl Columns {
         Sample {
             at: self.at.get(index).copied().unwrap_or_default(),
             connections: value(&self.connections, index),
+            connections_max: None,
             transports: group(&self.transports),
             shards: Vec::new(),
             closed_by,
@@ -317,8 +333,8 @@ pub struct Connection {
 /// Answers of /api/topics/{topic}/members and /api/users/{user}: who is there.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Members {
-    /// How many connections there are; a user's are all listed, and not counted.
-    #[serde(default)]
+    /// How many connections there are; none from nodes that list all of a user's.
+    #[serde(default, alias = "count")]
     pub members: Option<f64>,
     /// Some of them, or all.
     pub connections: Vec<Connection>,
@@ -367,6 +383,23 @@ mod tests {
         assert_eq!(second.latency_ms, Some(Latency { p50: 1.5, p90: 2.0, p99: 3.0 }));
         assert_eq!((second.transports["sse"], second.closed_by["client"]), (4.0, 2.0));
         assert!(Past::parse(br#"{"hello":"world"}"#).is_err());
+    }
+
+    #[test]
+    fn memory_over_few_connections_says_nothing() {
+        let mut sample = at(1, 99.0);
+        sample.figures.user_bytes_per_connection = 5.0;
+        assert_eq!(sample.user_bytes_each(), None);
+        sample.connections = 100.0;
+        assert_eq!(sample.user_bytes_each(), Some(5.0));
+    }
+
+    #[test]
+    fn members_of_topics_and_connections_of_users_are_counted() {
+        let all = |json: &str| serde_json::from_str::<Members>(json).unwrap().members;
+        assert_eq!(all(r#"{"topic":"a","members":7,"connections":[]}"#), Some(7.0));
+        assert_eq!(all(r#"{"user":"a","count":8,"connections":[]}"#), Some(8.0));
+        assert_eq!(all(r#"{"user":"a","connections":[]}"#), None);
     }
 
     #[test]

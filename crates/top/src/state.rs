@@ -117,6 +117,10 @@ impl State {
             }
             News::Sample(sample) => {
                 self.away = None;
+                // A reload may change it.
+                if let (Some(node), Some(max)) = (&mut self.data.node, sample.connections_max) {
+                    node.connections_max = max;
+                }
                 self.data.shards.clone_from(&sample.shards);
                 self.data.ring.push(*sample);
             }
@@ -310,6 +314,17 @@ mod tests {
             assert_eq!(press(&mut state, end), Wish::Nothing);
             assert_eq!(state.typed, None);
         }
+    }
+
+    #[test]
+    fn a_limit_that_was_changed_is_known() {
+        let mut state = State::new("n");
+        state.take(News::Past(Box::default()), 0).unwrap();
+        let max = |state: &State| state.data().node.as_ref().map(|node| node.connections_max);
+        let sample = Sample { connections_max: Some(7.0), ..Sample::default() };
+        state.take(News::Sample(Box::new(sample)), 0).unwrap();
+        state.take(News::Sample(Box::default()), 0).unwrap();
+        assert_eq!(max(&state), Some(7.0));
     }
 
     #[test]

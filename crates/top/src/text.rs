@@ -3,24 +3,43 @@
 use std::fmt::Write;
 
 use crate::format::{
-    bytes, bytes_each, compact, digits, duration, grouped, milliseconds, percent, plain, words,
+    NONE, bytes, bytes_each, compact, digits, duration, grouped, milliseconds, percent, plain,
+    words,
 };
 use crate::sample::{Node, Sample, Tops};
 
 /// Topics of each list.
 const TOPICS: usize = 5;
 
+/// Lines of a name and a value.
+#[derive(Default)]
+struct Rows(String);
+
+impl Rows {
+    fn add(&mut self, name: &str, value: String) {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(self.0, "{name:<16}{value}");
+    }
+}
+
 /// The node, its newest sample and the topics on top, a figure a line.
 pub fn text(name: &str, node: &Node, sample: &Sample, tops: &Tops) -> String {
+    let mut rows = Rows::default();
+    let up = duration((sample.at / 1_000).saturating_sub(node.started_at));
+    rows.add("node", format!("{} · Throng {} · up {up}", plain(name), plain(&node.version)));
+    connections(&mut rows, node, sample);
+    traffic(&mut rows, sample);
+    resources(&mut rows, node, sample);
+    topics(&mut rows, tops);
+    rows.0
+}
+
+fn per_second(value: f64) -> String {
+    format!("{}/s", compact(value))
+}
+
+fn connections(rows: &mut Rows, node: &Node, sample: &Sample) {
     let figures = &sample.figures;
-    let per_second = |value: f64| format!("{}/s", compact(value));
-    let up = (sample.at / 1_000).saturating_sub(node.started_at);
-    let mut out = String::new();
-    let mut row = |name: &str, value: String| {
-        // Writing to a string doesn't fail.
-        let _ = writeln!(out, "{name:<16}{value}");
-    };
-    row("node", format!("{} · Throng {} · up {}", plain(name), plain(&node.version), duration(up)));
     let max = match node.connections_max > 0.0 {
         true => format!(
             " ({} of {})",
@@ -29,56 +48,48 @@ pub fn text(name: &str, node: &Node, sample: &Sample, tops: &Tops) -> String {
         ),
         false => String::new(),
     };
-    row("connections", format!("{}{max}", grouped(sample.connections as u64)));
-    row("transports", group(&sample.transports));
-    row(
-        "shards",
-        sample.shards.iter().map(|held| grouped(*held as u64)).collect::<Vec<_>>().join(" "),
-    );
-    row(
-        "connects",
-        format!("{} · {} refused", per_second(figures.opened), per_second(figures.refused)),
-    );
+    rows.add("connections", format!("{}{max}", grouped(sample.connections as u64)));
+    rows.add("transports", group(&sample.transports));
+    let shards = sample.shards.iter().map(|held| grouped(*held as u64));
+    rows.add("shards", shards.collect::<Vec<_>>().join(" "));
+    let refused = per_second(figures.refused);
+    rows.add("connects", format!("{} · {refused} refused", per_second(figures.opened)));
     let reasons = match sample.closed_by.is_empty() {
         true => String::new(),
         false => format!(" · {}", group(&sample.closed_by)),
     };
-    row("disconnects", format!("{}{reasons}", per_second(figures.closed)));
-    row("messages in", per_second(figures.messages_in));
-    row("delivered", per_second(figures.delivered));
+    rows.add("disconnects", format!("{}{reasons}", per_second(figures.closed)));
+}
+
+fn traffic(rows: &mut Rows, sample: &Sample) {
+    let figures = &sample.figures;
+    rows.add("messages in", per_second(figures.messages_in));
+    rows.add("delivered", per_second(figures.delivered));
     let latency = sample.latency_ms.map_or("nothing delivered".to_owned(), |at| {
         let [p50, p90, p99] = [at.p50, at.p90, at.p99].map(milliseconds);
         format!("p50 {p50} · p90 {p90} · p99 {p99}")
     });
-    row("latency", latency);
-    row("bytes", format!("{}/s in · {}/s out", bytes(figures.bytes_in), bytes(figures.bytes_out)));
-    row(
-        "CPU",
-        format!(
-            "{} cores ({} of {:.0})",
-            digits(figures.cpu),
-            percent(figures.cpu, node.cores),
-            node.cores
-        ),
-    );
-    row(
-        "memory",
-        format!("{} resident · {} user", bytes(figures.rss_bytes), bytes(figures.user_bytes)),
-    );
-    row(
-        "memory each",
-        format!(
-            "{} user · {} kernel (estimated)",
-            bytes_each(figures.user_bytes_per_connection),
-            bytes_each(figures.kernel_bytes_per_connection)
-        ),
-    );
-    row("slow consumers", per_second(figures.slow));
-    row(
-        "outboxes",
-        format!("{} · {} waiting", grouped(figures.outboxes as u64), bytes(figures.outbox_bytes)),
-    );
-    row("topics", grouped(figures.topics as u64));
+    rows.add("latency", latency);
+    let [read, written] = [figures.bytes_in, figures.bytes_out].map(bytes);
+    rows.add("bytes", format!("{read}/s in · {written}/s out"));
+}
+
+fn resources(rows: &mut Rows, node: &Node, sample: &Sample) {
+    let figures = &sample.figures;
+    let share = percent(figures.cpu, node.cores);
+    rows.add("CPU", format!("{} cores ({share} of {:.0})", digits(figures.cpu), node.cores));
+    let [resident, user] = [figures.rss_bytes, figures.user_bytes].map(bytes);
+    rows.add("memory", format!("{resident} resident · {user} user"));
+    let user = sample.user_bytes_each().map_or(NONE.into(), bytes_each);
+    let kernel = bytes_each(figures.kernel_bytes_per_connection);
+    rows.add("memory each", format!("{user} user · {kernel} kernel (estimated)"));
+    rows.add("slow consumers", per_second(figures.slow));
+    let waiting = bytes(figures.outbox_bytes);
+    rows.add("outboxes", format!("{} · {waiting} waiting", grouped(figures.outboxes as u64)));
+    rows.add("topics", grouped(figures.topics as u64));
+}
+
+fn topics(rows: &mut Rows, tops: &Tops) {
     for (title, topics) in [("biggest", &tops.biggest), ("busiest", &tops.busiest)] {
         for (at, topic) in topics.iter().take(TOPICS).enumerate() {
             let value = format!(
@@ -87,10 +98,9 @@ pub fn text(name: &str, node: &Node, sample: &Sample, tops: &Tops) -> String {
                 grouped(topic.members as u64),
                 compact(topic.messages_per_minute)
             );
-            row(if at == 0 { title } else { "" }, value);
+            rows.add(if at == 0 { title } else { "" }, value);
         }
     }
-    out
 }
 
 /// What is not 0, the most first.
@@ -102,4 +112,22 @@ fn group(group: &std::collections::BTreeMap<String, f64>) -> String {
     }
     let items = items.iter().map(|(name, value)| format!("{} {}", words(name), compact(**value)));
     items.collect::<Vec<_>>().join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_each_is_told_when_there_are_enough() {
+        let line = |connections: f64| {
+            let mut sample = Sample { connections, ..Sample::default() };
+            sample.figures.user_bytes_per_connection = 1_000.0;
+            let text = text("n", &Node::default(), &sample, &Tops::default());
+            text.lines().find(|line| line.starts_with("memory each")).map(str::to_owned)
+        };
+        let few = format!("memory each     {NONE} user · 0 B kernel (estimated)");
+        assert_eq!(line(7.0), Some(few));
+        assert!(line(100.0).is_some_and(|line| line.contains("1,000 B user")), "{:?}", line(100.0));
+    }
 }

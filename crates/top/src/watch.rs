@@ -16,7 +16,7 @@ const TOPS_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Topics in a list.
 const TOPICS: usize = 40;
-/// Members of a topic that are listed.
+/// Connections of a topic or user that are listed.
 pub const MEMBERS_MAX: usize = 100;
 /// Messages that are listed.
 const MESSAGES: usize = 20;
@@ -172,7 +172,7 @@ pub fn tops(admin: &mut Admin) -> Result<Tops, Trouble> {
 fn look(admin: &mut Admin, subject: &Subject) -> Result<Look, Trouble> {
     let name = encoded(&subject.0);
     let members = match subject.user() {
-        Some(user) => admin.get(&format!("/api/users/{}", encoded(user)))?,
+        Some(user) => admin.get(&format!("/api/users/{}?limit={MEMBERS_MAX}", encoded(user)))?,
         None => admin.get(&format!("/api/topics/{name}/members?limit={MEMBERS_MAX}"))?,
     };
     let messages = admin.get(&format!("/api/messages?topic={name}&limit={MESSAGES}"))?;

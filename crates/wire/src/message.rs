@@ -154,9 +154,10 @@ impl Data {
         }
     }
 
-    /// A JSON value as it is, a string included, without the white space between its tokens.
-    pub fn json(raw: &RawValue) -> Data {
-        Data::Json(compact(raw.get()))
+    /// Data as Phoenix clients send them: any JSON value; a string is text. One that no text can
+    /// hold (half of a surrogate pair) stays JSON.
+    pub fn of_json(raw: &RawValue) -> Data {
+        Data::from_json(raw, None).unwrap_or_else(|_| Data::Json(compact(raw.get())))
     }
 
     /// The size of the payload in bytes.

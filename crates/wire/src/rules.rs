@@ -1,5 +1,7 @@
 //! What clients may do with a topic, by pattern.
 
+use crate::message::{BROADCAST, PERSONAL};
+
 /// Whether a client may enter a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinRule {
@@ -31,7 +33,7 @@ pub enum EventRule {
 pub struct Rule {
     /// The topics it is for: `*` matches any run of characters, all else itself.
     pub pattern: String,
-    /// Who may join.
+    /// Who may enter, on any transport.
     pub join: JoinRule,
     /// What becomes of clients' events; `None` leaves it to [`Rules::publish_prefixes`].
     pub events: Option<EventRule>,
@@ -71,9 +73,11 @@ impl Rules {
         })
     }
 
-    /// Whether members of the topic know of each other.
+    /// Whether members of the topic know of each other. Never in users' own topics and everyone's,
+    /// also where a pattern takes them in.
     pub fn presence(&self, topic: &str) -> bool {
-        self.of(topic).is_some_and(|rule| rule.presence)
+        let is_place = !topic.starts_with(PERSONAL) && topic != BROADCAST;
+        is_place && self.of(topic).is_some_and(|rule| rule.presence)
     }
 }
 
@@ -179,5 +183,7 @@ mod tests {
         assert!(rules.presence("room:a") && rules.presence("open:x"));
         assert!(!rules.presence("room:quiet") && !rules.presence("other"));
         assert_eq!(rules.join("other"), JoinRule::Allow);
+        let all = Rules { rules: vec![rule("*", None, true)], publish_prefixes: Vec::new() };
+        assert!(all.presence("a") && !all.presence("@alice") && !all.presence("*"));
     }
 }

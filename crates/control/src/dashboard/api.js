@@ -22,6 +22,8 @@ export const key = {
 const headers = () => (key.get() ? { Authorization: `Bearer ${key.get()}` } : {});
 
 let asking;
+/** What was thrown when the question was declined. */
+let declined;
 let ask = async () => {};
 
 /** `prompt(wasWrong)` resolves when there is a new key to try, or rejects when there is none. */
@@ -29,13 +31,22 @@ export function askKeyWith(prompt) {
   ask = prompt;
 }
 
+/** Who declined is not asked again by what the page does by itself, until this is called. */
+export function askAgain() {
+  declined = undefined;
+}
+
 /** One question at a time, whoever asks; a call that was sent with an older key just goes again. */
-function askKey(error, sent) {
-  if (key.get() !== sent) return Promise.resolve();
-  asking ??= ask(error.code === 'bad_key').finally(() => {
+async function askKey(error, sent) {
+  if (key.get() !== sent) return;
+  if (declined) throw declined;
+  asking ??= ask(error.code === 'bad_key').catch(reason => {
+    declined = reason;
+    throw reason;
+  }).finally(() => {
     asking = undefined;
   });
-  return asking;
+  await asking;
 }
 
 async function failure(response) {
@@ -49,16 +60,24 @@ async function failure(response) {
   return new ApiError(response.status, body?.error?.code ?? '', message);
 }
 
-/** fetch() with the key; asks for one on 401 and tries again; gives a successful response only. */
-export async function request(path, options = {}) {
+function broken(error) {
+  if (error.name === 'AbortError') return error;
+  if (error.name === 'TimeoutError') return new ApiError(0, 'late', 'The node took too long to answer.');
+  return new ApiError(0, 'unreachable', 'This node does not answer. Is it running?');
+}
+
+/**
+ * fetch() with the key; asks for one on 401 and tries again; gives a successful response only.
+ * Each try, its body included, has `wait_ms`; 0 is without a limit.
+ */
+export async function request(path, { signal, wait_ms = WAIT_MS_MAX, ...options } = {}) {
   for (;;) {
     const sent = key.get();
     let response;
     try {
-      response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
+      response = await fetch(path, { ...options, signal: within(signal, wait_ms), headers: { ...headers(), ...options.headers } });
     } catch (error) {
-      if (error.name === 'AbortError' || error.name === 'TimeoutError') throw error;
-      throw new ApiError(0, 'unreachable', 'This node does not answer. Is it running?');
+      throw broken(error);
     }
     if (response.ok) return response;
     const error = await failure(response);
@@ -67,20 +86,34 @@ export async function request(path, options = {}) {
   }
 }
 
-function within(signal) {
-  const late = AbortSignal.timeout(WAIT_MS_MAX);
+function within(signal, wait_ms) {
+  if (!wait_ms) return signal;
+  const late = AbortSignal.timeout(wait_ms);
   return signal && AbortSignal.any ? AbortSignal.any([signal, late]) : (signal ?? late);
 }
 
-export async function get(path, signal) {
-  const response = await request(path, { signal: within(signal), cache: 'no-store' });
-  return response.json();
+async function json(path, options) {
+  const response = await request(path, options);
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error instanceof SyntaxError) throw new ApiError(response.status, 'no_json', 'What answered is not a Throng node.');
+    throw broken(error);
+  }
 }
 
-export async function post(path, body) {
-  const response = await request(path, {
-    method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
-  return response.json();
+export const get = (path, signal) => json(path, { signal, cache: 'no-store' });
+
+/** Only ever called because somebody pressed a button: so the key may be asked for, too. */
+export function post(path, body) {
+  askAgain();
+  return json(path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
+}
+
+/** A name as one segment of a path; throws for the two that a browser resolves away, even escaped. */
+export function segment(name) {
+  if (name !== '.' && name !== '..') return encodeURIComponent(name);
+  throw new ApiError(0, 'folded', `A browser cannot ask about the name “${name}”: it takes it for a step in the path. Use curl --path-as-is instead.`);
 }
 
 /** What was typed as data: JSON if it is JSON, else text. */

@@ -75,43 +75,16 @@ addEventListener('keydown', event => {
   by('find').focus();
 });
 
-// The theme: the system's, until one is chosen.
+// The theme, which theme.js chooses.
 
-const THEME = 'throng.theme';
-const dark = matchMedia('(prefers-color-scheme: dark)');
-
-function stored() {
-  try {
-    return localStorage.getItem(THEME);
-  } catch {
-    return null;
-  }
-}
-
-function applyTheme() {
-  const chosen = stored();
-  const theme = chosen ?? (dark.matches ? 'dark' : 'light');
-  document.documentElement.dataset.theme = theme;
-  by('theme').setAttribute('aria-pressed', String(theme === 'dark'));
+function showTheme() {
+  by('theme').setAttribute('aria-pressed', String(document.documentElement.dataset.theme === 'dark'));
   recolor();
 }
 
-by('theme').addEventListener('click', () => {
-  const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-  try {
-    // What the system says anyway needs no memory.
-    if (next === (dark.matches ? 'dark' : 'light')) localStorage.removeItem(THEME);
-    else localStorage.setItem(THEME, next);
-  } catch {
-    // Without storage the choice lasts as long as the page.
-  }
-  applyTheme();
-  document.documentElement.dataset.theme = next;
-  by('theme').setAttribute('aria-pressed', String(next === 'dark'));
-  recolor();
-});
-dark.addEventListener('change', applyTheme);
-applyTheme();
+by('theme').addEventListener('click', () => document.dispatchEvent(new Event('theme-toggle')));
+document.addEventListener('theme-change', showTheme);
+showTheme();
 
 // The key.
 
@@ -141,10 +114,10 @@ by('key-cancel').addEventListener('click', () => by('key-dialog').close());
 
 // The state of the connection.
 
-const STATES = { live: 'Live', connecting: 'Connecting', waiting: 'Disconnected' };
+const STATES = { live: 'Live', connecting: 'Connecting', waiting: 'Disconnected', paused: 'Paused' };
 
 function showState() {
-  const { state, problem, retryAt } = store;
+  const { state, problem, isKeyMissing, retryAt } = store;
   const element = by('state');
   if (element.dataset.state !== state) {
     element.dataset.state = state;
@@ -154,6 +127,9 @@ function showState() {
   by('trouble').hidden = !isDown;
   if (!isDown) return;
   text(by('trouble-text'), problem);
+  by('trouble-old').hidden = !store.samples.length;
+  // Trying again asks for the key, also after that was declined.
+  text(by('retry'), isKeyMissing ? 'Enter key' : 'Try now');
   const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
   text(by('trouble-wait'), state === 'waiting' && seconds ? `Trying again in ${seconds} s.` : 'Trying again…');
 }

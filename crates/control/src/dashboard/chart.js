@@ -1,10 +1,10 @@
 // Charts on canvas: up to 15 minutes, one crosshair for all of them, read by mouse, finger and keys.
 
 import { h, icon, text, uid } from './dom.js';
-import { ago, clock, minutes } from './format.js';
+import { ago, clock, minutes, words } from './format.js';
 import { names } from './history.js';
 import { store } from './live.js';
-import { context, cross, grid, paintLayer, readPalette, stack } from './paint.js';
+import { context, cross, grid, paintLayer, readPalette, remark, stack } from './paint.js';
 import { nearest, runs, span } from './scale.js';
 
 const SPARK_SECONDS_MAX = 300;
@@ -49,9 +49,10 @@ function point(at) {
 const resized = new ResizeObserver(draw);
 
 /**
- * A chart in a card. `panels`: [{title?, scale(max, min) → axis, format, height, series}], where
- * series is [{name, color, value(sample), stack?, below?, dash?, fill?}] or a function that makes
- * it from the samples. All panels share the time.
+ * A chart in a card. `panels`: [{title?, scale(max, min) → axis, format, height, series, empty?}],
+ * where series is [{name, color, value(sample), title?, stack?, below?, dash?, fill?}] or a function
+ * that makes it from the samples; `empty` stands where no sample has a value. All panels share the
+ * time.
  */
 export class Chart {
   constructor({ title, panels, note }) {
@@ -158,12 +159,12 @@ export class Chart {
 
   legend(panel, sample, said) {
     const series = panel.lines;
-    const key = series.map(one => one.name).join();
+    const key = series.map(one => `${one.name} ${one.title ?? ''}`).join();
     if (panel.key !== key || !panel.values) {
       panel.key = key;
       panel.values = series.map(() => h('output.value', { 'aria-live': 'off' }, '–'));
       panel.legend.replaceChildren(...series.map((one, at) =>
-        h('li', {}, swatch(one), h('span.name', {}, one.name), panel.values[at])));
+        h('li', { title: one.title }, swatch(one), h('span.name', {}, one.name), panel.values[at])));
     }
     series.forEach((one, at) => {
       const value = sample ? one.value(sample) : undefined;
@@ -181,11 +182,13 @@ export class Chart {
     const right = width - this.right();
     const plot = { width: right, top: TOP, height: height - TOP - (panel.isLast ? BOTTOM : 6) };
     const layers = stack(panel.lines, samples);
+    const isEmpty = panel.empty && samples.length > 0 && layers.layers.every(layer => layer.values.every(value => value === null));
     const axis = panel.scale(layers.max, layers.min);
     const seconds = span(samples);
     const x = at => right - ((now - at) / (seconds * 1000)) * right;
     const y = value => plot.top + plot.height * (1 - axis.at(value));
-    grid(g, plot, axis, panel, now, seconds);
+    grid(g, plot, isEmpty ? { ...axis, ticks: [] } : axis, panel, now, seconds);
+    if (isEmpty) remark(g, plot, panel.empty);
     g.save();
     g.beginPath();
     g.rect(0, plot.top - 2, right, plot.height + 3);
@@ -263,6 +266,15 @@ export class Sparkline {
   }
 }
 
-/** One stacked series for each name of a group that occurs. */
-export const stacked = (group, known, color, extra = {}) => samples => names(samples, group, known).map(name => ({
-  name: name.replaceAll('_', ' '), color: color(name), stack: true, value: sample => sample[group]?.[name] ?? 0, ...extra }));
+/** One stacked series for each known name of a group that occurs, and one, “other”, for the rest. */
+export const stacked = (group, known, color, extra = {}) => samples => {
+  const all = names(samples, group, known);
+  const rest = all.filter(name => !known.includes(name));
+  const series = all.filter(name => known.includes(name)).map(name => ({
+    name: words(name), color: color(name), stack: true, value: sample => sample[group]?.[name] ?? 0, ...extra }));
+  if (rest.length) {
+    const value = sample => rest.reduce((sum, name) => sum + (sample[group]?.[name] ?? 0), 0);
+    series.push({ name: 'other', title: rest.map(words).join(', '), color: color('other'), stack: true, value, ...extra });
+  }
+  return series;
+};

@@ -2,11 +2,16 @@
 
 import * as api from './api.js';
 import { card, h } from './dom.js';
+import { store, subscribe } from './live.js';
 import { pieces } from './toml.js';
 
 export function view() {
   const control = new AbortController();
   const note = h('p.empty', {}, 'Asking…');
+  const again = h('button.small', { type: 'button', hidden: true, onclick: () => {
+    api.askAgain();
+    load();
+  } }, 'Try again');
   const code = h('pre.code', { tabindex: 0, role: 'region', 'aria-label': 'Configuration as TOML', hidden: true });
   const find = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter the lines', autocomplete: 'off', spellcheck: 'false' });
   let lines = [];
@@ -20,7 +25,11 @@ export function view() {
     note.hidden = any;
     note.textContent = 'No line has that.';
   });
+  let isLoading = false;
   const load = async () => {
+    if (isLoading) return;
+    isLoading = true;
+    again.hidden = true;
     try {
       const { toml } = await api.get('/api/config', control.signal);
       let table = '';
@@ -33,12 +42,21 @@ export function view() {
       code.hidden = false;
       note.hidden = true;
     } catch (error) {
-      if (error.name !== 'AbortError') note.textContent = error.message;
+      if (error.name !== 'AbortError') {
+        note.textContent = error.message;
+        again.hidden = false;
+      }
     }
+    isLoading = false;
   };
   load();
+  // What failed while the node was away, or without the key, comes by itself once it is back.
+  const unsubscribe = subscribe(what => what === 'state' && store.state === 'live' && !again.hidden && load());
   const element = h('div.narrow', {},
     h('div.view-head', {}, h('h1', {}, 'Configuration'), h('p.muted', {}, 'What is in force, and where each value came from. Secrets are left out.')),
-    card('TOML', { tools: [find] }, note, code));
-  return { title: 'Configuration', element, close: () => control.abort() };
+    card('TOML', { tools: [find] }, note, again, code));
+  return { title: 'Configuration', element, close: () => {
+    unsubscribe();
+    control.abort();
+  } };
 }

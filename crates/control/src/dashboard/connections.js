@@ -8,16 +8,33 @@ import { href, topicHref } from './route.js';
 /** Names that fit into a cell; the rest is counted. */
 const SHOWN = 3;
 
-function links(names, toHref) {
-  const shown = names.slice(0, SHOWN).map(name => h('a.name', { href: toHref(name), title: name }, name));
+/** `open` has the ids of connections that show all their names: rows are made anew when they change. */
+function links(id, names, toHref, open) {
+  const link = name => h('a.name', { href: toHref(name), title: name }, name);
   const rest = names.length - SHOWN;
-  if (rest > 0) shown.push(h('span.muted', { title: names.slice(SHOWN).join('\n') }, `+ ${rest}`));
-  return h('span.names', {}, ...(shown.length ? shown : ['–']));
+  const cell = h('span.names', {});
+  const show = () => {
+    const isOpen = open.has(id);
+    cell.classList.toggle('open', isOpen);
+    const shown = (isOpen ? names : names.slice(0, SHOWN)).map(link);
+    cell.replaceChildren(...(shown.length ? shown : ['–']), ...(rest > 0 ? [more] : []));
+    more.textContent = isOpen ? 'Fewer' : `+ ${rest}`;
+    more.setAttribute('aria-expanded', String(isOpen));
+    more.setAttribute('aria-label', isOpen ? `Fewer names of ${id}` : `${rest} more names of ${id}`);
+  };
+  const more = h('button.small.more', { type: 'button', onclick: () => {
+    if (!open.delete(id)) open.add(id);
+    show();
+    more.focus();
+  } });
+  show();
+  return cell;
 }
 
 /** `column` is `users` or `topics`; `changed` is called after one was closed. */
 export function connectionTable(caption, column, changed, say) {
   const body = h('tbody');
+  const open = new Set();
   const element = table(caption, ['Connection', 'Transport', column === 'users' ? 'User' : 'Topics',
     { text: 'Age', number: true }, 'Address', { text: 'Sent', number: true }, { text: 'Received', number: true },
     { text: 'Outbox', number: true }, { text: 'Disconnect', quiet: true }], body);
@@ -33,14 +50,14 @@ export function connectionTable(caption, column, changed, say) {
 
   return { element, update(connections) {
     const kept = new Map([...body.children].map(row => [row.dataset.id, row]));
-    body.replaceChildren(...connections.map(info => {
+    const rows = connections.map(info => {
       const row = kept.get(info.id) ?? h('tr', { 'data-id': info.id });
       const key = JSON.stringify([info.transport, info.address, info[column]]);
       if (row.dataset.key !== key) {
         row.dataset.key = key;
         row.replaceChildren(
           h('th', { scope: 'row' }, info.id), h('td', {}, info.transport),
-          h('td', {}, column === 'users' ? links(info.users, name => href('user', name)) : links(info.topics, topicHref)),
+          h('td', {}, column === 'users' ? links(info.id, info.users, name => href('user', name), open) : links(info.id, info.topics, topicHref, open)),
           h('td.number'), h('td.mono', {}, info.address ?? '–'), h('td.number'), h('td.number'), h('td.number'),
           h('td.end', {}, h('button.small', { type: 'button', 'aria-label': `Disconnect ${info.id}`,
             title: 'Disconnect', onclick: () => close(info.id) },
@@ -52,7 +69,11 @@ export function connectionTable(caption, column, changed, say) {
       cell(6, bytes(info.bytes_received), exact(info.bytes_received, 'bytes'));
       cell(7, info.outbox_bytes ? bytes(info.outbox_bytes) : '0', exact(info.outbox_bytes, 'bytes wait'));
       return row;
-    }));
+    });
+    // Rows that are put anew lose the focus that is in them.
+    const focused = document.activeElement;
+    if (rows.length !== body.children.length || rows.some((row, at) => row !== body.children[at])) body.replaceChildren(...rows);
+    if (document.activeElement !== focused && body.contains(focused)) focused.focus({ preventScroll: true });
   } };
 }
 

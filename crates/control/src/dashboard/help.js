@@ -73,19 +73,20 @@ function link(path, name) {
 export function view() {
   const key = api.key.get() ? " \\\n  -H 'Authorization: Bearer KEY'" : '';
   const call = (path, body) => `curl ${admin}${path}${key}${body ? ` \\\n  -d '${body}'` : ''}`;
-  const listener = listen();
+  // Empty where the server does not know how a browser reaches its client port.
+  const listener = client ? listen() : undefined;
   const element = h('div', {},
     h('div.view-head', {}, h('h1', {}, 'Help'), h('p.muted', {},
       'A push server: this node holds the open connections of your users (SSE, HTTP stream, long poll, WebSocket) and carries what your application publishes to all who listen, at once.')),
     h('div.grid.two', {},
       card('Listen and publish', {},
-        example('Listen in one terminal', `curl -N '${client}/sse?topic=news&user=alice'`),
-        example('Publish to a topic from another', call('/api/publish', '{"topic":"news","data":"hello"}')),
+        client && example('Listen in one terminal', `curl -N '${client}/sse?topic=news&user=alice'`),
+        example(client ? 'Publish to a topic from another' : 'Publish to a topic', call('/api/publish', '{"topic":"news","data":"hello"}')),
         example('Send to one user, on all their connections', call('/api/send', '{"user":"alice","data":"hello, alice"}')),
         example('Send to everyone', call('/api/broadcast', '{"data":"hello, everyone"}')),
         example('Look at a topic and at a user', `${call('/api/topics/news')}\n${call('/api/users/alice')}`),
         example('Close all connections of a user', call('/api/disconnect', '{"user":"alice"}'))),
-      h('div.column', {}, listener.element,
+      h('div.column', {}, listener?.element,
         card('Publish to “news”', {}, messageForm('/api/publish', { topic: 'news' }, 'Publish')),
         card('Elsewhere', {}, h('ul.plain', {},
           link('/api/openapi.json', 'the API’s description (OpenAPI)'),
@@ -95,5 +96,5 @@ export function view() {
           h('div', {}, h('dt', {}, h('kbd', {}, '/')), h('dd', {}, 'search for a topic or user')),
           h('div', {}, h('dt', {}, h('kbd', {}, '←'), ' ', h('kbd', {}, '→')), h('dd', {}, 'in a chart: 5 s back and on; with Shift 1 s, with Page keys a minute')),
           h('div', {}, h('dt', {}, h('kbd', {}, 'Home'), ' ', h('kbd', {}, 'End')), h('dd', {}, 'in a chart: the oldest, the newest')))))));
-  return { title: 'Help', element, close: listener.close };
+  return { title: 'Help', element, close: () => listener?.close() };
 }

@@ -28,13 +28,9 @@ export function fromLive(sample) {
   return { ...sample, transports: sample.transports ?? {}, closed_by: sample.closed_by ?? {}, p50, p90, p99 };
 }
 
-/** Adds a sample in place: a newer one at the end, the same second again in its old place. */
+/** Adds a sample in place. Where the node's clock went back, what it says now replaces the future. */
 export function add(samples, sample) {
-  const last = samples.at(-1);
-  if (last && sample.at <= last.at) {
-    if (sample.at === last.at) samples[samples.length - 1] = sample;
-    return;
-  }
+  while (samples.at(-1)?.at >= sample.at) samples.pop();
   samples.push(sample);
   const oldest = sample.at - SAMPLES_MAX * 1000;
   let drop = Math.max(0, samples.length - SAMPLES_MAX);

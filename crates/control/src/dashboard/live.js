@@ -8,8 +8,11 @@ import { EventStreamParser } from './sse.js';
 const SILENCE_MS_MAX = 6000;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 
-/** What views read: `samples` oldest first, `node` about the node, `state` of the connection. */
-export const store = { samples: [], node: undefined, state: 'connecting', retryAt: 0, problem: '' };
+/**
+ * What views read: `samples` oldest first, `node` about the node, `state` of the connection (live,
+ * connecting, waiting, or paused while nobody looks).
+ */
+export const store = { samples: [], node: undefined, state: 'connecting', retryAt: 0, problem: '', isKeyMissing: false };
 
 const listeners = new Set();
 
@@ -23,9 +26,8 @@ function changed(what) {
   for (const listener of listeners) listener(what);
 }
 
-function become(state, problem = '') {
-  store.state = state;
-  store.problem = problem;
+function become(state, problem = '', isKeyMissing = false) {
+  Object.assign(store, { state, problem, isKeyMissing });
   changed('state');
 }
 
@@ -43,20 +45,40 @@ const sleep = milliseconds => new Promise(done => {
 
 let retry = () => {};
 
-/** Tries now instead of waiting. */
-export const retryNow = () => retry();
+/** Tries now instead of waiting, and asks for the key if it must, also who declined before. */
+export function retryNow() {
+  api.askAgain();
+  retry();
+}
+
+/** A browser has six HTTP/1.1 connections to a host for all its tabs: one that is hidden gives its up. */
+const seen = () => new Promise(done => {
+  const look = () => {
+    if (document.hidden) return;
+    document.removeEventListener('visibilitychange', look);
+    done();
+  };
+  document.addEventListener('visibilitychange', look);
+  look();
+});
 
 /** Runs for as long as the page is open. */
 export async function run() {
   for (let failures = 0; ; failures += 1) {
-    become('connecting', store.problem);
+    await seen();
+    become('connecting', store.problem, store.isKeyMissing);
     try {
       await follow(() => {
         failures = 0;
       });
       become('waiting', 'The node ended the stream.');
     } catch (error) {
-      become('waiting', error.message);
+      if (document.hidden) {
+        failures = -1;
+        become('paused');
+        continue;
+      }
+      become('waiting', error.message, error.status === 401);
     }
     const wait = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
     store.retryAt = Date.now() + wait;
@@ -67,20 +89,24 @@ export async function run() {
 
 async function follow(onSample) {
   const control = new AbortController();
+  const hide = () => document.hidden && control.abort();
+  document.addEventListener('visibilitychange', hide);
   let watch;
   const alive = () => {
     clearTimeout(watch);
     watch = setTimeout(() => control.abort(), SILENCE_MS_MAX);
   };
   try {
-    const { samples, ...node } = await api.get('/api/history');
+    const { samples, ...node } = await api.get('/api/history', control.signal);
     store.node = node;
-    store.samples.splice(0, Infinity, ...fromColumns(samples ?? {}));
+    store.samples.length = 0;
+    for (const sample of fromColumns(samples ?? {})) add(store.samples, sample);
     changed('history');
-    const response = await api.request('/api/live', { signal: control.signal, cache: 'no-store' });
+    // Armed before: where no connection is free the request itself waits for ever.
+    alive();
+    const response = await api.request('/api/live', { signal: control.signal, wait_ms: 0, cache: 'no-store' });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new EventStreamParser();
-    alive();
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
@@ -95,11 +121,11 @@ async function follow(onSample) {
     }
   } catch (error) {
     if (error.name === 'AbortError') throw new Error('The stream went silent.');
-    if (error.name === 'TimeoutError') throw new Error('The node took too long to answer.');
     if (error instanceof api.ApiError) throw error;
     throw new Error('The connection to the node broke.');
   } finally {
     clearTimeout(watch);
+    document.removeEventListener('visibilitychange', hide);
     control.abort();
   }
 }

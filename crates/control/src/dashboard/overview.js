@@ -7,22 +7,23 @@ import { names } from './history.js';
 import { store, subscribe } from './live.js';
 import { decades, linear, logarithmic, mirrored } from './scale.js';
 import { shards } from './shards.js';
-import { tiles } from './tiles.js';
+import { SHARED_CONNECTIONS_MIN, tiles } from './tiles.js';
 import { top } from './top.js';
 
-export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'http', 'echo'];
-const REASONS = ['client', 'lost', 'answered', 'idle', 'application', 'slow_consumer', 'drain'];
-const colorIn = known => name => {
-  const at = known.indexOf(name);
-  return at < 0 || at > 6 ? 8 : at + 1;
-};
+export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'phoenix_longpoll', 'http', 'echo'];
+const transportColor = name => TRANSPORTS.indexOf(name) + 1 || 9;
+/** Reasons that come about in quantity, each in its colour; the rest together is “other”. */
+const REASONS = { client: 2, lost: 3, answered: 4, idle: 5, application: 6, slow_consumer: 7, drain: 9 };
+
+const FEW = `Shown from ${SHARED_CONNECTIONS_MIN} connections on`;
 
 const line = (name, color, key, extra) => ({ name, color, value: sample => sample[key], ...extra });
 
 /** What a few connections share of the program's own memory would hide what many take each. */
 const each = (name, color, key) => samples => {
-  const least = samples.reduce((most, sample) => Math.max(most, sample.connections), 0) / 10;
-  return [{ name, color, fill: true, value: sample => (sample.connections && sample.connections >= least ? sample[key] : null) }];
+  const most = samples.reduce((most, sample) => Math.max(most, sample.connections), 0);
+  const least = Math.max(SHARED_CONNECTIONS_MIN, most / 10);
+  return [{ name, color, fill: true, value: sample => (sample.connections >= least ? sample[key] : null) }];
 };
 
 function charts() {
@@ -30,14 +31,14 @@ function charts() {
     new Chart({ title: 'Connections', panels: [{
       scale: max => linear(max, 4), format: count,
       series: samples => [
-        ...stacked('transports', TRANSPORTS, colorIn(TRANSPORTS))(samples),
-        { name: 'total', color: 9, value: sample => sample.connections, dash: 0 }],
+        ...stacked('transports', TRANSPORTS, transportColor)(samples),
+        { name: 'total', color: 9, dash: 0, value: sample => sample.connections }],
     }] }),
     new Chart({ title: 'Connects and disconnects /s', panels: [{
       scale: max => mirrored(max, 4), format: count,
       series: samples => [
         { name: 'connects ↑', color: 1, value: sample => sample.opened, stack: true },
-        ...stacked('closed_by', REASONS, name => Math.min(8, colorIn(REASONS)(name) + 1), { below: true })(samples)
+        ...stacked('closed_by', Object.keys(REASONS), name => REASONS[name] ?? 8, { below: true })(samples)
           .map(one => ({ ...one, name: `${one.name} ↓` }))],
     }] }),
     new Chart({ title: 'Messages /s', panels: [{
@@ -49,9 +50,9 @@ function charts() {
       series: [line('p50', 3, 'p50', { dash: 2 }), line('p90', 1, 'p90', { dash: 1 }), line('p99', 2, 'p99')],
     }] }),
     new Chart({ title: 'Memory per connection', panels: [
-      { scale: max => linear(max, 4), format: bytes, height: 64,
+      { scale: max => linear(max, 4), format: bytes, height: 64, empty: FEW,
         series: each('user space', 1, 'user_bytes_per_connection') },
-      { scale: max => linear(max, 4), format: bytes, height: 78,
+      { scale: max => linear(max, 4), format: bytes, height: 78, empty: FEW,
         series: each('kernel', 5, 'kernel_bytes_per_connection') },
     ] }),
     new Chart({ title: 'CPU', panels: [{
@@ -73,7 +74,7 @@ function transports() {
       ...names([sample], 'transports', TRANSPORTS).filter(name => !TRANSPORTS.includes(name))];
     fill(body, all.join(), () => {
       rows = all.map(name => {
-        const bar = h(`i.s${colorIn(TRANSPORTS)(name)}`);
+        const bar = h(`i.s${transportColor(name)}`);
         const [number, share] = [h('td.number'), h('td.number')];
         const row = h('tr', {}, h('th', { scope: 'row' }, h('span.bar', { 'aria-hidden': 'true' }, bar), words(name)), number, share);
         return { name, row, bar, number, share };

@@ -83,6 +83,19 @@ export function grid(g, plot, axis, panel, now, seconds) {
   }
 }
 
+/** A sentence in place of values. */
+export function remark(g, plot, words) {
+  const [x, y] = [plot.width / 2, plot.top + plot.height / 2];
+  g.font = '12px system-ui, sans-serif';
+  g.textAlign = 'center';
+  g.textBaseline = 'middle';
+  const width = g.measureText(words).width + 16;
+  g.fillStyle = palette.card;
+  g.fillRect(x - width / 2, y - 10, width, 20);
+  g.fillStyle = palette.axis;
+  g.fillText(words, x, y);
+}
+
 /** One value for every two pixels, the highest: 900 values on a narrow chart would be a smear. */
 function thinned(layer, samples, from, to, x) {
   const kept = [];
@@ -101,6 +114,18 @@ function thinned(layer, samples, from, to, x) {
 
 const range = (from, to) => Array.from({ length: to - from }, (_, at) => from + at);
 
+/** Runs of samples that have a value: an area ends where its line does. */
+function known(kept, layer) {
+  const found = [];
+  let run;
+  for (const at of kept) {
+    if (layer.values[at] === null) run = undefined;
+    else if (run) run.push(at);
+    else found.push(run = [at]);
+  }
+  return found;
+}
+
 /** Areas too thin to be parted by a line keep what little they have. */
 const PARTED_PX = 5;
 
@@ -114,10 +139,10 @@ export function paintLayer(g, layer, samples, parts, x, y) {
   const color = palette[layer.color];
   for (const [from, to] of parts) {
     const kept = layer.stack ? range(from, to) : thinned(layer, samples, from, to, x);
-    if (layer.stack || layer.fill) {
+    for (const run of layer.stack || layer.fill ? known(kept, layer) : []) {
       g.beginPath();
-      for (const at of kept) g.lineTo(x(samples[at].at), y(layer.values[at] ?? layer.base?.[at] ?? 0));
-      for (const at of kept.toReversed()) g.lineTo(x(samples[at].at), y(layer.base?.[at] ?? 0));
+      for (const at of run) g.lineTo(x(samples[at].at), y(layer.values[at]));
+      for (const at of run.toReversed()) g.lineTo(x(samples[at].at), y(layer.base?.[at] ?? 0));
       g.closePath();
       g.globalAlpha = layer.stack ? 1 : 0.14;
       g.fillStyle = color;

@@ -8,6 +8,9 @@ import { store } from './live.js';
 /** The lowest level at which memory and connections are called near their limit. */
 const NEAR = 0.9;
 
+/** Fewer connections share the program's own memory, and say nothing of what one takes. */
+export const SHARED_CONNECTIONS_MIN = 100;
+
 const perSecond = value => `${exact(value)} per second`;
 const sum = (samples, name) => samples.reduce((total, sample) => total + (sample[name] ?? 0), 0);
 
@@ -18,8 +21,8 @@ function topReason(sample) {
 
 /** Each gives {main, unit, title, note, warn}. */
 const TILES = [
-  ['Connections', sample => sample.connections, ({ connections }, node) => {
-    const max = node?.connections_max;
+  ['Connections', sample => sample.connections, ({ connections, connections_max }, node) => {
+    const max = connections_max ?? node?.connections_max;
     const near = max && connections >= max * NEAR;
     return { main: count(connections), title: exact(connections, 'connections'), warn: near,
       note: max ? `${near ? 'near the limit: ' : ''}${percent(connections, max)} of ${brief(count)(max)}` : '' };
@@ -37,7 +40,9 @@ const TILES = [
   ['Latency p99', sample => sample.p99, sample => ({
     main: milliseconds(sample.p99), title: exact(sample.p99, 'ms'),
     note: sample.p99 === null ? 'nothing delivered' : `p50 ${milliseconds(sample.p50)}` })],
-  ['Memory each', sample => sample.user_bytes_per_connection, sample => ({
+  ['Memory each', sample => (sample.connections >= SHARED_CONNECTIONS_MIN ? sample.user_bytes_per_connection : null), sample => (sample.connections < SHARED_CONNECTIONS_MIN ? {
+    main: '–', note: `from ${SHARED_CONNECTIONS_MIN} connections on`,
+    title: `Fewer than ${SHARED_CONNECTIONS_MIN} connections share the program's own memory: a share of each would mislead.` } : {
     main: bytes(sample.user_bytes_per_connection), unit: 'user', title: exact(sample.user_bytes_per_connection, 'bytes of user space per connection'),
     note: `kernel ${bytes(sample.kernel_bytes_per_connection)}` })],
   ['CPU', sample => sample.cpu, (sample, node) => ({

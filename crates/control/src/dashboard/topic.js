@@ -11,8 +11,6 @@ const MEMBERS_MAX = 100;
 const MESSAGES_MAX = 20;
 const PRESENT_MAX = 200;
 
-const path = name => encodeURIComponent(name);
-
 function members(name) {
   const answer = answerLine();
   const note = h('p.empty', {}, 'Asking…');
@@ -23,7 +21,7 @@ function members(name) {
   element.classList.add('main-column');
   const poll = every(5000, async signal => {
     try {
-      const found = await api.get(`/api/topics/${path(name)}/members?limit=${MEMBERS_MAX}`, signal);
+      const found = await api.get(`/api/topics/${api.segment(name)}/members?limit=${MEMBERS_MAX}`, signal);
       text(total, found.members === 1 ? '1 connection' : `${count(found.members)} connections`, exact(found.members, 'connections'));
       const shown = found.connections.length;
       note.hidden = shown > 0 && shown >= found.members;
@@ -56,7 +54,7 @@ function presence(name) {
   };
   const poll = every(5000, async signal => {
     try {
-      const found = await api.get(`/api/presence/${path(name)}`, signal);
+      const found = await api.get(`/api/presence/${api.segment(name)}`, signal);
       const users = Object.entries(found.presences ?? {});
       text(total, `${count(found.users)} ${found.users === 1 ? 'user' : 'users'}, ${count(found.connections)} ${found.connections === 1 ? 'connection' : 'connections'}`);
       list.hidden = !users.length;
@@ -89,7 +87,7 @@ export function messages(topic) {
   let isFirst = true;
   const poll = every(2000, async signal => {
     try {
-      const found = await api.get(`/api/messages?topic=${path(topic)}&limit=${MESSAGES_MAX}`, signal);
+      const found = await api.get(`/api/messages?topic=${encodeURIComponent(topic)}&limit=${MESSAGES_MAX}`, signal);
       const kept = new Map([...list.children].map(row => [row.dataset.id, row]));
       list.hidden = !found.messages.length;
       note.hidden = found.messages.length > 0;

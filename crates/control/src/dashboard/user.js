@@ -25,9 +25,9 @@ export function view({ name }) {
   const form = messageForm('/api/send', { user: name }, 'Send', last.now);
   const poll = every(3000, async signal => {
     try {
-      const { connections } = await api.get(`/api/users/${encodeURIComponent(name)}`, signal);
-      const size = connections.length;
-      text(total, size === 1 ? '1 connection' : `${exact(size)} connections`);
+      const { count: size, connections } = await api.get(`/api/users/${api.segment(name)}`, signal);
+      const shown = connections.length < size ? `, ${exact(connections.length)} shown` : '';
+      text(total, size === 1 ? '1 connection' : `${exact(size)} connections${shown}`);
       note.hidden = size > 0;
       note.textContent = 'This user has no connection to this node.';
       list.element.hidden = !size;

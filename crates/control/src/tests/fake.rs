@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
-use broker::{Activity, Broker, PublishError, Receipt, Recent, TopicActivity};
+use broker::{Activity, Broker, Latest, PublishError, Receipt, Recent, TopicActivity};
 use serde_json::Value;
 use shard::{Command, ConnectionInfo, Metrics, Target, TopicInfo};
 use tower::ServiceExt;
@@ -110,10 +110,6 @@ fn answer(shard: usize, command: Command) -> String {
             reply((5, (0..5.min(limit)).map(|_| connection(shard as u16)).collect()));
             format!("members {topic} {limit}")
         }
-        Command::User { user, reply } => {
-            reply(vec![connection(shard as u16)]);
-            format!("user {user}")
-        }
         _ => "other".into(),
     }
 }
@@ -165,13 +161,15 @@ impl Broker for FakeBroker {
         Recent { messages: Vec::new(), top, complete: true }
     }
 
-    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Vec<Arc<Message>> {
+    fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Latest {
         let messages = self.messages.lock().unwrap();
         let asked = messages
             .iter()
             .rev()
             .filter(|message| topic.is_none_or(|(_, name)| name == message.draft.topic));
-        asked.take(limit).cloned().collect()
+        // Whoever looks for a needle is told that not all was looked at.
+        let complete = topic.is_none_or(|(_, name)| name != "needle");
+        Latest { messages: asked.take(limit).cloned().collect(), complete }
     }
 
     fn activity(&self, _: u64) -> Activity {
@@ -261,7 +259,12 @@ pub fn node(
     Node {
         broker: Arc::new(broker),
         shared: Arc::new(shard::Shared::new(shard::Presence::new(
-            shard::PresenceLimits { users_max: 3, interval_us: 0, members_per_ms: 0 },
+            shard::PresenceLimits {
+                users_max: 3,
+                list_bytes_max: 1 << 20,
+                interval_us: 0,
+                members_per_ms: 0,
+            },
             1,
         ))),
         started: Instant::now(),
@@ -276,7 +279,7 @@ pub fn node(
 
 /// Asks nobody.
 pub fn webhook() -> (Arc<Dispatcher>, Worker) {
-    let fixed = webhook::Fixed { queue_events_max: 1, requests_max: 1 };
+    let fixed = webhook::Fixed { queue_events_max: 1, queue_bytes_max: 1 << 20, requests_max: 1 };
     let settings = webhook::Settings {
         url: None,
         secret: None,

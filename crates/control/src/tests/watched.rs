@@ -59,6 +59,7 @@ async fn live_figures_begin_with_the_newest_and_end_with_the_sampler() {
     assert_eq!(first.as_ptr(), same.as_ptr(), "encoded once");
     let first = sample(&first);
     assert!(first["at"].as_u64().unwrap() > 1_600_000_000_000);
+    assert_eq!(first["connections_max"], 5000);
     assert_eq!((&first["connections"], &first["shards"]), (&json!(2), &json!([0, 2])));
     assert_eq!((&first["transports"]["sse"], &first["transports"]["ws"]), (&json!(2), &json!(0)));
     for rate in ["closed", "slow", "delivered", "refused", "answers", "cpu"] {
@@ -74,10 +75,11 @@ async fn live_figures_begin_with_the_newest_and_end_with_the_sampler() {
     for gauge in ["connections", "outboxes", "outbox_bytes", "topics"] {
         assert_eq!(first[gauge], stats[gauge], "{gauge}");
     }
+    bench.node.live.write().unwrap().limits[1].1 = 7000;
     bench.sampler.sample();
     let second = sample(&next(&mut early).await.unwrap());
     assert_eq!((&second["latency_ms"], &second["closed_by"]), (&Value::Null, &json!({})));
-    assert_eq!(second["delivered"], 0);
+    assert_eq!((&second["delivered"], &second["connections_max"]), (&json!(0), &json!(7000)));
     drop(bench.sampler);
     assert!(next(&mut early).await.is_none());
     assert!(next(&mut late).await.is_some(), "it had not seen the second");
@@ -214,23 +216,30 @@ async fn members_of_a_topic_are_counted_and_some_described() {
     assert_eq!((&answer["topic"], &answer["members"]), (&json!("a/b"), &json!(10)));
     let connections = answer["connections"].as_array().unwrap();
     assert_eq!(connections.len(), 7);
-    let user = bench.get("/api/users/alice").await.json();
+    let user = bench.get("/api/users/alice?limit=6").await.json();
+    assert_eq!(user["count"], 10);
+    assert_eq!(user["connections"].as_array().unwrap().len(), 6);
+    bench.get("/api/users/bob").await;
     assert_eq!(connections[0]["id"], "0-12-345");
     assert_eq!(connections[0]["topics"], user["connections"][0]["topics"]);
-    assert_eq!(bench.asked.lock().unwrap()[..2], ["0 members a/b 7", "1 members a/b 7"]);
-    for query in ["limit=0", "limit=1001", "limit=x", "page=1"] {
-        assert_eq!(
-            bench.get(&format!("/api/topics/a/members?{query}")).await.status,
-            400,
-            "{query}"
-        );
+    let asked = ["0 members a/b 7", "1 members a/b 7", "0 members @alice 6", "1 members @alice 6"];
+    assert_eq!(bench.asked.lock().unwrap()[..4], asked);
+    assert_eq!(bench.asked.lock().unwrap()[4..], ["0 members @bob 100", "1 members @bob 100"]);
+    for path in ["topics/a/members", "users/a"] {
+        for query in ["limit=0", "limit=1001", "limit=x", "page=1", "limit=%FF"] {
+            let answer = bench.get(&format!("/api/{path}?{query}")).await;
+            assert_eq!(answer.status, 400, "{path} {query}");
+            assert!(["bad_limit", "bad_query"].contains(&answer.code().as_str()));
+        }
     }
 }
 
 #[tokio::test]
 async fn messages_come_newest_first_as_they_were_published() {
     let bench = bench(Mood::Willing);
-    assert_eq!(bench.get("/api/messages").await.json(), json!({"messages": []}));
+    let none = bench.get("/api/messages").await.json();
+    assert_eq!(none, json!({"messages": [], "complete": true}));
+    assert_eq!(bench.get("/api/messages?topic=needle").await.json()["complete"], false);
     for (path, body) in [
         ("publish", "{\"topic\":\"news\",\"data\":{\"a\": 1.50}}"),
         ("publish", "{\"topic\":\"news\",\"data\":\"hi\",\"event\":\"note\"}"),
@@ -265,6 +274,12 @@ async fn messages_come_newest_first_as_they_were_published() {
     for query in ["limit=0", "limit=101", "user=alice"] {
         assert_eq!(bench.get(&format!("/api/messages?{query}")).await.status, 400, "{query}");
     }
+    // What is no UTF-8 is refused, and not taken for a name with U+FFFD in it.
+    for path in ["messages?topic=%FF", "topics?prefix=%C3", "messages?%80=1"] {
+        let answer = bench.get(&format!("/api/{path}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "bad_query"), "{path}");
+    }
+    assert_eq!(bench.get("/api/messages?topic=%EF%BF%BD").await.status, 200);
 }
 
 #[tokio::test]

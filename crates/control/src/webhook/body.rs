@@ -10,12 +10,18 @@ use wire::Data;
 /// The response of a reply that has none.
 const NO_RESPONSE: &str = "{}";
 
-/// What an event's fields take besides its payload, in bytes, roughly.
-const EVENT_BYTES: usize = 192;
+/// What an event takes besides its payload and names, in bytes, roughly.
+const EVENT_BYTES: usize = 128;
 
 /// What an event takes in a request, in bytes, roughly.
 pub(super) fn event_bytes(ask: &Ask) -> usize {
-    EVENT_BYTES + ask.payload.bytes()
+    EVENT_BYTES + held_bytes(ask)
+}
+
+/// What a client made a question hold in memory, in bytes: its payload and the names in it.
+pub(super) fn held_bytes(ask: &Ask) -> usize {
+    let users: usize = ask.users.iter().map(|user| user.len()).sum();
+    ask.payload.bytes() + ask.topic.len() + ask.event.len() + users
 }
 
 /// The body of a request that asks these questions, in their order.

@@ -11,7 +11,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Failure {
-    /// No whole answer within the time.
+    /// No whole answer within the time, be it that the request did not go out before.
     Timeout,
     /// No connection, or it broke before the whole answer was there.
     Unreachable,
@@ -128,8 +128,9 @@ impl Throttle {
     }
 }
 
-/// A URL as a log may hold it: queries and user names carry secrets.
-fn shown(url: &str) -> String {
+/// A URL as a log may hold it: queries and user names, which the configuration refuses, carry
+/// secrets.
+pub(super) fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or("");
     let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
     let authority_ends = rest.find('/').unwrap_or(rest.len());

@@ -1,19 +1,16 @@
-//! Where questions wait: first in the intake, into which shards put them, then in their lane.
+//! The intake, into which shards put their questions, and what each question is owed.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shard::{Ask, Full, Verdict};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::body;
 use super::failure::Failure;
-
-/// No event joins a request that has so many bytes: servers refuse large bodies, often from 1 MiB.
-const REQUEST_BYTES_MAX: usize = 512 << 10;
+use super::{Fixed, body};
 
 /// What is counted; any thread may write.
 #[derive(Default)]
@@ -23,13 +20,17 @@ pub(super) struct Counts {
     pub error: AtomicU64,
     pub failed: [AtomicU64; Failure::ALL.len()],
     pub waiting: AtomicUsize,
+    /// What those hold in memory that wait; see [`body::held_bytes`].
+    pub waiting_bytes: AtomicUsize,
 }
 
 /// A question that was taken and is owed an answer: dropped without one, it is told that the node
 /// shuts down.
 pub(super) struct Question {
     pub ask: Ask,
-    asked: Instant,
+    /// When a shard put it into the intake.
+    pub asked: Instant,
+    bytes: usize,
     counts: Arc<Counts>,
     answered: bool,
 }
@@ -60,6 +61,7 @@ impl Question {
     fn end(&mut self, verdict: Verdict) {
         self.answered = true;
         self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.counts.waiting_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         let reply = std::mem::replace(&mut self.ask.reply, Box::new(|_| ()));
         reply(verdict);
     }
@@ -77,6 +79,7 @@ impl Drop for Question {
 /// The way from the shards to the control thread.
 pub(super) struct Intake {
     events_max: usize,
+    bytes_max: usize,
     counts: Arc<Counts>,
     state: Mutex<State>,
     /// Told when there is something to take, and at the end.
@@ -89,24 +92,32 @@ struct State {
 }
 
 impl Intake {
-    /// At most so many questions may be without an answer at a time.
-    pub fn new(events_max: usize, counts: Arc<Counts>) -> Self {
+    /// Keeps to the queue's bounds.
+    pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
         let state = Mutex::new(State { open: true, questions: VecDeque::new() });
-        Intake { events_max, counts, state, ready: Notify::new() }
+        Intake {
+            events_max: fixed.queue_events_max,
+            bytes_max: fixed.queue_bytes_max,
+            counts,
+            state,
+            ready: Notify::new(),
+        }
     }
 
-    /// Puts a question to the others; refuses it at the limit, and after the end.
+    /// Puts a question to the others; refuses it at the limits, and after the end.
     pub fn put(&self, ask: Ask) -> Result<(), Full> {
+        let bytes = body::held_bytes(&ask);
         let mut state = self.lock();
-        // Only here, under the lock, does the number grow.
-        if !state.open || self.counts.waiting.load(Ordering::Relaxed) >= self.events_max {
+        if !state.open || !self.has_room(bytes) {
             self.counts.failed[Failure::Full as usize].fetch_add(1, Ordering::Relaxed);
             return Err(Full);
         }
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+        self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        // Under the lock, so that the oldest come first.
         let (asked, counts) = (Instant::now(), self.counts.clone());
-        state.questions.push_back(Question { ask, asked, counts, answered: false });
+        state.questions.push_back(Question { ask, asked, bytes, counts, answered: false });
         // Whoever takes takes all, so the first alone must wake them: a wake-up is a system call.
         let first = state.questions.len() == 1;
         drop(state);
@@ -114,6 +125,14 @@ impl Intake {
             self.ready.notify_one();
         }
         Ok(())
+    }
+
+    /// To be called under the lock, since the numbers grow only there.
+    fn has_room(&self, bytes: usize) -> bool {
+        let waiting = self.counts.waiting.load(Ordering::Relaxed);
+        let held = self.counts.waiting_bytes.load(Ordering::Relaxed);
+        // Alone it is taken however large it is: else it could never be asked.
+        waiting < self.events_max && (waiting == 0 || held.saturating_add(bytes) <= self.bytes_max)
     }
 
     /// All that came since the last time; `None` after the end.
@@ -138,109 +157,49 @@ impl Intake {
     }
 }
 
-/// Where a question is to be asked: `None` is the place for all, whatever it is by then.
-pub(super) type Place = Option<Arc<str>>;
-
-/// Which of so many lanes a question goes to: the same for all of a connection at a place.
-pub(super) fn lane_of(ask: &Ask, lanes: usize) -> usize {
-    let mut hasher = DefaultHasher::new();
-    (&ask.url, ask.connection).hash(&mut hasher);
-    (hasher.finish() % lanes.max(1) as u64) as usize
-}
-
-/// Questions that wait for the request before them, by place; the places have their turns.
-#[derive(Default)]
-pub(super) struct Lane {
-    places: VecDeque<(Place, VecDeque<Question>)>,
-}
-
-impl Lane {
-    /// Puts a question behind the others for its place.
-    pub fn put(&mut self, question: Question) {
-        let place = &question.ask.url;
-        match self.places.iter_mut().find(|(known, _)| known == place) {
-            Some((_, questions)) => questions.push_back(question),
-            None => self.places.push_back((place.clone(), [question].into())),
-        }
-    }
-
-    /// The questions of the next request, at most so many, and their place.
-    pub fn take(&mut self, events_max: usize) -> Option<(Place, Vec<Question>)> {
-        let (place, mut questions) = self.places.pop_front()?;
-        let mut bytes = 0;
-        let fitting = questions.iter().take(events_max.max(1)).take_while(|question| {
-            let room = bytes < REQUEST_BYTES_MAX;
-            bytes += body::event_bytes(&question.ask);
-            room
-        });
-        let fitting = fitting.count();
-        let batch = questions.drain(..fitting).collect();
-        if !questions.is_empty() {
-            // A place with much to ask, or one that hangs, doesn't keep the others from a turn.
-            self.places.push_back((place.clone(), questions));
-        }
-        Some((place, batch))
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use wire::Data;
 
     use super::super::tests::ask;
     use super::*;
 
-    /// A question that is no one's.
-    fn question(slot: u32, url: Option<&str>) -> Question {
-        let mut ask = ask(slot);
-        ask.url = url.map(Into::into);
-        let counts = Arc::new(Counts::default());
+    /// A question that was asked just now.
+    pub fn question(ask: Ask) -> Question {
+        let (bytes, counts) = (body::held_bytes(&ask), Arc::new(Counts::default()));
         counts.waiting.store(1, Ordering::Relaxed);
-        Question { ask, asked: Instant::now(), counts, answered: false }
-    }
-
-    fn slots(batch: Option<(Place, Vec<Question>)>) -> Vec<u32> {
-        batch.unwrap().1.iter().map(|question| question.ask.connection.slot).collect()
+        counts.waiting_bytes.store(bytes, Ordering::Relaxed);
+        Question { ask, asked: Instant::now(), bytes, counts, answered: false }
     }
 
     #[test]
-    fn what_waits_for_a_place_goes_together_in_order() {
-        let mut lane = Lane::default();
-        for (slot, url) in
-            [(1, None), (2, Some("b")), (3, None), (4, Some("b")), (5, None), (6, None)]
-        {
-            lane.put(question(slot, url));
-        }
-        assert_eq!(slots(lane.take(3)), [1, 3, 5]);
-        assert_eq!(slots(lane.take(3)), [2, 4]);
-        assert_eq!(slots(lane.take(3)), [6]);
-        assert!(lane.take(3).is_none());
-    }
-
-    #[test]
-    fn a_request_ends_before_it_is_large_but_has_one_event_at_least() {
-        let mut lane = Lane::default();
-        for slot in 0..4 {
-            let mut question = question(slot, None);
-            question.ask.payload = Data::Text("x".repeat(REQUEST_BYTES_MAX / 2).into());
-            lane.put(question);
-        }
-        assert_eq!(slots(lane.take(100)), [0, 1]);
-        assert_eq!(slots(lane.take(0)), [2]);
-        assert_eq!(slots(lane.take(100)), [3]);
-    }
-
-    #[test]
-    fn a_connection_keeps_its_lane() {
-        let used: std::collections::BTreeSet<_> = (0..64).map(|n| lane_of(&ask(n), 4)).collect();
-        assert_eq!(used.len(), 4);
-        assert!((0..64).all(|n| lane_of(&ask(n), 4) == lane_of(&ask(n), 4)));
+    fn the_intake_is_bounded_in_bytes_too() {
+        let counts = Arc::new(Counts::default());
+        let sized = |bytes: usize| Ask { payload: Data::Text("x".repeat(bytes).into()), ..ask(1) };
+        let names = body::held_bytes(&sized(0));
+        let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1000, requests_max: 1 };
+        let intake = Intake::new(&fixed, counts.clone());
+        let held = || counts.waiting_bytes.load(Ordering::Relaxed);
+        let took = |bytes: usize| intake.put(sized(bytes)).is_ok();
+        assert!(took(600 - names) && took(400 - names));
+        assert_eq!(held(), 1000);
+        assert!(!took(0), "it has a topic and an event at least");
+        let mut taken = intake.take().unwrap();
+        assert!(!took(0), "those that are being asked hold memory, too");
+        taken.pop_front().unwrap().fail(Failure::Timeout);
+        assert_eq!(held(), 400);
+        assert!(took(500 - names) && !took(200 - names));
+        drop((taken, intake.take()));
+        assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
+        assert!(took(5000) && !took(0), "a large one is taken alone");
+        assert_eq!(counts.asked.load(Ordering::Relaxed), 4);
+        assert_eq!(counts.failed[Failure::Full as usize].load(Ordering::Relaxed), 4);
     }
 
     #[test]
     fn a_question_is_answered_once_whatever_happens_to_it() {
         let (sender, told) = std::sync::mpsc::channel();
-        let mut questions = [question(1, None), question(2, None), question(3, None)];
+        let mut questions = [1, 2, 3].map(|slot| question(ask(slot)));
         for question in &mut questions {
             let sender = sender.clone();
             question.ask.reply = Box::new(move |verdict| sender.send(verdict).unwrap());

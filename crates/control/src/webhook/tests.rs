@@ -125,14 +125,14 @@ fn settings(url: &str) -> Settings {
     Settings {
         url: Some(url.into()),
         secret: None,
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
         batch_events_max: 100,
     }
 }
 
 fn bench(requests_max: usize, settings: Settings) -> Bench {
-    let (dispatcher, worker) =
-        Dispatcher::new(Fixed { queue_events_max: 1000, requests_max }, settings);
+    let fixed = Fixed { queue_events_max: 1000, queue_bytes_max: 1 << 20, requests_max };
+    let (dispatcher, worker) = Dispatcher::new(fixed, settings);
     let (sender, told) = mpsc::unbounded_channel();
     Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, told }
 }
@@ -145,14 +145,14 @@ impl Bench {
 
     fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
         let sender = self.sender.clone();
-        let reply = Box::new(move |verdict| sender.send((n, verdict)).unwrap());
+        let reply = Box::new(move |verdict| drop(sender.send((n, verdict))));
         let payload = Data::Json(n.to_string().into());
         self.dispatcher.ask(Ask { url: url.map(Into::into), payload, reply, ..ask(slot) })
     }
 
     /// The next answer: whose it is, whether it is ok, and its response.
     async fn told(&mut self) -> (u32, bool, String) {
-        let told = tokio::time::timeout(Duration::from_secs(10), self.told.recv()).await;
+        let told = tokio::time::timeout(Duration::from_secs(30), self.told.recv()).await;
         let (n, verdict) = told.expect("an answer").unwrap();
         (n, verdict.ok, verdict.response.into())
     }
@@ -232,6 +232,44 @@ async fn rules_with_their_own_url_are_asked_there() {
 }
 
 #[tokio::test]
+async fn an_url_that_nobody_answers_at_slows_no_other() {
+    let (dead, other) = (app(0, echo).await, app(OPEN, echo).await);
+    let mut bench = bench(2, settings(&other.url));
+    (0..40).for_each(|n| bench.ask_at(Some(&dead.url), n, n).unwrap());
+    dead.sizes(2).await;
+    for n in 40..60 {
+        bench.ask(n % 4, n).unwrap();
+        assert_eq!(bench.told().await, (n, true, n.to_string()));
+    }
+    assert_eq!(dead.under_way_max.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.dispatcher.stats().waiting, 40);
+    dead.gate.add_permits(OPEN);
+    for _ in 0..40 {
+        assert!(bench.told().await.1);
+    }
+}
+
+#[tokio::test]
+async fn a_lane_is_there_while_something_is_in_it() {
+    let app = app(OPEN, echo).await;
+    let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1 << 20, requests_max: 2 };
+    let (dispatcher, mut worker) = Dispatcher::new(fixed, settings(&app.url));
+    (0..2).for_each(|_| dispatcher.ask(ask(1)).unwrap());
+    let touched = worker.sort(dispatcher.intake.take().unwrap());
+    let mut requests = JoinSet::new();
+    let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
+    for waiting in [1, 0] {
+        worker.send(&touched[0], &settings, &mut requests);
+        assert_eq!(worker.lanes.len(), 1);
+        let done = requests.join_next_with_id().await.unwrap();
+        assert_eq!(worker.finish(done).as_ref(), Some(&touched[0]));
+        assert_eq!(dispatcher.stats().waiting, waiting);
+    }
+    worker.send(&touched[0], &settings, &mut requests);
+    assert!(worker.lanes.is_empty() && requests.is_empty());
+}
+
+#[tokio::test]
 async fn an_answer_that_is_late_is_not_waited_for() {
     let app = app(0, echo).await;
     let mut bench =
@@ -240,6 +278,59 @@ async fn an_answer_that_is_late_is_not_waited_for() {
     app.gate.add_permits(OPEN);
     bench.ask(1, 2).unwrap();
     assert_eq!(bench.told().await, (2, true, "2".into()));
+}
+
+#[tokio::test]
+async fn what_is_never_sent_is_late_as_well() {
+    let app = app(0, echo).await;
+    let timeout = Duration::from_millis(500);
+    let mut bench = bench(1, Settings { timeout, batch_events_max: 1, ..settings(&app.url) });
+    let start = Instant::now();
+    (0..20).for_each(|n| bench.ask(n, n).unwrap());
+    for n in 0..20 {
+        assert_eq!((bench.told().await.0, start.elapsed() >= timeout), (n, true));
+    }
+    assert!(start.elapsed() < timeout * 4, "all at once, not one after another");
+    let stats = bench.dispatcher.stats();
+    assert_eq!(stats.failed[Failure::Timeout as usize], 20);
+    assert!(stats.requests < 20, "{} requests", stats.requests);
+    assert_eq!((stats.waiting, stats.waiting_bytes), (0, 0));
+    app.gate.add_permits(OPEN);
+    bench.ask(1, 21).unwrap();
+    assert_eq!(bench.told().await, (21, true, "21".into()), "the lane is free again");
+}
+
+#[tokio::test]
+async fn a_request_goes_on_for_those_that_have_time() {
+    let app = app(1, echo).await;
+    let timeout = Duration::from_secs(2);
+    let mut bench = bench(1, settings(&app.url));
+    // The first one waits for the certificates to be read.
+    bench.ask(0, 0).unwrap();
+    assert!(bench.told().await.1);
+    bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
+    bench.ask(0, 1).unwrap();
+    app.sizes(2).await;
+    bench.ask(1, 2).unwrap();
+    tokio::time::sleep(timeout / 2).await;
+    bench.ask(2, 3).unwrap();
+    app.gate.add_permits(1);
+    assert_eq!(bench.told().await, (1, true, "1".into()));
+    assert_eq!(app.sizes(3).await, [1, 1, 2]);
+    assert_eq!(bench.told().await, (2, false, Failure::Timeout.verdict().response.into()));
+    app.gate.add_permits(1);
+    assert_eq!(bench.told().await, (3, true, "3".into()));
+}
+
+#[tokio::test]
+async fn a_shorter_timeout_holds_at_once() {
+    let app = app(0, echo).await;
+    let mut bench = bench(1, Settings { timeout: Duration::from_secs(60), ..settings(&app.url) });
+    bench.ask(1, 1).unwrap();
+    app.sizes(1).await;
+    let timeout = Duration::from_millis(10);
+    bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
+    assert_eq!(bench.told().await, (1, false, Failure::Timeout.verdict().response.into()));
 }
 
 #[tokio::test]
@@ -336,7 +427,7 @@ async fn where_nobody_is_nobody_answers() {
 #[tokio::test]
 async fn a_full_queue_takes_no_more_until_something_is_answered() {
     let app = app(0, echo).await;
-    let fixed = Fixed { queue_events_max: 2, requests_max: 1 };
+    let fixed = Fixed { queue_events_max: 2, queue_bytes_max: 1 << 20, requests_max: 1 };
     let (dispatcher, worker) = Dispatcher::new(fixed, settings(&app.url));
     let (sender, told) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, told };
@@ -399,7 +490,8 @@ async fn logs_hold_the_cause_and_no_secrets() {
     let app = app(OPEN, |_| StatusCode::BAD_GATEWAY.into_response()).await;
     let url = format!("{}?key=query-s3cret", app.url);
     let with_secret = Settings { secret: Some(SECRET.into()), ..settings(&url) };
-    assert!(!format!("{with_secret:?}").contains(SECRET));
+    let printed = format!("{with_secret:?}");
+    assert!(printed.contains(&app.url) && !printed.contains("s3cret"), "{printed}");
     let mut bench = bench(1, with_secret);
     for _ in 0..10 {
         bench.fails(Failure::Status).await;
@@ -415,19 +507,23 @@ async fn logs_hold_the_cause_and_no_secrets() {
 }
 
 #[tokio::test]
-async fn new_settings_hold_for_what_waits() {
+async fn new_settings_hold_for_what_waits_but_for_its_url() {
     let (one, other) = (app(0, echo).await, app(OPEN, echo).await);
     let mut bench = bench(1, settings(&one.url));
     for n in 0..4 {
         bench.ask(1, n).unwrap();
         one.sizes(1).await;
     }
+    // Time for the worker to put them into their lane.
+    tokio::time::sleep(Duration::from_millis(50)).await;
     bench.dispatcher.set(Settings { batch_events_max: 2, ..settings(&other.url) });
-    one.gate.add_permits(1);
+    bench.ask(1, 4).unwrap();
+    assert_eq!(bench.told().await.0, 4);
+    one.gate.add_permits(3);
     for n in 0..4 {
         assert_eq!(bench.told().await.0, n);
     }
-    assert_eq!((one.sizes(1).await, other.sizes(2).await), (vec![1], vec![2, 1]));
+    assert_eq!((one.sizes(3).await, other.sizes(1).await), (vec![1, 2, 1], vec![1]));
 }
 
 /// Two requests under way, more behind them.
@@ -477,7 +573,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     drop(first);
     runtime().block_on(all_told_of_the_end(bench));
     // Nor does a worker that never ran.
-    let fixed = Fixed { queue_events_max: 9, requests_max: 1 };
+    let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1 << 20, requests_max: 1 };
     let (dispatcher, worker) = Dispatcher::new(fixed, settings(""));
     dispatcher.ask(ask(1)).unwrap();
     drop(worker);
@@ -497,7 +593,7 @@ async fn threads_of_all_shards_may_ask_at_once() {
             std::thread::spawn(move || {
                 for n in shard * 100..shard * 100 + 100 {
                     let sender = sender.clone();
-                    let reply = Box::new(move |verdict| sender.send((n, verdict)).unwrap());
+                    let reply = Box::new(move |verdict| drop(sender.send((n, verdict))));
                     let payload = Data::Json(n.to_string().into());
                     dispatcher.ask(Ask { payload, reply, ..ask(shard) }).unwrap();
                 }

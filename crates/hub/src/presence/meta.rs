@@ -35,7 +35,13 @@ impl Meta {
         self.properties = properties(json);
     }
 
-    fn write(&self, of: Ref, out: &mut String) {
+    /// What it takes in a list, at most, with the comma before it.
+    pub fn bytes(&self) -> usize {
+        let prev = self.prev.map_or(0, |_| r#","phx_ref_prev":"""#.len() + REF_BYTES_MAX);
+        GONE_BYTES_MAX + prev + 1 + self.properties.len()
+    }
+
+    pub fn write(&self, of: Ref, out: &mut String) {
         // Writing to a string cannot fail.
         let _ = write!(out, r#"{{"phx_ref":"{of}""#);
         if let Some(prev) = self.prev {
@@ -49,25 +55,152 @@ impl Meta {
     }
 }
 
-/// The text of a list: `{"alice":{"metas":[{"phx_ref":"1"}]}}`. Entries of a key must come together.
-pub(super) fn list<'a>(entries: impl Iterator<Item = (&'a Entry, &'a Meta)>) -> String {
-    let mut out = String::from("{");
-    let mut last: Option<&Arc<str>> = None;
-    for ((key, of), meta) in entries {
-        if last == Some(key) {
-            out.push(',');
-        } else {
-            if last.is_some() {
-                out.push_str("]},");
-            }
-            out.push_str(&serde_json::Value::from(&**key).to_string());
-            out.push_str(r#":{"metas":["#);
-            last = Some(key);
-        }
-        meta.write(*of, &mut out);
+const REF_BYTES_MAX: usize = 16;
+
+/// What [`write_gone`] takes in a list, at most, with the comma before it.
+pub(super) const GONE_BYTES_MAX: usize = r#",{"phx_ref":""}"#.len() + REF_BYTES_MAX;
+
+/// A meta that leaves: its reference is all that a client removes it by.
+pub(super) fn write_gone(of: Ref, out: &mut String) {
+    let _ = write!(out, r#"{{"phx_ref":"{of}"}}"#);
+}
+
+/// What a user takes in a list, at most, apart from the metas.
+pub(super) fn user_bytes(key: &str) -> usize {
+    let longer = |byte: u8| match byte {
+        b'"' | b'\\' => 1,
+        0..0x20 => 5,
+        _ => 0,
+    };
+    let escapes: usize = key.bytes().map(longer).sum();
+    key.len() + escapes + r#","":{"metas":[]}"#.len()
+}
+
+/// The text of a list under way: `{"alice":{"metas":[{"phx_ref":"1"}]}}`.
+pub(super) struct Writer {
+    out: String,
+    /// The user whose metas are being written.
+    user: Option<Arc<str>>,
+    ends: Vec<(Arc<str>, usize)>,
+}
+
+impl Writer {
+    pub fn new() -> Writer {
+        Writer { out: "{".into(), user: None, ends: Vec::new() }
     }
-    out.push_str(if last.is_some() { "]}}" } else { "}" });
-    out
+
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// A meta of a user. Those of a user must come together.
+    pub fn push(&mut self, key: &Arc<str>, meta: impl FnOnce(&mut String)) {
+        if self.user.as_ref() == Some(key) {
+            self.out.push(',');
+        } else {
+            self.end_user();
+            if !self.ends.is_empty() {
+                self.out.push(',');
+            }
+            push_user(key, &mut self.out);
+            self.user = Some(key.clone());
+        }
+        meta(&mut self.out);
+    }
+
+    fn end_user(&mut self) {
+        if let Some(key) = self.user.take() {
+            self.ends.push((key, self.out.len()));
+            self.out.push_str(USER_END);
+        }
+    }
+
+    /// The text so far; begins anew.
+    pub fn finish(&mut self) -> String {
+        self.end_user();
+        self.ends.clear();
+        self.out.push('}');
+        std::mem::replace(&mut self.out, "{".into())
+    }
+}
+
+const USER_END: &str = "]}";
+
+fn push_user(key: &str, out: &mut String) {
+    out.push_str(&serde_json::Value::from(key).to_string());
+    out.push_str(r#":{"metas":["#);
+}
+
+/// The text of a whole list, and where each user's metas end in it.
+pub(super) struct List {
+    pub text: Arc<str>,
+    /// Sorted by user.
+    ends: Box<[(Arc<str>, usize)]>,
+}
+
+impl List {
+    pub fn new<'a>(entries: impl Iterator<Item = (&'a Entry, &'a Meta)>) -> List {
+        let mut writer = Writer::new();
+        for ((key, of), meta) in entries {
+            writer.push(key, |out| meta.write(*of, out));
+        }
+        writer.end_user();
+        let ends = std::mem::take(&mut writer.ends).into();
+        List { text: writer.finish().into(), ends }
+    }
+
+    /// The list with one more meta.
+    pub fn with(&self, (key, of): &Entry, meta: &Meta) -> Snapshot {
+        let mut own = String::new();
+        let at = match self.ends.binary_search_by(|(user, _)| user.cmp(key)) {
+            Ok(found) => {
+                own.push(',');
+                meta.write(*of, &mut own);
+                self.ends[found].1
+            }
+            Err(after) => {
+                if after > 0 {
+                    own.push(',');
+                }
+                push_user(key, &mut own);
+                meta.write(*of, &mut own);
+                own.push_str(USER_END);
+                if after == 0 && !self.ends.is_empty() {
+                    own.push(',');
+                }
+                after.checked_sub(1).map_or(1, |before| self.ends[before].1 + USER_END.len())
+            }
+        };
+        Snapshot { list: self.text.clone(), own: Some((at, own)) }
+    }
+}
+
+/// A list, and the asker's own meta where that has not been announced. Cheap to get; the text is
+/// put together by [`Snapshot::into_json`], which needs no lock.
+pub struct Snapshot {
+    list: Arc<str>,
+    /// What is added, and before which byte.
+    own: Option<(usize, String)>,
+}
+
+impl From<Arc<str>> for Snapshot {
+    /// The list as it is.
+    fn from(list: Arc<str>) -> Snapshot {
+        Snapshot { list, own: None }
+    }
+}
+
+impl Snapshot {
+    /// The JSON text of a `presence_state`.
+    pub fn into_json(self) -> String {
+        let Some((at, own)) = self.own else {
+            return (*self.list).into();
+        };
+        let mut json = String::with_capacity(self.list.len() + own.len());
+        let (before, after) = self.list.split_at(at);
+        [before, &own, after].into_iter().for_each(|text| json.push_str(text));
+        json
+    }
 }
 
 /// The properties of an object in their order, as text: numbers keep every digit.

@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use top::{Target, Trouble};
 
 use crate::cli::{Failure, Top};
+use crate::sources::key_file;
 
 /// The setting of `throng serve` that holds the key.
 const KEY_VARIABLE: &str = "THRONG_ADMIN_API_KEY";
@@ -36,17 +37,13 @@ pub fn run(args: &Top) -> Result<(), Failure> {
     }
 }
 
-/// The key from its file or else from the variable, without the newline that editors and shells put
-/// after it. An empty variable is none, as for `throng serve`; an empty file is a mistake.
+/// The key from its file or else from the variable. An empty variable is none, as for
+/// `throng serve`.
 fn key(file: Option<&Path>) -> Result<Option<String>, Failure> {
     let Some(file) = file else {
         let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
         return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty()));
     };
-    let text = std::fs::read_to_string(file);
-    let usage = |what: String| Failure::Usage(format!("--api-key-file {}: {what}", file.display()));
-    match text.map_err(|error| usage(error.to_string()))?.trim() {
-        "" => Err(usage("the file is empty".into())),
-        key => Ok(Some(key.to_owned())),
-    }
+    let key = key_file(file).map_err(|why| Failure::Usage(format!("--api-key-file: {why}")))?;
+    Ok(Some(key))
 }

@@ -170,7 +170,7 @@ run({
     ]);
 
     // No message, and a version that nobody speaks.
-    assert.equal((await post(token, "nonsense")).status, 400);
+    assert.equal((await post(token, "nonsense")).body.status, 400);
     assert.equal((await json(`http://${server.client}/socket/longpoll?vsn=9`)).body.status, 403);
     assert.equal((await get(token, "&x=1")).body.status, 204, "the session lives");
   },

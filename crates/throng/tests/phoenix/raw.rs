@@ -255,3 +255,144 @@ fn the_largest_message_fits_in_a_frame() {
     send(&mut socket, &format!(r#"["1","2","others:a","say",{{"a":"{text}"}}]"#));
     expect(&mut socket, &[r#"["1","2","others:a","phx_reply",{"status":"ok","response":{}}]"#]);
 }
+
+/// Neither answers of the server nor its events can be forged, on any way of publishing.
+#[test]
+fn reserved_events_are_refused_everywhere() {
+    let server = serve(&[]);
+    let mut member = socket(&server, "vsn=2.0.0");
+    send(&mut member, r#"["1","1","plain:a","phx_join",{}]"#);
+    member.read().unwrap();
+    let mut ws = websocket(&server, "");
+    for event in ["phx_reply", "presence_diff", "chan_reply_2"] {
+        send(&mut member, &format!(r#"["1","2","plain:a","{event}",{{}}]"#));
+        let answer = member.read().unwrap().to_string();
+        assert!(answer.contains(r#""status":"error""#), "{answer}");
+        let publish =
+            json!({"type":"publish","id":1,"topic":"plain:a","event":event,"data":{"a":1}});
+        assert_eq!(command(&mut ws, publish)["error"]["code"], "reserved_event");
+        let request = format!(
+            "POST /publish?topic=plain:a&event={event} HTTP/1.1\r\nHost: t\r\n\
+             Content-Length: 1\r\nConnection: close\r\n\r\nx"
+        );
+        assert!(server.exchange(request.as_bytes()).starts_with("HTTP/1.1 403"));
+    }
+}
+
+/// Everyone's topic and one's own can be heard, and only the application sends to them.
+#[test]
+fn nobody_sends_to_everyone() {
+    let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
+    let mut member = socket(&server, "vsn=2.0.0&user=alice");
+    for (join, topic) in [("1", "*"), ("2", "@alice")] {
+        send(&mut member, &format!(r#"["{join}","{join}","{topic}","phx_join",{{}}]"#));
+        assert!(member.read().unwrap().to_string().contains(r#""status":"ok""#));
+        send(&mut member, &format!(r#"["{join}","9","{topic}","hello",{{}}]"#));
+        let answer = member.read().unwrap().to_string();
+        assert!(answer.contains("clients may not send to this topic"), "{answer}");
+    }
+    send(&mut member, r#"["3","3","@bob","phx_join",{}]"#);
+    assert!(member.read().unwrap().to_string().contains(r#""status":"error""#));
+    server.post("/api/send", json!({"user":"alice","data":{"n":1}}));
+    expect(&mut member, &[r#"[null,null,"@alice","message",{"n":1}]"#]);
+    server.post("/api/broadcast", json!({"data":"all"}));
+    expect(&mut member, &[r#"[null,null,"*","message",{"data":"all"}]"#]);
+}
+
+/// phoenix.js reads nothing of a long poll's answer but its `status`, which must be one it knows.
+#[test]
+fn a_long_poll_is_refused_in_the_words_of_its_client() {
+    let full = serve(&[("THRONG_LIMITS_LONGPOLL_SESSIONS_MAX", "0")]);
+    let (status, answer) = full.get("/socket/longpoll?vsn=2.0.0");
+    assert_eq!((status, &answer["status"]), (200, &json!(500)));
+    assert_eq!(answer["error"]["code"], "overloaded");
+    let server = serve(&[]);
+    let (status, answer) = server.get("/socket/longpoll?vsn=2.0.0&user=");
+    assert_eq!((status, &answer["status"]), (200, &json!(403)));
+    let (status, answer) = server.get("/socket/longpoll?vsn=9");
+    assert_eq!((status, &answer["status"]), (200, &json!(403)));
+    let put =
+        server.exchange(b"PUT /socket/longpoll HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    assert!(put.starts_with("HTTP/1.1 405") && put.contains("Allow: GET, POST, OPTIONS"), "{put}");
+}
+
+/// After a storm of sessions that poll, hang up, are closed and forgotten, nothing is left.
+#[test]
+fn sessions_leave_nothing_behind() {
+    let server = serve_with(&["--shards", "3"], &[("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1")]);
+    for n in 0..60 {
+        let base = format!("/socket/longpoll?vsn=2.0.0&user=u{}", n % 7);
+        let (_, opened) = server.get(&base);
+        let token = opened["token"].as_str().unwrap().to_string();
+        let join = r#"["1","1","room:storm","phx_join",{}]"#;
+        let post = format!(
+            "POST {base}&token={token} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{join}",
+            join.len()
+        );
+        assert!(server.exchange(post.as_bytes()).ends_with(r#"{"status":200}"#));
+        let mut poll = Stream::new(server.connect());
+        match n % 3 {
+            0 => {
+                // Two polls at once: the first is given up.
+                poll.send(&format!("GET {base}&token={token} HTTP/1.1\r\nHost: t\r\n\r\n"));
+                let (_, polled) = server.get(&format!("{base}&token={token}"));
+                assert!(polled["status"].as_u64().is_some(), "{polled}");
+            }
+            1 => poll.send(&format!("GET {base}&token={token} HTTP/1.1\r\nHost: t\r\n\r\n")),
+            _ => {}
+        }
+    }
+    server.until("all sessions are there", |server| {
+        server.metric("throng_longpoll_sessions") == 60.0
+    });
+    for n in 0..3 {
+        server.post("/api/disconnect", json!({"user":format!("u{n}")}));
+    }
+    server.publish("room:storm", json!("x"));
+    // The rest is polled no more.
+    server.until("all sessions are over", |server| {
+        server.metric("throng_longpoll_sessions") == 0.0
+            && server.metric("throng_outbox_bytes") == 0.0
+            && server.metric("throng_outboxes") == 0.0
+            && server.metric("throng_presence_topics") == 0.0
+            && server.metric("throng_connections{transport=\"phoenix_longpoll\"}") == 0.0
+    });
+    let (_, gone) = server.get("/presence?topic=room:storm");
+    assert_eq!((&gone["users"], &gone["connections"]), (&json!(0), &json!(0)));
+}
+
+/// Few bytes that ask for much: the answers leave as they come, and a client that doesn't read
+/// them is closed instead of being remembered.
+#[test]
+fn a_client_that_asks_for_much_and_reads_nothing_is_closed() {
+    let server = serve(&[("THRONG_SOCKET_SEND_BUFFER_BYTES", "64KiB")]);
+    let mut others = Vec::new();
+    let meta = "m".repeat(900);
+    for n in 0..60 {
+        let mut other = socket(&server, &format!("vsn=2.0.0&user=u{n}"));
+        send(
+            &mut other,
+            &format!(r#"["1","1","room:big","phx_join",{{"meta":{{"a":"{meta}"}}}}]"#),
+        );
+        others.push(other);
+    }
+    server.until("all are listed", |server| {
+        server.get("/presence?topic=room:big").1["presences"]
+            .as_object()
+            .is_some_and(|all| all.len() == 60)
+    });
+    let mut greedy = socket(&server, "vsn=2.0.0");
+    for n in 0..400 {
+        let join = format!(r#"["{n}","{n}","room:big","phx_join",{{}}]"#);
+        // It may be closed already.
+        if greedy.write(Message::text(join)).is_err() {
+            break;
+        }
+    }
+    let _ = greedy.flush();
+    server.until("it is closed", |server| {
+        server.metric("throng_connections_closed_total{reason=\"slow_consumer\"}") >= 1.0
+    });
+    assert!(server.metric("throng_outbox_bytes") < 600_000.0);
+}

@@ -86,7 +86,7 @@ run({
     assert.deepEqual([user, users], [null, []]);
     assert.deepEqual(await push(channel, "say", { a: 1 }), reply({ echo: { a: 1 } }));
     for (const { method, headers, url } of requests) {
-      assert.deepEqual([method, url, headers["content-type"]], ["POST", "/hook?a=b", "application/json"]);
+      assert.deepEqual([method, url, headers["content-type"]], ["POST", "/hook/a", "application/json"]);
       assert.equal(headers.authorization, "Bearer 0123456789abcdef");
     }
   },

@@ -91,9 +91,9 @@ const TILES: [Tile; 12] = [
     Tile { name: "CPU", spark: |s| Some(s.figures.cpu), say: cpu },
     Tile {
         name: "User mem/conn",
-        spark: |s| Some(s.figures.user_bytes_per_connection),
+        spark: Sample::user_bytes_each,
         say: |s, _, _| {
-            let each = bytes_each(s.figures.user_bytes_per_connection);
+            let each = s.user_bytes_each().map_or(NONE.into(), bytes_each);
             let all = bytes(s.figures.user_bytes);
             Said::new(each, format!("{all} in all"))
         },

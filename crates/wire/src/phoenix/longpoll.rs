@@ -34,10 +34,14 @@ pub enum Status {
     NoContent = 204,
     /// The connection is refused: the client does not come back.
     Forbidden = 403,
+    /// A request that can't be understood.
+    BadRequest = 400,
     /// A POST that was not taken in time.
     RequestTimeout = 408,
     /// There was no session, or it is gone. To a poll it brings the token of a new one.
     Gone = 410,
+    /// Not now: the client comes back after a while.
+    Error = 500,
 }
 
 /// Appends one message as an element of `messages`: a comma, and a JSON string with the serialized
@@ -82,6 +86,17 @@ pub fn answer(status: Status, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// Appends the body of an answer that refuses a request and says why. phoenix.js reads nothing but
+/// the status, and stands still for ever when there is none.
+pub fn refusal(status: Status, code: &str, message: &str, out: &mut Vec<u8>) {
+    head(status, out);
+    out.extend_from_slice(b",\"error\":{\"code\":");
+    json::string(code, out);
+    out.extend_from_slice(b",\"message\":");
+    json::string(message, out);
+    out.extend_from_slice(b"}}");
+}
+
 fn head(status: Status, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"status\":");
     json::push_display(&(status as u16), out);
@@ -121,8 +136,8 @@ pub fn lines<'a>(content_type: Option<&str>, body: &'a [u8]) -> Result<Vec<Line<
         if lines.len() == LINES_MAX {
             return Err(Error::TooManyLines { lines_max: LINES_MAX });
         }
-        lines.push(match line.as_bytes()[0] {
-            b'[' | b'{' => Line::Text(line),
+        lines.push(match line.trim_ascii_start().as_bytes().first() {
+            Some(b'[' | b'{') => Line::Text(line),
             _ => match STANDARD.decode(line) {
                 Ok(bytes) => Line::Binary(bytes),
                 Err(_) => return Err(Error::NotBase64 { line: at + 1 }),

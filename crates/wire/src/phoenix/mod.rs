@@ -68,11 +68,16 @@ pub const EVENT_PRESENCE_COUNT: &str = "presence_count";
 /// The event by which a member gives its presence another meta.
 pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
 
-/// Whether an event is the server's own to send: clients could otherwise forge who is there, or end
-/// each other's joins.
+/// Whether an event is the server's own to send, or means something to phoenix.js itself (which
+/// hears an answer as `chan_reply_` and its ref): clients could otherwise forge who is there, answer
+/// for the server, or end each other's joins.
 pub fn is_reserved(event: &str) -> bool {
-    event.starts_with("phx_") || event.starts_with("presence_")
+    ["phx_", "presence_", "chan_reply_"].iter().any(|prefix| event.starts_with(prefix))
 }
+
+/// What is said of such an event.
+pub const RESERVED: &str =
+    "events that begin with phx_, presence_ or chan_reply_ are the server's own";
 
 /// The version that a client speaks when its URL has no `vsn` parameter.
 pub const VSN_DEFAULT: &str = "1.0.0";

@@ -170,7 +170,7 @@ fn publish_fault(settings: &Settings, draft: &Draft) -> Option<(&'static str, St
         return Some(("forbidden", why.into()));
     }
     if draft.event.as_deref().is_some_and(crate::phoenix::is_reserved) {
-        return Some(("reserved_event", super::RESERVED.into()));
+        return Some(("reserved_event", crate::phoenix::RESERVED.into()));
     }
     if draft.data.bytes() > settings.message_bytes_max {
         let message = format!("a message is at most {} bytes", settings.message_bytes_max);

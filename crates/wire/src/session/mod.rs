@@ -14,7 +14,7 @@ use crate::phoenix::token;
 use crate::{Draft, EventRule, Id, JoinRule, Name, Rules, Variant, command};
 
 pub use frames::{Input, websocket, ws_reply};
-pub use phoenix::{Heard, Longpoll, Op, longpoll_answer};
+pub use phoenix::{Heard, Longpoll, Op, longpoll_answer, longpoll_refusal};
 
 use route::Route;
 
@@ -202,6 +202,12 @@ pub fn request(settings: &Settings, id: ConnectionId, bytes: &[u8], out: &mut Ve
             let route = Route { settings, id, request: &request, cors: &cors };
             match route.answer(out) {
                 Ok(action) => Step::Request { taken, action },
+                Err(refused) if request.path == http::LONGPOLL => {
+                    let respond = route.respond();
+                    longpoll_refusal(&refused, request.method, &respond, out);
+                    let keep_alive = respond.keep_alive;
+                    Step::Request { taken, action: Action::Answered { keep_alive } }
+                }
                 Err(refused) => {
                     let keep_alive = request.keep_alive;
                     refuse(&refused, &cors, keep_alive, request.method == Method::Head, out);
@@ -303,9 +309,6 @@ fn join_refusal(settings: &Settings, topic: &str) -> Option<&'static str> {
         ),
     }
 }
-
-/// Why a client may not publish such an event.
-const RESERVED: &str = "events that begin with phx_ or presence_ are the server's own";
 
 /// Why a client may not publish to the topic, if it may not.
 fn publish_refusal(settings: &Settings, topic: &str) -> Option<&'static str> {

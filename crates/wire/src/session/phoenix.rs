@@ -3,7 +3,7 @@
 use super::route::{Query, Route};
 use super::{Action, ConnectionId, Open, Respond, json_answer};
 use crate::http::{Method, Refused, refused};
-use crate::phoenix::longpoll::{self, Line};
+use crate::phoenix::longpoll::{self, Line, Status};
 use crate::phoenix::{Address, Event, Incoming, Payload, Serializer, VSN_DEFAULT};
 use crate::ws::handshake;
 use crate::{Data, Name, Variant, query};
@@ -22,7 +22,7 @@ pub struct Heard {
     pub topic: Name,
     /// The event, not checked.
     pub event: Name,
-    /// JSON as it was sent, or bytes.
+    /// JSON, text where it was a JSON string, or bytes.
     pub payload: Data,
 }
 
@@ -45,7 +45,7 @@ impl Heard {
 impl From<Incoming<'_>> for Heard {
     fn from(incoming: Incoming<'_>) -> Self {
         let payload = match incoming.payload {
-            Payload::Json(raw) => Data::json(raw),
+            Payload::Json(raw) => Data::of_json(raw),
             Payload::Binary(bytes) => Data::Binary(bytes.into()),
         };
         let Incoming { join_ref, ref_, topic, event, .. } = incoming;
@@ -98,6 +98,19 @@ pub enum Op {
 /// [`longpoll::answer`].
 pub fn longpoll_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
     json_answer(respond, body, out);
+}
+
+/// Appends the answer that refuses a request of a long poll, in the form that its client reads.
+pub fn longpoll_refusal(refused: &Refused, method: Method, respond: &Respond, out: &mut Vec<u8>) {
+    let status = match (refused.status, method) {
+        (500.., _) => Status::Error,
+        // Of the others, a poll knows just this one.
+        (_, Method::Get) => Status::Forbidden,
+        _ => Status::BadRequest,
+    };
+    let mut body = Vec::new();
+    longpoll::refusal(status, refused.code, &refused.message, &mut body);
+    json_answer(respond, &body, out);
 }
 
 /// What the parameters of a Phoenix client say.

@@ -52,6 +52,10 @@ impl Route<'_> {
             ("/socket/websocket", _) if get => self.phoenix_websocket(out),
             (http::LONGPOLL, Method::Get | Method::Post) => self.phoenix_longpoll(),
             ("/presence", Method::Get) => self.presence(),
+            ("/presence", Method::Head) => {
+                short_answer(200, self.cors, b"", keep_alive, true, out);
+                Ok(Action::Answered { keep_alive })
+            }
             ("/status", _) if get && self.settings.status_page => self.status(out),
             (path, _) if get && self.file(path, out) => Ok(Action::Answered { keep_alive }),
             ("/healthz", _) if get => {
@@ -64,6 +68,13 @@ impl Route<'_> {
                 | "/healthz",
                 _,
             ) => Err(refused(405, "method_not_allowed", "use GET here")),
+            (http::LONGPOLL, _) => {
+                let body = http::error_body("method_not_allowed", "use GET or POST here");
+                let headers = format!("Allow: GET, POST, OPTIONS\r\n{}", self.cors);
+                let head = self.request.method == Method::Head;
+                short_answer(405, &headers, &body, keep_alive, head, out);
+                Ok(Action::Answered { keep_alive })
+            }
             ("/publish", _) => {
                 let body = http::error_body("method_not_allowed", "use POST here");
                 let headers = format!("Allow: POST, OPTIONS\r\n{}", self.cors);
@@ -205,7 +216,7 @@ impl Route<'_> {
             return Err(refused(403, "forbidden", why));
         }
         if query.event.as_deref().is_some_and(crate::phoenix::is_reserved) {
-            return Err(refused(403, "reserved_event", super::RESERVED));
+            return Err(refused(403, "reserved_event", crate::phoenix::RESERVED));
         }
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
@@ -240,7 +251,7 @@ impl Route<'_> {
     /// Who is in a topic, for those that are not told: SSE, streams, polls and WebSockets hear of
     /// changes only.
     fn presence(&self) -> Result<Action, Refused> {
-        let query = self.query()?;
+        let query = self.listener()?;
         let [topic] = query.topics.as_slice() else {
             return Err(refused(400, "no_topic", "say whose presence: ?topic=…, exactly once"));
         };

@@ -54,6 +54,9 @@ const PRESENCE_MEMBERS_PER_MS: u64 = 10;
 pub(super) fn presence(config: &Config) -> shard::PresenceLimits {
     shard::PresenceLimits {
         users_max: config.presence.users_max as usize,
+        // The configuration is checked only where it has presence itself; the demo always has.
+        list_bytes_max: config.presence.list_bytes_max.min(config.limits.outbox_bytes_max / 2)
+            as usize,
         interval_us: config.presence.interval_milliseconds * 1_000,
         members_per_ms: PRESENCE_MEMBERS_PER_MS,
     }
@@ -73,6 +76,7 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
 pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
     control::webhook::Fixed {
         queue_events_max: config.webhook.queue_events_max as usize,
+        queue_bytes_max: config.webhook.queue_bytes_max as usize,
         requests_max: config.webhook.requests_max as usize,
     }
 }

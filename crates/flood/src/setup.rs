@@ -1,0 +1,311 @@
+//! What a run is made of: flags and scenario become servers, paths, a crowd's plan and what is
+//! published.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use anyhow::{Context, Result, bail, ensure};
+use wire::client::Client;
+
+use crate::args::Common;
+use crate::crowd::{Life, Plan, Published};
+use crate::host;
+use crate::publisher::{Api, Audience, Desk, Stream};
+use crate::scenario::{Scenario, Shape};
+use crate::source::Sources;
+use crate::target::{Paths, Url, path_template, url_list};
+use crate::template::Template;
+
+/// Connections of one run.
+const CONNECTIONS_MAX: u32 = 100_000_000;
+
+/// What the flags and the scenario come to.
+pub struct Setup {
+    pub shape: Shape,
+    pub plan: Plan,
+    pub desk: Option<Desk>,
+    pub streams: Vec<Stream>,
+    pub admin: Option<Url>,
+    pub key: Option<String>,
+    pub probes: Vec<Url>,
+    pub published: Arc<Published>,
+}
+
+impl Setup {
+    /// What they come to, with all hosts looked up and all files read.
+    pub fn new(scenario: &Scenario) -> Result<Self> {
+        let common = scenario.common();
+        let shape = scenario.shape();
+        let topic = common.topic_template.clone().unwrap_or_else(|| shape.topic.into());
+        let transports = transports(common)?;
+        let list = common.urls.as_deref().map(read_list).transpose()?;
+        let listed = list.as_ref().map(|(_, paths)| match paths {
+            Paths::List { ends, .. } => ends.len() as u32,
+            Paths::Templates(_) => 0,
+        });
+        let connections = common.connections.or(listed).unwrap_or(shape.connections);
+        ensure!(
+            common.answer_timeout <= 3_600.0 && common.silence.unwrap_or(0.0) <= 36_000.0,
+            "--answer-timeout is at most an hour, --silence at most ten"
+        );
+        ensure!(
+            connections <= CONNECTIONS_MAX,
+            "{connections} connections: at most {CONNECTIONS_MAX} in one run"
+        );
+        let (servers, paths) = match list {
+            Some(list) => list,
+            None => targets(common, &topic, &transports)?,
+        };
+        let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
+        let users_per_room =
+            room_size(common.users_per_topic.or(shape.users_per_topic), &topic, connections);
+        let sources = match &common.source {
+            Some(text) => Sources::parse(text)?,
+            None => Sources::for_server(servers[0].address.ip()),
+        };
+        let life =
+            Life { away_seconds: common.reconnect.or(shape.life.away_seconds), ..shape.life };
+        let rate = match common.ramp {
+            Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
+            _ => common.rate.unwrap_or(0.0),
+        };
+        let plan = Plan {
+            transports,
+            paths,
+            connections,
+            first: common.first,
+            users_per_room,
+            sources,
+            rate,
+            life,
+            in_flight_max: common.in_flight,
+            answer_seconds_max: common.answer_timeout.ceil() as u32,
+            silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
+            run: host::unix_seconds() as u32 ^ std::process::id().rotate_left(16),
+            seed: common.seed,
+            servers,
+        };
+        ensure!(
+            plan.first.checked_add(connections).is_some(),
+            "--first {} and {connections} connections are beyond what a user's number may be",
+            plan.first
+        );
+        let streams = streams(common, &shape, &plan, &topic)?;
+        Self::with_publishing(common, shape, plan, topic, streams)
+    }
+
+    fn with_publishing(
+        common: &Common,
+        shape: Shape,
+        plan: Plan,
+        topic: Template,
+        streams: Vec<Stream>,
+    ) -> Result<Self> {
+        let key = common.api_key_file.as_deref().map(read_key).transpose()?;
+        let admin = admin(common, &plan.servers[0])?;
+        let users = |stream: &Stream| match stream.to {
+            Audience::Users { count, .. } => count.max(plan.connections),
+            _ => 0,
+        };
+        let users = streams.iter().map(users).max().unwrap_or(0);
+        let rooms = |stream: &Stream| match stream.to {
+            Audience::Topics { count } => count.max(plan.rooms()),
+            _ => 0,
+        };
+        let rooms = streams.iter().map(rooms).max().unwrap_or(0);
+        let published = Arc::new(Published::new(users, rooms));
+        let api = match (&common.publish, &admin) {
+            (Some(text), _) => {
+                let url = Url::parse(text)?;
+                let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
+                let path = if url.path.is_empty() { "/" } else { &url.path };
+                let path = path_template(path, &common.user_template, topic)?;
+                Some(Api::Plain { path, url })
+            }
+            (None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
+            (None, None) => None,
+        };
+        if api.is_none() && !streams.is_empty() {
+            bail!(
+                "this run publishes, but it isn't said where: give Throng's admin port with --admin \
+                 http://host:8001, or another server's with --publish URL"
+            );
+        }
+        let desk = api.map(|api| -> Result<Desk> {
+            Ok(Desk {
+                api,
+                user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
+                topic,
+                first: plan.first,
+                users_per_room: plan.users_per_room,
+                bytes: common.message_bytes as usize,
+                run: plan.run,
+                seed: common.seed,
+                published: published.clone(),
+                taken: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                failure: std::sync::Mutex::default(),
+                stop: AtomicBool::new(false),
+            })
+        });
+        let probes = common.probe.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+        Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, probes, published })
+    }
+}
+
+fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
+    let find = |name: &String| {
+        let known: Vec<&str> = wire::client::ALL.iter().map(|client| client.name()).collect();
+        wire::client::by_name(name)
+            .with_context(|| format!("--transport {name}: choose of {}", known.join(", ")))
+    };
+    common.transport.iter().map(find).collect()
+}
+
+fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
+    let text = match path.to_str() {
+        Some("-") => std::io::read_to_string(std::io::stdin()).context("reading standard input"),
+        _ => std::fs::read_to_string(path).with_context(|| format!("--urls {}", path.display())),
+    }?;
+    url_list(&text).with_context(|| format!("--urls {}", path.display()))
+}
+
+/// The key, without the newline that editors and shells put after it. A file without one is a
+/// mistake.
+fn read_key(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("--api-key-file {}", path.display()))?;
+    let key = text.trim();
+    ensure!(
+        !key.is_empty(),
+        "--api-key-file {}: the file is empty: it must hold the API key",
+        path.display()
+    );
+    Ok(key.to_string())
+}
+
+/// Servers, and a path for each transport in turn. One path serves all when the URLs name it.
+fn targets(
+    common: &Common,
+    topic: &str,
+    transports: &[&'static dyn Client],
+) -> Result<(Vec<Url>, Paths)> {
+    let servers: Vec<Url> =
+        common.targets.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+    let named = |url: &Url| !url.path.is_empty();
+    let period = match servers.iter().any(named) {
+        true => least_common_multiple(servers.len(), transports.len()),
+        false => transports.len(),
+    };
+    let template = |at: usize| {
+        let url = &servers[at % servers.len()];
+        let path = match named(url) {
+            true => url.path.as_str(),
+            false => transports[at % transports.len()].default_target(),
+        };
+        path_template(path, &common.user_template, topic)
+    };
+    let templates = (0..period).map(template).collect::<Result<Vec<_>>>()?;
+    Ok((servers, Paths::Templates(templates)))
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+/// Users of one topic: all when its name is the same for all, one when it has the user's number.
+fn room_size(asked: Option<u32>, topic: &Template, connections: u32) -> u32 {
+    if topic.is_fixed() {
+        return connections;
+    }
+    let by_number = topic.text(1, 0) != topic.text(2, 0);
+    if by_number { 1 } else { asked.unwrap_or(connections) }
+}
+
+/// The admin port: as told, or Throng's usual one beside its usual client port.
+fn admin(common: &Common, server: &Url) -> Result<Option<Url>> {
+    if let Some(text) = &common.admin {
+        return Ok(Some(Url::parse(text)?));
+    }
+    match server.host.strip_suffix(":8000") {
+        Some(host) if common.publish.is_none() => {
+            Ok(Some(Url::parse(&format!("http://{host}:8001"))?))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Result<Vec<Stream>> {
+    let mut streams = shape.streams.clone();
+    let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
+    // A scenario knows its own numbers; what the flags make of them counts.
+    for stream in streams.iter_mut().filter(|stream| is_topics(stream)) {
+        stream.to = Audience::Topics { count: plan.rooms() };
+    }
+    let flow = |to, per_second| Stream { to, per_second, messages_max: None };
+    if let Some(rate) = common.topic_rate {
+        streams.retain(|stream| !is_topics(stream));
+        streams.push(flow(Audience::Topics { count: plan.rooms() }, rate));
+    }
+    if let Some(rate) = common.send_rate {
+        let to = Audience::Users { count: plan.connections, long_tail: false };
+        streams.push(flow(to, rate));
+    }
+    if let Some(every) = common.broadcast_every.filter(|every| *every > 0.0) {
+        streams.push(flow(Audience::All, 1.0 / every));
+    }
+    ensure!(
+        !streams.iter().any(is_topics) || !topic.is_empty(),
+        "this run publishes to topics: --topic-template can't be empty"
+    );
+    let to_users = |stream: &Stream| matches!(stream.to, Audience::Users { .. });
+    ensure!(
+        !streams.iter().any(to_users) || !common.user_template.is_empty(),
+        "this run publishes to users: --user-template can't be empty"
+    );
+    ensure!(
+        !streams.iter().any(to_users) || common.user_template.contains("{n}"),
+        "this run publishes to users one at a time: --user-template must have {{n}} in it"
+    );
+    for (hole, wanted) in [
+        ("{user}", streams.iter().any(to_users)),
+        ("{topic}", streams.iter().any(is_topics) && !topic.is_fixed()),
+    ] {
+        ensure!(
+            !wanted || common.publish.as_ref().is_none_or(|url| url.contains(hole)),
+            "this run publishes to more than one target: --publish must have {hole} in it"
+        );
+    }
+    ensure!(
+        streams.iter().filter(|stream| to_users(stream)).count() <= 1,
+        "this scenario publishes to users already: leave out --send-rate"
+    );
+    ensure!(
+        common.publish.is_none() || !streams.iter().any(|stream| stream.to == Audience::All),
+        "--broadcast-every is Throng's: it can't go with --publish"
+    );
+    Ok(streams)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_file_holds_a_key() {
+        let path = std::env::temp_dir().join(format!("throng-flood-key-{}", std::process::id()));
+        std::fs::write(&path, " secret\n").expect("written");
+        assert_eq!(read_key(&path).expect("a key"), "secret");
+        std::fs::write(&path, "\n").expect("written");
+        let error = read_key(&path).expect_err("no key").to_string();
+        assert!(error.contains("the file is empty"), "{error}");
+        std::fs::remove_file(&path).expect("removed");
+        let error = read_key(&path).expect_err("no file").to_string();
+        assert!(error.contains("--api-key-file"), "{error}");
+    }
+}
