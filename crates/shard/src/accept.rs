@@ -172,9 +172,7 @@ impl Shard {
         self.metrics.refused[refusal as usize].add(1);
         self.metrics.answers[5].add(1);
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
-        let target = self.buffer[..read].split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let longpoll = wire::http::LONGPOLL.as_bytes();
-        let polls = target.windows(longpoll.len()).any(|window| window == longpoll);
+        let polls = wire::session::asks_longpoll(&self.buffer[..read]);
         let message = match refusal {
             Refusal::Connections => "the server holds as many connections as it may: try later",
             Refusal::Address => "your address has as many connections as it may",

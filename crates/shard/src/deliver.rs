@@ -170,6 +170,7 @@ impl Shard {
 
     /// The socket has room: sends what waits.
     pub(crate) fn flush(&mut self, slot: u32) {
+        let now_s = self.now_s() as u16;
         loop {
             let Some(connection) = self.table.get_mut(slot) else {
                 return;
@@ -188,6 +189,10 @@ impl Shard {
             let parts: Vec<IoSlice<'_>> = outbox.parts().take(64).map(IoSlice::new).collect();
             match rustix::io::writev(fd, &parts) {
                 Ok(sent) => {
+                    if connection.variant == Variant::Http {
+                        // It reads: that counts as a sign of life while an answer is long.
+                        connection.heard_s = now_s;
+                    }
                     outbox.advance(sent);
                     self.metrics.bytes_out.add(sent as u64);
                     self.metrics.outbox_bytes.sub(sent as u64);
@@ -204,6 +209,9 @@ impl Shard {
                 connection.trim();
                 if closing {
                     self.shut(slot);
+                } else {
+                    self.tell_due_lists(slot);
+                    self.go_on(slot);
                 }
                 return;
             }

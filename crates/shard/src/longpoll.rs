@@ -92,9 +92,10 @@ impl Shard {
 
     fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
         let from = out.len();
-        longpoll_answer(respond, body, out);
+        let keep_alive = respond.keep_alive && self.drain.is_none();
+        longpoll_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
         self.count_answer(&out[from..]);
-        self.rest_or_close(slot, respond.keep_alive, out);
+        self.rest_or_close(slot, keep_alive, out);
     }
 
     /// A new session; its token is in the answer.
@@ -143,8 +144,8 @@ impl Shard {
             return Err("the server is at its memory limit: try later");
         }
         // A session counts as a connection of the address that asked for it.
-        let address = self.peers.get(&asker).copied();
         let per_address = self.settings.connections_per_address_max;
+        let address = self.peers.get(&asker).copied().filter(|_| per_address > 0);
         if address.is_some_and(|address| !self.addresses.enter(address, per_address)) {
             self.metrics.refused[Refusal::Address as usize].add(1);
             return Err("your address has as many connections as it may");
@@ -188,6 +189,9 @@ impl Shard {
             // Earlier answers of the same pipeline leave first.
             let earlier = std::mem::take(out);
             self.send(slot, &earlier, 0);
+            if !self.is_open(slot) {
+                return;
+            }
         }
         let now_s = self.now_s() as u16;
         self.become_variant(slot, Variant::Asking);
@@ -327,6 +331,8 @@ impl Shard {
         self.answer_request(self.id(slot, serial), waiter.request, answer);
         if closing {
             self.end(slot, Close::Lost);
+        } else {
+            self.tell_due_lists(slot);
         }
     }
 

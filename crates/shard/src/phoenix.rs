@@ -23,6 +23,9 @@ pub enum Question {
 /// client fills the queue of all.
 const QUESTIONS: u32 = 128;
 
+/// A list of presence that goes out whatever else waits, in bytes.
+const SHORT_LIST_BYTES: usize = 16 << 10;
+
 /// An answer that has nothing to say.
 const NOTHING: Content<'static> = Content::Json("{}");
 
@@ -52,7 +55,8 @@ impl Shard {
         self.phoenix_end_join(slot, variant, &heard.topic, hash, out, &mut end);
         out.extend_from_slice(&end);
         let max = self.settings.session.topics_per_connection_max;
-        if self.hub.count(slot) + self.joins.pending(slot) >= max {
+        let is_in = own || self.hub.topics_of(slot).any(|name| *name == heard.topic);
+        if !is_in && self.hub.count(slot) + self.joins.pending(slot) >= max {
             return refuse(variant, &heard, "too many channels joined", out);
         }
         if let Some(why) = self.too_large(&heard) {
@@ -95,13 +99,58 @@ impl Shard {
         }
         answer(variant, heard, Status::Ok, response, out);
         if self.settings.session.rules.presence(&heard.topic) {
-            let hash = self.broker.hash(&heard.topic);
-            let join = self.joins.get(slot, hash);
-            let join_ref = join.map(|join| join.join_ref.into_owned()).unwrap_or_default();
-            for (event, json) in self.presence_of(slot, &heard.topic) {
-                say(variant, out, |serializer, out| {
-                    serializer.push(&join_ref, &heard.topic, event, Content::Json(&json), out)
-                });
+            self.tell_list(slot, variant, &heard.topic, out);
+        }
+    }
+
+    /// Tells a member who is there. A long list waits while anything else does, so that a client
+    /// which joins many topics at once is not taken for one that doesn't read.
+    fn tell_list(&mut self, slot: u32, variant: Variant, topic: &str, out: &mut Vec<u8>) {
+        let hash = self.broker.hash(topic);
+        let Some(join) = self.joins.get(slot, hash).filter(|join| !join.pending) else {
+            return;
+        };
+        let join_ref = join.join_ref.into_owned();
+        let lists = self.presence_of(slot, topic);
+        if lists.iter().map(|(_, json)| json.len()).sum::<usize>() > SHORT_LIST_BYTES {
+            if !out.is_empty() {
+                self.send(slot, out, 0);
+                out.clear();
+            }
+            let outbox = self.table.get(slot).and_then(|connection| connection.outbox());
+            if outbox.is_some_and(|outbox| !outbox.is_empty()) {
+                let due = self.lists_due.entry(slot).or_default();
+                if !due.iter().any(|name| name == topic) {
+                    due.push(topic.into());
+                }
+                return;
+            }
+        }
+        for (event, json) in lists {
+            say(variant, out, |serializer, out| {
+                serializer.push(&join_ref, topic, event, Content::Json(&json), out)
+            });
+        }
+    }
+
+    /// The client has taken what waited for it: it is told the next of the lists that do.
+    pub(crate) fn tell_due_lists(&mut self, slot: u32) {
+        while let Some(due) = self.lists_due.get_mut(&slot) {
+            let topic = due.remove(0);
+            if due.is_empty() {
+                self.lists_due.remove(&slot);
+            }
+            let Some(variant) = self.table.get(slot).map(|connection| connection.variant) else {
+                return;
+            };
+            let mut out = Vec::new();
+            self.tell_list(slot, variant, &topic, &mut out);
+            if !out.is_empty() {
+                self.send(slot, &out, 0);
+            }
+            let outbox = self.table.get(slot).and_then(|connection| connection.outbox());
+            if outbox.is_some_and(|outbox| !outbox.is_empty()) {
+                return;
             }
         }
     }

@@ -11,7 +11,7 @@ use wire::{Close, Draft, Variant};
 
 use crate::connection::{Flag, Poll};
 use crate::metrics::{Counter, Metrics};
-use crate::shard::Shard;
+use crate::shard::{READ_BYTES, Shard};
 
 /// Answers that are gathered before they are sent, in bytes.
 const OUT_BYTES: usize = 64 << 10;
@@ -85,11 +85,13 @@ impl Shard {
             // Nothing that is sent after such a request means anything.
             Variant::Sse | Variant::SseJson | Variant::Stream => connection.heard_s = now_s,
             Variant::Poll | Variant::Asking => {
-                let input = &mut connection.extra().input;
-                input.extend_from_slice(bytes);
-                if input.len() > self.settings.session.http.head_bytes_max {
-                    self.end(slot, Close::BadRequest);
-                }
+                let max = self.settings.session.http.head_bytes_max;
+                self.stash(slot, bytes, max);
+            }
+            // Its answers must leave first: see `understand`.
+            Variant::Http if connection.outbox().is_some() => {
+                let max = self.settings.session.http.head_bytes_max;
+                self.stash(slot, bytes, READ_BYTES + max);
             }
             _ => {
                 if connection.variant != Variant::Http {
@@ -113,6 +115,37 @@ impl Shard {
         }
     }
 
+    /// Keeps input for later, up to a limit.
+    fn stash(&mut self, slot: u32, bytes: &[u8], bytes_max: usize) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let input = &mut connection.extra().input;
+        input.extend_from_slice(bytes);
+        if input.len() > bytes_max {
+            self.end(slot, Close::BadRequest);
+        }
+    }
+
+    /// The connection's answers have left: what it asked for meanwhile has its turn.
+    pub(crate) fn go_on(&mut self, slot: u32) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        if connection.variant == Variant::Http
+            && let Some(extra) = &mut connection.extra
+            && !extra.input.is_empty()
+        {
+            let mut input = std::mem::take(&mut extra.input);
+            self.understand(slot, &mut input);
+        }
+    }
+
+    /// True while the connection is there and not about to end.
+    pub(crate) fn is_open(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| !connection.is(Flag::Closing))
+    }
+
     /// Does what whole requests and frames say, sends the answers, and keeps what is not whole.
     pub(crate) fn understand(&mut self, slot: u32, bytes: &mut [u8]) {
         let mut at = 0;
@@ -127,7 +160,13 @@ impl Shard {
             }
             let variant = connection.variant;
             let taken = match variant {
-                Variant::Http => self.request(slot, &bytes[at..], &mut out),
+                // Whoever doesn't take the answers is asked to before the next is made.
+                Variant::Http if connection.outbox().is_some() => 0,
+                Variant::Http => {
+                    let taken = self.request(slot, &bytes[at..], &mut out);
+                    self.spill(slot, &mut out);
+                    taken
+                }
                 Variant::Poll | Variant::Asking => 0,
                 Variant::Sse | Variant::SseJson | Variant::Stream => bytes.len() - at,
                 _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
@@ -299,6 +338,9 @@ impl Shard {
             // Earlier answers of the same pipeline leave first.
             let earlier = std::mem::take(out);
             self.send(slot, &earlier, 0);
+            if !self.is_open(slot) {
+                return;
+            }
         }
         self.become_variant(slot, Variant::Poll);
         self.enter_hub(slot, &poll.users, &poll.topics);

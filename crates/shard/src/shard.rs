@@ -38,7 +38,7 @@ const LISTENER: u64 = u64::MAX - 1;
 pub(crate) const STRIPES: u32 = 16;
 
 /// Bytes that one read may give. Shared by all connections of the shard.
-const READ_BYTES: usize = 64 << 10;
+pub(crate) const READ_BYTES: usize = 64 << 10;
 
 pub(crate) struct Shard {
     pub(crate) number: u16,
@@ -69,6 +69,8 @@ pub(crate) struct Shard {
     pub(crate) joins: Joins,
     /// What connections have in the registry of presence, by slot.
     pub(crate) tracked: HashMap<u32, Vec<Tracked>>,
+    /// Topics whose presence a Phoenix client is told when it has taken what waits for it, by slot.
+    pub(crate) lists_due: HashMap<u32, Vec<wire::Name>>,
     pub(crate) heartbeats: [Arc<[u8]>; Variant::COUNT],
     pub(crate) batch: Batch,
     pub(crate) serial: u32,
@@ -321,6 +323,10 @@ impl Shard {
 
     /// Puts a connection into the topics of its users, and then its own: the users are there.
     pub(crate) fn enter_hub(&mut self, slot: u32, users: &[wire::Name], topics: &[wire::Name]) {
+        // Nobody may stand in the hub under a number that is no connection's.
+        if !self.is_open(slot) {
+            return;
+        }
         self.hub.insert(slot);
         for user in users {
             self.join(slot, &wire::message::personal(user));
@@ -361,6 +367,7 @@ impl Shard {
 
     pub(crate) fn leave_hub(&mut self, slot: u32) {
         self.leave_all_presence(slot);
+        self.lists_due.remove(&slot);
         self.joins.clear(slot);
         self.topics_ended += self.hub.remove(slot) as usize;
         self.metrics.topics.set(u64::from(self.hub.topics()));

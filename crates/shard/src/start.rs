@@ -254,6 +254,7 @@ impl Make {
             hub: Default::default(),
             joins: Default::default(),
             tracked: Default::default(),
+            lists_due: Default::default(),
             heartbeats,
             batch: Default::default(),
             serial: 0,

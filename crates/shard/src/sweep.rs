@@ -218,7 +218,10 @@ impl Shard {
             Variant::Http if silence_s <= settings.head_seconds => Due::Nothing,
             // Nothing was asked: there is nothing to answer.
             Variant::Http if connection.extra.is_none() => Due::Close(Close::RequestTimeout),
-            Variant::Http if connection.outbox().is_some() => Due::Nothing,
+            Variant::Http if connection.outbox().is_some() => {
+                let idle = silence_s > settings.idle_seconds;
+                if idle { Due::Close(Close::Idle) } else { Due::Nothing }
+            }
             Variant::Http => Due::RequestTimeout,
             Variant::Poll => {
                 let poll = connection.extra.as_ref().and_then(|extra| extra.poll.as_ref());

@@ -214,3 +214,32 @@ fn a_bad_frame_closes_that_connection_with_its_code() {
     server.publish("a", json!("still here"));
     assert_eq!(receive(&mut good)["data"], "still here");
 }
+
+/// Answers of a pipeline leave before more are made: a client that reads none of them costs little,
+/// and leaves nothing behind when it goes, also when it asked for a poll last.
+#[test]
+fn a_pipeline_that_nobody_reads_costs_little_and_leaves_no_ghost() {
+    let server = Server::with(&["--demo"], &[]);
+    let request = b"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n";
+    for _ in 0..10 {
+        let mut greedy = server.connect();
+        greedy.set_write_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        let _ = greedy.write_all(&request.repeat(1_500));
+        let _ = greedy.write_all(b"GET /poll?topic=ghost&user=victim HTTP/1.1\r\nHost: t\r\n\r\n");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(server.metric("throng_outbox_bytes") < 2_000_000.0);
+    }
+    server.until_members("ghost", 0);
+    server.until("they are gone", |server| {
+        server.metric("throng_outbox_bytes") == 0.0 && server.metric("throng_outboxes") == 0.0
+    });
+    // Whoever reads gets all of it, in order.
+    let mut patient = Stream::new(server.connect());
+    patient.send(&String::from_utf8_lossy(&request.repeat(40)));
+    patient.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
+    for _ in 0..40 {
+        let (status, body) = patient.answer();
+        assert!(status == 200 && body.len() > 1_000);
+    }
+    assert_eq!(patient.answer(), (200, r#"{"status":"ok"}"#.into()));
+}

@@ -216,10 +216,21 @@ pub fn request(settings: &Settings, id: ConnectionId, bytes: &[u8], out: &mut Ve
             }
         }
         Err(refused) => {
-            refuse(&refused, ANY_ORIGIN, false, false, out);
+            if asks_longpoll(bytes) {
+                let respond = Respond { cors: ANY_ORIGIN.into(), keep_alive: false };
+                longpoll_refusal(&refused, Method::Get, &respond, out);
+            } else {
+                refuse(&refused, ANY_ORIGIN, false, false, out);
+            }
             Step::Refused
         }
     }
+}
+
+/// Whether a request, which need not be one that can be read, is a Phoenix client's poll.
+pub fn asks_longpoll(bytes: &[u8]) -> bool {
+    let target = bytes.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    target.split(|byte| *byte == b'?').next() == Some(http::LONGPOLL.as_bytes())
 }
 
 /// Appends `100 Continue`.
