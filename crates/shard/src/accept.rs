@@ -194,7 +194,7 @@ impl Shard {
     }
 
     /// True when the rate of new connections leaves room for one more.
-    pub(crate) fn rate_allows(&mut self) -> bool {
+    fn rate_allows(&mut self) -> bool {
         let per_second = u64::from(self.settings.accept_per_second_max);
         let share = per_second.div_ceil(self.balance.shards() as u64);
         self.bucket.take(share, self.now_us)

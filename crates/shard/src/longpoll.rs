@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::EventfdFlags;
 use wire::phoenix::longpoll::{self, Status};
-use wire::session::{Heard, Longpoll, Op, Respond, longpoll_answer, longpoll_refusal};
+use wire::session::{Heard, Longpoll, Op, Respond, json_answer, longpoll_refusal};
 use wire::{Close, ConnectionId, Name, Variant};
 
 use crate::command::Command;
@@ -93,9 +93,8 @@ impl Shard {
     fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
         let from = out.len();
         let keep_alive = respond.keep_alive && self.drain.is_none();
-        longpoll_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
-        self.count_answer(&out[from..]);
-        self.rest_or_close(slot, keep_alive, out);
+        json_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
+        self.answered(slot, from, keep_alive, out);
     }
 
     /// A new session; its token is in the answer.
@@ -118,8 +117,7 @@ impl Shard {
                 let refused = wire::http::refused(503, "overloaded", message);
                 let from = out.len();
                 longpoll_refusal(&refused, wire::http::Method::Get, respond, out);
-                self.count_answer(&out[from..]);
-                self.rest_or_close(slot, respond.keep_alive, out);
+                self.answered(slot, from, respond.keep_alive, out);
             }
         }
     }
@@ -206,12 +204,16 @@ impl Shard {
     }
 
     fn tell_session(&mut self, session: ConnectionId, request: SessionRequest, from: ConnectionId) {
-        let command = Command::Session { session, request, from };
-        match self.shards.get(usize::from(session.shard)) {
-            Some(_) if session.shard == self.number => self.commands.push_back(command),
-            Some(shard) => shard.send(command),
-            // A token that this very process signed names one of its shards.
-            None => {}
+        self.tell_shard(session.shard, Command::Session { session, request, from });
+    }
+
+    /// Leaves a command with the shard of a session or of a request, which may be this one.
+    fn tell_shard(&mut self, shard: u16, command: Command) {
+        if shard == self.number {
+            self.commands.push_back(command);
+        } else if let Some(shard) = self.shards.get(usize::from(shard)) {
+            // There is one: this very process signed the token that names it.
+            shard.send(command);
         }
     }
 
@@ -354,12 +356,7 @@ impl Shard {
 
     /// Sends a session's answer to the shard of the request.
     fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
-        let command = Command::SessionAnswer { session, to, answer };
-        match self.shards.get(usize::from(to.shard)) {
-            Some(_) if to.shard == self.number => self.commands.push_back(command),
-            Some(shard) => shard.send(command),
-            None => {}
-        }
+        self.tell_shard(to.shard, Command::SessionAnswer { session, to, answer });
     }
 
     /// The answer to a request that waits here.
@@ -457,7 +454,7 @@ impl Shard {
         let mut body = Vec::new();
         longpoll::answer(status, &mut body);
         let respond = Respond { keep_alive: false, ..asking.respond.clone() };
-        longpoll_answer(&respond, &body, out);
+        json_answer(&respond, &body, out);
     }
 
     /// How long a request may wait for its session's answer, in seconds.

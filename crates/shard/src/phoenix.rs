@@ -51,8 +51,7 @@ impl Shard {
         }
         let hash = self.broker.hash(&heard.topic);
         // A client that joins again has lost its first join: the old one ends.
-        let mut end = Vec::new();
-        self.phoenix_end_join(slot, variant, &heard.topic, hash, out, &mut end);
+        let end = self.phoenix_end_join(slot, variant, &heard.topic, hash, out);
         out.extend_from_slice(&end);
         let max = self.settings.session.topics_per_connection_max;
         let is_in = own || self.hub.topics_of(slot).any(|name| *name == heard.topic);
@@ -164,8 +163,7 @@ impl Shard {
         }
         // What was published before is the member's still, and leaves before the answer; after it
         // comes the end of the join.
-        let mut end = Vec::new();
-        self.phoenix_end_join(slot, variant, &heard.topic, hash, out, &mut end);
+        let end = self.phoenix_end_join(slot, variant, &heard.topic, hash, out);
         answer(variant, heard, Status::Ok, NOTHING, out);
         out.extend_from_slice(&end);
     }
@@ -177,14 +175,13 @@ impl Shard {
         };
         if variant.phoenix().is_some() {
             let hash = self.broker.hash(topic);
-            let mut end = Vec::new();
-            self.phoenix_end_join(slot, variant, topic, hash, out, &mut end);
+            let end = self.phoenix_end_join(slot, variant, topic, hash, out);
             out.extend_from_slice(&end);
         }
     }
 
-    /// Ends a join, if there is one: what it is still owed goes to `out`, and that it has ended to
-    /// `end`.
+    /// Ends a join, if there is one: what it is still owed goes to `out`. Gives the message that it
+    /// has ended.
     fn phoenix_end_join(
         &mut self,
         slot: u32,
@@ -192,10 +189,10 @@ impl Shard {
         topic: &str,
         hash: u64,
         out: &mut Vec<u8>,
-        end: &mut Vec<u8>,
-    ) {
+    ) -> Vec<u8> {
+        let mut end = Vec::new();
         let Some(join) = self.joins.get(slot, hash) else {
-            return;
+            return end;
         };
         let join_ref = join.join_ref.into_owned();
         self.joins.remove(slot, hash);
@@ -203,7 +200,8 @@ impl Shard {
             self.settle(slot, Some(topic), out);
             self.leave(slot, topic);
         }
-        say(variant, end, |serializer, end| serializer.close(&join_ref, topic, end));
+        say(variant, &mut end, |serializer, end| serializer.close(&join_ref, topic, end));
+        end
     }
 
     /// Why a client's message is too large, if it is.

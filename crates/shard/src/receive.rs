@@ -239,27 +239,23 @@ impl Shard {
     fn act(&mut self, slot: u32, action: Action, from: usize, out: &mut Vec<u8>) {
         match action {
             Action::Answered { keep_alive } => {
-                self.count_answer(&out[from..]);
-                self.rest_or_close(slot, keep_alive, out);
+                self.answered(slot, from, keep_alive, out);
             }
             Action::Open(open) => self.open(slot, open),
             Action::Poll(poll) => self.poll(slot, poll, out),
             Action::Longpoll(request) => self.longpoll(slot, request, out),
             Action::Presence { topic, respond } => {
                 session::json_answer(&respond, self.presence_answer(&topic).as_bytes(), out);
-                self.count_answer(&out[from..]);
-                self.rest_or_close(slot, respond.keep_alive, out);
+                self.answered(slot, from, respond.keep_alive, out);
             }
             Action::Status { respond } => {
                 session::json_answer(&respond, self.status().as_bytes(), out);
-                self.count_answer(&out[from..]);
-                self.rest_or_close(slot, respond.keep_alive, out);
+                self.answered(slot, from, respond.keep_alive, out);
             }
             Action::Publish { draft, respond } => {
                 let published = self.publish(draft).map_err(|error| error.to_string());
                 session::publish_answer(&respond, published, out);
-                self.count_answer(&out[from..]);
-                self.rest_or_close(slot, respond.keep_alive, out);
+                self.answered(slot, from, respond.keep_alive, out);
             }
         }
     }
@@ -271,7 +267,7 @@ impl Shard {
     }
 
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
-    pub(crate) fn count_answer(&self, answer: &[u8]) {
+    fn count_answer(&self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {
             self.metrics.answers[usize::from(class - b'0')].add(1);
             let took_us = (self.started.elapsed().as_micros() as u64).saturating_sub(self.now_us);
@@ -293,8 +289,14 @@ impl Shard {
         )
     }
 
+    /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
+    pub(crate) fn answered(&mut self, slot: u32, from: usize, keep_alive: bool, out: &mut Vec<u8>) {
+        self.count_answer(&out[from..]);
+        self.rest_or_close(slot, keep_alive, out);
+    }
+
     /// After a short answer the connection rests, or ends with it.
-    pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+    fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
         if keep_alive && self.drain.is_none() {
             let now_s = self.now_s() as u16;
             if let Some(connection) = self.table.get_mut(slot) {

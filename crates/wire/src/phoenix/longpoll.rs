@@ -4,7 +4,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Error, Form, Incoming, Serializer};
+use super::{Error, Form, Incoming, Payload, Serializer};
+use crate::http::error_body;
 use crate::transport::json;
 
 /// The most messages in one POST.
@@ -19,10 +20,6 @@ pub const TOKEN_HEADER: &str = "X-Phoenix-Longpoll-Token";
 
 /// The query parameter with the session's token.
 pub const TOKEN_PARAMETER: &str = "token";
-
-/// The request header with the application's own token, which a WebSocket client sends as
-/// a subprotocol.
-pub const AUTH_TOKEN_HEADER: &str = "X-Phoenix-AuthToken";
 
 /// The `status` of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +87,9 @@ pub fn answer(status: Status, out: &mut Vec<u8>) {
 /// the status, and stands still for ever when there is none.
 pub fn refusal(status: Status, code: &str, message: &str, out: &mut Vec<u8>) {
     head(status, out);
-    out.extend_from_slice(b",\"error\":{\"code\":");
-    json::string(code, out);
-    out.extend_from_slice(b",\"message\":");
-    json::string(message, out);
-    out.extend_from_slice(b"}}");
+    out.push(b',');
+    // The same object as elsewhere, without its first brace.
+    out.extend_from_slice(&error_body(code, message)[1..]);
 }
 
 fn head(status: Status, out: &mut Vec<u8>) {
@@ -113,7 +108,7 @@ pub enum Line<'a> {
 
 impl Line<'_> {
     /// Reads the message.
-    pub fn parse(&self, serializer: Serializer) -> Result<Incoming<'_>, Error> {
+    pub fn parse(&self, serializer: Serializer) -> Result<Incoming<Payload<'_>>, Error> {
         match self {
             Line::Text(text) => serializer.parse_text(text),
             Line::Binary(bytes) => serializer.parse_binary(bytes),
@@ -156,7 +151,7 @@ fn is_ndjson(content_type: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phoenix::{Content, Payload};
+    use crate::phoenix::Content;
 
     fn polled(status: Status, token: &str, messages: &[(Form, &[u8])]) -> String {
         let mut runs: Vec<Vec<u8>> = Vec::new();

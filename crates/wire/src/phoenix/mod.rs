@@ -63,8 +63,6 @@ pub const EVENT_PRESENCE_STATE: &str = "presence_state";
 /// The event of a change of a topic's presence, broadcast.
 pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
 
-/// The event of the counts of a topic that has too many members to list them, broadcast.
-pub const EVENT_PRESENCE_COUNT: &str = "presence_count";
 /// The event by which a member gives its presence another meta.
 pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
 

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::Name;
 
-/// A client's message. The payload stays where it was read.
-#[derive(Clone, Debug)]
-pub struct Incoming<'a> {
+/// A client's message. As it is parsed its payload is a [`Payload`], which stays where it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming<P> {
     /// The `ref` of the join that the client believes in; `None` outside of a join.
     pub join_ref: Option<Name>,
     /// What the client will know the answer by. At most [`REF_BYTES_MAX`] bytes, like `join_ref`.
@@ -25,7 +25,7 @@ pub struct Incoming<'a> {
     /// The event, at most [`EVENT_BYTES_MAX`] bytes. Any text, as with the topic.
     pub event: Name,
     /// What the message carries.
-    pub payload: Payload<'a>,
+    pub payload: P,
 }
 
 /// What a message carries.
@@ -48,7 +48,7 @@ pub struct Address<'a> {
     pub topic: &'a str,
 }
 
-impl Incoming<'_> {
+impl<P> Incoming<P> {
     /// What the message asks for.
     pub fn kind(&self) -> Event {
         Event::of(&self.topic, &self.event)
@@ -67,7 +67,7 @@ impl Incoming<'_> {
 impl Serializer {
     /// Reads a text message. Refs are strings or null; elements after the fifth (V2) and unknown
     /// fields (V1) are ignored, as Phoenix does; in V1 a missing `ref` or `join_ref` is null.
-    pub fn parse_text(self, text: &str) -> Result<Incoming<'_>, Error> {
+    pub fn parse_text(self, text: &str) -> Result<Incoming<Payload<'_>>, Error> {
         let read = match self {
             Serializer::V1 => serde_json::from_str::<Object<'_>>(text).map(|read| read.0),
             Serializer::V2 => serde_json::from_str::<Array<'_>>(text).map(|read| read.0),
@@ -88,7 +88,7 @@ impl Serializer {
     /// Reads a binary message: a push, the only kind that clients send. An empty ref is `None`,
     /// for a binary message has no other way to say null. Version 1 has no binary messages: there,
     /// as Phoenix does, the same JSON is read whatever the frame (Tsung sends it in binary ones).
-    pub fn parse_binary(self, bytes: &[u8]) -> Result<Incoming<'_>, Error> {
+    pub fn parse_binary(self, bytes: &[u8]) -> Result<Incoming<Payload<'_>>, Error> {
         if self == Serializer::V1 {
             let text = simdutf8::basic::from_utf8(bytes);
             return self.parse_text(text.map_err(|_| Error::NotUtf8 { field: "message" })?);

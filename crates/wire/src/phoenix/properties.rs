@@ -27,7 +27,7 @@ fn serializer() -> impl Strategy<Value = Serializer> {
     prop_oneof![Just(Serializer::V1), Just(Serializer::V2)]
 }
 
-fn within_limits(heard: &Incoming<'_>) {
+fn within_limits(heard: &Incoming<Payload<'_>>) {
     for reference in [&heard.join_ref, &heard.ref_] {
         assert!(reference.as_ref().is_none_or(|text| text.len() <= REF_BYTES_MAX));
     }

@@ -14,7 +14,7 @@ use crate::phoenix::token;
 use crate::{Draft, EventRule, Id, JoinRule, Name, Rules, Variant, command};
 
 pub use frames::{Input, websocket, ws_reply};
-pub use phoenix::{Heard, Longpoll, Op, longpoll_answer, longpoll_refusal};
+pub use phoenix::{Heard, Longpoll, Op, longpoll_refusal};
 
 use route::Route;
 
@@ -121,7 +121,7 @@ pub enum Action {
         /// How to answer.
         respond: Respond,
     },
-    /// A request of a Phoenix long poll: nothing is in `out` yet; see [`longpoll_answer`].
+    /// A request of a Phoenix long poll: nothing is in `out` yet; see [`json_answer`].
     Longpoll(Longpoll),
     /// Who is in a topic: nothing is in `out` yet; see [`json_answer`].
     Presence {

@@ -4,51 +4,24 @@ use super::route::{Query, Route};
 use super::{Action, ConnectionId, Open, Respond, json_answer};
 use crate::http::{Method, Refused, refused};
 use crate::phoenix::longpoll::{self, Line, Status};
-use crate::phoenix::{Address, Event, Incoming, Payload, Serializer, VSN_DEFAULT};
+use crate::phoenix::{Incoming, Payload, Serializer, VSN_DEFAULT};
 use crate::ws::handshake;
 use crate::{Data, Name, Variant, query};
 
 /// The subprotocol that newer clients offer when they send a token in the handshake.
 const SUBPROTOCOL: &str = "phoenix";
 
-/// A message of a Phoenix client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// The join it belongs to, as the client believes.
-    pub join_ref: Option<Name>,
-    /// What its answer is known by; without one none is wanted.
-    pub ref_: Option<Name>,
-    /// The topic, not checked.
-    pub topic: Name,
-    /// The event, not checked.
-    pub event: Name,
-    /// JSON, text where it was a JSON string, or bytes.
-    pub payload: Data,
-}
+/// A message of a Phoenix client, with a payload of its own: JSON, text where it was a JSON string,
+/// or bytes. Topic and event are not checked.
+pub type Heard = Incoming<Data>;
 
-impl Heard {
-    /// What it asks for.
-    pub fn kind(&self) -> Event {
-        Event::of(&self.topic, &self.event)
-    }
-
-    /// Where its answer goes.
-    pub fn address(&self) -> Address<'_> {
-        Address {
-            join_ref: self.join_ref.as_deref(),
-            ref_: self.ref_.as_deref(),
-            topic: &self.topic,
-        }
-    }
-}
-
-impl From<Incoming<'_>> for Heard {
-    fn from(incoming: Incoming<'_>) -> Self {
-        let payload = match incoming.payload {
+impl From<Incoming<Payload<'_>>> for Heard {
+    fn from(incoming: Incoming<Payload<'_>>) -> Self {
+        let Incoming { join_ref, ref_, topic, event, payload } = incoming;
+        let payload = match payload {
             Payload::Json(raw) => Data::of_json(raw),
             Payload::Binary(bytes) => Data::Binary(bytes.into()),
         };
-        let Incoming { join_ref, ref_, topic, event, .. } = incoming;
         Heard { join_ref, ref_, topic, event, payload }
     }
 }
@@ -92,12 +65,6 @@ pub enum Op {
     Gone,
     /// The client speaks a version that nobody here does.
     Forbidden,
-}
-
-/// Appends the answer to a request of a long poll; `body` is made by [`longpoll::poll`] or
-/// [`longpoll::answer`].
-pub fn longpoll_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
-    json_answer(respond, body, out);
 }
 
 /// Appends the answer that refuses a request of a long poll, in the form that its client reads.
