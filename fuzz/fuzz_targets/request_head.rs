@@ -3,13 +3,30 @@
 
 use libfuzzer_sys::fuzz_target;
 use wire::http::Limits;
+use wire::phoenix::token;
 use wire::session::{self, ConnectionId, Settings, Step};
+use wire::{EventRule, JoinRule, Rule, Rules};
 
 fuzz_target!(|bytes: &[u8]| {
     let settings = Settings {
-        http: Limits { head_bytes_max: 512, uri_bytes_max: 256, body_bytes_max: 128 },
+        http: Limits {
+            head_bytes_max: 512,
+            uri_bytes_max: 256,
+            body_bytes_max: 128,
+            longpoll_body_bytes_max: 256,
+        },
         cors_origins: vec!["http://a".into()],
-        publish_prefixes: vec!["".into()],
+        rules: Rules {
+            rules: vec![Rule {
+                pattern: "r*".into(),
+                join: JoinRule::Refuse,
+                events: Some(EventRule::Refuse),
+                presence: true,
+                ..Rule::default()
+            }],
+            publish_prefixes: vec!["".into()],
+            ..Rules::default()
+        },
         topics_per_connection_max: 4,
         message_bytes_max: 128,
         frame_bytes_max: 128,
@@ -18,6 +35,9 @@ fuzz_target!(|bytes: &[u8]| {
         poll_seconds_max: 1,
         compression: true,
         ws_echo: true,
+        status_page: true,
+        longpoll_key: token::Key([0; 32]),
+        files: [].into(),
     };
     let id = ConnectionId { shard: 0, slot: 1, serial: 2 };
     for end in [bytes.len(), bytes.len() / 2] {

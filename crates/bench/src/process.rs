@@ -37,6 +37,11 @@ impl ServerProcess {
         Some((self.child.stdin.take()?, self.child.stdout.take()?))
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time of all its threads so far.
     ///
     /// # Errors

@@ -3,22 +3,34 @@
 //!
 //! [`Local`] joins the shards of one process. The broker knows nothing about connections.
 
+mod kept;
 mod local;
 mod recent;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use wire::{Draft, Epoch, Id, Message};
+use wire::{Draft, Epoch, Id, Message, Name};
 
+pub use kept::{
+    AcknowledgeError, Begin, Kept, KeptStats, Limits as KeptLimits, Page, Piece, Pull, Start, Wanted,
+};
 pub use local::{Limits, Local};
 pub use recent::{Activity, Latest, Recent, TopicActivity};
 
 /// Puts messages in order and carries them to every inbox that wants them.
 pub trait Broker: Send + Sync {
-    /// Gives the draft its place, keeps it in the recent window and hands it to every interested
-    /// inbox before it returns. `receipt` learns how many members the message had on this node.
+    /// Gives the draft its place, keeps it and hands it to every interested inbox before it returns;
+    /// with a store, a message of a topic with history is handed on when it is on disk. `receipt` learns how many members the message had on this node.
     fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError>;
+
+    /// Publishes as the options say. `done` is called once, from any thread, and must not block: at
+    /// once, but where the topic is durable not before the message is on disk.
+    fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done);
+
+    /// The topics with history, and all that goes with it.
+    fn kept(&self) -> &Kept;
 
     /// What was published to any of the topics after `since`, as far as the recent window
     /// reaches, together with the place that was the newest of all when the look began: every
@@ -42,6 +54,39 @@ pub trait Broker: Send + Sync {
     /// The life of this node's numbering.
     fn epoch(&self) -> Epoch;
 }
+
+/// What to publish, and how.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// The message.
+    pub draft: Draft,
+    /// How.
+    pub options: Options,
+}
+
+/// How to publish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A second message of the topic with this key, within a time, is answered with the first one's
+    /// id and not published.
+    pub idempotency_key: Option<Name>,
+    /// Publish only if the topic has no message after this offset.
+    pub if_offset: Option<u64>,
+    /// Give it to those who are there and keep nothing.
+    pub no_history: bool,
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its place.
+    pub id: Id,
+    /// It had been published before, with the same idempotency key.
+    pub repeated: bool,
+}
+
+/// Told what became of a message.
+pub type Done = Box<dyn FnOnce(Result<Published, PublishError>) + Send>;
 
 /// One shard's end of the broker.
 pub trait Inbox: Send + Sync {
@@ -70,29 +115,37 @@ pub struct Delivery {
 pub struct Receipt(Arc<ReceiptInner>);
 
 struct ReceiptInner {
-    members: std::sync::atomic::AtomicU64,
+    members: AtomicU64,
+    uncounted: AtomicBool,
     done: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
 }
 
 impl Receipt {
-    /// Calls `done` with the number of members, once, from the thread that settles it last.
+    /// Calls `done` with the number of members, once, from the thread that settles it last; or drops
+    /// it uncalled when they are not counted.
     pub fn new(done: impl FnOnce(u64) + Send + Sync + 'static) -> Self {
         Receipt(Arc::new(ReceiptInner {
-            members: std::sync::atomic::AtomicU64::new(0),
+            members: AtomicU64::new(0),
+            uncounted: AtomicBool::new(false),
             done: Some(Box::new(done)),
         }))
     }
 
     /// Adds one inbox's members.
     pub fn add(&self, members: u64) {
-        self.0.members.fetch_add(members, std::sync::atomic::Ordering::Relaxed);
+        self.0.members.fetch_add(members, Ordering::Relaxed);
+    }
+
+    /// Nobody will count: the answer goes out before the message does.
+    pub fn uncounted(self) {
+        self.0.uncounted.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for ReceiptInner {
     fn drop(&mut self) {
         // Dropping the last Arc orders this after every `add`.
-        if let Some(done) = self.done.take() {
+        if let Some(done) = self.done.take().filter(|_| !*self.uncounted.get_mut()) {
             done(*self.members.get_mut());
         }
     }
@@ -105,10 +158,18 @@ impl fmt::Debug for Receipt {
 }
 
 /// Why a message was not published. Nothing of it was delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublishError {
     /// A shard is behind by `mailbox_messages_max` messages: try again in a moment.
     Overloaded,
+    /// The store's queue is full: try again in a moment.
+    StoreBusy,
+    /// The store can't write; this says why, and what the operator must do.
+    StoreFailed(Arc<str>),
+    /// The topic has this message already, which came after the offset that was given.
+    Newer(Id),
+    /// The topic has no history, so that it has no newest message.
+    NoHistory,
 }
 
 impl fmt::Display for PublishError {
@@ -116,6 +177,18 @@ impl fmt::Display for PublishError {
         match self {
             PublishError::Overloaded => f.write_str(
                 "the server is behind with its deliveries: nothing was published; try again after a second",
+            ),
+            PublishError::StoreBusy => f.write_str(
+                "the store is behind with its writing: nothing was published; try again after a second",
+            ),
+            PublishError::StoreFailed(why) => {
+                write!(f, "the store can't write, and nothing was published: {why}")
+            }
+            PublishError::Newer(id) => {
+                write!(f, "the topic has a newer message, {id}: read it and decide again")
+            }
+            PublishError::NoHistory => f.write_str(
+                "if_offset needs a topic with history: give its [[topics]] table history_messages_max",
             ),
         }
     }

@@ -7,9 +7,11 @@ use std::time::Instant;
 use siphasher::sip::SipHasher13;
 use wire::{Draft, Epoch, Id, Message};
 
+use crate::kept::{Begin, Kept};
 use crate::recent::{Bounds, Window};
 use crate::{
-    Activity, Broker, Delivery, Inbox, Latest, PublishError, Receipt, Recent, TopicActivity,
+    Activity, Broker, Delivery, Done, Inbox, Latest, Options, Publish, PublishError, Published,
+    Receipt, Recent, TopicActivity,
 };
 
 /// Messages that are looked at in one hold of the lock: about 20 microseconds, for which
@@ -28,6 +30,8 @@ pub struct Limits {
     pub recent_bytes_max: usize,
     /// Their age in seconds.
     pub recent_seconds_max: u64,
+    /// What topics with history hold in memory.
+    pub kept: crate::kept::Limits,
 }
 
 /// Joins the shards of one process.
@@ -42,6 +46,7 @@ pub struct Local {
     epoch: Epoch,
     started: Instant,
     order: Mutex<Order>,
+    kept: Kept,
 }
 
 struct Order {
@@ -51,12 +56,14 @@ struct Order {
 
 impl Local {
     /// A broker for these inboxes. `secret` keys the hash of topic names and names the epoch: it
-    /// must be random and new for every start. Message times count from `started`.
+    /// must be random and new for every start. Message times count from `started`. Topics with
+    /// history begin with what `begin` says, or without a past.
     pub fn new(
         inboxes: Vec<Arc<dyn Inbox>>,
         secret: [u8; 20],
         started: Instant,
         limits: Limits,
+        begin: Option<Begin>,
     ) -> Self {
         let word = |from: usize| {
             let mut bytes = [0; 8];
@@ -64,20 +71,41 @@ impl Local {
             u64::from_le_bytes(bytes)
         };
         let epoch = u32::from_le_bytes([secret[16], secret[17], secret[18], secret[19]]);
+        let recent = Bounds {
+            messages_max: limits.recent_messages_max,
+            bytes_max: limits.recent_bytes_max,
+            age_us_max: limits.recent_seconds_max * 1_000_000,
+        };
+        // Told apart from the numbering of the other messages.
+        let fresh = Begin { epoch: Epoch(!epoch), last: 0, store: None };
+        let begin = begin.unwrap_or(fresh);
         Local {
+            kept: Kept::new(inboxes.clone(), begin, started, limits.kept, recent),
             inboxes,
             hash_key: (word(0), word(8)),
             epoch: Epoch(epoch),
             started,
-            order: Mutex::new(Order {
-                last: 0,
-                window: Window::new(Bounds {
-                    messages_max: limits.recent_messages_max,
-                    bytes_max: limits.recent_bytes_max,
-                    age_us_max: limits.recent_seconds_max * 1_000_000,
-                }),
-            }),
+            order: Mutex::new(Order { last: 0, window: Window::new(recent) }),
         }
+    }
+
+    /// Gives a message that is not kept its place, and hands it to every interested inbox.
+    fn pass_on(&self, hash: u64, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
+        let broadcast = draft.topic == wire::message::BROADCAST;
+        let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
+        let mut order = self.order();
+        if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
+            return Err(PublishError::Overloaded);
+        }
+        order.last += 1;
+        let id = Id { epoch: self.epoch, offset: order.last };
+        let now_us = self.now_us();
+        let message = Arc::new(Message::new(draft, id, hash, now_us));
+        order.window.push(message.clone());
+        for inbox in self.inboxes.iter().filter(wants) {
+            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
+        }
+        Ok(id)
     }
 
     fn order(&self) -> MutexGuard<'_, Order> {
@@ -116,21 +144,32 @@ impl Local {
 impl Broker for Local {
     fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
         let hash = self.hash(&draft.topic);
-        let broadcast = draft.topic == wire::message::BROADCAST;
-        let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
-        let mut order = self.order();
-        if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
-            return Err(PublishError::Overloaded);
+        match self.kept.rule(&draft.topic) {
+            None => self.pass_on(hash, draft, receipt),
+            Some(keep) => {
+                self.kept.publish(hash, draft, &keep, &Options::default(), receipt, None)
+            }
         }
-        order.last += 1;
-        let id = Id { epoch: self.epoch, offset: order.last };
-        let now_us = self.now_us();
-        let message = Arc::new(Message::new(draft, id, hash, now_us));
-        order.window.push(message.clone());
-        for inbox in self.inboxes.iter().filter(wants) {
-            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
+    }
+
+    fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
+        let Publish { draft, options } = publish;
+        let hash = self.hash(&draft.topic);
+        match self.kept.rule(&draft.topic).filter(|_| !options.no_history) {
+            None if options.if_offset.is_some() => done(Err(PublishError::NoHistory)),
+            None => {
+                let passed = self.pass_on(hash, draft, receipt);
+                done(passed.map(|id| Published { id, repeated: false }));
+            }
+            Some(keep) => {
+                // `done` is told of a failure, too.
+                let _ = self.kept.publish(hash, draft, &keep, &options, receipt, Some(done));
+            }
         }
-        Ok(id)
+    }
+
+    fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// Looks from the oldest on, so that what the window drops meanwhile has been seen; if it drops
@@ -177,6 +216,11 @@ impl Broker for Local {
         if limit == 0 {
             return Latest { messages, complete: true };
         }
+        if let Some((hash, name)) = topic
+            && self.kept.rule(name).is_some()
+        {
+            return self.kept.latest_of(hash, name, limit);
+        }
         let complete = self.look(|message| {
             let is_asked = topic.is_none_or(|(hash, name)| {
                 hash == message.topic_hash && name == message.draft.topic
@@ -186,6 +230,12 @@ impl Broker for Local {
             }
             messages.len() < limit
         });
+        if topic.is_none() {
+            // Two numberings, one time.
+            messages.extend(self.kept.latest(limit));
+            messages.sort_by_key(|message| std::cmp::Reverse(message.published_us));
+            messages.truncate(limit);
+        }
         Latest { messages, complete }
     }
 
@@ -208,11 +258,13 @@ impl Broker for Local {
             }
             is_in
         });
+        let kept_us = self.kept.count_newest(from_us, LOOKED_AT_MAX, &mut activity);
         // Silence is covered, too; but not what was dropped, or not looked at.
         let complete_us = match seen {
             LOOKED_AT_MAX.. => oldest_us,
             _ => self.order().window.complete_after_us(),
         };
+        let complete_us = complete_us.max(kept_us);
         activity.span_us = now_us.saturating_sub(from_us.max(complete_us));
         activity
     }
@@ -275,7 +327,7 @@ mod tests {
     }
 
     fn draft(topic: &str) -> Draft {
-        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()), except: None }
+        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()), except: None, marks: None }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What must hold of a value beyond its kind, and between settings.
 
+mod kept;
+
 use std::net::{IpAddr, SocketAddr};
 
 use tracing_subscriber::EnvFilter;
@@ -42,6 +44,7 @@ pub(crate) fn together(config: &Config, read: &mut Read) {
     secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
     numbers(config, &mut checks);
     presence(config, &mut checks);
+    kept::sections(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.must(&["client.cors_origins"], is_origin(origin), || {
             format!(
@@ -113,7 +116,10 @@ fn topics(config: &Config, read: &mut Read) {
     let url_known = unsound.contains("webhook.url") || !config.webhook.url.is_empty();
     for (index, (rule, typed)) in rules.iter().zip(&config.topics).enumerate() {
         let mut problem = |key: &str, message: String| {
-            let origin = rule.values.get(key).map_or(Origin::Default, |(_, origin)| origin.clone());
+            let origin = |key| rule.values.get(key).map(|(_, origin)| origin.clone());
+            // A default that does not fit is said where its rule is.
+            let set = origin(key).filter(|origin| *origin != Origin::Default);
+            let origin = set.or_else(|| origin("pattern")).unwrap_or(Origin::Default);
             problems.push(Problem { origin, key: format!("topics[{index}].{key}"), message });
         };
         if let Some(message) = never_matches(&typed.pattern, &rules[..index], config) {
@@ -131,6 +137,9 @@ fn topics(config: &Config, read: &mut Read) {
         if let Some(key) = asks.filter(|_| !url_known && !own_known) {
             let message = "a webhook needs a URL: set webhook.url, or webhook_url in this rule";
             problem(key, message.into());
+        }
+        for (key, message) in kept::rule(config, rules, index, unsound) {
+            problem(key, message);
         }
     }
 }

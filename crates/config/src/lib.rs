@@ -20,8 +20,8 @@ use std::fmt;
 pub use print::{default_file, effective};
 pub use source::Sources;
 pub use table::{
-    Admin, Client, Config, Kind, Limits, Log, Presence, SETTINGS, Setting, Shards, Socket,
-    Timeouts, Webhook, Websocket,
+    Admin, Client, Config, History, Kind, Limits, Log, Offline, Presence, SETTINGS, Setting,
+    Shards, Socket, Store, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
 pub use typed::{ClientEvents, Join, LogFormat, Sender};

@@ -269,7 +269,7 @@ fn names_a_rule(variable: &str) -> bool {
 }
 
 /// The table's own text as a value; a test sees that there is one for every default.
-fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
+pub(crate) fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
     from_toml(key.kind, DeValue::parse(default).ok()?.get_ref()).ok()
 }
 

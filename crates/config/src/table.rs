@@ -57,7 +57,9 @@ pub struct Setting {
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const DAY: u64 = 86_400;
+pub(crate) const TIB: u64 = 1 << 40;
+pub(crate) const DAY: u64 = 86_400;
+pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
 const MANY: u64 = u32::MAX as u64;
 
 use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
@@ -214,6 +216,56 @@ settings! {
         interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
         /// The largest description that a user may have.
         meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#;
+    }
+
+    /// Where topics' history, cursors and subscriptions are kept.
+    store: Store {
+        /// The directory of the store, which survives the process; "" keeps all in memory only.
+        data: String = Fixed, Text, r#""""#;
+        /// Messages that may wait to be written; more are answered 503.
+        queue_messages_max: u64 = Fixed, Number(1, 10_000_000), "65536";
+        /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        /// The store's own memory, for what is read often.
+        cache_bytes_max: u64 = Fixed, Bytes(MIB, TIB), r#""64MiB""#;
+    }
+
+    /// Limits for all topics with history together, and for what goes with it.
+    history: History {
+        /// The memory for the messages of all topics, at least limits.message_bytes_max.
+        bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#;
+        /// Topics that have messages in memory.
+        topics_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
+        /// How long a publisher's idempotency key is remembered.
+        idempotency_seconds_max: u64 = Live, Number(1, DAY), "300";
+        /// Idempotency keys that are remembered.
+        idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "100000";
+        /// Cursors: one for each user and topic where the user has acknowledged.
+        cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000";
+        /// Durable subscriptions that one user may have.
+        subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
+    }
+
+    /// Messages that wait for users who are offline.
+    offline: Offline {
+        /// Personal topics keep messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.
+        enabled: bool = Live, Bool, "false";
+        /// Messages that may wait for one user; then the oldest are dropped.
+        messages_max: u64 = Live, Number(1, 10_000_000), "100";
+        /// What those messages may hold, at least limits.message_bytes_max.
+        bytes_max: u64 = Live, Bytes(1, TIB), r#""256KiB""#;
+        /// How long a message waits.
+        seconds_max: u64 = Live, Number(1, TEN_YEARS), "604800";
+        /// A publisher is answered when the message is on disk, and not before; needs store.data.
+        durable: bool = Live, Bool, "false";
+        /// Messages that one connection may have without having acknowledged them.
+        window_messages_max: u64 = Live, Number(1, 1_000_000), "100";
+        /// A message that is not acknowledged for so long is delivered again.
+        redelivery_seconds: u64 = Live, Number(1, DAY), "30";
+        /// How often a message is delivered in all; 0 is without end.
+        tries_max: u64 = Live, Number(0, 1_000_000), "5";
+        /// The topic where messages go after tries_max deliveries; "" drops them.
+        dead_letter: String = Live, Text, r#""""#;
     }
 
     /// What is logged, and how.

@@ -1,7 +1,7 @@
 //! The keys of a rule by topic, a table of `[[topics]]`. What reads, prints and checks rules is
 //! derived from here.
 
-use crate::table::Kind;
+use crate::table::{DAY, Kind, TEN_YEARS, TIB};
 use crate::typed::{ClientEvents, Join, Typed};
 
 /// What holds for a rule that doesn't have a key. All values are written as TOML.
@@ -66,7 +66,7 @@ macro_rules! topic_keys {
 }
 
 use Absent::{Default, Unset, Wrong};
-use Kind::{Bool, Choice, Text, TextBytes};
+use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 
 // A line is: key, type, what values it takes, what holds without it.
 topic_keys! {
@@ -80,4 +80,24 @@ topic_keys! {
     presence: bool = Bool, Default("false");
     /// Where this rule's webhooks go, in place of webhook.url.
     webhook_url: Option<String> = Text, Unset(r#""https://example.com/throng""#);
+    /// Messages of a topic that are kept for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts.
+    history_messages_max: u64 = Number(0, 10_000_000), Default("0");
+    /// What those messages may hold, at least limits.message_bytes_max.
+    history_bytes_max: u64 = Bytes(1, TIB), Default(r#""1MiB""#);
+    /// How long they are kept.
+    history_seconds_max: u64 = Number(1, TEN_YEARS), Default("86400");
+    /// A publisher is answered when the message is on disk, and not before; needs store.data.
+    durable: bool = Bool, Default("false");
+    /// Keep only the last message of each key; whoever joins gets those first.
+    compact: bool = Bool, Default("false");
+    /// Users acknowledge messages, and are given again what they have not acknowledged.
+    acknowledge: bool = Bool, Default("false");
+    /// Messages that one connection may have without having acknowledged them.
+    ack_window_messages_max: u64 = Number(1, 1_000_000), Default("100");
+    /// A message that is not acknowledged for so long is delivered again.
+    ack_redelivery_seconds: u64 = Number(1, DAY), Default("30");
+    /// How often a message is delivered in all; 0 is without end.
+    ack_tries_max: u64 = Number(0, 1_000_000), Default("5");
+    /// The topic where messages go after ack_tries_max deliveries; "" drops them.
+    dead_letter: String = Text, Default(r#""""#);
 }

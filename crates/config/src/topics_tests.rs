@@ -18,19 +18,30 @@ fn rules_have_their_keys_and_defaults_and_keep_their_order() {
     let file = "[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\nclient_events = \"others\"\n\
                 presence = true\nwebhook_url = \"http://a/b\"\n[[topics]]\npattern = \"*\"\n";
     let rules = load(file).unwrap().config.topics;
-    let room = TopicRule {
-        pattern: "room:*".into(),
-        join: Join::Webhook,
-        client_events: Some(ClientEvents::Others),
-        presence: true,
-        webhook_url: Some("http://a/b".into()),
-    };
     let all = TopicRule {
         pattern: "*".into(),
         join: Join::Allow,
         client_events: None,
         presence: false,
         webhook_url: None,
+        history_messages_max: 0,
+        history_bytes_max: 1 << 20,
+        history_seconds_max: 86_400,
+        durable: false,
+        compact: false,
+        acknowledge: false,
+        ack_window_messages_max: 100,
+        ack_redelivery_seconds: 30,
+        ack_tries_max: 5,
+        dead_letter: String::new(),
+    };
+    let room = TopicRule {
+        pattern: "room:*".into(),
+        join: Join::Webhook,
+        client_events: Some(ClientEvents::Others),
+        presence: true,
+        webhook_url: Some("http://a/b".into()),
+        ..all.clone()
     };
     assert_eq!(rules, [room, all.clone()]);
     assert_eq!(load("").unwrap().config.topics, []);
@@ -232,8 +243,9 @@ fn rules_in_force_are_printed_with_their_place() {
         .skip_while(|line| *line != "[[topics]]")
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
+    let (start, kept) = rule.split_at(4);
     assert_eq!(
-        rule,
+        start,
         [
             "[[topics]]",
             "pattern = \"a\" # throng.toml:3",
@@ -241,29 +253,39 @@ fn rules_in_force_are_printed_with_their_place() {
             "presence = true # throng.toml:2",
         ]
     );
+    assert_eq!(kept[0], "history_messages_max = 0 # default");
+    assert!(kept.iter().all(|line| line.ends_with(" # default")), "{kept:?}");
 }
 
 proptest::proptest! {
     #[test]
-    fn noise_in_rules_never_panics(text in "((\\[\\[topics\\]\\]|\\[topics\\]|topics = \\[\\{\\}\\])\n|(pattern|join|presence|webhook_url|x) = (\\[\\]|[0-9]{1,20}|\"[a-z*]{0,9}\"|\"webhook\"|true|\\{\\})\n){0,9}") {
+    fn noise_in_rules_never_panics(text in "((\\[\\[topics\\]\\]|\\[topics\\]|topics = \\[\\{\\}\\])\n|(pattern|join|presence|webhook_url|history_messages_max|acknowledge|durable|dead_letter|x) = (\\[\\]|[0-9]{1,20}|\"[a-z*]{0,9}\"|\"webhook\"|true|\\{\\})\n){0,9}") {
         let _ = load(&text);
     }
 
     #[test]
     fn rules_in_force_can_be_loaded_again(
         rules in proptest::collection::vec(
-            (".{0,12}|[\\x00-\\x7f*]{0,12}", 0usize..3, 0usize..5, proptest::prelude::any::<bool>()),
+            (
+                ".{0,12}|[\\x00-\\x7f*]{0,12}", 0usize..3, 0usize..5,
+                proptest::prelude::any::<bool>(), 0u64..3,
+            ),
             0..5,
         ),
     ) {
         let mut file = String::from("[webhook]\nurl = \"http://a\"\n");
-        for (at, (pattern, join, events, presence)) in rules.iter().enumerate() {
+        for (at, (pattern, join, events, presence, messages)) in rules.iter().enumerate() {
             // The number keeps one pattern from covering another.
             let pattern = toml::Value::String(format!("{at}{pattern}"));
             file.push_str(&format!(
                 "[[topics]]\npattern = {pattern}\njoin = \"{}\"\npresence = {presence}\n",
                 Join::WORDS[*join]
             ));
+            if *messages > 0 {
+                file.push_str(&format!(
+                    "history_messages_max = {messages}\nacknowledge = {presence}\n"
+                ));
+            }
             if let Some(word) = ClientEvents::WORDS.get(*events) {
                 file.push_str(&format!("client_events = \"{word}\"\nwebhook_url = \"http://b/{at}\"\n"));
             }

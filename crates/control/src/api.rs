@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Refused, bad, refused};
 use crate::live::Monitor;
 use crate::{
-    Node, dashboard, guard, inspect, live, members, metrics, openapi, presence, publish, top,
+    Node, cursors, dashboard, guard, inspect, kept, live, members, metrics, openapi, presence, publish, top,
 };
 
 /// A request whose body has not arrived, or that is not done, after so long is answered 408.
@@ -43,6 +43,9 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .route("/api/topics", get(inspect::topics))
         .route("/api/topics/{topic}", get(inspect::topic))
         .route("/api/topics/{topic}/members", get(top::members))
+        .route("/api/history/{topic}", get(kept::page).delete(kept::delete))
+        .route("/api/ack", post(cursors::acknowledge))
+        .route("/api/cursors/{user}", get(cursors::cursor))
         .route("/api/messages", get(top::messages))
         .route("/api/presence/{topic}", get(presence::presence))
         .route("/api/users/{user}", get(inspect::user))

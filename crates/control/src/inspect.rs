@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
+use broker::Kept;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -259,6 +260,119 @@ pub(crate) struct Stats {
     /// What the program's own memory grew since the start, over the connections.
     bytes_per_connection: f64,
     cpu_seconds: f64,
+    history: HistoryStats,
+    /// Null where everything is in memory only.
+    store: Option<StoreStats>,
+}
+
+/// Topics with history, and what goes with them. What is not about now counts from the start.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct HistoryStats {
+    /// The life of the numbering of their messages.
+    epoch: String,
+    /// Their last message that was handed on.
+    offset: u64,
+    /// Messages in memory now.
+    messages: u64,
+    /// What these hold.
+    bytes: u64,
+    /// Topics that something is known of in memory.
+    topics: u64,
+    /// Users and topics of which is known how far the user has acknowledged.
+    cursors: u64,
+    idempotency_keys: u64,
+    /// Messages published to topics with history.
+    published: u64,
+    /// Publishes that had been done before with the same idempotency key.
+    repeated: u64,
+    /// Messages of topics that are not durable which the store could not write.
+    lost: u64,
+    /// Acknowledgements that moved a cursor.
+    acknowledged: u64,
+    /// Messages delivered again because they were not acknowledged.
+    redelivered: u64,
+    /// Messages that were not acknowledged in all their tries.
+    dead: u64,
+    /// Clients that came back and were given all that they missed.
+    recovered: u64,
+    /// Clients that came back and were told that something is lost to them.
+    unrecovered: u64,
+    /// Looks that memory could not answer.
+    disk_reads: u64,
+}
+
+/// What is on disk, and how it gets there.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct StoreStats {
+    /// Why it can't write; null while it can.
+    failed: Option<String>,
+    /// Operations that wait to be written.
+    queue_messages: u64,
+    /// What these hold.
+    queue_bytes: u64,
+    /// Reads that wait.
+    reads: u64,
+    /// Transactions that were committed.
+    commits: u64,
+    /// Operations in them.
+    operations: u64,
+    /// What the last transaction took, in milliseconds.
+    commit_ms_last: f64,
+    /// What they took on average.
+    commit_ms_mean: f64,
+    /// What the slowest took.
+    commit_ms_max: f64,
+    /// Transactions that failed.
+    failures: u64,
+    /// The file's length.
+    file_bytes: u64,
+    topics: u64,
+    messages: u64,
+}
+
+impl HistoryStats {
+    fn of(kept: &Kept) -> Self {
+        let (stats, top) = (kept.stats(), kept.top());
+        HistoryStats {
+            epoch: top.epoch.to_string(),
+            offset: top.offset,
+            messages: stats.messages,
+            bytes: stats.bytes,
+            topics: stats.topics,
+            cursors: stats.cursors,
+            idempotency_keys: stats.idempotency_keys,
+            published: stats.published,
+            repeated: stats.repeated,
+            lost: stats.lost,
+            acknowledged: stats.acknowledged,
+            redelivered: stats.redelivered,
+            dead: stats.dead,
+            recovered: stats.recovered,
+            unrecovered: stats.unrecovered,
+            disk_reads: stats.disk_reads,
+        }
+    }
+}
+
+impl StoreStats {
+    fn new(stats: store::Stats) -> Self {
+        let ms = |us: u64| us as f64 / 1e3;
+        StoreStats {
+            failed: stats.failed,
+            queue_messages: stats.queue_messages as u64,
+            queue_bytes: stats.queue_bytes as u64,
+            reads: stats.reads as u64,
+            commits: stats.commits,
+            operations: stats.ops,
+            commit_ms_last: ms(stats.commit_us_last),
+            commit_ms_mean: ms(stats.commit_us_sum) / stats.commits.max(1) as f64,
+            commit_ms_max: ms(stats.commit_us_max),
+            failures: stats.failures,
+            file_bytes: stats.file_bytes,
+            topics: stats.topics,
+            messages: stats.messages,
+        }
+    }
 }
 
 /// Upper bounds: at least this share was no slower.
@@ -287,6 +401,7 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         .iter()
         .map(|refusal| (refusal.name(), sum(&|metrics| metrics.refused[*refusal as usize].get())))
         .collect();
+    let kept = node.broker.kept();
     let memory = process::memory();
     let connections = node.shared.connections.load(Ordering::Relaxed);
     let latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
@@ -317,6 +432,8 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         rss_anon_bytes: memory.anonymous,
         bytes_per_connection: node.bytes_per_connection(memory.anonymous),
         cpu_seconds: process::cpu_seconds(),
+        history: HistoryStats::of(kept),
+        store: kept.store().map(|store| StoreStats::new(store.stats())),
     })
 }
 

@@ -2,23 +2,27 @@
 //!
 //! Bounds, besides those of the configuration: 1,024 connections at a time, each closed after 120
 //! idle seconds, or 60 seconds after a request began that is not answered; 30 seconds for a
-//! request whose head has arrived; 5 seconds for a shard's answer; 1,000 commands a batch; 64
-//! readers of the live figures, of which 900 samples of a second are kept; 100 topics or messages
-//! and 1,000 members in an answer about them.
+//! request whose head has arrived; 5 seconds for a shard's answer, and 20 for the disk's; 1,000
+//! commands a batch; 64 readers of the live figures, of which 900 samples of a second are kept; 100
+//! topics or messages, 1,000 members, and 1,000 messages or 4 MiB of a history in an answer about
+//! them.
 //!
 //! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
 //! here is on the way of a message from a shard to its members.
 
 mod api;
+mod cursors;
 mod dashboard;
 mod error;
 mod guard;
 mod history;
 mod inspect;
+mod kept;
 mod listener;
 mod live;
 mod members;
 mod memory;
+mod message;
 mod metrics;
 mod openapi;
 mod presence;
@@ -60,6 +64,10 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub live: Arc<RwLock<Live>>,
     /// Who asks the application, for the metrics.
     pub webhook: Arc<webhook::Dispatcher>,
+    /// The topics that users enter when they connect.
+    pub subscriptions: Arc<subscriptions::Subscriptions>,
+    /// Where changes of those are kept, if they outlive the process.
+    pub keep_subscriptions: Option<Arc<dyn subscriptions::Keep>>,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
     pub shards: S,
 }
@@ -76,6 +84,8 @@ pub struct Live {
     pub api_key: Option<String>,
     /// The payload of a message, in bytes.
     pub message_bytes_max: usize,
+    /// Topics that a user may be subscribed to for good.
+    pub subscriptions_per_user_max: usize,
     /// Resident memory at which new connections are refused, in bytes; 0 is 90 % of the cgroup's
     /// limit where there is one.
     pub memory_bytes_max: u64,
@@ -162,6 +172,7 @@ async fn serve(
     let patience = Patience { idle_max: listener::IDLE_MAX, request_max: listener::REQUEST_MAX };
     let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, patience);
     tokio::spawn(memory::watch(node.clone()));
+    tokio::spawn(kept::sweep(node.clone()));
     let (monitor, sampler) = live::Monitor::new(node);
     let sampler = tokio::spawn(sampler.run());
     let (told, end) = tokio::sync::watch::channel(());

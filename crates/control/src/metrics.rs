@@ -48,6 +48,10 @@ impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         self.connections(&mut encoder)?;
         self.messages(&mut encoder)?;
+        self.kept(&mut encoder)?;
+        if let Some(store) = self.0.broker.kept().store() {
+            self::store(&mut encoder, &store.stats())?;
+        }
         self.webhook(&mut encoder)?;
         self.shards(&mut encoder)?;
         self.process(&mut encoder)
@@ -151,7 +155,43 @@ impl Reading {
     ) -> fmt::Result {
         let counts = merged(self.0.metrics().map(&read));
         let sum_us = self.0.sum(|metrics| read(metrics).sum_us.get());
-        self::histogram(encoder, name, help, &counts, sum_us)
+        let bounded = bounded(&counts, Histogram::bound_seconds);
+        self::histogram(encoder, name, help, &bounded, sum_us)
+    }
+
+    /// Topics with history, and what goes with them.
+    fn kept(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.broker.kept().stats();
+        let help = "Messages of topics with history that are in memory";
+        gauge(encoder, "history_messages", help, None, stats.messages as f64)?;
+        let help = "What these messages hold";
+        gauge(encoder, "history", help, Some(Unit::Bytes), stats.bytes as f64)?;
+        let help = "Topics with history that something is known of in memory";
+        gauge(encoder, "history_topics", help, None, stats.topics as f64)?;
+        let help = "Users and topics of which is known how far the user has acknowledged";
+        gauge(encoder, "cursors", help, None, stats.cursors as f64)?;
+        let help = "Idempotency keys that are remembered";
+        gauge(encoder, "idempotency_keys", help, None, stats.idempotency_keys as f64)?;
+        let help = "Messages published to topics with history";
+        counter(encoder, "history_published", help, None, stats.published as f64)?;
+        let help = "Publishes that had been done before with the same idempotency key";
+        counter(encoder, "publishes_repeated", help, None, stats.repeated as f64)?;
+        let help = "Messages of topics that are not durable which the store could not write";
+        counter(encoder, "history_lost", help, None, stats.lost as f64)?;
+        let help = "Acknowledgements that moved a cursor";
+        counter(encoder, "acknowledgements", help, None, stats.acknowledged as f64)?;
+        let help = "Messages delivered again because they were not acknowledged";
+        counter(encoder, "messages_redelivered", help, None, stats.redelivered as f64)?;
+        let help = "Messages that were not acknowledged in all their tries";
+        counter(encoder, "messages_dead", help, None, stats.dead as f64)?;
+        let rows = vec![
+            ("result", "recovered".into(), stats.recovered as f64),
+            ("result", "lost".into(), stats.unrecovered as f64),
+        ];
+        let help = "Clients that came back, by whether they could be given all that they missed";
+        counters(encoder, "recoveries", help, None, rows)?;
+        let help = "Looks into history that memory could not answer";
+        counter(encoder, "history_disk_reads", help, None, stats.disk_reads as f64)
     }
 
     fn webhook(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
@@ -178,7 +218,8 @@ impl Reading {
         let latency = self.0.webhook.latency();
         let counts = latency.buckets.each_ref().map(shard::Counter::get);
         let help = "From a question to the application to its answer";
-        histogram(encoder, "webhook_latency", help, &counts, latency.sum_us.get())?;
+        let bounded = bounded(&counts, Histogram::bound_seconds);
+        histogram(encoder, "webhook_latency", help, &bounded, latency.sum_us.get())?;
         // For a statement only: shards wait for this lock.
         let stats = self.0.shared.presence.lock().unwrap_or_else(PoisonError::into_inner).stats();
         let help = "Topics with presence that somebody is in";
@@ -264,6 +305,39 @@ impl Reading {
     }
 }
 
+/// What is on disk, and how it gets there.
+fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
+    let help = "Operations that wait to be written";
+    gauge(encoder, "store_queue_messages", help, None, stats.queue_messages as f64)?;
+    let (help, unit) = ("What these operations hold", Some(Unit::Bytes));
+    gauge(encoder, "store_queue", help, unit, stats.queue_bytes as f64)?;
+    let help = "Reads that wait for the store's reader";
+    gauge(encoder, "store_reads", help, None, stats.reads as f64)?;
+    let help = "Transactions that were committed to the disk";
+    counter(encoder, "store_commits", help, None, stats.commits as f64)?;
+    let help = "Operations in them";
+    counter(encoder, "store_operations", help, None, stats.ops as f64)?;
+    let help = "From the begin of a transaction to its being on disk";
+    let bound = |at| store::COMMIT_US.get(at).map_or(f64::INFINITY, |us| *us as f64 / 1e6);
+    let buckets = bounded(&stats.commit_us, bound);
+    histogram(encoder, "store_commit", help, &buckets, stats.commit_us_sum)?;
+    let help = "Transactions that failed";
+    counter(encoder, "store_failures", help, None, stats.failures as f64)?;
+    let failed = f64::from(u8::from(stats.failed.is_some()));
+    gauge(encoder, "store_failed", "1 while the store can't write", None, failed)?;
+    let help = "The length of the store's file";
+    gauge(encoder, "store_file", help, Some(Unit::Bytes), stats.file_bytes as f64)?;
+    gauge(encoder, "store_topics", "Topics in the store", None, stats.topics as f64)?;
+    gauge(encoder, "store_messages", "Messages in the store", None, stats.messages as f64)
+}
+
+/// Counts with their upper bounds in seconds, the last of which may be infinite.
+fn bounded(counts: &[u64], bound_seconds: impl Fn(usize) -> f64) -> Vec<(f64, u64)> {
+    // prometheus-client writes f64::MAX as +Inf.
+    let bound = |at| Some(bound_seconds(at)).filter(|bound| bound.is_finite()).unwrap_or(f64::MAX);
+    counts.iter().enumerate().map(|(at, count)| (bound(at), *count)).collect()
+}
+
 fn counter(
     e: &mut DescriptorEncoder,
     name: &str,
@@ -290,22 +364,13 @@ fn histogram(
     encoder: &mut DescriptorEncoder,
     name: &str,
     help: &str,
-    counts: &[u64],
+    buckets: &[(f64, u64)],
     sum_us: u64,
 ) -> fmt::Result {
-    let buckets: Vec<(f64, u64)> = counts
-        .iter()
-        .enumerate()
-        .map(|(at, count)| {
-            // prometheus-client writes f64::MAX as +Inf.
-            let bound = Histogram::bound_seconds(at);
-            (if bound.is_finite() { bound } else { f64::MAX }, *count)
-        })
-        .collect();
     let kind = MetricType::Histogram;
     let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
-    let total = counts.iter().sum();
-    metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, &buckets, None)
+    let total = buckets.iter().map(|(_, count)| count).sum();
+    metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, buckets, None)
 }
 
 fn counters(

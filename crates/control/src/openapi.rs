@@ -7,7 +7,7 @@ use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::ErrorBody;
-use crate::{guard, inspect, live, members, metrics, presence, publish, top};
+use crate::{cursors, guard, inspect, kept, live, members, metrics, presence, publish, top};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,6 +21,7 @@ use crate::{guard, inspect, live, members, metrics, presence, publish, top};
         publish::publish, publish::send, publish::broadcast, publish::batch,
         members::disconnect, members::subscribe, members::unsubscribe,
         inspect::topics, inspect::topic, inspect::user, inspect::stats, inspect::config,
+        kept::page, kept::delete, cursors::acknowledge, cursors::cursor,
         presence::presence, top::top, top::members, top::messages, live::live, live::history,
         inspect::healthz, inspect::readyz, metrics::metrics, document
     ),
@@ -82,7 +83,8 @@ impl Modify for Errors {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         for (path, item) in &mut document.paths.paths {
             let with_body = item.post.is_some();
-            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            let operations = [&mut item.get, &mut item.post, &mut item.delete];
+            for operation in operations.into_iter().flatten() {
                 Errors::add(operation, Errors::ALL);
                 if !guard::is_open(path) {
                     Errors::add(operation, Errors::KEY);

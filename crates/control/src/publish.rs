@@ -1,26 +1,28 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
+mod options;
+mod pending;
+
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use broker::Receipt;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
 use utoipa::ToSchema;
 use wire::message::{BROADCAST, check_name, check_topic, personal};
-use wire::{Data, Draft, Id, Name};
+use wire::{Data, Draft, Marks, Name};
 
 use crate::Node;
 use crate::api::{Body, parse};
 use crate::error::{ErrorBody, Refused, bad, refused};
 use crate::members::{self, Done};
-use crate::shards::PATIENCE;
+use options::{Asked, IfOffset};
+pub(crate) use pending::DISK_PATIENCE;
+use pending::{Pending, pending};
 
 /// Commands in one batch.
 const COMMANDS_MAX: usize = 1_000;
@@ -40,6 +42,33 @@ pub(crate) struct Publish {
     /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
     /// transports that carry raw data.
     encoding: Option<String>,
+    /// 1 to 128 bytes that are new for each message: one that the topic has had within
+    /// `history.idempotency_seconds_max` is not published again but answered with its first
+    /// message, so that a publish whose answer was lost can be repeated. For topics with history.
+    #[schema(min_length = 1, max_length = 128, example = "order-1042-paid")]
+    idempotency_key: Option<String>,
+    /// After so many seconds the message is not given any more to those who come back; fractions
+    /// are fine. Without history it changes nothing.
+    #[schema(exclusive_minimum = 0, example = 3600)]
+    ttl_seconds: Option<f64>,
+    /// Publish only if the topic has no message after this one; else it is answered 409 with the
+    /// newest. An offset (0: the topic has no message at all) or an id, whose epoch is checked,
+    /// too. For topics with history.
+    if_offset: Option<IfOffset>,
+    /// Give it to those who are there, and keep nothing: it has an id of the numbering of topics
+    /// without history.
+    #[serde(default)]
+    #[schema(default = false)]
+    no_history: bool,
+    /// What members may choose by: at most 16, each of 1 to 64 bytes.
+    #[serde(default)]
+    #[schema(max_items = 16, example = json!(["urgent", "de"]))]
+    tags: Vec<String>,
+    /// What the message is the newest state of, 1 to 254 bytes: where the topic's configuration
+    /// says `compact = true`, history keeps the last message of each key. Elsewhere it is kept as
+    /// information only.
+    #[schema(example = "AAPL")]
+    key: Option<String>,
 }
 
 /// A message to all connections of a user.
@@ -56,6 +85,21 @@ pub(crate) struct Send {
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
+    /// As in publish.
+    idempotency_key: Option<String>,
+    /// As in publish.
+    #[schema(minimum = 0, example = 3600)]
+    ttl_seconds: Option<f64>,
+    /// As in publish.
+    if_offset: Option<IfOffset>,
+    /// As in publish.
+    #[serde(default)]
+    no_history: bool,
+    /// As in publish.
+    #[serde(default)]
+    tags: Vec<String>,
+    /// As in publish.
+    key: Option<String>,
 }
 
 /// A message to every connection.
@@ -78,9 +122,17 @@ pub(crate) struct Published {
     #[schema(example = "5f3a91c2:1042")]
     id: String,
     /// The message's place in its epoch.
+    #[schema(example = 1042)]
     offset: u64,
-    /// Connections on this node that it goes to; null when they could not be counted in 5 seconds.
+    /// Connections on this node that it goes to; null when they could not be counted in 5 seconds,
+    /// when it is a repeat, and when the answer doesn't wait for the disk, as they do (a topic with
+    /// history and a store that is not `durable`).
+    #[schema(example = 3)]
     members: Option<u64>,
+    /// True where this was published before with the same idempotency key, and not again now; else
+    /// it is left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    repeated: bool,
 }
 
 /// Many commands, answered one by one.
@@ -188,59 +240,69 @@ pub(crate) enum CommandResult {
     Refused(ErrorBody),
 }
 
-/// A message that is with the broker; its members are being counted.
-struct Pending {
-    id: Id,
-    members: oneshot::Receiver<u64>,
-    until: Instant,
+/// What a command says of its message.
+struct Said<'a> {
+    topic: Name,
+    data: &'a RawValue,
+    event: Option<&'a str>,
+    encoding: Option<&'a str>,
+    marks: Option<Box<Marks>>,
+    options: broker::Options,
 }
 
-impl Pending {
-    /// Waits for the count. The message is published, whether it can be had or not.
-    async fn published(self) -> Published {
-        let members = timeout_at(self.until, self.members).await;
-        let members = members.ok().and_then(Result::ok);
-        Published { id: self.id.to_string(), offset: self.id.offset, members }
+impl Said<'_> {
+    fn draft(self) -> Result<Draft, Refused> {
+        let event = self.event.filter(|event| *event != "message");
+        if let Some(event) = event {
+            check_name(event).map_err(|wrong| bad("bad_event", wrong))?;
+        }
+        let data = Data::from_json(self.data, self.encoding);
+        let data = data.map_err(|wrong| bad("bad_data", wrong))?;
+        Ok(Draft {
+            topic: self.topic,
+            event: event.map(Name::from),
+            data,
+            except: None,
+            marks: self.marks,
+        })
     }
 }
 
 /// Publishes without waiting for anyone.
-fn start(
-    node: &Node,
-    topic: Name,
-    data: &RawValue,
-    event: Option<&str>,
-    encoding: Option<&str>,
-) -> Result<Pending, Refused> {
-    let event = event.filter(|event| *event != "message");
-    if let Some(event) = event {
-        check_name(event).map_err(|wrong| bad("bad_event", wrong))?;
-    }
-    let data = Data::from_json(data, encoding).map_err(|wrong| bad("bad_data", wrong))?;
+fn start(node: &Node, said: Said<'_>) -> Result<Pending, Refused> {
+    let options = said.options.clone();
+    let draft = said.draft()?;
     let max = node.live.read().unwrap_or_else(PoisonError::into_inner).message_bytes_max;
-    if data.bytes() > max {
+    if draft.data.bytes() > max {
         let message = format!("a message is at most {max} bytes (limits.message_bytes_max)");
         return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
-    let (count, members) = oneshot::channel();
-    let receipt = Receipt::new(move |total| {
-        // Nobody waits any more: the caller went away.
-        let _ = count.send(total);
-    });
-    let draft = Draft { topic, event: event.map(Name::from), data, except: None };
-    match node.broker.publish(draft, Some(receipt)) {
-        Ok(id) => Ok(Pending { id, members, until: Instant::now() + PATIENCE }),
-        Err(error) => {
-            Err(refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.to_string()))
-        }
-    }
+    let (pending, receipt, done) = pending();
+    let kept = node.broker.kept();
+    // Who is answered before the message is on disk doesn't wait for its members, who do.
+    let is_queued = kept.store().is_some()
+        && !options.no_history
+        && kept.rule(&draft.topic).is_some_and(|keep| !keep.durable);
+    let receipt = Some(receipt).filter(|_| !is_queued);
+    node.broker.submit(broker::Publish { draft, options }, receipt, done);
+    Ok(pending)
 }
 
 impl Publish {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
         check_topic(&self.topic).map_err(|wrong| bad("bad_topic", wrong))?;
-        let topic = self.topic.as_str().into();
-        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
+        let topic = Name::from(self.topic.as_str());
+        let (marks, options) = Asked {
+            idempotency_key: self.idempotency_key.as_deref(),
+            ttl_seconds: self.ttl_seconds,
+            if_offset: self.if_offset,
+            no_history: self.no_history,
+            tags: &self.tags,
+            key: self.key.as_deref(),
+        }
+        .checked(node.broker.kept(), &topic)?;
+        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
+        start(node, Said { topic, data: &self.data, event, encoding, marks, options })
     }
 }
 
@@ -248,36 +310,60 @@ impl Send {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
         check_name(&self.user).map_err(|wrong| bad("bad_user", wrong))?;
         let topic = personal(&self.user);
-        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
+        let (marks, options) = Asked {
+            idempotency_key: self.idempotency_key.as_deref(),
+            ttl_seconds: self.ttl_seconds,
+            if_offset: self.if_offset,
+            no_history: self.no_history,
+            tags: &self.tags,
+            key: self.key.as_deref(),
+        }
+        .checked(node.broker.kept(), &topic)?;
+        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
+        start(node, Said { topic, data: &self.data, event, encoding, marks, options })
     }
 }
 
 impl Broadcast {
     fn start(&self, node: &Node) -> Result<Pending, Refused> {
-        let topic = BROADCAST.into();
-        start(node, topic, &self.data, self.event.as_deref(), self.encoding.as_deref())
+        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
+        let (topic, marks) = (BROADCAST.into(), None);
+        let options = broker::Options::default();
+        start(node, Said { topic, data: &self.data, event, encoding, marks, options })
     }
 }
+
+const NOT_NOW: &str = "if_offset: the topic has a newer message (newer_message, with last), or the \
+                       id is of another numbering (epoch_changed, with epoch)";
+const UNABLE: &str = "The shards (overloaded) or the store (store_busy) are behind, or the store \
+                      can't write (store_failed): nothing was published; try again";
+const UNSURE: &str = "The disk did not answer in 20 seconds (timeout): it may be published or not; \
+                      repeat it with the same idempotency_key";
 
 /// Publish a message to a topic.
 #[utoipa::path(post, path = "/api/publish", tag = "publish", request_body = Publish, responses(
     (status = 200, body = Published),
-    (status = 503, body = ErrorBody, description = "The shards are behind: nothing was published; try again")))]
+    (status = 409, body = ErrorBody, description = NOT_NOW),
+    (status = 503, body = ErrorBody, description = UNABLE),
+    (status = 504, body = ErrorBody, description = UNSURE)))]
 pub(crate) async fn publish(
     State(node): State<Arc<Node>>,
     Body(publish): Body<Publish>,
 ) -> Result<Json<Published>, Refused> {
-    Ok(Json(publish.start(&node)?.published().await))
+    Ok(Json(publish.start(&node)?.published().await?))
 }
 
 /// Send a message to all connections of a user.
 #[utoipa::path(post, path = "/api/send", tag = "publish", request_body = Send, responses(
-    (status = 200, body = Published)))]
+    (status = 200, body = Published),
+    (status = 409, body = ErrorBody, description = NOT_NOW),
+    (status = 503, body = ErrorBody, description = UNABLE),
+    (status = 504, body = ErrorBody, description = UNSURE)))]
 pub(crate) async fn send(
     State(node): State<Arc<Node>>,
     Body(send): Body<Send>,
 ) -> Result<Json<Published>, Refused> {
-    Ok(Json(send.start(&node)?.published().await))
+    Ok(Json(send.start(&node)?.published().await?))
 }
 
 /// Send a message to every connection.
@@ -287,7 +373,7 @@ pub(crate) async fn broadcast(
     State(node): State<Arc<Node>>,
     Body(broadcast): Body<Broadcast>,
 ) -> Result<Json<Published>, Refused> {
-    Ok(Json(broadcast.start(&node)?.published().await))
+    Ok(Json(broadcast.start(&node)?.published().await?))
 }
 
 /// A command of a batch that was done, or is a message on its way.
@@ -339,7 +425,10 @@ pub(crate) async fn batch(
     let mut results = Vec::with_capacity(begun.len());
     for begun in begun {
         results.push(match begun {
-            Begun::Message(pending) => CommandResult::Published { ok: pending.published().await },
+            Begun::Message(pending) => match pending.published().await {
+                Ok(ok) => CommandResult::Published { ok },
+                Err(refused) => CommandResult::Refused(refused.body()),
+            },
             Begun::Result(result) => result,
         });
     }

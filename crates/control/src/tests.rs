@@ -1,6 +1,8 @@
 //! The API as its callers meet it, against shards and a broker that are made up.
 
+mod cursors;
 pub(crate) mod fake;
+mod kept;
 mod presence;
 mod publish;
 mod watched;

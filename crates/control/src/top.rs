@@ -9,23 +9,21 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use broker::{Activity, Latest};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use shard::Command;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use wire::message::BROADCAST;
-use wire::{Data, Message, Name};
+use wire::Name;
 
 use crate::error::{Refused, bad};
 use crate::history::Figure;
 use crate::inspect::{Asked, Connection, path};
 use crate::live::Monitor;
-use crate::{Node, process};
+use crate::message::{self, Shown};
+use crate::Node;
 
 /// Topics or messages in an answer, if it isn't said.
 const ROWS: usize = 20;
@@ -38,9 +36,6 @@ const MEMBERS: usize = 100;
 
 /// Members in an answer at most.
 const MEMBERS_MAX: usize = 1_000;
-
-/// Payload of the messages in an answer, in bytes; one message may be larger.
-const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
 /// How long the top topics are good for everyone who asks.
 const FRESH: Duration = Duration::from_secs(2);
@@ -278,59 +273,10 @@ pub(crate) struct MessagesQuery {
 #[derive(Serialize, ToSchema)]
 struct Messages<'a> {
     /// The newest first.
-    messages: Vec<Published<'a>>,
+    messages: Vec<Shown<'a>>,
     /// False when the recent window may hold more of them though the limit is not reached:
     /// looking ends after the newest 100,000 messages of all topics, and listing at 4 MiB.
     complete: bool,
-}
-
-/// A message that was published.
-#[derive(Serialize, ToSchema)]
-struct Published<'a> {
-    /// `epoch:offset`, as clients see it.
-    #[schema(example = "5f3a91c2:1042")]
-    id: String,
-    topic: &'a str,
-    event: &'a str,
-    /// JSON as it is, text as a string.
-    #[schema(value_type = Value)]
-    data: Payload<'a>,
-    /// `base64` where data is bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    encoding: Option<&'static str>,
-    /// Milliseconds since 1970.
-    published_at: u64,
-}
-
-/// What a message carries, as JSON has it.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Payload<'a> {
-    Json(&'a RawValue),
-    Text(&'a str),
-    Bytes(String),
-}
-
-impl<'a> Published<'a> {
-    /// `zero_ms` is when the node's clock began, in milliseconds since 1970.
-    fn new(message: &'a Message, zero_ms: u64) -> Self {
-        let (data, encoding) = match &message.draft.data {
-            Data::Json(json) => match serde_json::from_str(json) {
-                Ok(raw) => (Payload::Json(raw), None),
-                Err(_) => (Payload::Text(json), None),
-            },
-            Data::Text(text) => (Payload::Text(text), None),
-            Data::Binary(bytes) => (Payload::Bytes(STANDARD.encode(bytes)), Some("base64")),
-        };
-        Published {
-            id: message.id.to_string(),
-            topic: &message.draft.topic,
-            event: message.event(),
-            data,
-            encoding,
-            published_at: zero_ms + message.published_us / 1_000,
-        }
-    }
 }
 
 /// The newest messages that the recent window holds, of a topic or of all. Fewer, with `complete`
@@ -344,16 +290,10 @@ pub(crate) async fn messages(
     let limit = limited(query.limit, ROWS, ROWS_MAX)?;
     let topic = query.topic.as_deref().map(|topic| (node.broker.hash(topic), topic));
     let Latest { messages: mut latest, complete } = node.broker.latest(topic, limit);
-    let mut bytes = 0;
-    let fits = latest.iter().take_while(|message| {
-        let before = bytes;
-        bytes += message.draft.data.bytes();
-        before == 0 || bytes <= MESSAGES_BYTES_MAX
-    });
-    let fits = fits.count();
+    let fits = message::fits(&latest);
     let complete = complete && fits == latest.len();
     latest.truncate(fits);
-    let zero_ms = process::unix_ms().saturating_sub(node.started.elapsed().as_millis() as u64);
-    let messages = latest.iter().map(|message| Published::new(message, zero_ms)).collect();
+    let zero_ms = message::zero_ms(&node);
+    let messages = latest.iter().map(|message| Shown::new(message, zero_ms)).collect();
     Ok(Json(Messages { messages, complete }).into_response())
 }

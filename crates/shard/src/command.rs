@@ -114,6 +114,37 @@ pub enum Command {
         /// The answer.
         answer: SessionAnswer,
     },
+    /// The store has read what a connection missed.
+    Pulled {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// For which of what it follows.
+        numbers: Vec<u32>,
+        /// What was missed.
+        piece: broker::Piece,
+    },
+    /// A user has acknowledged a topic.
+    Acknowledged {
+        /// Who.
+        user: Name,
+        /// Which.
+        topic: Name,
+        /// Up to which offset.
+        offset: u64,
+    },
+    /// What a client published is on disk, or is not.
+    Published {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// How it is to be answered.
+        answer: Answer,
+        /// What became of it.
+        result: Result<wire::Id, broker::PublishError>,
+    },
     /// Take new settings.
     Settings(Arc<Settings>),
     /// Stop accepting, say goodbye to everyone, flush, and end the thread at the deadline at the
@@ -123,6 +154,17 @@ pub enum Command {
         /// How long it may take, in seconds.
         seconds: u32,
     },
+}
+
+/// How a client's publish is answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// As an HTTP request.
+    Http(wire::session::Respond),
+    /// As a WebSocket's command with this id.
+    Ws(Box<str>),
+    /// As a Phoenix client's message.
+    Phoenix(Box<Heard>),
 }
 
 /// Which connections to close.

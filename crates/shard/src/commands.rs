@@ -50,8 +50,11 @@ impl Shard {
                 let mut count = 0;
                 for slot in slots {
                     let is_in = self.hub.topics_of(slot).any(|name| *name == topic);
-                    if is_in || (self.hub.count(slot) < max && self.join(slot, &topic)) {
+                    if is_in {
                         count += 1;
+                    } else if self.hub.count(slot) < max && self.join(slot, &topic) {
+                        count += 1;
+                        self.follow_now(slot, std::slice::from_ref(&topic));
                     }
                 }
                 reply(count);
@@ -83,10 +86,7 @@ impl Shard {
                 reply((self.hub.members(hash, &topic), described.collect()));
             }
             Command::Verdict { slot, serial, question, heard, verdict } => {
-                let live = self.table.get(slot).is_some_and(|connection| {
-                    connection.serial == serial && !connection.is(Flag::Closing)
-                });
-                if live {
+                if self.is_same(slot, serial) {
                     self.verdict(slot, question, &heard, &verdict);
                 }
             }
@@ -96,14 +96,37 @@ impl Shard {
             Command::SessionAnswer { session, to, answer } => {
                 self.session_answered(session, to, answer);
             }
+            Command::Pulled { slot, serial, numbers, piece } => {
+                if self.is_same(slot, serial) {
+                    self.was_read(slot, &numbers, piece);
+                }
+            }
+            Command::Acknowledged { user, topic, offset } => {
+                self.acknowledged(&user, &topic, offset);
+            }
+            Command::Published { slot, serial, answer, result } => {
+                if self.is_same(slot, serial) {
+                    self.published(slot, answer, result);
+                }
+            }
             Command::Settings(settings) => self.settings = settings,
             Command::Drain { seconds } => self.begin_drain(seconds),
         }
     }
 
+    /// True while the connection in the slot is the one that is meant, and not about to end.
+    fn is_same(&self, slot: u32, serial: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| {
+            connection.serial == serial && !connection.is(Flag::Closing)
+        })
+    }
+
     fn deliver(&mut self, delivery: broker::Delivery) {
         let broker::Delivery { message, receipt } = delivery;
         self.metrics.messages_in.add(1);
+        if message.kept != wire::Kept::No {
+            self.took(message.id.offset);
+        }
         let members = if message.is_broadcast() {
             self.hub.broadcast(message)
         } else {

@@ -8,6 +8,7 @@ use wire::session::Respond;
 use wire::{Close, Id, Variant, ws};
 
 use crate::longpoll::{Asking, Session};
+use crate::poll::PollKept;
 
 /// What a shard holds of every connection. Its place in the table is its descriptor's number,
 /// which the kernel keeps small and uses again.
@@ -144,6 +145,8 @@ pub(crate) struct Poll {
     /// When it is answered at the latest, in seconds of the node's clock.
     pub deadline_s: u32,
     pub respond: Respond,
+    /// Its topics with history, if it has any.
+    pub kept: Option<Box<PollKept>>,
 }
 
 /// What a slow connection has still to be sent. The bytes are shared with all that wait for the

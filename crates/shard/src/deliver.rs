@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use wire::{Close, ConnectionId, Message, Tools, Variant};
+use wire::{Close, Message, Tools, Variant};
 
 use crate::batch::{BATCH, Outboxes};
 use crate::bulk::Place;
@@ -38,6 +38,7 @@ impl Shard {
             }
         }
         self.send_batch();
+        self.serve_due();
         if self.hub.bulk_fanouts() == 0 {
             // Before the shard may go to sleep: others wait for its place.
             self.place = self.places.turn(self.number, self.place, false, self.now_us);
@@ -52,7 +53,7 @@ impl Shard {
         let slice = self.hub.next_slice(SLICE, bulk, self.now_us)?;
         let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
         let mut pieces = [None; Variant::COUNT];
-        let (mut delivered, mut slow) = (0, Vec::new());
+        let (mut delivered, mut slow, mut special) = (0, Vec::new(), Vec::new());
         // Who is left out of one of the messages: hardly ever anybody.
         let left_out: Vec<u32> = slice
             .messages()
@@ -60,31 +61,29 @@ impl Shard {
             .filter(|id| id.shard == self.number)
             .map(|id| id.slot)
             .collect();
+        let care = self.following.care(slice.messages());
         for &slot in slice.slots {
             let Some(connection) = self.table.get_mut(slot) else {
                 continue;
             };
             let variant = connection.variant;
             if variant == Variant::Poll {
+                // It looks by itself.
                 if !connection.is(Flag::Woken) {
                     connection.set(Flag::Woken, true);
                     self.woken.push(slot);
                 }
                 continue;
             }
-            let piece = if left_out.contains(&slot) {
-                let id = ConnectionId { shard: self.number, slot, serial: connection.serial };
-                let messages: Vec<&Arc<Message>> =
-                    slice.messages().filter(|message| message.draft.except != Some(id)).collect();
-                let bytes = encode(messages.iter().copied(), variant, &mut self.tools);
-                (!bytes.is_empty()).then(|| self.batch.piece(bytes, messages.len() as u32))
-            } else {
-                *pieces[variant as usize].get_or_insert_with(|| {
-                    let bytes = encode(slice.messages(), variant, &mut self.tools);
-                    let messages = slice.messages().len() as u32;
-                    (!bytes.is_empty()).then(|| self.batch.piece(bytes, messages))
-                })
-            };
+            if self.following.is_special(slot, variant, care, &left_out) {
+                special.push(slot);
+                continue;
+            }
+            let piece = *pieces[variant as usize].get_or_insert_with(|| {
+                let bytes = encode(slice.messages(), variant, &mut self.tools);
+                let messages = slice.messages().len() as u32;
+                (!bytes.is_empty()).then(|| self.batch.piece(bytes, messages))
+            });
             let Some(piece) = piece else { continue };
             delivered += 1;
             if !self.batch.gather(connection, slot, piece, limits) {
@@ -102,7 +101,35 @@ impl Shard {
             let now_us = self.started.elapsed().as_micros() as u64;
             self.metrics.fanout_time.record(now_us.saturating_sub(since_us), 1);
         }
-        Some((slice.slots.len(), slow))
+        let served = slice.slots.len();
+        if !special.is_empty() {
+            let messages: Vec<Arc<Message>> = slice.messages().cloned().collect();
+            self.serve_special(&special, &messages, &mut slow);
+        }
+        Some((served, slow))
+    }
+
+    /// The members of a slice that are not served alike.
+    fn serve_special(&mut self, special: &[u32], messages: &[Arc<Message>], slow: &mut Vec<u32>) {
+        let mut connections = 0;
+        for &slot in special {
+            let (given, in_time) = self.deliver_specially(slot, messages);
+            self.metrics.delivered.add(given as u64);
+            connections += u64::from(given > 0);
+            if !in_time {
+                slow.push(slot);
+            } else if let Some(connection) = self.table.get_mut(slot)
+                && given > 0
+                && connection.variant.is_polled()
+                && !connection.is(Flag::Woken)
+            {
+                connection.set(Flag::Woken, true);
+                self.woken.push(slot);
+            }
+        }
+        for message in messages.iter().filter(|_| connections > 0) {
+            self.batch.published(message.published_us, connections);
+        }
     }
 
     /// Appends what the connection is still owed, by all or by one topic, for it is about to leave:
@@ -113,12 +140,16 @@ impl Shard {
         };
         let topic = topic.map(|topic| (self.broker.hash(topic), topic));
         let id = self.id(slot, connection.serial);
-        let mut owed = self.hub.owed(slot, topic);
-        owed.retain(|message| message.draft.except != Some(id));
+        let variant = connection.variant;
+        let owed: Vec<Arc<Message>> = self.hub.owed(slot, topic).into_iter().cloned().collect();
         for message in &owed {
-            out.extend_from_slice(&message.encoded(connection.variant, &mut self.tools));
+            let left_out = message.draft.except == Some(id);
+            if left_out || !self.admits(slot, message) || !self.chooses(slot, message) {
+                continue;
+            }
+            out.extend_from_slice(&message.encoded(variant, &mut self.tools));
+            self.metrics.delivered.add(1);
         }
-        self.metrics.delivered.add(owed.len() as u64);
     }
 
     fn close_slow(&mut self, slow: Vec<u32>) {
@@ -211,6 +242,7 @@ impl Shard {
                     self.shut(slot);
                 } else {
                     self.tell_due_lists(slot);
+                    self.pull_more(slot);
                     self.go_on(slot);
                 }
                 return;
@@ -220,7 +252,7 @@ impl Shard {
 }
 
 /// The messages as one run of bytes for a variant. One message is encoded once for all shards.
-fn encode<'a>(
+pub(crate) fn encode<'a>(
     mut messages: impl ExactSizeIterator<Item = &'a Arc<Message>>,
     variant: Variant,
     tools: &mut Tools,

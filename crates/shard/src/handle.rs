@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use broker::{Delivery, Inbox};
 use hub::presence::Presence;
 use rustix::fd::OwnedFd;
+use subscriptions::Subscriptions;
 
 use crate::command::Command;
 use crate::filter::Filter;
@@ -50,11 +51,14 @@ pub struct Shared {
     /// when somebody enters one of those, leaves it or asks who is there, and to tell what has
     /// changed. Nothing else is locked while it is held.
     pub presence: Mutex<Presence>,
+    /// The topics that users enter when they connect. Asked at each login, and locked for
+    /// microseconds; nothing else is locked while it is.
+    pub subscriptions: Arc<Subscriptions>,
 }
 
 impl Shared {
     /// Nobody is here yet.
-    pub fn new(presence: Presence) -> Self {
+    pub fn new(presence: Presence, subscriptions: Arc<Subscriptions>) -> Self {
         Shared {
             draining: AtomicBool::new(false),
             memory_full: AtomicBool::new(false),
@@ -62,6 +66,7 @@ impl Shared {
             connections: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
             presence: Mutex::new(presence),
+            subscriptions,
         }
     }
 

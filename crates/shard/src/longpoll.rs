@@ -335,6 +335,7 @@ impl Shard {
             self.end(slot, Close::Lost);
         } else {
             self.tell_due_lists(slot);
+            self.pull_more(slot);
         }
     }
 

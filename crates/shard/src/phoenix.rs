@@ -2,11 +2,13 @@
 
 use wire::message::{BROADCAST, PERSONAL, check_name, check_topic};
 use wire::phoenix::{self, Content, Event, Form, Serializer, Status};
-use wire::session::Heard;
+use wire::session::{Acknowledged, Asked, Heard};
 use wire::transport::phoenix_pack;
 use wire::{Draft, EventRule, JoinRule, Variant};
 
-use crate::command::Command;
+use crate::command::{Answer, Command};
+use crate::follow::To;
+use crate::publish::acknowledged_json;
 use crate::shard::Shard;
 use crate::webhook::{Ask, Full, Kind, Verdict};
 
@@ -61,15 +63,14 @@ impl Shard {
         if let Some(why) = self.too_large(&heard) {
             return refuse(variant, &heard, &why, out);
         }
-        let meta_bytes_max = self.settings.presence_meta_bytes_max;
-        if let Err(wrong) = phoenix::join_meta(&heard.payload, meta_bytes_max) {
+        if let Err(wrong) = self.payload_fault(&heard) {
             return refuse(variant, &heard, &wrong, out);
         }
         match self.settings.session.rules.join(&heard.topic) {
             JoinRule::Refuse => refuse(variant, &heard, "unauthorized", out),
             JoinRule::Allow => {
                 self.joins.insert(slot, hash, join_ref(&heard));
-                self.phoenix_joined(slot, variant, &heard, NOTHING, out);
+                self.phoenix_joined(slot, heard, "{}".into(), out);
             }
             JoinRule::Webhook => {
                 self.joins.insert(slot, hash, join_ref(&heard));
@@ -82,21 +83,42 @@ impl Shard {
         }
     }
 
-    /// The join is allowed: the connection enters, is told so, and then who is there.
-    fn phoenix_joined(
+    /// What is wrong with a join's payload.
+    fn payload_fault(&self, heard: &Heard) -> Result<(), String> {
+        phoenix::join_meta(&heard.payload, self.settings.presence_meta_bytes_max)?;
+        phoenix::join_since(&heard.payload)?;
+        phoenix::join_tags(&heard.payload)?;
+        Ok(())
+    }
+
+    /// The join is allowed: the connection enters, and is told so when it is known from where.
+    fn phoenix_joined(&mut self, slot: u32, heard: Heard, response: Box<str>, out: &mut Vec<u8>) {
+        let meta_bytes_max = self.settings.presence_meta_bytes_max;
+        let meta = phoenix::join_meta(&heard.payload, meta_bytes_max).ok().flatten();
+        let topic = heard.topic.clone();
+        if !self.is_own(slot, &topic) {
+            self.join_with(slot, &topic, meta.unwrap_or("{}"));
+        }
+        // All three were read before.
+        let tags = phoenix::join_tags(&heard.payload).unwrap_or_default();
+        let since = phoenix::join_since(&heard.payload).ok().flatten();
+        self.choose(slot, Some(&topic), &tags);
+        let topics = since.map(|since| (topic.clone(), since)).into_iter().collect();
+        let asked = Asked { all: None, topics };
+        let to = To::Phoenix(heard.into(), response);
+        self.follow(slot, std::slice::from_ref(&topic), &asked, to, out);
+    }
+
+    /// Tells a client that it has joined, and then who is there.
+    pub(crate) fn phoenix_entered(
         &mut self,
         slot: u32,
         variant: Variant,
         heard: &Heard,
-        response: Content<'_>,
+        response: &str,
         out: &mut Vec<u8>,
     ) {
-        let meta_bytes_max = self.settings.presence_meta_bytes_max;
-        let meta = phoenix::join_meta(&heard.payload, meta_bytes_max).ok().flatten();
-        if !self.is_own(slot, &heard.topic) {
-            self.join_with(slot, &heard.topic, meta.unwrap_or("{}"));
-        }
-        answer(variant, heard, Status::Ok, response, out);
+        answer(variant, heard, Status::Ok, Content::Json(response), out);
         if self.settings.session.rules.presence(&heard.topic) {
             self.tell_list(slot, variant, &heard.topic, out);
         }
@@ -196,7 +218,9 @@ impl Shard {
         };
         let join_ref = join.join_ref.into_owned();
         self.joins.remove(slot, hash);
-        if !self.is_own(slot, topic) {
+        if self.is_own(slot, topic) {
+            self.unfollow(slot, hash);
+        } else {
             self.settle(slot, Some(topic), out);
             self.leave(slot, topic);
         }
@@ -231,6 +255,9 @@ impl Shard {
             && self.settings.session.rules.presence(&heard.topic)
         {
             return self.phoenix_presence_update(slot, variant, &heard, hash, out);
+        }
+        if heard.event == phoenix::EVENT_ACK && self.is_acknowledged(&heard.topic) {
+            return self.phoenix_ack(slot, variant, &heard, out);
         }
         if phoenix::is_reserved(&heard.event) {
             return refuse(variant, &heard, phoenix::RESERVED, out);
@@ -268,11 +295,45 @@ impl Shard {
             topic: heard.topic.clone(),
             event: Some(heard.event.clone()).filter(|event| event != "message"),
             data: std::mem::replace(&mut heard.payload, empty),
-            except: (rule == EventRule::Others).then(|| self.id(slot, serial)),
+            except: (rule == EventRule::Others).then(|| self.id(slot, serial)), marks: None,
         };
-        match self.publish(draft) {
-            Ok(_) => answer(variant, &heard, Status::Ok, NOTHING, out),
-            Err(error) => refuse(variant, &heard, &error.to_string(), out),
+        if self.is_durable(&heard.topic) {
+            return self.publish_durable(slot, draft, Answer::Phoenix(heard.into()));
+        }
+        let published = self.publish(draft);
+        self.phoenix_published(variant, &heard, &published, out);
+    }
+
+    /// Tells a client what became of what it sent.
+    pub(crate) fn phoenix_published(
+        &self,
+        variant: Variant,
+        heard: &Heard,
+        published: &Result<wire::Id, broker::PublishError>,
+        out: &mut Vec<u8>,
+    ) {
+        match published {
+            Ok(_) => answer(variant, heard, Status::Ok, NOTHING, out),
+            Err(error) => refuse(variant, heard, &error.to_string(), out),
+        }
+    }
+
+    fn is_acknowledged(&self, topic: &str) -> bool {
+        self.kept().rule(topic).is_some_and(|keep| keep.acknowledge.is_some())
+    }
+
+    fn phoenix_ack(&mut self, slot: u32, variant: Variant, heard: &Heard, out: &mut Vec<u8>) {
+        let id = match phoenix::ack_id(&heard.payload) {
+            Ok(id) => id,
+            Err(wrong) => return refuse(variant, heard, &wrong, out),
+        };
+        let acknowledged = Acknowledged { user: None, topic: Some(heard.topic.clone()), id };
+        match self.acknowledge(Some(slot), acknowledged) {
+            Ok((topic, place)) => {
+                let response = acknowledged_json(&topic, place);
+                answer(variant, heard, Status::Ok, Content::Json(&response), out);
+            }
+            Err(error) => refuse(variant, heard, &error.to_string(), out),
         }
     }
 
@@ -359,20 +420,21 @@ impl Shard {
         *questions = questions.saturating_sub(1);
         connection.trim();
         let variant = connection.variant;
-        let response = Content::Json(&verdict.response);
         let mut out = Vec::new();
         match question {
             Question::Event => {
                 let status = if verdict.ok { Status::Ok } else { Status::Error };
-                answer(variant, heard, status, response, &mut out);
+                answer(variant, heard, status, Content::Json(&verdict.response), &mut out);
             }
             Question::Join(number) => {
                 let hash = self.broker.hash(&heard.topic);
                 if self.joins.answered(slot, hash, number) {
                     if verdict.ok {
-                        self.phoenix_joined(slot, variant, heard, response, &mut out);
+                        let response = verdict.response.clone();
+                        self.phoenix_joined(slot, heard.clone(), response, &mut out);
                     } else {
                         self.joins.remove(slot, hash);
+                        let response = Content::Json(&verdict.response);
                         answer(variant, heard, Status::Error, response, &mut out);
                     }
                 }

@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use wire::session::{self, Action, Input, Open, Step};
+use wire::session::{self, Action, Asked, Input, Open, Step};
 use wire::ws::Decoder;
-use wire::{Close, Draft, Variant};
+use wire::{Close, Variant};
 
-use crate::connection::{Flag, Poll};
+use crate::command::Answer;
+use crate::connection::Flag;
+use crate::follow::To;
 use crate::metrics::{Counter, Metrics};
+use crate::publish::acknowledged_json;
 use crate::shard::{READ_BYTES, Shard};
 
 /// Answers that are gathered before they are sent, in bytes.
@@ -83,7 +86,8 @@ impl Shard {
         }
         match connection.variant {
             // Nothing that is sent after such a request means anything.
-            Variant::Sse | Variant::SseJson | Variant::Stream => connection.heard_s = now_s,
+            Variant::Stream => connection.heard_s = now_s,
+            variant if variant.sse_json().is_some() => connection.heard_s = now_s,
             Variant::Poll | Variant::Asking => {
                 let max = self.settings.session.http.head_bytes_max;
                 self.stash(slot, bytes, max);
@@ -168,7 +172,8 @@ impl Shard {
                     taken
                 }
                 Variant::Poll | Variant::Asking => 0,
-                Variant::Sse | Variant::SseJson | Variant::Stream => bytes.len() - at,
+                Variant::Stream => bytes.len() - at,
+                variant if variant.sse_json().is_some() => bytes.len() - at,
                 _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
             };
             at += taken;
@@ -241,7 +246,7 @@ impl Shard {
             Action::Answered { keep_alive } => {
                 self.answered(slot, from, keep_alive, out);
             }
-            Action::Open(open) => self.open(slot, open),
+            Action::Open(open) => self.open(slot, open, out),
             Action::Poll(poll) => self.poll(slot, poll, out),
             Action::Longpoll(request) => self.longpoll(slot, request, out),
             Action::Presence { topic, respond } => {
@@ -251,6 +256,12 @@ impl Shard {
             Action::Status { respond } => {
                 session::json_answer(&respond, self.status().as_bytes(), out);
                 self.answered(slot, from, respond.keep_alive, out);
+            }
+            Action::Acknowledge { acknowledged, respond } => {
+                self.acknowledge_request(slot, acknowledged, &respond, from, out);
+            }
+            Action::Publish { draft, respond } if self.is_durable(&draft.topic) => {
+                self.publish_request(slot, draft, respond, out);
             }
             Action::Publish { draft, respond } => {
                 let published = self.publish(draft).map_err(|error| error.to_string());
@@ -267,7 +278,7 @@ impl Shard {
     }
 
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
-    fn count_answer(&self, answer: &[u8]) {
+    pub(crate) fn count_answer(&self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {
             self.metrics.answers[usize::from(class - b'0')].add(1);
             let took_us = (self.started.elapsed().as_micros() as u64).saturating_sub(self.now_us);
@@ -296,7 +307,7 @@ impl Shard {
     }
 
     /// After a short answer the connection rests, or ends with it.
-    fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+    pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
         if keep_alive && self.drain.is_none() {
             let now_s = self.now_s() as u16;
             if let Some(connection) = self.table.get_mut(slot) {
@@ -316,109 +327,22 @@ impl Shard {
 
     /// The connection stays and enters its topics. Its greeting is in `out`, and leaves before
     /// anything that is published from now on.
-    fn open(&mut self, slot: u32, open: Open) {
+    fn open(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
         self.become_variant(slot, open.variant);
         if open.variant.name() != "echo" {
             self.enter_hub(slot, &open.users, &open.topics);
+            self.choose(slot, None, &open.tags);
+            // A Phoenix client follows what it joins.
+            if open.variant.phoenix().is_none() {
+                let topics: Vec<wire::Name> = self.hub.topics_of(slot).cloned().collect();
+                self.follow(slot, &topics, &open.since, To::Line, out);
+            }
         }
         let now_s = self.now_s() as u16;
         if let Some(connection) = self.table.get_mut(slot) {
             connection.heard_s = now_s;
             // The greeting breaks the silence: no heartbeat follows on its heels.
             connection.set(Flag::Spoken, true);
-        }
-    }
-
-    pub(crate) fn publish(&mut self, draft: Draft) -> Result<wire::Id, broker::PublishError> {
-        self.broker.publish(draft, None)
-    }
-
-    /// A poll enters its topics first and then looks: whatever is published after the look wakes
-    /// it, and whatever was before is found. So nothing falls between.
-    fn poll(&mut self, slot: u32, poll: session::Poll, out: &mut Vec<u8>) {
-        if !out.is_empty() {
-            // Earlier answers of the same pipeline leave first.
-            let earlier = std::mem::take(out);
-            self.send(slot, &earlier, 0);
-            if !self.is_open(slot) {
-                return;
-            }
-        }
-        self.become_variant(slot, Variant::Poll);
-        self.enter_hub(slot, &poll.users, &poll.topics);
-        let deadline_s = self.now_s().saturating_add(poll.seconds);
-        let recent = {
-            let topics = self.topics_of(slot);
-            let topics: Vec<(u64, &str)> =
-                topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
-            self.broker.recent(&topics, poll.since)
-        };
-        let recovered = poll.since.map(|_| recent.complete);
-        let at_once = !recent.messages.is_empty() || recovered == Some(false) || poll.seconds == 0;
-        let Some(connection) = self.table.get_mut(slot) else {
-            return;
-        };
-        let since = if at_once { poll.since.unwrap_or(recent.top) } else { recent.top };
-        let wait = Poll { since, recovered, deadline_s, respond: poll.respond };
-        connection.extra().poll = Some(Box::new(wait));
-        if at_once {
-            self.answer_poll(slot, &recent);
-        }
-    }
-
-    /// Names and hashes of all that reaches the connection.
-    fn topics_of(&self, slot: u32) -> Vec<(u64, wire::Name)> {
-        let own = self.hub.topics_of(slot).cloned();
-        own.chain(std::iter::once(wire::message::BROADCAST.into()))
-            .map(|topic| (self.broker.hash(&topic), topic))
-            .collect()
-    }
-
-    /// Something may have come for a poll, or its time is over.
-    pub(crate) fn look_after_poll(&mut self, slot: u32, over: bool) {
-        let Some(connection) = self.table.get(slot) else {
-            return;
-        };
-        let Some(poll) = connection.extra.as_ref().and_then(|extra| extra.poll.as_ref()) else {
-            return;
-        };
-        let since = Some(poll.since);
-        let topics = self.topics_of(slot);
-        let topics: Vec<(u64, &str)> =
-            topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
-        let recent = self.broker.recent(&topics, since);
-        if over || !recent.messages.is_empty() || !recent.complete {
-            self.answer_poll(slot, &recent);
-        }
-    }
-
-    fn answer_poll(&mut self, slot: u32, recent: &broker::Recent) {
-        let Some(connection) = self.table.get_mut(slot) else {
-            return;
-        };
-        let Some(extra) = &mut connection.extra else {
-            return;
-        };
-        let Some(poll) = extra.poll.take() else {
-            return;
-        };
-        let mut rest = std::mem::take(&mut extra.input);
-        let recovered = poll.recovered.map(|recovered| recovered && recent.complete);
-        let recovered = if recent.complete { recovered } else { Some(false) };
-        let messages = recent.messages.iter().map(|message| &**message);
-        let body = wire::transport::poll_answer(messages, recent.top, recovered);
-        let mut answer = Vec::with_capacity(body.len() + 256);
-        session::json_answer(&poll.respond, &body, &mut answer);
-        self.leave_hub(slot);
-        self.metrics.delivered.add(recent.messages.len() as u64);
-        self.become_http(slot);
-        self.count_answer(&answer);
-        if poll.respond.keep_alive {
-            self.send(slot, &answer, recent.messages.len() as u32);
-            self.rest_or_close(slot, true, &mut Vec::new());
-            self.understand(slot, &mut rest);
-        } else {
-            self.close(slot, Close::Answered, &answer);
         }
     }
 
@@ -466,16 +390,15 @@ impl Shard {
     fn input(&mut self, slot: u32, variant: Variant, input: Input, out: &mut Vec<u8>) {
         match input {
             Input::Send(bytes) => out.extend_from_slice(&bytes),
-            Input::Subscribe(id, topic) => {
-                let max = self.settings.session.topics_per_connection_max;
-                let count = self.hub.count(slot);
-                let named = named("topic", &topic);
-                let result = if count >= max && !self.hub.topics_of(slot).any(|name| *name == topic)
-                {
-                    Err(("too_many_topics", "this connection is in as many topics as it may"))
-                } else {
-                    self.join(slot, &topic);
-                    Ok(named.as_str())
+            Input::Subscribe(id, asked) => self.subscribe(slot, variant, id, asked, out),
+            Input::Acknowledge(id, acknowledged) => {
+                let done = self.acknowledge(Some(slot), acknowledged);
+                let ok = done.as_ref().map(|(topic, place)| acknowledged_json(topic, *place));
+                let fault = done.as_ref().err().map(|error| (error.code(), error.to_string()));
+                let result = match (&ok, &fault) {
+                    (Ok(ok), _) => Ok(ok.as_str()),
+                    (_, Some((code, message))) => Err((*code, message.as_str())),
+                    (Err(_), None) => return,
                 };
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
@@ -488,14 +411,12 @@ impl Shard {
                 };
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
+            Input::Publish(id, draft) if self.is_durable(&draft.topic) => {
+                self.publish_durable(slot, draft, Answer::Ws(id));
+            }
             Input::Publish(id, draft) => {
                 let published = self.publish(draft);
-                let answer = match &published {
-                    Ok(id) => Ok(wire::command::published(*id)),
-                    Err(error) => Err(error.to_string()),
-                };
-                let result = answer.as_deref().map_err(|message| ("overloaded", message.as_str()));
-                session::ws_reply(variant, &mut self.tools, &id, result, out);
+                self.ws_published(variant, &id, &published, out);
             }
             Input::Phoenix(heard) => self.phoenix(slot, variant, heard, out),
             Input::Close(close, last) => {
@@ -503,6 +424,36 @@ impl Shard {
                 self.close_after(slot, close, out);
             }
         }
+    }
+
+    fn subscribe(
+        &mut self,
+        slot: u32,
+        variant: Variant,
+        id: Box<str>,
+        asked: wire::command::Subscribe,
+        out: &mut Vec<u8>,
+    ) {
+        let wire::command::Subscribe { topic, since, tags } = asked;
+        let max = self.settings.session.topics_per_connection_max;
+        let is_in = self.hub.topics_of(slot).any(|name| *name == topic);
+        if !is_in && self.hub.count(slot) >= max {
+            let full = ("too_many_topics", "this connection is in as many topics as it may");
+            return session::ws_reply(variant, &mut self.tools, &id, Err(full), out);
+        }
+        if is_in && since.is_some() {
+            // It begins anew from there: what it is still owed is among what it asks for.
+            self.unfollow(slot, self.broker.hash(&topic));
+        }
+        self.join(slot, &topic);
+        self.choose(slot, Some(&topic), &tags);
+        if is_in && since.is_none() {
+            let named = named("topic", &topic);
+            return session::ws_reply(variant, &mut self.tools, &id, Ok(&named), out);
+        }
+        let all = None;
+        let asked = Asked { all, topics: since.map(|since| (topic.clone(), since)).into_iter().collect() };
+        self.follow(slot, std::slice::from_ref(&topic), &asked, To::Ws(id, topic.clone()), out);
     }
 
     /// For an answer to a request that did not come in time.
@@ -517,7 +468,7 @@ impl Shard {
 }
 
 /// `{"topic":"…"}`
-fn named(key: &str, name: &str) -> String {
+pub(crate) fn named(key: &str, name: &str) -> String {
     let mut out = format!("{{\"{key}\":").into_bytes();
     wire::command::push_string(name, &mut out);
     out.push(b'}');

@@ -20,6 +20,7 @@ use crate::batch::Batch;
 use crate::bulk::{Place, Places};
 use crate::command::Command;
 use crate::connection::{Flag, Table};
+use crate::follow::Following;
 use crate::handle::{Handle, Shared};
 use crate::joins::Joins;
 use crate::listen::Balance;
@@ -67,6 +68,8 @@ pub(crate) struct Shard {
     pub(crate) table: Table,
     pub(crate) hub: Hub<Arc<Message>>,
     pub(crate) joins: Joins,
+    /// How connections follow topics with history.
+    pub(crate) following: Following,
     /// What connections have in the registry of presence, by slot.
     pub(crate) tracked: HashMap<u32, Vec<Tracked>>,
     /// Topics whose presence a Phoenix client is told when it has taken what waits for it, by slot.
@@ -165,6 +168,7 @@ impl Shard {
             }
         }
         self.run_commands();
+        self.lift();
         self.fan_out();
         // Last, so that a descriptor that was closed in this turn is not used again in it: no
         // event of this turn can be taken for another connection's.
@@ -321,7 +325,8 @@ impl Shard {
         }
     }
 
-    /// Puts a connection into the topics of its users, and then its own: the users are there.
+    /// Puts a connection into the topics of its users, its own, and those that its users have
+    /// subscribed to for good: the users are there.
     pub(crate) fn enter_hub(&mut self, slot: u32, users: &[wire::Name], topics: &[wire::Name]) {
         // Nobody may stand in the hub under a number that is no connection's.
         if !self.is_open(slot) {
@@ -333,6 +338,11 @@ impl Shard {
         }
         for topic in topics {
             self.join(slot, topic);
+        }
+        for user in users {
+            for topic in self.shared.subscriptions.of(user) {
+                self.join(slot, &topic);
+            }
         }
     }
 
@@ -357,7 +367,9 @@ impl Shard {
 
     /// Leaves a topic; false when the connection is not in it.
     pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
-        let left = self.hub.leave(slot, self.broker.hash(topic), topic);
+        let hash = self.broker.hash(topic);
+        let left = self.hub.leave(slot, hash, topic);
+        self.unfollow(slot, hash);
         self.topics_ended += usize::from(left == Some(true));
         if left.is_some() {
             self.leave_presence(slot, topic);
@@ -367,6 +379,7 @@ impl Shard {
 
     pub(crate) fn leave_hub(&mut self, slot: u32) {
         self.leave_all_presence(slot);
+        self.unfollow_all(slot);
         self.lists_due.remove(&slot);
         self.joins.clear(slot);
         self.topics_ended += self.hub.remove(slot) as usize;

@@ -253,6 +253,7 @@ impl Make {
             table: Default::default(),
             hub: Default::default(),
             joins: Default::default(),
+            following: Default::default(),
             tracked: Default::default(),
             lists_due: Default::default(),
             heartbeats,

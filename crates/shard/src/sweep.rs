@@ -102,6 +102,7 @@ impl Shard {
         self.sweep.passed = self.now_us / STRIPE_US;
         self.metrics.topics.set(u64::from(self.hub.topics()));
         self.forget_topics();
+        self.deliver_again();
         self.tell_presence();
         if self.number == 0
             && let Some(listener) = &self.listener
@@ -228,7 +229,9 @@ impl Shard {
                 let over = poll.is_some_and(|poll| poll.deadline_s <= self.now_s());
                 if over { Due::PollOver } else { Due::Nothing }
             }
-            Variant::Sse | Variant::SseJson => beat_in_silence(settings.sse_heartbeat_seconds),
+            variant if variant.sse_json().is_some() => {
+                beat_in_silence(settings.sse_heartbeat_seconds)
+            }
             Variant::Stream => beat_in_silence(settings.stream_heartbeat_seconds),
             Variant::Polled1 | Variant::Polled2 => Due::Session,
             Variant::Asking if silence_s > self.asking_seconds_max() => Due::Close(Close::Internal),

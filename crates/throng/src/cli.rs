@@ -130,6 +130,10 @@ pub struct Flags {
     /// Read the API key from this file.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// Keep history, cursors and subscriptions in this directory, where they survive the process
+    /// [default: in memory only].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,

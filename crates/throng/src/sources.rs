@@ -70,6 +70,7 @@ fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
         ("limits.connections_max", "--max-connections", flags.max_connections.clone()),
         ("shards.sender", "--sender", flags.sender.clone()),
         ("shards.pin_cpus", "--pin-cpus", set(flags.pin_cpus)),
+        ("store.data", "--data", flags.data.clone()),
         ("log.level", "--log", flags.log.clone()),
         ("log.format", "--log-format", flags.log_format.clone()),
     ];

@@ -4,8 +4,13 @@
 //! {"type":"subscribe","id":1,"topic":"news"}
 //! {"type":"unsubscribe","id":2,"topic":"news"}
 //! {"type":"publish","id":3,"topic":"chat/1","data":{"text":"hi"}}
-//! {"type":"ping","id":4}
+//! {"type":"ack","id":4,"topic":"orders","message":"5f3a91c2:1042"}
+//! {"type":"ping","id":5}
 //! ```
+//! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, and
+//! `"tags"`, of which a message must have one; to publish `"tags"` and `"key"`. An acknowledgement
+//! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
+//!
 //! Each is answered with the client's own `id` (a number or a string):
 //! `{"type":"reply","id":1,"ok":{…}}` or `{"type":"reply","id":1,"error":{"code":…,"message":…}}`.
 //! A binary frame is the same object without `data`, a newline, and the payload as raw bytes.
@@ -14,8 +19,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::message::{check_name, check_topic};
+use crate::session::Acknowledged;
+use crate::since::BadSince;
 use crate::transport::json;
-use crate::{Data, Draft, Id, Name};
+use crate::{Data, Draft, Id, Marks, Name, Since, tags};
 
 /// The longest `id` of a command, in bytes as the client wrote it.
 pub const ID_BYTES_MAX: usize = 64;
@@ -33,13 +40,26 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Enter a topic.
-    Subscribe(Name),
+    Subscribe(Subscribe),
     /// Leave a topic.
     Unsubscribe(Name),
     /// Publish, where the configuration lets clients do so.
     Publish(Draft),
+    /// Say what the user has got.
+    Acknowledge(Acknowledged),
     /// Answer, so that the client knows that the server lives.
     Ping,
+}
+
+/// A wish to enter a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscribe {
+    /// The topic.
+    pub topic: Name,
+    /// What the client saw last of it.
+    pub since: Option<Since>,
+    /// It wants only messages that have one of these tags; all without any.
+    pub tags: Vec<Name>,
 }
 
 /// A command that can't be done: it is answered, and the connection lives on.
@@ -61,14 +81,48 @@ struct Body<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
-    topic: Option<std::borrow::Cow<'a, str>>,
+    topic: Option<Text<'a>>,
     #[serde(borrow)]
-    event: Option<std::borrow::Cow<'a, str>>,
+    event: Option<Text<'a>>,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
     #[serde(borrow)]
-    encoding: Option<std::borrow::Cow<'a, str>>,
+    encoding: Option<Text<'a>>,
+    #[serde(borrow)]
+    since: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    tags: Option<Vec<Text<'a>>>,
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    #[serde(borrow)]
+    user: Option<Text<'a>>,
 }
+
+impl Body<'_> {
+    /// A field that the command has no use for, if it has one. A topic is taken by all.
+    fn needless(&self) -> Option<&'static str> {
+        let kind = &*self.kind;
+        let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
+        [
+            ("data", self.data.is_some(), publish),
+            ("event", self.event.is_some(), publish),
+            ("encoding", self.encoding.is_some(), publish),
+            ("key", self.key.is_some(), publish),
+            ("tags", self.tags.is_some(), publish || subscribe),
+            ("since", self.since.is_some(), subscribe),
+            ("message", self.message.is_some(), ack),
+            ("user", self.user.is_some(), ack),
+        ]
+        .into_iter()
+        .find_map(|(field, there, used)| (there && !used).then_some(field))
+    }
+}
+
+/// Text that is borrowed when it has no escapes, inside an `Option` or a list too.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 
 /// Reads a command from a text frame, or from a binary frame's text and `payload`.
 pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, BadCommand> {
@@ -97,44 +151,70 @@ fn id(raw: Option<&RawValue>) -> Result<Box<str>, BadCommand> {
     Ok(text.into())
 }
 
-fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, (&'static str, String)> {
-    let publish = body.kind == "publish";
-    if !publish && (body.data.is_some() || body.event.is_some() || body.encoding.is_some()) {
-        let message = format!("{} takes no data, event or encoding", body.kind);
-        return Err(("bad_command", message));
+/// An error's name, and what is wrong.
+type Wrong = (&'static str, String);
+
+fn text<'a>(field: &'a Option<Text<'_>>) -> Option<&'a str> {
+    field.as_ref().map(|text| &*text.0)
+}
+
+fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, Wrong> {
+    if let Some(field) = body.needless() {
+        return Err(("bad_command", format!("{} takes no {field}", body.kind)));
     }
     let topic = || {
-        let topic = body.topic.as_deref().unwrap_or("");
+        let topic = text(&body.topic).unwrap_or("");
         check_topic(topic).map_err(|wrong| ("bad_topic", wrong.to_string()))?;
-        Ok::<_, (&'static str, String)>(Name::from(topic))
+        Ok::<_, Wrong>(Name::from(topic))
+    };
+    let tags = || {
+        let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
+        tags::list(tags).map_err(|wrong| ("bad_tag", wrong))
     };
     Ok(match body.kind.as_ref() {
-        "subscribe" => What::Subscribe(topic()?),
+        "subscribe" => {
+            let since = text(&body.since).map(str::parse).transpose();
+            let since = since.map_err(|bad: BadSince| ("bad_since", bad.to_string()))?;
+            What::Subscribe(Subscribe { topic: topic()?, since, tags: tags()? })
+        }
         "unsubscribe" => What::Unsubscribe(topic()?),
         "publish" => {
-            let event = body.event.as_deref().filter(|event| *event != "message");
-            if let Some(event) = event {
-                check_name(event).map_err(|wrong| ("bad_event", wrong.to_string()))?;
-            }
-            let topic = topic()?;
-            let data = data(body, payload)?;
-            What::Publish(Draft { topic, event: event.map(Name::from), data, except: None })
+            let named = |name: Option<&str>, code| match name.map(check_name) {
+                Some(Err(wrong)) => Err((code, wrong.to_string())),
+                _ => Ok(name.map(Name::from)),
+            };
+            let event = text(&body.event).filter(|event| *event != "message");
+            let event = named(event, "bad_event")?;
+            let marks = Marks::of(tags()?, named(text(&body.key), "bad_key")?);
+            let (topic, data) = (topic()?, data(body, payload)?);
+            What::Publish(Draft { topic, event, data, except: None, marks })
         }
+        "ack" => What::Acknowledge(acknowledged(body)?),
         "ping" => What::Ping,
         other => {
             let message = format!(
-                "there is no command {other:?}: subscribe, unsubscribe, publish and ping are known"
+                "there is no command {other:?}: subscribe, unsubscribe, publish, ack and ping are \
+                 known"
             );
             return Err(("bad_command", message));
         }
     })
 }
 
-fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, (&'static str, String)> {
+fn acknowledged(body: &Body<'_>) -> Result<Acknowledged, Wrong> {
+    let (user, topic, message) = (text(&body.user), text(&body.topic), text(&body.message));
+    Acknowledged::read(user, topic, message).map_err(|(code, wrong)| match code {
+        // The field is called otherwise here: id is the command's own.
+        "bad_id" => ("bad_message", wrong),
+        code => (code, wrong),
+    })
+}
+
+fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, Wrong> {
     match (payload, body.data) {
         (Some(bytes), None) => Ok(Data::Binary(bytes.into())),
         (None, Some(raw)) => {
-            Data::from_json(raw, body.encoding.as_deref()).map_err(|wrong| ("bad_data", wrong))
+            Data::from_json(raw, text(&body.encoding)).map_err(|wrong| ("bad_data", wrong))
         }
         (Some(_), Some(_)) => {
             let message = "in a binary frame the data are the bytes after the newline";
@@ -186,7 +266,10 @@ mod tests {
         let command = |text| parse(text, None).unwrap();
         assert_eq!(
             command(r#"{"type":"subscribe","id":1,"topic":"news"}"#),
-            Command { id: "1".into(), what: What::Subscribe("news".into()) }
+            Command {
+                id: "1".into(),
+                what: What::Subscribe(Subscribe { topic: "news".into(), ..Subscribe::default() })
+            }
         );
         assert_eq!(
             command(
@@ -199,6 +282,7 @@ mod tests {
                     event: Some("e".into()),
                     data: Data::Binary([0, 255].into()),
                     except: None,
+                    marks: None,
                 })
             }
         );
@@ -206,6 +290,34 @@ mod tests {
         let binary = parse(r#"{"type":"publish","topic":"a"}"#, Some(b"\0\x01")).unwrap();
         let What::Publish(draft) = binary.what else { panic!() };
         assert_eq!(draft.data, Data::Binary([0, 1].into()));
+    }
+
+    #[test]
+    fn what_a_command_may_have_beside() {
+        let what = |text| parse(text, None).unwrap().what;
+        let wish = what(
+            r#"{"type":"subscribe","topic":"news","since":"5f3a91c2:7\/9","tags":["red","red"]}"#,
+        );
+        let since = "5f3a91c2:7/9".parse().ok();
+        let want = Subscribe { topic: "news".into(), since, tags: vec!["red".into()] };
+        assert_eq!(wish, What::Subscribe(want));
+        let publish = r#"{"type":"publish","topic":"a","tags":["red"],"key":"price"}"#;
+        let What::Publish(draft) = parse(publish, Some(b"x")).unwrap().what else { panic!() };
+        assert_eq!((draft.tags(), draft.key().unwrap().as_str()), (&["red".into()][..], "price"));
+
+        let id = "5f3a91c2:7".parse().unwrap();
+        for (fields, user, topic) in [
+            ("", None, None),
+            (r#","topic":"orders""#, None, Some("orders")),
+            (r#","topic":"@alice""#, Some("alice"), None),
+            (r#","user":"alice","topic":"@alice""#, Some("alice"), None),
+            (r#","user":"alice","topic":"orders""#, Some("alice"), Some("orders")),
+        ] {
+            let text = format!(r#"{{"type":"ack","id":2,"message":"5f3a91c2:7/9-8"{fields}}}"#);
+            let want =
+                Acknowledged { user: user.map(Name::from), topic: topic.map(Name::from), id };
+            assert_eq!(parse(&text, None).unwrap().what, What::Acknowledge(want));
+        }
     }
 
     #[test]
@@ -226,6 +338,15 @@ mod tests {
             ),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#, "7", "bad_event"),
             (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","tags":[""]}"#, "7", "bad_tag"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","key":"k"}"#, "7", "bad_command"),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"key":""}"#, "7", "bad_key"),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"since":"x"}"#, "7", "bad_command"),
+            (r#"{"type":"ack","id":7}"#, "7", "bad_message"),
+            (r#"{"type":"ack","id":7,"message":"x"}"#, "7", "bad_message"),
+            (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","topic":"*"}"#, "7", "bad_topic"),
+            (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","user":""}"#, "7", "bad_user"),
         ] {
             let bad = parse(text, None).unwrap_err();
             assert_eq!((bad.id.as_ref(), bad.code), (id, code), "{text}: {}", bad.message);
@@ -241,5 +362,19 @@ mod tests {
         let mut out = Vec::new();
         reply_ok("3", "{}", &mut out);
         assert_eq!(out, br#"{"type":"reply","id":3,"ok":{}}"#);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_panics(
+            kind in "subscribe|publish|ack|ping|x", fields in r#"(,"(topic|since|tags|key|message|user|data|id)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
+            noise in r#"[{}\[\]",:a-z0-9]{0,40}"#,
+        ) {
+            for text in [format!("{{\"type\":\"{kind}\"{fields}}}"), noise] {
+                for payload in [None, Some(&b"x"[..])] {
+                    let _ = parse(&text, payload);
+                }
+            }
+        }
     }
 }

@@ -13,11 +13,14 @@ pub mod phoenix;
 pub mod query;
 pub mod rules;
 pub mod session;
+pub mod since;
+pub mod tags;
 pub mod transport;
 pub mod ws;
 
 pub use close::Close;
-pub use message::{Data, Draft, Epoch, Id, Message, Name};
-pub use rules::{EventRule, JoinRule, Rule, Rules};
+pub use message::{Data, Draft, Epoch, Id, Kept, Marks, Message, Name};
+pub use rules::{Acknowledge, EventRule, History, JoinRule, Rule, Rules};
 pub use session::{Action, ConnectionId, Settings};
+pub use since::{Lost, Position, Since};
 pub use transport::{Tools, Transport, Variant};

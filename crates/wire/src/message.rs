@@ -199,6 +199,54 @@ pub struct Draft {
     pub data: Data,
     /// A member that does not get it: its sender, when it goes to the others.
     pub except: Option<ConnectionId>,
+    /// What few messages have beside.
+    pub marks: Option<Box<Marks>>,
+}
+
+impl Draft {
+    /// A payload for a topic, and nothing beside.
+    pub fn new(topic: impl Into<Name>, data: Data) -> Self {
+        Draft { topic: topic.into(), event: None, data, except: None, marks: None }
+    }
+
+    /// The tags; most messages have none.
+    pub fn tags(&self) -> &[Name] {
+        self.marks.as_ref().map_or(&[], |marks| &marks.tags)
+    }
+
+    /// What the message is the newest state of, in a topic that keeps the last message of each key.
+    pub fn key(&self) -> Option<&Name> {
+        self.marks.as_ref()?.key.as_ref()
+    }
+}
+
+/// What few messages have beside their payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// What members choose by: at most [`TAGS_MAX`], each of at most [`TAG_BYTES_MAX`] bytes.
+    pub tags: Vec<Name>,
+    /// What the message is the newest state of.
+    pub key: Option<Name>,
+    /// When it is worth nothing any more, in milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+/// Tags of a message, or that a member chooses by.
+pub const TAGS_MAX: usize = 16;
+
+/// A tag's length in bytes.
+pub const TAG_BYTES_MAX: usize = 64;
+
+/// Whether and how history keeps a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// It doesn't: who is not there misses it.
+    #[default]
+    No,
+    /// For whoever comes back.
+    History,
+    /// Until its users have acknowledged it.
+    Acknowledged,
 }
 
 /// A published message, shared by all shards. Its encodings are made when first asked for.
@@ -210,6 +258,10 @@ pub struct Message {
     pub topic_hash: u64,
     /// When it was published, in microseconds of the node's own clock.
     pub published_us: u64,
+    /// When it was published, in milliseconds since 1970; 0 for a message that is not kept.
+    pub at_ms: u64,
+    /// Whether history keeps it.
+    pub kept: Kept,
     /// What was published, and where.
     pub draft: Draft,
     encoded: [OnceLock<Arc<[u8]>>; Variant::COUNT],
@@ -222,9 +274,22 @@ impl Message {
             id,
             topic_hash,
             published_us,
+            at_ms: 0,
+            kept: Kept::No,
             draft,
             encoded: [const { OnceLock::new() }; Variant::COUNT],
         }
+    }
+
+    /// The same message as history has it: published at this time, in milliseconds since 1970.
+    pub fn kept(self, kept: Kept, at_ms: u64) -> Self {
+        Message { kept, at_ms, ..self }
+    }
+
+    /// True when it was worth something for a time that is over.
+    pub fn is_expired(&self, now_ms: u64) -> bool {
+        let marks = self.draft.marks.as_ref();
+        marks.and_then(|marks| marks.expires_ms).is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
     /// The event's name.
@@ -256,7 +321,11 @@ impl Message {
 
     /// What the message holds in memory before it is encoded, in bytes, roughly.
     pub fn bytes(&self) -> usize {
-        size_of::<Message>() + self.draft.data.bytes()
+        let marks = self.draft.marks.as_ref();
+        let marks = marks.map_or(0, |marks| {
+            size_of::<Marks>() + marks.tags.len() * size_of::<Name>()
+        });
+        size_of::<Message>() + self.draft.data.bytes() + marks
     }
 }
 

@@ -1,5 +1,8 @@
 //! What clients may do with a topic, by pattern.
 
+use std::sync::Arc;
+
+use crate::Name;
 use crate::message::{BROADCAST, PERSONAL};
 
 /// Whether a client may enter a topic.
@@ -40,7 +43,41 @@ pub struct Rule {
     /// Whether members know of each other.
     pub presence: bool,
     /// Where the application is asked, if not at the place for all rules.
-    pub webhook_url: Option<std::sync::Arc<str>>,
+    pub webhook_url: Option<Arc<str>>,
+    /// What is kept of the topic's messages; `None` is nothing.
+    pub history: Option<Arc<History>>,
+}
+
+/// What is kept of a topic's messages, for members that come back. The first limit that is reached
+/// counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Messages; at least 1.
+    pub messages_max: u64,
+    /// The bytes of their payloads.
+    pub bytes_max: u64,
+    /// Their age in seconds.
+    pub seconds_max: u64,
+    /// A publisher is answered when the message is on disk, and not before.
+    pub durable: bool,
+    /// Only the last message of each key is kept, and whoever joins gets those first.
+    pub compact: bool,
+    /// Users acknowledge; what they have not acknowledged they are given again.
+    pub acknowledge: Option<Acknowledge>,
+}
+
+/// How messages are delivered that users acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledge {
+    /// Messages that a connection may have without having acknowledged them; at least 1.
+    pub window_messages_max: u32,
+    /// After so long without an acknowledgement a message is delivered again, in seconds.
+    pub redelivery_seconds: u32,
+    /// So often a message is delivered in all; then it goes to the dead-letter topic, or nowhere,
+    /// and counts as acknowledged. 0 is without end.
+    pub tries_max: u32,
+    /// Where messages go that nobody acknowledges.
+    pub dead_letter: Option<Name>,
 }
 
 /// All rules. The first one whose pattern matches a topic is the topic's.
@@ -51,6 +88,9 @@ pub struct Rules {
     /// Clients may publish to topics that begin with one of these where no rule says otherwise; the
     /// empty text is any topic.
     pub publish_prefixes: Vec<String>,
+    /// What is kept of users' own topics where no rule says otherwise: messages wait for those who
+    /// are offline.
+    pub offline: Option<Arc<History>>,
 }
 
 impl Rules {
@@ -71,6 +111,23 @@ impl Rules {
             let open = self.publish_prefixes.iter().any(|prefix| topic.starts_with(&**prefix));
             if open { EventRule::Broadcast } else { EventRule::Refuse }
         })
+    }
+
+    /// What is kept of the topic's messages. What goes to everyone is not kept.
+    pub fn history(&self, topic: &str) -> Option<&Arc<History>> {
+        if topic == BROADCAST {
+            return None;
+        }
+        let offline = self.offline.as_ref().filter(|_| topic.starts_with(PERSONAL));
+        match self.of(topic) {
+            Some(rule) if rule.history.is_some() => rule.history.as_ref(),
+            _ => offline,
+        }
+    }
+
+    /// True when some topic's messages are kept.
+    pub fn keeps(&self) -> bool {
+        self.offline.is_some() || self.rules.iter().any(|rule| rule.history.is_some())
     }
 
     /// Whether members of the topic know of each other. Never in users' own topics and everyone's,
@@ -175,6 +232,7 @@ mod tests {
                 rule("open:*", None, true),
             ],
             publish_prefixes: vec!["open:".into(), "room:".into()],
+            offline: None,
         };
         assert_eq!(rules.events("room:quiet"), EventRule::Refuse);
         assert_eq!(rules.events("room:a"), EventRule::Others);
@@ -183,7 +241,7 @@ mod tests {
         assert!(rules.presence("room:a") && rules.presence("open:x"));
         assert!(!rules.presence("room:quiet") && !rules.presence("other"));
         assert_eq!(rules.join("other"), JoinRule::Allow);
-        let all = Rules { rules: vec![rule("*", None, true)], publish_prefixes: Vec::new() };
+        let all = Rules { rules: vec![rule("*", None, true)], ..Rules::default() };
         assert!(all.presence("a") && !all.presence("@alice") && !all.presence("*"));
     }
 }

@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
-use broker::{Activity, Broker, Latest, PublishError, Receipt, Recent, TopicActivity};
+use broker::{
+    Activity, Begin, Broker, Done, Kept, Latest, Local, Publish, PublishError, Published, Receipt,
+    Recent, TopicActivity,
+};
 use serde_json::Value;
 use shard::{Command, ConnectionInfo, Metrics, Target, TopicInfo};
 use tower::ServiceExt;
-use wire::{ConnectionId, Draft, Epoch, Id, Message, Name};
+use wire::{Acknowledge, ConnectionId, Draft, Epoch, History, Id, Message, Name};
 
 use crate::live::{Monitor, Sampler};
 use crate::webhook::{self, Dispatcher, Worker};
@@ -128,13 +131,20 @@ fn connection(shard: u16) -> ConnectionInfo {
     }
 }
 
-/// Gives offsets from 1, keeps all messages for half a minute, and counts four members for each message.
+/// The epoch of topics with history.
+pub const KEPT_EPOCH: Epoch = Epoch(0x0bad_cafe);
+
+/// Gives offsets from 1, keeps all messages for half a minute, and counts four members for each
+/// message. Topics with history are a real broker's.
 pub struct FakeBroker {
+    real: Local,
     mood: Mood,
     offset: AtomicU64,
     drafts: Arc<Mutex<Vec<Draft>>>,
     messages: Mutex<Vec<Arc<Message>>>,
     kept: Mutex<Vec<Receipt>>,
+    /// What waits for a disk that never answers.
+    waiting: Mutex<Vec<Done>>,
 }
 
 impl Broker for FakeBroker {
@@ -154,6 +164,31 @@ impl Broker for FakeBroker {
         let message = Message::new(draft.clone(), id, self.hash(&draft.topic), offset * 1_000_000);
         self.messages.lock().unwrap().push(Arc::new(message));
         Ok(id)
+    }
+
+    fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
+        let Publish { draft, options } = &publish;
+        let is_kept = self.real.kept().rule(&draft.topic).is_some() && !options.no_history;
+        match &*draft.topic {
+            "log:silent" => self.waiting.lock().unwrap().push(done),
+            "log:full" => done(Err(PublishError::StoreBusy)),
+            "log:broken" => done(Err(PublishError::StoreFailed("the disk is full".into()))),
+            _ if is_kept && self.mood != Mood::Overloaded => {
+                self.drafts.lock().unwrap().push(draft.clone());
+                if let Some(receipt) = &receipt {
+                    receipt.add(4);
+                }
+                self.real.submit(publish, receipt, done);
+            }
+            _ => {
+                let id = self.publish(publish.draft, receipt);
+                done(id.map(|id| Published { id, repeated: false }));
+            }
+        }
+    }
+
+    fn kept(&self) -> &Kept {
+        self.real.kept()
     }
 
     fn recent(&self, _: &[(u64, &str)], _: Option<Id>) -> Recent {
@@ -183,7 +218,7 @@ impl Broker for FakeBroker {
     }
 
     fn hash(&self, topic: &str) -> u64 {
-        topic.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte))
+        self.real.hash(topic)
     }
 
     fn epoch(&self) -> Epoch {
@@ -221,7 +256,22 @@ impl Answer {
 
 pub fn bench(mood: Mood) -> Bench {
     let (drafts, asked) = (Arc::default(), Arc::default());
-    let node = node(mood, Arc::clone(&drafts), Arc::clone(&asked));
+    bench_of(node(mood, Arc::clone(&drafts), Arc::clone(&asked)), drafts, asked)
+}
+
+/// A node whose topics with history are on disk.
+pub fn stored(store: store::Store, last: u64) -> Bench {
+    let (drafts, asked) = (Arc::default(), Arc::default());
+    let begin = Begin { epoch: KEPT_EPOCH, last, store: Some(store) };
+    let node = node_from(Mood::Willing, Arc::clone(&drafts), Arc::clone(&asked), begin);
+    bench_of(node, drafts, asked)
+}
+
+fn bench_of(
+    node: Node<FakeShards>,
+    drafts: Arc<Mutex<Vec<Draft>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+) -> Bench {
     let node: Arc<Node> = Arc::new(node);
     let (monitor, sampler) = Monitor::new(node.clone());
     Bench { node, monitor, sampler, drafts, asked }
@@ -233,8 +283,22 @@ pub fn node(
     drafts: Arc<Mutex<Vec<Draft>>>,
     asked: Arc<Mutex<Vec<String>>>,
 ) -> Node<FakeShards> {
+    node_from(mood, drafts, asked, Begin { epoch: KEPT_EPOCH, last: 0, store: None })
+}
+
+fn node_from(
+    mood: Mood,
+    drafts: Arc<Mutex<Vec<Draft>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+    begin: Begin,
+) -> Node<FakeShards> {
+    let rules = rules();
+    let real = real(begin);
+    real.kept().set_rules(Arc::new(rules.clone()), 300);
     let shards = FakeShards { mood, metrics: Default::default(), asked, kept: Mutex::default() };
     let broker = FakeBroker {
+        real,
+        waiting: Mutex::default(),
         mood,
         offset: AtomicU64::new(0),
         drafts,
@@ -245,14 +309,7 @@ pub fn node(
         api_key: None,
         message_bytes_max: 100,
         memory_bytes_max: 0,
-        rules: wire::Rules {
-            rules: vec![wire::Rule {
-                pattern: "room:*".into(),
-                presence: true,
-                ..wire::Rule::default()
-            }],
-            publish_prefixes: Vec::new(),
-        },
+        rules,
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
@@ -274,6 +331,58 @@ pub fn node(
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),
         shards,
+    }
+}
+
+fn real(begin: Begin) -> Local {
+    let limits = broker::Limits {
+        recent_messages_max: 100,
+        recent_bytes_max: 1 << 20,
+        recent_seconds_max: 60,
+        kept: broker::KeptLimits {
+            history_bytes_max: 16 << 20,
+            topics_max: 100,
+            idempotency_keys_max: 100,
+            cursors_max: 100,
+        },
+    };
+    Local::new(Vec::new(), [7; 20], Instant::now(), limits, Some(begin))
+}
+
+/// `room:` has presence; `log:` and `bulk:` have a history, `job:` is acknowledged, as users' own
+/// topics are.
+fn rules() -> wire::Rules {
+    let history = History {
+        messages_max: 5,
+        bytes_max: 1 << 20,
+        seconds_max: 3600,
+        durable: true,
+        compact: false,
+        acknowledge: None,
+    };
+    let acknowledge = Acknowledge {
+        window_messages_max: 10,
+        redelivery_seconds: 30,
+        tries_max: 5,
+        dead_letter: None,
+    };
+    let acknowledged = Arc::new(History { acknowledge: Some(acknowledge), ..history.clone() });
+    let bulk = History { messages_max: 5000, bytes_max: 1 << 30, durable: false, ..history.clone() };
+    let rule = |pattern: &str, history: Option<Arc<History>>| wire::Rule {
+        pattern: pattern.into(),
+        presence: pattern == "room:*",
+        history,
+        ..wire::Rule::default()
+    };
+    wire::Rules {
+        rules: vec![
+            rule("room:*", None),
+            rule("log:*", Some(Arc::new(history))),
+            rule("bulk:*", Some(Arc::new(bulk))),
+            rule("job:*", Some(acknowledged.clone())),
+        ],
+        publish_prefixes: Vec::new(),
+        offline: Some(acknowledged),
     }
 }
 
@@ -308,6 +417,10 @@ impl Bench {
 
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.call(Request::delete(path).body(Body::empty()).unwrap()).await
     }
 
     pub async fn post(&self, path: &str, body: impl ToString) -> Answer {

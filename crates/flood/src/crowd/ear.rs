@@ -1,6 +1,6 @@
 //! What a connection hears: counts it, follows the sequences, takes the times.
 
-use wire::Id;
+use wire::Since;
 use wire::client::{Event, Goodbye};
 
 use super::connection::Trackers;
@@ -31,7 +31,7 @@ pub(super) struct Ear<'a> {
     pub join: bool,
     pub opened: bool,
     pub ended: bool,
-    pub again: Option<Id>,
+    pub again: Option<Since>,
     pub said: Option<Goodbye>,
 }
 
@@ -52,9 +52,11 @@ impl Ear<'_> {
                 self.mark(bytes);
             }
             Event::Part(bytes) => self.mark(bytes),
+            Event::Place(_) | Event::Recovered(_) => {}
             Event::Heartbeat => self.add(Stat::Heartbeats, 1),
-            Event::Again(id) => {
-                self.again = Some(id);
+            Event::Again(since) => {
+                // Checked where it was read.
+                self.again = since.parse().ok();
                 self.answered();
             }
             Event::Goodbye(said) => self.said = Some(said),
@@ -159,7 +161,7 @@ mod tests {
     fn a_poll_that_is_answered_with_nothing_is_owed_what_comes_after() {
         let published = Published::new(1, 1);
         published.topics[0].store(7, Ordering::Relaxed);
-        let again = Event::Again(Id { epoch: wire::Epoch(1), offset: 2 });
+        let again = Event::Again("00000001:2");
         assert_eq!(heard(&published, &[]).0.topic.missing(9), 0);
         assert_eq!(heard(&published, &[again]).0.topic.missing(9), 2);
     }

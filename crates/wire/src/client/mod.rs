@@ -11,7 +11,9 @@ mod sse;
 mod stream;
 mod ws;
 
-use crate::Id;
+use std::borrow::Cow;
+
+use serde::Deserialize;
 
 /// Bytes of a head, or of a message that hasn't come in full.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -88,8 +90,9 @@ pub struct Request<'a> {
     pub target: &'a str,
     /// The connection's number: what must differ between connections is made from it.
     pub number: u64,
-    /// Where a poll goes on.
-    pub since: Option<Id>,
+    /// Where it goes on, as [`Event::Place`] or [`Event::Again`] gave it: SSE sends it as
+    /// `Last-Event-ID`, Phoenix in the payload of each join, the others as `since` in the query.
+    pub since: Option<&'a str>,
 }
 
 /// The head of an answer.
@@ -128,8 +131,14 @@ pub enum Event<'a> {
     Part(&'a [u8]),
     /// A sign of life.
     Heartbeat,
+    /// What to come back with, as the server wrote it: after the message that came just before, or
+    /// without one as the server says where it is. A message that nothing keeps may have one too, of
+    /// another epoch than those that are kept (the part before the colon).
+    Place(&'a str),
+    /// Whether all that was missed follows, or has come: the answer to [`Request::since`].
+    Recovered(bool),
     /// A poll is answered: ask again from here.
-    Again(Id),
+    Again(&'a str),
     /// The server says why it will close.
     Goodbye(Goodbye),
     /// The answer is complete where it should not end.
@@ -440,6 +449,54 @@ fn json_event(line: &[u8]) -> Option<Event<'_>> {
         b"welcome" | b"reply" => None,
         b"close" => Some(Event::Goodbye(Goodbye::Named(closing(line)))),
         _ => Some(Event::Message(line)),
+    }
+}
+
+/// Gives what a JSON text means, and the place behind it.
+fn emit_json<'a>(line: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
+    if line.starts_with(RECOVERY) {
+        return recovery(line, emit);
+    }
+    let Some(event) = json_event(line) else {
+        return;
+    };
+    emit(event);
+    if let Event::Message(message) = event {
+        place(message).into_iter().for_each(|place| emit(Event::Place(place)));
+    }
+}
+
+const RECOVERY: &[u8] = b"{\"type\":\"recovery\"";
+
+/// Gives what the server says of what was missed: a line of its own, or the answer to a join.
+fn recovery<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
+    #[derive(Deserialize)]
+    struct Recovery<'a> {
+        since: Option<&'a str>,
+        recovered: Option<bool>,
+    }
+    // What is no such object says nothing.
+    if let Ok(Recovery { since, recovered }) = serde_json::from_slice(json) {
+        recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
+        since.into_iter().for_each(|since| emit(Event::Place(since)));
+    }
+}
+
+/// The id in the object of a message, as Throng writes it: behind the topic. In the topic a quote
+/// has a backslash before it, so that what is looked for can't be there.
+fn place(message: &[u8]) -> Option<&str> {
+    let topic = message.strip_prefix(b"{\"type\":\"message\",\"topic\":\"")?;
+    const ID: &[u8] = b"\",\"id\":\"";
+    let id = &topic[memchr::memmem::find(topic, ID)? + ID.len()..];
+    std::str::from_utf8(&id[..memchr::memchr(b'"', id)?]).ok()
+}
+
+/// A target that asks for what came after a place.
+fn since<'a>(request: &Request<'a>) -> Cow<'a, str> {
+    let join = if request.target.contains('?') { '&' } else { '?' };
+    match request.since {
+        Some(since) => format!("{}{join}since={since}", request.target).into(),
+        None => request.target.into(),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::ws::Ws;
-use super::{Client, Event, Fault, Goodbye, Head, PENDING_BYTES_MAX, Request, closing};
+use super::{Client, Event, Fault, Goodbye, Head, PENDING_BYTES_MAX, Request, closing, recovery};
 use crate::phoenix::{
     EVENT_CLOSE, EVENT_ERROR, EVENT_PRESENCE_DIFF, EVENT_PRESENCE_STATE, EVENT_REPLY, Payload,
     Serializer,
@@ -53,7 +53,7 @@ impl Client for Phoenix {
                 target.push_str(pair);
             }
         }
-        Ws.request(&Request { target: &target, ..*request }, out);
+        Ws.request(&Request { target: &target, since: None, ..*request }, out);
     }
 
     fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
@@ -64,7 +64,7 @@ impl Client for Phoenix {
         true
     }
 
-    /// Without a topic, the answer to a heartbeat shows that the connection is open.
+    /// Each from the same place, where there is one. Without a topic, the answer to a heartbeat shows that the connection is open.
     fn join(&self, request: &Request<'_>, out: &mut Vec<u8>) -> u32 {
         let query = request.target.split_once('?').map_or("", |(_, query)| query);
         let pairs = crate::query::pairs(query).filter_map(Result::ok);
@@ -75,7 +75,12 @@ impl Client for Phoenix {
             // Writing to a Vec can't fail.
             let _ = write!(text, "[\"{joins}\",\"{joins}\",");
             json::string(&topic, &mut text);
-            text.extend_from_slice(b",\"phx_join\",{}]");
+            text.extend_from_slice(b",\"phx_join\",{");
+            if let Some(since) = request.since {
+                text.extend_from_slice(b"\"since\":");
+                json::string(since, &mut text);
+            }
+            text.extend_from_slice(b"}]");
             say(&text, out);
         }
         if joins == 0 {
@@ -166,7 +171,11 @@ fn hear(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
             reason => end(reason, emit),
         },
         EVENT_PRESENCE_STATE | EVENT_PRESENCE_DIFF => {}
-        _ => emit(Event::Message(payload.as_bytes())),
+        _ => {
+            emit(Event::Message(payload.as_bytes()));
+            // The id of a message that is kept stands there.
+            heard.ref_.as_deref().into_iter().for_each(|id| emit(Event::Place(id)));
+        }
     }
     Ok(())
 }
@@ -181,7 +190,10 @@ fn reply(ref_: Option<&str>, payload: &str, emit: &mut dyn FnMut(Event<'_>)) -> 
     let reply: Reply<'_> = serde_json::from_str(payload).map_err(|_| WRONG)?;
     match reply.status {
         "ok" if ref_ == Some(HEARTBEAT_REF) => emit(Event::Heartbeat),
-        "ok" => emit(Event::Open),
+        "ok" => {
+            emit(Event::Open);
+            recovery(reply.response.map_or("", RawValue::get).as_bytes(), emit);
+        }
         _ => return Err(refused(reply.response.map_or("", RawValue::get))),
     }
     Ok(())
@@ -267,7 +279,7 @@ mod tests {
     }
 
     fn broadcast(topic: &str, event: &str, content: Content<'_>) -> Vec<u8> {
-        framed(|out| Serializer::V2.broadcast(topic, event, content, out))
+        framed(|out| Serializer::V2.broadcast(topic, event, None, content, out))
     }
 
     fn granted(refs: &[&str]) -> Vec<u8> {
@@ -336,6 +348,24 @@ mod tests {
         assert_eq!(texts(&out), joins);
         let heard = Serializer::V2.parse_text(joins[1]).unwrap();
         assert_eq!((heard.kind(), &*heard.topic), (crate::phoenix::Event::Join, "b\"c"));
+    }
+
+    #[test]
+    fn joins_say_where_they_were_and_messages_where_they_are() {
+        let mut out = Vec::new();
+        let since = Some("5f3a91c2:7");
+        Phoenix.join(&Request { since, ..request("/?topic=a") }, &mut out);
+        let [join] = &texts(&out)[..] else { panic!() };
+        assert_eq!(join, r#"["1","1","a","phx_join",{"since":"5f3a91c2:7"}]"#);
+        let kept = framed(|out| {
+            let id = Some("5f3a91c2:9".parse().unwrap());
+            Serializer::V2.broadcast("a", "e", id, Content::Json("{}"), out)
+        });
+        let joined = r#"{"since":"5f3a91c2:8","recovered":true}"#;
+        let stream = [replied("1", "a", Status::Ok, joined), kept].concat();
+        let want =
+            ["Open", "Recovered(true)", "Place(\"5f3a91c2:8\")", "{}", "Place(\"5f3a91c2:9\")"];
+        assert_eq!(events("/?topic=a", &stream), want);
     }
 
     #[test]

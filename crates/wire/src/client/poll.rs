@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Client, Event, Fault, Head, Request, get};
-use crate::Id;
+use super::{Client, Event, Fault, Head, Request, get, place, since};
+use crate::Since;
 
 pub(super) struct Poll;
 
@@ -13,6 +13,7 @@ struct Answer<'a> {
     #[serde(borrow)]
     messages: Vec<&'a RawValue>,
     since: &'a str,
+    recovered: Option<bool>,
 }
 
 impl Client for Poll {
@@ -25,12 +26,7 @@ impl Client for Poll {
     }
 
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
-        let Some(since) = request.since else {
-            return get(request, "", out);
-        };
-        let join = if request.target.contains('?') { '&' } else { '?' };
-        let target = format!("{}{join}since={since}", request.target);
-        get(&Request { target: &target, ..*request }, "", out);
+        get(&Request { target: &since(request), ..*request }, "", out);
     }
 
     fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
@@ -53,11 +49,14 @@ impl Client for Poll {
         }
         const WRONG: Fault = Fault::BadBody("the answer is no {\"messages\":[…],\"since\":…}");
         let answer: Answer<'_> = serde_json::from_slice(body).map_err(|_| WRONG)?;
-        let since: Id = answer.since.parse().map_err(|_| WRONG)?;
+        answer.since.parse::<Since>().map_err(|_| WRONG)?;
+        answer.recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
         for message in &answer.messages {
-            emit(Event::Message(message.get().as_bytes()));
+            let message = message.get().as_bytes();
+            emit(Event::Message(message));
+            place(message).into_iter().for_each(|place| emit(Event::Place(place)));
         }
-        emit(Event::Again(since));
+        emit(Event::Again(answer.since));
         Ok(body.len())
     }
 }

@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-use super::{Client, Event, Fault, Goodbye, Head, Request, closing, get};
+use super::{Client, Event, Fault, Goodbye, Head, RECOVERY, Request, closing, get, recovery};
 
 pub(super) struct Sse;
 
@@ -16,7 +16,11 @@ impl Client for Sse {
     }
 
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
-        get(request, "Accept: text/event-stream\r\n", out);
+        let accept = "Accept: text/event-stream\r\n";
+        match request.since {
+            Some(since) => get(request, &format!("{accept}Last-Event-ID: {since}\r\n"), out),
+            None => get(request, accept, out),
+        }
     }
 
     fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
@@ -28,8 +32,8 @@ impl Client for Sse {
         }
     }
 
-    /// An event ends with an empty line. One with data is a message; one of comments alone, or of
-    /// `retry` alone, is a sign of life.
+    /// An event ends with an empty line. One with data is a message, but for what Throng itself says
+    /// of what was missed; one of comments alone is a sign of life.
     fn body(
         &self,
         body: &[u8],
@@ -41,17 +45,37 @@ impl Client for Sse {
         while let Some(end) = block_end(&body[used..]) {
             let block = &body[used..used + end];
             used += end;
-            let mut lines = block.split(|byte| *byte == b'\n' || *byte == b'\r');
-            if lines.clone().any(|line| line.starts_with(b"data")) {
-                emit(Event::Message(block));
-            } else if let Some(line) = lines.find(|line| line.starts_with(b": closing")) {
-                emit(Event::Goodbye(Goodbye::Named(closing(line))));
-            } else if block.starts_with(b":") {
-                emit(Event::Heartbeat);
-            }
+            self::block(block, emit);
         }
         Ok(used)
     }
+}
+
+fn block(block: &[u8], emit: &mut dyn FnMut(Event<'_>)) {
+    let (mut id, mut data) = (None, None);
+    let mut rest = block;
+    while let Some(end) = memchr(b'\n', rest) {
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        rest = &rest[end + 1..];
+        if line.starts_with(b"data") {
+            data = data.or(Some(line));
+        } else if let Some(text) = line.strip_prefix(b"id:") {
+            id = std::str::from_utf8(text.strip_prefix(b" ").unwrap_or(text)).ok();
+        } else if data.is_none() && line.starts_with(b": closing") {
+            emit(Event::Goodbye(Goodbye::Named(closing(line))));
+            return;
+        }
+    }
+    match data.map(|line| line.strip_prefix(b"data: ").unwrap_or(line)) {
+        Some(told) if told.starts_with(RECOVERY) && block.starts_with(b"event: recovery") => {
+            recovery(told, emit);
+        }
+        Some(_) => emit(Event::Message(block)),
+        None if block.starts_with(b":") => emit(Event::Heartbeat),
+        None => {}
+    }
+    // An empty id is one too: it says to come back with none.
+    id.into_iter().for_each(|id| emit(Event::Place(id)));
 }
 
 /// Where the first block ends, its empty line included. Lines end with LF or CRLF; a lone CR, which

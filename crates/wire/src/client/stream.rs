@@ -1,6 +1,6 @@
 //! HTTP stream: a line a message, the reader's side.
 
-use super::{Client, Event, Fault, Head, Request, get, json_event};
+use super::{Client, Event, Fault, Head, Request, emit_json, get, since};
 
 pub(super) struct Stream;
 
@@ -14,7 +14,7 @@ impl Client for Stream {
     }
 
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
-        get(request, "", out);
+        get(&Request { target: &since(request), ..*request }, "", out);
     }
 
     fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
@@ -32,8 +32,8 @@ impl Client for Stream {
         while let Some(at) = memchr::memchr(b'\n', &body[used..]) {
             let line = body[used..used + at].trim_ascii_end();
             used += at + 1;
-            if let Some(event) = json_event(line).filter(|_| !line.is_empty()) {
-                emit(event);
+            if !line.is_empty() {
+                emit_json(line, emit);
             }
         }
         Ok(used)

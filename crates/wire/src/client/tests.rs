@@ -1,7 +1,7 @@
 use super::*;
 use crate::http::Answer;
 use crate::transport::{poll_answer, sse, stream};
-use crate::{Close, ConnectionId, Data, Draft, Epoch, Message, Tools, Variant};
+use crate::{Close, ConnectionId, Data, Draft, Epoch, Id, Lost, Message, Since, Tools, Variant};
 
 /// Feeds a stream in two pieces for every place to cut it, and byte by byte; all must give the same.
 fn read(client: &'static dyn Client, stream: &[u8]) -> Result<(Vec<String>, Vec<u8>), Fault> {
@@ -35,7 +35,7 @@ fn read_pieces(
 }
 
 fn message(data: Data) -> Message {
-    let draft = Draft { topic: "t".into(), event: None, data, except: None };
+    let draft = Draft { topic: "t".into(), event: None, data, except: None, marks: None };
     Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0)
 }
 
@@ -59,6 +59,7 @@ fn events_of_a_stream_of_events() {
     let want = [
         "Open",
         "message id: 0000000a:7\ndata: one\ndata: two\n\n",
+        "Place(\"0000000a:7\")",
         "Heartbeat",
         "message data: with crlf\r\n\r\n",
         "Goodbye(Named(\"drain\"))",
@@ -80,6 +81,7 @@ fn lines_of_a_stream_in_chunks() {
     let want = [
         "Open".to_string(),
         format!("message {line}"),
+        "Place(\"0000000a:7\")".into(),
         "Heartbeat".into(),
         "message hi!".into(),
         "message zz".into(),
@@ -93,7 +95,7 @@ fn lines_of_a_stream_in_chunks() {
 fn a_poll_goes_on_from_its_place() {
     let id = Id { epoch: Epoch(10), offset: 9 };
     let messages = [message(Data::Text("a".into())), message(Data::Text("b".into()))];
-    let body = poll_answer(messages.iter(), id, Some(true));
+    let body = poll_answer(messages.iter(), &id.into(), Some(true), None);
     let mut bytes = Vec::new();
     let answer = Answer {
         status: 200,
@@ -107,11 +109,14 @@ fn a_poll_goes_on_from_its_place() {
     answer.write(&mut bytes);
     let poll = by_name("poll").unwrap();
     let (events, _) = read(poll, &bytes).unwrap();
-    assert_eq!(events.len(), 6);
-    assert!(events[0].ends_with("\"data\":\"a\"}"), "{events:?}");
-    assert_eq!(events[2], format!("{:?}", Event::Again(id)));
+    assert_eq!(events.len(), 12);
+    assert_eq!(events[0], "Recovered(true)");
+    assert!(events[1].ends_with("\"data\":\"a\"}"), "{events:?}");
+    assert_eq!(events[2], "Place(\"0000000a:7\")");
+    assert_eq!(events[5], "Again(\"0000000a:9\")");
     let mut out = Vec::new();
-    let request = Request { host: "h", target: "/poll?topic=t", number: 0, since: Some(id) };
+    let request =
+        Request { host: "h", target: "/poll?topic=t", number: 0, since: Some("0000000a:9") };
     poll.request(&request, &mut out);
     assert!(out.starts_with(b"GET /poll?topic=t&since=0000000a:9 HTTP/1.1\r\nHost: h\r\n"));
     let wrong = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
@@ -132,11 +137,90 @@ fn a_websocket_is_proved_answers_pings_and_tells_its_close() {
     bytes.extend([0x01, 1, b'a', 0x89, 1, b'p', 0x80, 1, b'b', 0x88, 2, 0x03, 0xf4]);
     let (events, out) = read(ws, &bytes).unwrap();
     assert!(events[1].contains("\"data\":\"x\""), "{events:?}");
-    assert_eq!(events[2..], ["part a", "Heartbeat", "message b", "Goodbye(Code(1012))"]);
+    assert_eq!(events[2], "Place(\"0000000a:7\")");
+    assert_eq!(events[3..], ["part a", "Heartbeat", "message b", "Goodbye(Code(1012))"]);
     assert_eq!(out, [0x8a, 0x81, 0, 0, 0, 0, b'p', 0x88, 0x82, 0, 0, 0, 0, 0x03, 0xf4]);
     let other = bytes.iter().position(|byte| *byte == b'=').unwrap();
     bytes[other - 1] ^= 1;
     assert!(matches!(read(ws, &bytes), Err(Fault::BadHead(_))));
+}
+
+#[test]
+fn each_transport_comes_back_with_what_it_saw() {
+    let request = |name: &str, target| {
+        let request = Request { host: "h", target, number: 7, since: Some("0000000a:7/9-8") };
+        let mut out = Vec::new();
+        by_name(name).unwrap().request(&request, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert!(request("sse", "/sse").contains("\r\nLast-Event-ID: 0000000a:7/9-8\r\n"));
+    for name in ["stream", "poll", "ws"] {
+        assert!(request(name, "/x").starts_with("GET /x?since=0000000a:7/9-8 HTTP/1.1\r\n"));
+        assert!(request(name, "/x?a=b").starts_with("GET /x?a=b&since=0000000a:7/9-8 HTTP"));
+    }
+    assert!(!request("phoenix", "/x?a=b").contains("0000000a"), "joins say it");
+}
+
+#[test]
+fn what_is_said_of_what_was_missed_is_no_message() {
+    let since: Since = "0000000a:7/9-8".parse().unwrap();
+    let lost = [("news".into(), Lost::TooOld)];
+    let told = |variant, lost: Option<&[_]>| {
+        let (mut json, mut out) = (Vec::new(), Vec::new());
+        crate::transport::recovery(&since, lost, &mut json);
+        crate::transport::recovery_line(variant, &json, &mut Tools::new(6, 64), &mut out);
+        out
+    };
+    let ws_head = || {
+        let mut out = Vec::new();
+        let ws = by_name("ws").unwrap();
+        ws.request(&Request { host: "h", target: "/ws", number: 7, since: None }, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let key = text.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+        let mut head = Vec::new();
+        crate::ws::handshake::response(
+            &crate::ws::handshake::accept(key).unwrap(),
+            None,
+            None,
+            &mut head,
+        );
+        head
+    };
+    for (name, variant) in
+        [("sse", Variant::SseKept), ("stream", Variant::Stream), ("ws", Variant::Ws)]
+    {
+        let mut bytes = match name {
+            "ws" => ws_head(),
+            "sse" => b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec(),
+            _ => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
+        };
+        for lost in [Some(&lost[..]), Some(&[]), None] {
+            bytes.extend(told(variant, lost));
+        }
+        let (events, _) = read(by_name(name).unwrap(), &bytes).unwrap();
+        let place = "Place(\"0000000a:7/9-8\")";
+        let want = ["Open", "Recovered(false)", place, "Recovered(true)", place, place];
+        assert_eq!(events, want, "{name}");
+    }
+    let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec();
+    crate::transport::sse_position(&since, &mut bytes);
+    bytes.extend(b"event: recovery\ndata: the application's own\n\n");
+    let (events, _) = read(by_name("sse").unwrap(), &bytes).unwrap();
+    assert_eq!(events[1], "Place(\"0000000a:7/9-8\")");
+    assert!(events[2].starts_with("message event: recovery"), "{events:?}");
+    for variant in [Variant::Poll, Variant::Phoenix2, Variant::Http] {
+        assert!(told(variant, None).is_empty());
+    }
+}
+
+#[test]
+fn a_topic_can_not_look_like_an_id() {
+    let topic = r#"a","id":"b\"#;
+    let draft = Draft::new(topic, Data::Text("x".into()));
+    let message = Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0);
+    let mut json = Vec::new();
+    crate::transport::json::message(&message, &mut json);
+    assert_eq!(place(&json), Some("0000000a:7"));
 }
 
 #[test]
@@ -194,7 +278,7 @@ proptest::proptest! {
             }
             let pieces: Vec<&[u8]> = stream.chunks(size).collect();
             let (events, _) = read_pieces(client, &pieces).unwrap();
-            proptest::prop_assert_eq!(events.len(), 1 + texts.len(), "{:?}", events);
+            proptest::prop_assert_eq!(events.len(), 1 + 2 * texts.len(), "{:?}", events);
         }
     }
 }

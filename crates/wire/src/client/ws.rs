@@ -1,6 +1,6 @@
 //! WebSocket (RFC 6455), the client's side, without compression.
 
-use super::{Client, Event, Fault, Goodbye, Head, Request, json_event};
+use super::{Client, Event, Fault, Goodbye, Head, Request, emit_json, place, since};
 use crate::ws::frame::{self, Opcode};
 use crate::ws::handshake;
 
@@ -29,7 +29,7 @@ impl Client for Ws {
     }
 
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
-        handshake::request(request.host, request.target, nonce(request.number), false, out);
+        handshake::request(request.host, &since(request), nonce(request.number), false, out);
     }
 
     fn head(&self, head: &Head<'_>) -> Result<(), Fault> {
@@ -70,8 +70,11 @@ impl Client for Ws {
                 Opcode::Text | Opcode::Binary | Opcode::Continuation if !head.fin => {
                     emit(Event::Part(payload));
                 }
-                Opcode::Text => json_event(payload).into_iter().for_each(&mut *emit),
-                Opcode::Binary | Opcode::Continuation => emit(Event::Message(payload)),
+                Opcode::Text => emit_json(payload, emit),
+                Opcode::Binary | Opcode::Continuation => {
+                    emit(Event::Message(payload));
+                    place(payload).into_iter().for_each(|place| emit(Event::Place(place)));
+                }
                 Opcode::Ping => {
                     emit(Event::Heartbeat);
                     answer(Opcode::Pong, payload, out);

@@ -11,9 +11,9 @@ use super::{
     Address, EVENT_BYTES_MAX, EVENT_CLOSE, EVENT_ERROR, EVENT_REPLY, Error, Payload, REF_BYTES_MAX,
     Serializer, TOPIC_BYTES_MAX,
 };
-use crate::Data;
 use crate::transport::json;
 use crate::ws::frame::Opcode;
+use crate::{Data, Id};
 
 pub(super) const KIND_PUSH: u8 = 0;
 pub(super) const KIND_REPLY: u8 = 1;
@@ -162,14 +162,22 @@ impl Serializer {
     }
 
     /// Appends a message to all members: the same bytes for everyone who speaks this version.
+    ///
+    /// The id of a message that history keeps stands where other messages have their `ref`, so that
+    /// `channel.on(event, (payload, ref) => …)` gets it beside the payload. phoenix.js (1.5 and 1.8
+    /// were read) does nothing else with it: it compares a `ref` with those of its own heartbeats
+    /// and pings, which are plain numbers, and looks for who awaits it only where the event is
+    /// `phx_reply`. A binary broadcast has no place for it.
     pub fn broadcast(
         self,
         topic: &str,
         event: &str,
+        id: Option<Id>,
         content: Content<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Form, Error> {
-        let to = Address { join_ref: None, ref_: None, topic };
+        let id = id.map(|id| id.to_string());
+        let to = Address { join_ref: None, ref_: id.as_deref(), topic };
         to.check()?;
         check("event", event, EVENT_BYTES_MAX)?;
         if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {

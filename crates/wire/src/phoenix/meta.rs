@@ -1,29 +1,84 @@
-//! What a member says about itself, for the others to see in its presence.
+//! What the payloads of joins and acknowledgements say to Throng: what a member says about itself,
+//! for the others to see in its presence; what it saw last, and which messages it wants.
+
+use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::Data;
+use crate::since::BadSince;
+use crate::{Data, Id, Name, Since, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
 /// what is wrong.
 pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, String> {
-    #[derive(Deserialize)]
-    struct Join<'a> {
-        #[serde(borrow)]
-        meta: Option<&'a RawValue>,
-    }
-    let Data::Json(text) = payload else {
+    let Some(meta) = fields(payload).meta else {
         return Ok(None);
     };
-    // Payloads of any other shape are the application's own; serde takes an array for a struct.
-    if !text.starts_with('{') {
+    object(meta.get(), bytes_max).map(Some)
+}
+
+/// The `since` of a join's payload, what the client saw last of the topic: the id of a message,
+/// which clients get as the second argument of `channel.on`'s callback. `None` without one. The
+/// error says what is wrong.
+pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
+    let Some(since) = fields(payload).since else {
+        return Ok(None);
+    };
+    let text: Cow<'_, str> = string(since).ok_or_else(|| BadSince.to_string())?;
+    // A client that has seen nothing yet.
+    if text.is_empty() {
         return Ok(None);
     }
-    match serde_json::from_str::<Join<'_>>(text) {
-        Ok(Join { meta: Some(meta) }) => object(meta.get(), bytes_max).map(Some),
-        _ => Ok(None),
+    text.parse().map(Some).map_err(|bad: BadSince| bad.to_string())
+}
+
+/// The `tags` of a join's payload: the client wants only messages that have one of them, and all
+/// without any. The error says what is wrong.
+pub fn join_tags(payload: &Data) -> Result<Vec<Name>, String> {
+    let Some(given) = fields(payload).tags else {
+        return Ok(Vec::new());
+    };
+    let given: Vec<String> = serde_json::from_str(given.get())
+        .map_err(|_| "tags must be an array of strings".to_string())?;
+    tags::list(given)
+}
+
+/// The message up to which a client has got all, from the payload `{"id":"…"}` of its event `ack`.
+/// The error says what is wrong.
+pub fn ack_id(payload: &Data) -> Result<Id, String> {
+    let id = fields(payload).id.and_then(string);
+    let since = id.and_then(|id| id.parse::<Since>().ok());
+    since.map(|since| since.id).ok_or_else(|| {
+        "an ack is {\"id\":…} with the id of a message as it came, like 5f3a91c2:1042".into()
+    })
+}
+
+#[derive(Default, Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    since: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tags: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+/// What Throng reads of a payload. Payloads of any other shape are the application's own, and have
+/// none of it; serde would take an array for a struct.
+fn fields(payload: &Data) -> Fields<'_> {
+    match payload {
+        Data::Json(text) if text.starts_with('{') => serde_json::from_str(text).unwrap_or_default(),
+        _ => Fields::default(),
     }
+}
+
+fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str(raw.get()).ok().map(|text: Text<'_>| text.0)
 }
 
 /// A payload that is a meta as a whole.
@@ -65,5 +120,44 @@ mod tests {
         assert_eq!(meta(&json("{}"), 2), Ok("{}"));
         assert!(meta(&json("1"), 2).is_err());
         assert!(meta(&Data::Text("{}".into()), 2).is_err());
+    }
+
+    #[test]
+    fn a_join_says_what_it_saw_and_wants_and_an_ack_what_it_has() {
+        let json = |text: &str| Data::Json(text.into());
+        let since = |text: &str| join_since(&json(text));
+        let place: Since = "5f3a91c2:7/9-8".parse().unwrap();
+        assert_eq!(since(r#"{"since":"5f3a91c2:7\/9-8","x":1}"#), Ok(Some(place)));
+        for none in ["{}", r#"{"since":null}"#, r#"{"since":""}"#, r#"["5f3a91c2:7"]"#, "7"] {
+            assert_eq!(since(none), Ok(None), "{none}");
+        }
+        for bad in [r#"{"since":7}"#, r#"{"since":"7"}"#, r#"{"since":["5f3a91c2:7"]}"#] {
+            assert!(since(bad).is_err(), "{bad}");
+        }
+        let tags = |text: &str| join_tags(&json(text));
+        assert_eq!(tags(r#"{"tags":["a","\u0062","a"]}"#), Ok(vec!["a".into(), "b".into()]));
+        assert_eq!((tags("{}"), tags("[]")), (Ok(vec![]), Ok(vec![])));
+        for bad in [r#"{"tags":"a"}"#, r#"{"tags":[1]}"#, r#"{"tags":[""]}"#] {
+            assert!(tags(bad).is_err(), "{bad}");
+        }
+        let id = "5f3a91c2:7".parse().unwrap();
+        for good in [r#"{"id":"5f3a91c2:7"}"#, r#"{"id":"5f3a91c2:7/9-8","more":1}"#] {
+            assert_eq!(ack_id(&json(good)), Ok(id));
+        }
+        for bad in ["{}", r#"{"id":7}"#, r#"{"id":"7"}"#, "[]"] {
+            assert!(ack_id(&json(bad)).is_err(), "{bad}");
+        }
+        assert!(ack_id(&Data::Text("5f3a91c2:7".into())).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_payload_does_harm(text in r#"[{}\[\]",:a-z0-9/-]{0,40}"#) {
+            for text in [text.clone(), format!("{{\"since\":{text}}}"), format!("{{\"tags\":{text}}}")] {
+                let payload = Data::Json(text.into());
+                let _ = (join_since(&payload), join_tags(&payload), ack_id(&payload));
+                let _ = join_meta(&payload, 100);
+            }
+        }
     }
 }

@@ -30,7 +30,7 @@ pub mod token;
 
 pub use encode::{Content, Form, Status};
 pub use error::{Error, Fault, WHY_BYTES_MAX};
-pub use meta::{join_meta, meta};
+pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
 pub use parse::{Address, Incoming, Payload};
 
 /// The longest topic in bytes: the binary messages give it one byte of length.
@@ -65,6 +65,9 @@ pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
 
 /// The event by which a member gives its presence another meta.
 pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
+
+/// The event by which a member says which messages it has got.
+pub const EVENT_ACK: &str = "ack";
 
 /// Whether an event is the server's own to send, or means something to phoenix.js itself (which
 /// hears an answer as `chan_reply_` and its ref): clients could otherwise forge who is there, answer

@@ -91,8 +91,10 @@ proptest! {
         serializer in serializer(),
         join_ref in name().prop_filter("an empty one is none", |text| !text.is_empty()),
         ref_ in name(), topic in name(), event in name(),
+        id in option::of((any::<u32>(), any::<u64>())),
         payload in value(), data in vec(any::<u8>(), 0..100),
     ) {
+        let id = id.map(|(epoch, offset)| crate::Id { epoch: crate::Epoch(epoch), offset });
         let (text, mut out) = (payload.to_string(), Vec::new());
         let object = if payload.is_object() { payload.clone() } else { json!({"data": payload}) };
         let form = serializer.push(&join_ref, &topic, &event, Content::Json(&text), &mut out);
@@ -106,8 +108,9 @@ proptest! {
         prop_assert_eq!(client_read(serializer, form.unwrap(), &out), pushed.clone());
 
         out.clear();
-        let form = serializer.broadcast(&topic, &event, Content::Json(&text), &mut out);
-        let broadcast = ClientMessage { join_ref: None, ..pushed.clone() };
+        let form = serializer.broadcast(&topic, &event, id, Content::Json(&text), &mut out);
+        let ref_of = id.map(|id| id.to_string());
+        let broadcast = ClientMessage { join_ref: None, ref_: ref_of, ..pushed.clone() };
         prop_assert_eq!(client_read(serializer, form.unwrap(), &out), broadcast);
 
         if serializer == Serializer::V2 {
@@ -119,7 +122,7 @@ proptest! {
             prop_assert_eq!(client_read(serializer, form.unwrap(), &out), want.clone());
 
             out.clear();
-            let form = serializer.broadcast(&topic, &event, content, &mut out);
+            let form = serializer.broadcast(&topic, &event, id, content, &mut out);
             let want = ClientMessage { join_ref: None, ..want };
             prop_assert_eq!(client_read(serializer, form.unwrap(), &out), want);
 

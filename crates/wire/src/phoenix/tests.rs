@@ -106,6 +106,9 @@ fn bytes(encode: impl FnOnce(&mut Vec<u8>) -> Result<Form, Error>) -> Vec<u8> {
 
 use Serializer::{V1, V2};
 
+/// The id of a message that history keeps.
+const KEPT: crate::Id = crate::Id { epoch: crate::Epoch(0x5f3a_91c2), offset: 1042 };
+
 #[test]
 fn versions_by_the_requirements_of_phoenix() {
     assert_eq!(Serializer::from_vsn(VSN_DEFAULT), Some(V1));
@@ -176,8 +179,12 @@ fn the_documented_exchange_in_v2() {
         r#"["1","1","room:a","phx_error",{"reason":"gone \"bad\""}]"#
     );
     assert_eq!(
-        text(|out| V2.broadcast("room:a", "e", Content::Json(r#"{"a":1}"#), out)),
+        text(|out| V2.broadcast("room:a", "e", None, Content::Json(r#"{"a":1}"#), out)),
         r#"[null,null,"room:a","e",{"a":1}]"#
+    );
+    assert_eq!(
+        text(|out| V2.broadcast("room:a", "e", Some(KEPT), Content::Json("{}"), out)),
+        r#"[null,"5f3a91c2:1042","room:a","e",{}]"#
     );
     assert_eq!(
         text(|out| V2.push("1", "room:a", "e", Content::Json(r#"{"a":1}"#), out)),
@@ -200,8 +207,12 @@ fn the_same_in_v1() {
         )
     );
     assert_eq!(
-        text(|out| V1.broadcast("t", "e", Content::Json(" {}"), out)),
+        text(|out| V1.broadcast("t", "e", None, Content::Json(" {}"), out)),
         r#"{"topic":"t","event":"e","payload": {},"ref":null,"join_ref":null}"#
+    );
+    assert_eq!(
+        text(|out| V1.broadcast("t", "e", Some(KEPT), Content::Json("{}"), out)),
+        r#"{"topic":"t","event":"e","payload":{},"ref":"5f3a91c2:1042","join_ref":null}"#
     );
     assert_eq!(
         text(|out| V1.push("1", "t", "e", Content::Binary(&[0, 255]), out)),
@@ -230,7 +241,7 @@ fn what_is_not_an_object_arrives_in_one() {
         (Content::Text("{\"a\":1}"), r#"{"data":"{\"a\":1}"}"#),
         (Content::Base64(&[0, 255]), r#"{"data":"AP8=","encoding":"base64"}"#),
     ] {
-        let broadcast = text(|out| V2.broadcast("t", "e", content, out));
+        let broadcast = text(|out| V2.broadcast("t", "e", None, content, out));
         assert_eq!(broadcast, format!(r#"[null,null,"t","e",{want}]"#));
         let push = text(|out| V2.push("1", "t", "e", content, out));
         assert_eq!(push, format!(r#"["1",null,"t","e",{want}]"#));
@@ -254,7 +265,10 @@ fn binary_messages_byte_for_byte() {
     assert!(matches!(heard.payload, Payload::Binary(b"\xff\x00")));
     let data = Content::from(heard.payload);
     assert_eq!(bytes(|out| V2.push("1", "top", "e", data, out)), b"\x00\x01\x03\x011tope\xff\x00");
-    assert_eq!(bytes(|out| V2.broadcast("top", "e", data, out)), b"\x02\x03\x01tope\xff\x00");
+    for id in [None, Some(KEPT)] {
+        let broadcast = bytes(|out| V2.broadcast("top", "e", id, data, out));
+        assert_eq!(broadcast, b"\x02\x03\x01tope\xff\x00");
+    }
     assert_eq!(
         bytes(|out| V2.reply(to, Status::Ok, data, out)),
         b"\x01\x01\x02\x03\x02123topok\xff\x00"
@@ -321,7 +335,7 @@ fn the_limits_are_reached_and_not_passed() {
             assert_eq!((&read.ref_, &read.topic), (&Some(fits.clone()), &fits), "{form}");
             out.clear();
             serializer.push(&fits, &fits, &fits, content, &mut out).unwrap();
-            serializer.broadcast(&fits, &fits, content, &mut out).unwrap();
+            serializer.broadcast(&fits, &fits, None, content, &mut out).unwrap();
 
             let before = out.clone();
             let ours = |field, result: Result<Form, Error>| {
@@ -334,8 +348,8 @@ fn the_limits_are_reached_and_not_passed() {
             ours("ref", reply(Address { ref_: Some(&over), ..to }));
             ours("topic", reply(Address { topic: &over, ..to }));
             ours("event", serializer.push("1", "t", &over, content, &mut out));
-            ours("topic", serializer.broadcast(&over, "e", content, &mut out));
-            ours("event", serializer.broadcast("t", &over, content, &mut out));
+            ours("topic", serializer.broadcast(&over, "e", None, content, &mut out));
+            ours("event", serializer.broadcast("t", &over, None, content, &mut out));
             ours("join_ref", serializer.close(&over, "t", &mut out));
             ours("topic", serializer.error("1", &over, "r", &mut out));
             assert_eq!(out, before, "nothing is appended with an error");

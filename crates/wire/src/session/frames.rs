@@ -1,6 +1,7 @@
 //! What a WebSocket's frames mean.
 
-use super::{Heard as Phoenix, Settings, join_refusal, publish_refusal};
+use super::{Acknowledged, Heard as Phoenix, Settings, join_refusal, publish_refusal};
+use crate::command::Subscribe;
 use crate::phoenix::Serializer;
 use crate::transport::ws as frames;
 use crate::{Close, Draft, Name, Tools, Variant, command, ws};
@@ -14,11 +15,13 @@ pub enum Input {
     /// Bytes to send back as they are: a pong, an echo, the answer to a ping or to a bad command.
     Send(Vec<u8>),
     /// Enter a topic; answer with [`ws_reply`].
-    Subscribe(Box<str>, Name),
+    Subscribe(Box<str>, Subscribe),
     /// Leave a topic; answer with [`ws_reply`].
     Unsubscribe(Box<str>, Name),
     /// Publish; answer with [`ws_reply`].
     Publish(Box<str>, Draft),
+    /// A user has messages up to a place; answer with [`ws_reply`].
+    Acknowledge(Box<str>, Acknowledged),
     /// A message of a Phoenix client.
     Phoenix(Phoenix),
     /// Close after sending these last bytes.
@@ -147,8 +150,8 @@ fn command_input(
     let mut out = Vec::new();
     match command {
         Ok(command::Command { id, what }) => match what {
-            command::What::Subscribe(topic) => match join_refusal(settings, &topic) {
-                None => return Heard::Input(Input::Subscribe(id, topic)),
+            command::What::Subscribe(wish) => match join_refusal(settings, &wish.topic) {
+                None => return Heard::Input(Input::Subscribe(id, wish)),
                 Some(why) => command::reply_error(&id, "forbidden", why, &mut out),
             },
             command::What::Unsubscribe(topic) => {
@@ -158,6 +161,9 @@ fn command_input(
                 None => return Heard::Input(Input::Publish(id, draft)),
                 Some((code, message)) => command::reply_error(&id, code, &message, &mut out),
             },
+            command::What::Acknowledge(acknowledged) => {
+                return Heard::Input(Input::Acknowledge(id, acknowledged));
+            }
             command::What::Ping => command::reply_ok(&id, "{}", &mut out),
         },
         Err(bad) => command::reply_error(&bad.id, bad.code, &bad.message, &mut out),

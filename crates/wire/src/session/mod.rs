@@ -1,8 +1,12 @@
 //! What a connection's bytes mean: requests in, [`Action`]s and answers out.
 
+mod acknowledge;
 mod frames;
 mod phoenix;
+mod query;
 mod route;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +15,7 @@ use std::sync::Arc;
 
 use crate::http::{self, Answer, Method, Parsed, Refused, Request, refused};
 use crate::phoenix::token;
-use crate::{Draft, EventRule, Id, JoinRule, Name, Rules, Variant, command};
+use crate::{Draft, EventRule, Id, JoinRule, Name, Rules, Since, Variant, command};
 
 pub use frames::{Input, websocket, ws_reply};
 pub use phoenix::{Heard, Longpoll, Op, longpoll_refusal};
@@ -130,6 +134,14 @@ pub enum Action {
         /// How to answer.
         respond: Respond,
     },
+    /// A user has messages up to a place: nothing is in `out` yet; see [`json_answer`] and
+    /// [`refuse`].
+    Acknowledge {
+        /// What it has.
+        acknowledged: Acknowledged,
+        /// How to answer.
+        respond: Respond,
+    },
     /// The figures of `/status`: nothing is in `out` yet; see [`json_answer`].
     Status {
         /// How to answer.
@@ -147,7 +159,43 @@ pub struct Open {
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Name>,
     /// What the client saw last.
-    pub since: Option<Id>,
+    pub since: Asked,
+    /// Of the topics, users' own left out, it wants only messages that have one of these tags; all
+    /// without any.
+    pub tags: Vec<Name>,
+}
+
+/// From where a client asks for what it missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// For every topic that is not named below.
+    pub all: Option<Since>,
+    /// For single topics; users' own by their topic's name, `@alice`.
+    pub topics: Vec<(Name, Since)>,
+}
+
+impl Asked {
+    /// From where it asks for this topic's messages.
+    pub fn of(&self, topic: &str) -> Option<&Since> {
+        let named = self.topics.iter().find(|(name, _)| name == topic);
+        named.map(|(_, since)| since).or(self.all.as_ref())
+    }
+
+    /// True when it asks for nothing that was before.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_none() && self.topics.is_empty()
+    }
+}
+
+/// A user has the messages of a topic up to a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Who; `None` is the user of the connection that says so.
+    pub user: Option<Name>,
+    /// The topic; `None` is the user's own.
+    pub topic: Option<Name>,
+    /// The last message that it has: this one and all before it are done.
+    pub id: Id,
 }
 
 /// A long poll.
@@ -157,8 +205,10 @@ pub struct Poll {
     pub users: Vec<Name>,
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Name>,
-    /// The place it asks from; `None` is now.
-    pub since: Option<Id>,
+    /// The place it asks from; without one it is now.
+    pub since: Asked,
+    /// As in [`Open`].
+    pub tags: Vec<Name>,
     /// How long to wait, in seconds.
     pub seconds: u32,
     /// How to answer.

@@ -1,7 +1,8 @@
 //! Phoenix Channels under `/socket`: the WebSocket, and the long poll with its sessions.
 
-use super::route::{Query, Route};
-use super::{Action, ConnectionId, Open, Respond, json_answer};
+use super::query::{Query, not_utf8};
+use super::route::Route;
+use super::{Action, Asked, ConnectionId, Open, Respond, json_answer};
 use crate::http::{Method, Refused, refused};
 use crate::phoenix::longpoll::{self, Line, Status};
 use crate::phoenix::{Incoming, Payload, Serializer, VSN_DEFAULT};
@@ -93,9 +94,7 @@ impl Route<'_> {
         let mut found = Query::default();
         let (mut vsn, mut token) = (None, None);
         for pair in query::pairs(self.request.query) {
-            let (key, value) = pair.map_err(|_| {
-                refused(400, "bad_query", "the query string does not decode to UTF-8")
-            })?;
+            let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
                 "user" => self.parameter(&mut found, &key, &value)?,
                 "vsn" => vsn = Some(value.into_owned()),
@@ -127,7 +126,9 @@ impl Route<'_> {
         let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
         handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
         let variant = Variant::of_phoenix(serializer, false);
-        Ok(Action::Open(Open { variant, users, topics: Vec::new(), since: None }))
+        // Its topics are joined, each from its own place.
+        let since = Asked::default();
+        Ok(Action::Open(Open { variant, users, topics: Vec::new(), since, tags: Vec::new() }))
     }
 
     pub(super) fn phoenix_longpoll(&self) -> Result<Action, Refused> {

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
+use super::query::Query;
 use super::{
-    Action, ConnectionId, Open, Poll, Respond, Settings, allows, join_refusal, publish_refusal,
-    short_answer,
+    Action, ConnectionId, Open, Poll, Respond, Settings, allows, publish_refusal, short_answer,
 };
 use crate::http::{self, Method, Refused, Request, refused};
-use crate::message::{check_name, check_topic};
+use crate::message::check_name;
 use crate::transport::{json, sse, stream};
 use crate::ws::{self, handshake};
-use crate::{Data, Draft, Id, Name, Variant, query};
+use crate::{Data, Draft, Marks, Name, Variant};
 
 /// A request, and what its answer depends on.
 pub(super) struct Route<'a> {
@@ -18,16 +18,6 @@ pub(super) struct Route<'a> {
     pub id: ConnectionId,
     pub request: &'a Request<'a>,
     pub cors: &'a Cow<'static, str>,
-}
-
-#[derive(Default)]
-pub(super) struct Query {
-    pub users: Vec<Name>,
-    topics: Vec<Name>,
-    since: Option<Id>,
-    seconds: Option<u32>,
-    event: Option<Name>,
-    json: bool,
 }
 
 impl Route<'_> {
@@ -49,6 +39,7 @@ impl Route<'_> {
             ("/ws", _) if get => self.websocket(false, out),
             ("/echo", _) if get && self.settings.ws_echo => self.websocket(true, out),
             ("/publish", Method::Post) => self.publish(),
+            ("/ack", Method::Post) => self.acknowledge(),
             ("/socket/websocket", _) if get => self.phoenix_websocket(out),
             (http::LONGPOLL, Method::Get | Method::Post) => self.phoenix_longpoll(),
             ("/presence", Method::Get) => self.presence(),
@@ -75,7 +66,7 @@ impl Route<'_> {
                 short_answer(405, &headers, &body, keep_alive, head, out);
                 Ok(Action::Answered { keep_alive })
             }
-            ("/publish", _) => {
+            ("/publish" | "/ack", _) => {
                 let body = http::error_body("method_not_allowed", "use POST here");
                 let headers = format!("Allow: POST, OPTIONS\r\n{}", self.cors);
                 let head = self.request.method == Method::Head;
@@ -109,7 +100,7 @@ impl Route<'_> {
         if self.request.method == Method::Head {
             return Ok(self.head_only(out, sse::head));
         }
-        sse::open(self.cors, self.settings.sse_retry_ms, out);
+        sse::open(self.cors, sse::retry_ms(self.settings.sse_retry_ms, self.id), out);
         let variant = if query.json { Variant::SseJson } else { Variant::Sse };
         Ok(self.open(variant, query))
     }
@@ -146,6 +137,7 @@ impl Route<'_> {
             users: query.users,
             topics: query.topics,
             since: query.since,
+            tags: query.tags,
             seconds: seconds.min(self.settings.poll_seconds_max),
             respond: self.respond(),
         }))
@@ -223,8 +215,13 @@ impl Route<'_> {
             let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
             return Err(refused(413, "message_too_large", message));
         }
+        let key = query.key.as_deref();
+        if let Some(wrong) = key.and_then(|key| check_name(key).err()) {
+            return Err(refused(400, "bad_key", wrong));
+        }
         let data = self.body_data(body)?;
-        let draft = Draft { topic: topic.clone(), event: query.event, data, except: None };
+        let marks = Marks::of(query.tags, key.map(Name::from));
+        let draft = Draft { topic: topic.clone(), event: query.event, data, except: None, marks };
         Ok(Action::Publish { draft, respond: self.respond() })
     }
 
@@ -302,81 +299,7 @@ impl Route<'_> {
     }
 
     fn open(&self, variant: Variant, query: Query) -> Action {
-        Action::Open(Open { variant, users: query.users, topics: query.topics, since: query.since })
-    }
-
-    /// What somebody who listens asks for.
-    fn listener(&self) -> Result<Query, Refused> {
-        let query = self.query()?;
-        match query.topics.iter().find_map(|topic| join_refusal(self.settings, topic)) {
-            Some(why) => Err(refused(403, "forbidden", why)),
-            None => Ok(query),
-        }
-    }
-
-    fn query(&self) -> Result<Query, Refused> {
-        let mut query = Query::default();
-        for pair in query::pairs(self.request.query) {
-            let (key, value) = pair.map_err(|_| {
-                refused(400, "bad_query", "the query string does not decode to UTF-8")
-            })?;
-            self.parameter(&mut query, &key, &value)?;
-        }
-        if let Some(last) = self.request.header("last-event-id").filter(|id| !id.is_empty()) {
-            // Any server's id may come here, from before this page talked to Throng: one that is
-            // not ours asks for nothing.
-            query.since = last.parse().ok().or(query.since);
-        }
-        let topics = query.users.len() + query.topics.len();
-        if topics > self.settings.topics_per_connection_max {
-            let max = self.settings.topics_per_connection_max;
-            let message = format!("a connection may be in at most {max} topics, users included");
-            return Err(refused(400, "too_many_topics", message));
-        }
-        Ok(query)
-    }
-
-    pub(super) fn parameter(
-        &self,
-        query: &mut Query,
-        key: &str,
-        value: &str,
-    ) -> Result<(), Refused> {
-        match key {
-            "topic" => {
-                check_topic(value).map_err(|wrong| refused(400, "bad_topic", wrong))?;
-                if !query.topics.iter().any(|topic| topic == value) {
-                    query.topics.push(value.into());
-                }
-            }
-            "user" => {
-                check_name(value).map_err(|wrong| refused(400, "bad_user", wrong))?;
-                if !query.users.iter().any(|user| user == value) {
-                    query.users.push(value.into());
-                }
-            }
-            "event" => {
-                check_name(value).map_err(|wrong| refused(400, "bad_event", wrong))?;
-                query.event = Some(value).filter(|event| *event != "message").map(Name::from);
-            }
-            "since" | "lastEventID" if !value.is_empty() => {
-                let wrong = |bad: crate::message::BadId| refused(400, "bad_since", bad.to_string());
-                query.since = Some(value.parse().map_err(wrong)?);
-            }
-            "timeout" => {
-                let wrong = |_| refused(400, "bad_timeout", "timeout is a whole number of seconds");
-                query.seconds = Some(value.parse().map_err(wrong)?);
-            }
-            "format" => {
-                query.json = match value {
-                    "json" => true,
-                    "data" => false,
-                    _ => return Err(refused(400, "bad_format", "format is data or json")),
-                };
-            }
-            // Others are the page's own: a cache breaker, a tracking tag.
-            _ => {}
-        }
-        Ok(())
+        let Query { users, topics, since, tags, .. } = query;
+        Action::Open(Open { variant, users, topics, since, tags })
     }
 }

@@ -6,10 +6,11 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::{ConnectionId, Data, Message, Name};
+use crate::{ConnectionId, Data, Lost, Message, Name, Since};
 
-/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`. Bytes are base64 text, and
-/// then `"encoding":"base64"` says so.
+/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"tags":[…]` and
+/// `"key":…` before the data where the message has them. Bytes are base64 text, and then
+/// `"encoding":"base64"` says so.
 pub fn message(message: &Message, out: &mut Vec<u8>) {
     message_head(message, out);
     match &message.draft.data {
@@ -38,6 +39,43 @@ pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     push_display(&message.id, out);
     out.extend_from_slice(b"\",\"event\":");
     string(message.event(), out);
+    if !message.draft.tags().is_empty() {
+        out.extend_from_slice(b",\"tags\":");
+        strings(message.draft.tags(), out);
+    }
+    if let Some(key) = message.draft.key() {
+        out.extend_from_slice(b",\"key\":");
+        string(key, out);
+    }
+}
+
+/// Appends `{"type":"recovery","since":…}`: the place that a client has everything up to. Where it
+/// asked for what it missed, `lost` is what can't be given, and `"recovered":true` or `false`
+/// follows; and where something is lost the first `"reason"`, and all by topic:
+/// `"topics":{"news":"too_old"}`.
+pub fn recovery(since: &Since, lost: Option<&[(Name, Lost)]>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"recovery\",\"since\":\"");
+    push_display(since, out);
+    out.push(b'"');
+    if let Some(lost) = lost {
+        out.extend_from_slice(b",\"recovered\":");
+        push_display(&lost.is_empty(), out);
+    }
+    if let Some([(_, first), ..]) = lost {
+        out.extend_from_slice(b",\"reason\":");
+        string(first.name(), out);
+        out.extend_from_slice(b",\"topics\":{");
+        for (at, (topic, why)) in lost.into_iter().flatten().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            string(topic, out);
+            out.push(b':');
+            string(why.name(), out);
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
 }
 
 /// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
@@ -90,4 +128,45 @@ fn strings(names: &[Name], out: &mut Vec<u8>) {
 pub fn push_display(value: &impl Display, out: &mut Vec<u8>) {
     // Writing to a Vec can't fail.
     let _ = write!(out, "{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Draft, Epoch, Id, Marks};
+
+    #[test]
+    fn tags_and_a_key_stand_before_the_data() {
+        let mut draft = Draft::new("t", Data::Json("1".into()));
+        draft.marks = Marks::of(vec!["red".into(), "b\"".into()], Some("k".into()));
+        let mut out = Vec::new();
+        message(&Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0), &mut out);
+        let want = concat!(
+            r#"{"type":"message","topic":"t","id":"0000000a:7","event":"message","#,
+            r#""tags":["red","b\""],"key":"k","data":1}"#
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+
+    #[test]
+    fn a_recovery_says_what_is_lost_to_those_who_asked() {
+        let text = |lost: Option<&[(Name, Lost)]>| {
+            let mut out = Vec::new();
+            recovery(&Id { epoch: Epoch(10), offset: 7 }.into(), lost, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let head = r#"{"type":"recovery","since":"0000000a:7""#;
+        assert_eq!(text(None), format!("{head}}}"));
+        assert_eq!(text(Some(&[])), format!(r#"{head},"recovered":true}}"#));
+        let lost = [
+            ("a\"".into(), Lost::TooOld),
+            ("b".into(), Lost::Epoch),
+            ("c".into(), Lost::NoHistory),
+        ];
+        let want = concat!(
+            r#","recovered":false,"reason":"too_old","#,
+            r#""topics":{"a\"":"too_old","b":"epoch_changed","c":"no_history"}}"#
+        );
+        assert_eq!(text(Some(&lost)), format!("{head}{want}"));
+    }
 }

@@ -11,10 +11,17 @@ pub(crate) mod ws;
 
 use crate::phoenix::Serializer;
 use crate::ws::deflate::{Deflater, Inflater};
+use crate::ws::frame::Opcode;
 use crate::{Close, Message};
 
+pub use json::recovery;
 pub use phoenix::pack as phoenix_pack;
 pub use poll::answer as poll_answer;
+pub use sse::{
+    position as sse_position, recovery as sse_recovery, retry_ms as sse_retry_ms,
+    with_id as sse_with_id,
+};
+pub use stream::line as stream_line;
 
 /// How a connection is written to. All connections of one variant get the same bytes for the
 /// same message, so each message is encoded once for each variant in use.
@@ -55,11 +62,16 @@ pub enum Variant {
     Polled2,
     /// A request of a Phoenix long poll that waits for its session's answer.
     Asking,
+    /// As [`Variant::Sse`], of a connection that is in a topic with history: its event ids may have
+    /// to say more than the message's own.
+    SseKept,
+    /// As [`Variant::SseJson`], in the same way.
+    SseJsonKept,
 }
 
 impl Variant {
     /// How many variants there are.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 18;
 
     /// All, in the order of their discriminants.
     pub const ALL: [Variant; Variant::COUNT] = [
@@ -79,14 +91,16 @@ impl Variant {
         Variant::Polled1,
         Variant::Polled2,
         Variant::Asking,
+        Variant::SseKept,
+        Variant::SseJsonKept,
     ];
 
     /// The variant's transport.
     pub fn transport(self) -> &'static dyn Transport {
         match self {
             Variant::Http | Variant::Asking => &http::Http,
-            Variant::Sse => &sse::Sse { json: false },
-            Variant::SseJson => &sse::Sse { json: true },
+            Variant::Sse | Variant::SseKept => &sse::Sse { json: false },
+            Variant::SseJson | Variant::SseJsonKept => &sse::Sse { json: true },
             Variant::Stream => &stream::Stream,
             Variant::Poll => &poll::Poll,
             Variant::Ws => &ws::Ws { window_bits: 0 },
@@ -122,6 +136,29 @@ impl Variant {
             (Serializer::V1, true) => Variant::Polled1,
             (Serializer::V2, true) => Variant::Polled2,
         }
+    }
+
+    /// For Server-Sent Events: whether `data` is the JSON object; `None` for all else.
+    pub fn sse_json(self) -> Option<bool> {
+        match self {
+            Variant::Sse | Variant::SseKept => Some(false),
+            Variant::SseJson | Variant::SseJsonKept => Some(true),
+            _ => None,
+        }
+    }
+
+    /// What a connection becomes that enters a topic with history.
+    pub fn kept(self) -> Variant {
+        match self {
+            Variant::Sse => Variant::SseKept,
+            Variant::SseJson => Variant::SseJsonKept,
+            other => other,
+        }
+    }
+
+    /// True where a connection is in a topic with history and its event ids must say so.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Variant::SseKept | Variant::SseJsonKept)
     }
 
     /// True for a long-poll session of Phoenix, which has no socket of its own.
@@ -163,6 +200,21 @@ pub trait Transport: Sync {
     }
 }
 
+/// Appends the line that [`recovery`] made as a connection of this variant gets it: an SSE event of
+/// the name `recovery`, a line of the stream, a text frame. The others hear of it in another way, a
+/// poll in its answer and a Phoenix client in the reply to its join: nothing is appended.
+pub fn recovery_line(variant: Variant, json_text: &[u8], tools: &mut Tools, out: &mut Vec<u8>) {
+    match variant {
+        Variant::Stream => stream::line(json_text, out),
+        Variant::Ws | Variant::WsDeflate | Variant::WsDeflateSmall => {
+            let window_bits = variant.window_bits().unwrap_or(0);
+            ws::data(Opcode::Text, json_text, window_bits, tools, out);
+        }
+        _ if variant.sse_json().is_some() => sse::recovery(json_text, out),
+        _ => {}
+    }
+}
+
 /// The codecs with large tables that one thread keeps for all its connections. Made when first
 /// needed.
 pub struct Tools {
@@ -191,5 +243,20 @@ impl Tools {
     /// The decompressor.
     pub fn inflater(&mut self) -> &mut Inflater {
         self.inflater.get_or_insert_with(|| Box::new(Inflater::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_follows_the_discriminants() {
+        for (at, variant) in Variant::ALL.into_iter().enumerate() {
+            assert_eq!(variant as usize, at);
+            assert_eq!(variant.kept().name(), variant.name());
+            assert_eq!(variant.kept().sse_json(), variant.sse_json());
+            assert_eq!(variant.kept().is_kept(), variant.sse_json().is_some());
+        }
     }
 }

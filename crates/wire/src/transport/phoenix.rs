@@ -4,7 +4,7 @@
 use super::{Tools, Transport, ws};
 use crate::phoenix::{Content, Form, Serializer};
 use crate::ws::frame;
-use crate::{Close, Data, Message};
+use crate::{Close, Data, Kept, Message};
 
 /// `polled` for a long-poll session.
 pub(super) struct Phoenix {
@@ -17,13 +17,15 @@ impl Transport for Phoenix {
         if self.polled { "phoenix_longpoll" } else { "phoenix" }
     }
 
-    /// A broadcast: no refs, so that it is the same for every member.
+    /// A broadcast: no refs of a member's, so that it is the same for all. A message that history
+    /// keeps has its id there.
     fn encode(&self, message: &Message, _tools: &mut Tools, out: &mut Vec<u8>) {
         let draft = &message.draft;
         let mut payload = Vec::with_capacity(draft.data.bytes() + 96);
         let content = content(&draft.data, self.polled);
-        let encoded =
-            self.serializer.broadcast(&draft.topic, message.event(), content, &mut payload);
+        let id = (message.kept != Kept::No).then_some(message.id);
+        let (topic, event) = (&draft.topic, message.event());
+        let encoded = self.serializer.broadcast(topic, event, id, content, &mut payload);
         // Names are checked where they come in: they fit.
         if let Ok(form) = encoded {
             pack(self.polled, form, &payload, out);

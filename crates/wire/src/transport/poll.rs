@@ -2,7 +2,7 @@
 
 use super::{Tools, Transport, json};
 use crate::http::Answer;
-use crate::{Close, Id, Message};
+use crate::{Close, Lost, Message, Since};
 
 pub(super) struct Poll;
 
@@ -32,11 +32,13 @@ impl Transport for Poll {
 }
 
 /// The body of an answer: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `recovered`
-/// is there when the request had a `since`: false when messages in between may be lost.
+/// is there when the request had a `since`: false when messages in between may be lost, and then
+/// `"reason":"too_old"` says why, if that is known. `since` is what to ask with next.
 pub fn answer<'a>(
     messages: impl Iterator<Item = &'a Message>,
-    since: Id,
+    since: &Since,
     recovered: Option<bool>,
+    reason: Option<Lost>,
 ) -> Vec<u8> {
     let mut out = b"{\"messages\":[".to_vec();
     for (at, message) in messages.enumerate() {
@@ -46,12 +48,35 @@ pub fn answer<'a>(
         json::message(message, &mut out);
     }
     out.extend_from_slice(b"],\"since\":\"");
-    json::push_display(&since, &mut out);
+    json::push_display(since, &mut out);
     out.push(b'"');
     if let Some(recovered) = recovered {
         out.extend_from_slice(b",\"recovered\":");
         json::push_display(&recovered, &mut out);
     }
+    if let (Some(false), Some(reason)) = (recovered, reason) {
+        out.extend_from_slice(b",\"reason\":");
+        json::string(reason.name(), &mut out);
+    }
     out.push(b'}');
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_told_where_something_is_lost() {
+        let text = |recovered, reason| {
+            let since = "0000000a:7/9-8".parse().unwrap();
+            String::from_utf8(answer(std::iter::empty(), &since, recovered, reason)).unwrap()
+        };
+        let head = r#"{"messages":[],"since":"0000000a:7/9-8""#;
+        assert_eq!(text(None, Some(Lost::TooOld)), format!("{head}}}"));
+        assert_eq!(text(Some(true), Some(Lost::TooOld)), format!("{head},\"recovered\":true}}"));
+        let why = r#","recovered":false,"reason":"epoch_changed"}"#;
+        assert_eq!(text(Some(false), Some(Lost::Epoch)), format!("{head}{why}"));
+        assert_eq!(text(Some(false), None), format!("{head},\"recovered\":false}}"));
+    }
 }

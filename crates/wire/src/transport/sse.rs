@@ -6,7 +6,7 @@ use memchr::memchr2;
 
 use super::{Tools, Transport, json};
 use crate::http::status_line;
-use crate::{Close, Data, Message};
+use crate::{Close, ConnectionId, Data, Message, Since};
 
 /// The `data` lines hold the payload as published, or (`json`) the object of the HTTP stream,
 /// which also names the topic.
@@ -25,6 +25,20 @@ pub fn open(cors: &str, retry_ms: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\n\n");
 }
 
+/// How long this connection's browser should wait before it comes back, in milliseconds: 75 % to
+/// 125 % of what is set, by a hash of the connection's name, so that those who were cut off at one
+/// moment don't return at one moment.
+pub fn retry_ms(set_ms: u32, id: ConnectionId) -> u32 {
+    let mut hash = (u64::from(id.serial) << 32 | u64::from(id.slot)) ^ u64::from(id.shard) << 48;
+    // The finalizer of SplitMix64: neighbours differ in half of their bits.
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+        hash = (hash ^ (hash >> shift)).wrapping_mul(factor);
+    }
+    hash ^= hash >> 31;
+    let (set_ms, width) = (u64::from(set_ms), u64::from(set_ms / 2) + 1);
+    u32::try_from(set_ms - set_ms / 4 + hash % width).unwrap_or(u32::MAX)
+}
+
 /// Appends the header lines of an event stream, without the empty line.
 pub fn head(cors: &str, out: &mut Vec<u8>) {
     // X-Accel-Buffering tells nginx in front not to hold events back.
@@ -41,24 +55,7 @@ impl Transport for Sse {
     }
 
     fn encode(&self, message: &Message, _tools: &mut Tools, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"id: ");
-        json::push_display(&message.id, out);
-        if let Some(event) = &message.draft.event {
-            out.extend_from_slice(b"\nevent: ");
-            out.extend_from_slice(event.as_bytes());
-        }
-        out.push(b'\n');
-        if self.json {
-            out.extend_from_slice(b"data: ");
-            json::message(message, out);
-            out.push(b'\n');
-        } else {
-            match &message.draft.data {
-                Data::Json(text) | Data::Text(text) => data_lines(text, out),
-                Data::Binary(bytes) => data_lines(&STANDARD.encode(bytes), out),
-            }
-        }
-        out.push(b'\n');
+        event(message, self.json, &message.id, out);
     }
 
     fn heartbeat(&self, out: &mut Vec<u8>) {
@@ -71,6 +68,49 @@ impl Transport for Sse {
         out.extend_from_slice(close.name().as_bytes());
         out.extend_from_slice(b"\n\n");
     }
+}
+
+/// Appends the message as the variant gets it (`json` for [`crate::Variant::SseJson`]), with another
+/// id: one that says how far its reader has everything, where the message's own can't.
+pub fn with_id(message: &Message, json: bool, id: &Since, out: &mut Vec<u8>) {
+    event(message, json, id, out);
+}
+
+fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"id: ");
+    json::push_display(id, out);
+    if let Some(event) = &message.draft.event {
+        out.extend_from_slice(b"\nevent: ");
+        out.extend_from_slice(event.as_bytes());
+    }
+    out.push(b'\n');
+    if json {
+        out.extend_from_slice(b"data: ");
+        json::message(message, out);
+        out.push(b'\n');
+    } else {
+        match &message.draft.data {
+            Data::Json(text) | Data::Text(text) => data_lines(text, out),
+            Data::Binary(bytes) => data_lines(&STANDARD.encode(bytes), out),
+        }
+    }
+    out.push(b'\n');
+}
+
+/// Appends what [`super::recovery`] made, as an event of the name `recovery`: a page that listens
+/// for none hears none.
+pub fn recovery(json_text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"event: recovery\ndata: ");
+    out.extend_from_slice(json_text);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Appends a place alone. A block without data sets the last event id that a browser comes back
+/// with, and dispatches nothing (WHATWG HTML, section 9.2.6).
+pub fn position(since: &Since, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"id: ");
+    json::push_display(since, out);
+    out.extend_from_slice(b"\n\n");
 }
 
 /// One `data:` line for each line of the text. CR, LF and CRLF all end a line in the standard, so
@@ -97,7 +137,13 @@ mod tests {
     use crate::{Draft, Epoch, Id, Variant};
 
     fn encode(event: Option<&str>, data: Data) -> String {
-        let draft = Draft { topic: "t".into(), event: event.map(Into::into), data, except: None };
+        let draft = Draft {
+            topic: "t".into(),
+            event: event.map(Into::into),
+            data,
+            except: None,
+            marks: None,
+        };
         let message = Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0);
         let bytes = message.encoded(Variant::Sse, &mut Tools::new(6, 64));
         String::from_utf8(bytes.to_vec()).unwrap()
@@ -123,7 +169,52 @@ mod tests {
         assert_eq!(encode(None, Data::Text("".into())), "id: 0000000a:7\ndata: \n\n");
     }
 
+    fn since() -> Since {
+        "0000000a:7/9-8".parse().unwrap()
+    }
+
+    #[test]
+    fn places_and_recoveries_are_blocks_of_their_own() {
+        let mut out = Vec::new();
+        position(&since(), &mut out);
+        recovery(b"{}", &mut out);
+        assert_eq!(out, b"id: 0000000a:7/9-8\n\nevent: recovery\ndata: {}\n\n");
+    }
+
+    #[test]
+    fn those_who_leave_together_come_back_apart() {
+        let id = |serial| ConnectionId { shard: 1, slot: serial, serial };
+        let waits: Vec<u32> = (0..10_000).map(|serial| retry_ms(2000, id(serial))).collect();
+        assert!(waits.iter().all(|wait| (1500..=2500).contains(wait)));
+        for from in (1500..2500).step_by(100) {
+            let here = waits.iter().filter(|wait| (from..from + 100).contains(*wait)).count();
+            assert!((800..1200).contains(&here), "{here} of 10,000 from {from} ms");
+        }
+        assert_eq!((retry_ms(0, id(1)), retry_ms(1, id(1))), (0, 1));
+        assert!(retry_ms(u32::MAX, id(3)) >= u32::MAX / 4 * 3);
+    }
+
     proptest::proptest! {
+        /// Another id is all that differs.
+        #[test]
+        fn an_id_takes_the_place_of_the_messages_own(
+            text in "[ -~\r\n]{0,40}", event in proptest::option::of("[a-z]{1,5}"),
+        ) {
+            let mut draft = Draft::new("t", Data::Text(text.into()));
+            draft.event = event.map(Into::into);
+            let message = Message::new(draft, Id { epoch: Epoch(10), offset: 7 }, 0, 0);
+            for (json, variant) in [(false, Variant::SseKept), (true, Variant::SseJsonKept)] {
+                let plain = message.encoded(variant, &mut Tools::new(6, 64));
+                let mut out = Vec::new();
+                with_id(&message, json, &message.id.into(), &mut out);
+                proptest::prop_assert_eq!(&out[..], &plain[..]);
+                out.clear();
+                with_id(&message, json, &since(), &mut out);
+                let rest = out.strip_prefix(b"id: 0000000a:7/9-8").unwrap();
+                proptest::prop_assert_eq!(rest, plain.strip_prefix(b"id: 0000000a:7").unwrap());
+            }
+        }
+
         #[test]
         fn any_text_arrives_with_its_line_ends_as_lf(text in "[ -~é\r\n]{0,60}") {
             let want = text.replace("\r\n", "\n").replace('\r', "\n");

@@ -40,6 +40,14 @@ fn chunk(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends one chunk with this JSON text, a line.
+pub fn line(json_text: &[u8], out: &mut Vec<u8>) {
+    chunk(out, |out| {
+        out.extend_from_slice(json_text);
+        out.push(b'\n');
+    });
+}
+
 impl Transport for Stream {
     fn name(&self) -> &'static str {
         "stream"

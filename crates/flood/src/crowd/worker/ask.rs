@@ -38,11 +38,15 @@ impl Worker<'_> {
         let server = self.path(index);
         let server = &self.common.plan.servers[server];
         self.request.clear();
+        let since = match self.places.get(&index) {
+            Some(since) => Some(since.to_string()),
+            None => self.connections[index as usize].since().map(|id| id.to_string()),
+        };
         let request = Request {
             host: &server.host,
             target: &self.path,
             number: u64::from(self.common.plan.first + self.from + index),
-            since: self.connections[index as usize].since(),
+            since: since.as_deref(),
         };
         self.client(index).request(&request, &mut self.request);
         server
@@ -63,8 +67,13 @@ impl Worker<'_> {
     }
 
     /// A poll goes on from here.
-    pub(super) fn ask_again(&mut self, index: u32, since: wire::Id) {
-        self.connections[index as usize].set_since(since);
+    pub(super) fn ask_again(&mut self, index: u32, since: wire::Since) {
+        self.connections[index as usize].set_since(since.id);
+        if since.position.is_some() {
+            self.places.insert(index, since);
+        } else {
+            self.places.remove(&index);
+        }
         self.prepare(index);
         self.ask(index);
     }

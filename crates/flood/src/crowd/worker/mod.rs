@@ -81,6 +81,8 @@ pub(super) struct Worker<'a> {
     buffer: Box<[u8]>,
     /// What is incomplete, by index; empty most of the time.
     pending: HashMap<u32, Vec<u8>>,
+    /// Where polls go on, by index, as far as an id can't say it.
+    places: HashMap<u32, wire::Since>,
     reply: Vec<u8>,
     scanner: Scanner,
     said: Vec<Goodbye>,
@@ -119,6 +121,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         pending: HashMap::new(),
+        places: HashMap::new(),
         reply: Vec::new(),
         scanner: Scanner::default(),
         said: Vec::new(),
@@ -272,6 +275,7 @@ impl Worker<'_> {
         connection.stage = Stage::Away;
         connection.forget_place();
         self.pending.remove(&index);
+        self.places.remove(&index);
         self.numbers[Stat::Open as usize] -= 1;
         self.numbers[Stat::Left as usize] += 1;
     }
@@ -420,6 +424,7 @@ impl Worker<'_> {
         connection.stage = Stage::Away;
         connection.forget_place();
         self.pending.remove(&index);
+        self.places.remove(&index);
         self.numbers[Stat::Open as usize] -= 1;
         self.numbers[Stat::Closed as usize] += 1;
         *lock(&self.common.closes).entry(reason).or_default() += 1;
@@ -549,8 +554,8 @@ impl Worker<'_> {
         if join {
             self.join(index);
         }
-        if let Some(id) = again {
-            self.ask_again(index, id);
+        if let Some(since) = again {
+            self.ask_again(index, since);
         }
     }
 

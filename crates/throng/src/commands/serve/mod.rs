@@ -1,6 +1,7 @@
 //! `throng serve`: wires the rooms together and runs until it is told to stop.
 
 mod demo;
+mod kept;
 mod settings;
 
 use std::io::IsTerminal;
@@ -58,6 +59,8 @@ fn log_filter(config: &Config) -> Result<EnvFilter, Failure> {
 
 /// Everything that runs.
 struct Server {
+    broker: Arc<dyn broker::Broker>,
+    store: Option<store::Store>,
     handles: Vec<shard::Handle>,
     shards: shard::Running,
     control: control::Running,
@@ -85,13 +88,21 @@ impl Server {
         let connections_max = config.limits.connections_max;
         let prepared = shard::prepare(options(config), connections_max)
             .map_err(|error| cannot_listen(config.client.listen, "--listen", &error))?;
-        let broker = broker(config, &prepared.handles, started)?;
+        let random = random::<44>()?;
+        let (epoch, random) = random.split_at(4);
+        let opened = kept::open(config, number(epoch) as u32)?;
+        let begin = kept::begin(&opened);
+        let subscriptions = Arc::new(subscriptions::Subscriptions::default());
+        let broker = broker(config, &prepared.handles, started, begin)?;
+        if let Some((store, _)) = &opened {
+            kept::load(store, &*broker, &subscriptions)?;
+        }
+        let store = opened.map(|(store, _)| store);
         let (client, handles) = (prepared.address, prepared.handles.clone());
         let (_, capacity) = prepared.capacity();
-        let random = random::<40>()?;
         let (key, first) = random.split_at(32);
         let presence = shard::Presence::new(settings::presence(config), number(first));
-        let shared = Arc::new(shard::Shared::new(presence));
+        let shared = Arc::new(shard::Shared::new(presence, subscriptions.clone()));
         let longpoll_key = wire::phoenix::token::Key(std::array::from_fn(|at| key[at]));
         let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
         let (webhook, worker) = control::webhook::Dispatcher::new(
@@ -100,6 +111,8 @@ impl Server {
         );
         let asked: Arc<dyn shard::Webhook> = webhook.clone();
         let settings = Arc::new(settings(config, &fixed));
+        let keys_seconds = config.history.idempotency_seconds_max;
+        broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
         let shards = prepared
             .start(settings, broker.clone(), Some(asked), shared.clone(), started)
             .map_err(|error| Failure::Runtime(format!("a shard can't start: {error}")))?;
@@ -114,7 +127,7 @@ impl Server {
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let live = Arc::new(RwLock::new(live(loaded, &fixed)));
         let node = control::Node {
-            broker,
+            broker: broker.clone(),
             shards: handles.clone(),
             shared: shared.clone(),
             started,
@@ -123,11 +136,17 @@ impl Server {
             anonymous_at_start: control::anonymous_bytes(),
             live: live.clone(),
             webhook: webhook.clone(),
+            subscriptions,
+            keep_subscriptions: store.clone().map(|store| {
+                Arc::new(kept::KeepSubscriptions(store)) as Arc<dyn subscriptions::Keep>
+            }),
         };
         let control = control::spawn(runtime, listener, node, worker)
             .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
         let connections_max = connections_max.min(capacity);
         let server = Server {
+            broker,
+            store,
             handles,
             shards,
             control,
@@ -212,6 +231,8 @@ impl Server {
             Err(failure) => tracing::error!("{}", failure.text()),
         }
         let settings = Arc::new(settings(&new.config, &self.fixed));
+        let keys_seconds = new.config.history.idempotency_seconds_max;
+        self.broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
@@ -247,6 +268,11 @@ impl Server {
         self.shards.join();
         self.webhook.stop();
         self.control.stop();
+        if let Some(store) = &self.store
+            && let Err(fault) = store.close()
+        {
+            tracing::error!("the store could not be closed in order: {fault}");
+        }
         tracing::info!("ended");
     }
 }
@@ -282,6 +308,7 @@ fn broker(
     config: &Config,
     handles: &[shard::Handle],
     started: Instant,
+    begin: Option<broker::Begin>,
 ) -> Result<Arc<dyn broker::Broker>, Failure> {
     let secret = random::<20>()?;
     let inboxes = handles.iter().map(shard::Handle::inbox).collect();
@@ -289,6 +316,7 @@ fn broker(
         recent_messages_max: config.limits.recent_messages_max as usize,
         recent_bytes_max: config.limits.recent_bytes_max as usize,
         recent_seconds_max: config.limits.recent_seconds_max,
+        kept: kept::limits(config),
     };
-    Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits)))
+    Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits, begin)))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, Loaded};
-use wire::{EventRule, JoinRule, Rule, Rules};
+use wire::{Acknowledge, EventRule, History, JoinRule, Name, Rule, Rules};
 
 use super::demo;
 
@@ -37,6 +37,7 @@ fn rules(config: &Config, demo: bool) -> Rules {
         }),
         presence: rule.presence,
         webhook_url: rule.webhook_url.as_deref().map(Arc::from),
+        history: history(rule).map(Arc::new),
     };
     let mut rules: Vec<Rule> = config.topics.iter().map(rule).collect();
     if demo {
@@ -44,7 +45,48 @@ fn rules(config: &Config, demo: bool) -> Rules {
         rules.push(demo::rule());
     }
     let publish_prefixes = config.client.publish_prefixes.iter().map(any).collect();
-    Rules { rules, publish_prefixes }
+    Rules { rules, publish_prefixes, offline: offline(config).map(Arc::new) }
+}
+
+/// What a rule keeps of its topics' messages.
+fn history(rule: &config::TopicRule) -> Option<History> {
+    let acknowledge = || Acknowledge {
+        window_messages_max: rule.ack_window_messages_max as u32,
+        redelivery_seconds: rule.ack_redelivery_seconds as u32,
+        tries_max: rule.ack_tries_max as u32,
+        dead_letter: name(&rule.dead_letter),
+    };
+    (rule.history_messages_max > 0).then(|| History {
+        messages_max: rule.history_messages_max,
+        bytes_max: rule.history_bytes_max,
+        seconds_max: rule.history_seconds_max,
+        durable: rule.durable,
+        compact: rule.compact,
+        acknowledge: rule.acknowledge.then(acknowledge),
+    })
+}
+
+/// What waits for users who are offline.
+fn offline(config: &Config) -> Option<History> {
+    let offline = &config.offline;
+    offline.enabled.then(|| History {
+        messages_max: offline.messages_max,
+        bytes_max: offline.bytes_max,
+        seconds_max: offline.seconds_max,
+        durable: offline.durable,
+        compact: false,
+        acknowledge: Some(Acknowledge {
+            window_messages_max: offline.window_messages_max as u32,
+            redelivery_seconds: offline.redelivery_seconds as u32,
+            tries_max: offline.tries_max as u32,
+            dead_letter: name(&offline.dead_letter),
+        }),
+    })
+}
+
+/// The empty text is no name.
+fn name(text: &str) -> Option<Name> {
+    Some(text).filter(|text| !text.is_empty()).map(Name::from)
 }
 
 /// Above the interval that the configuration asks for, a topic's presence is told a millisecond
@@ -151,7 +193,73 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         message_bytes_max: config.limits.message_bytes_max as usize,
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
+        subscriptions_per_user_max: config.history.subscriptions_per_user_max as usize,
         limits: loaded.numbers("limits.").collect(),
         config: config::effective(loaded),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(file: &str) -> Rules {
+        let sources = config::Sources { file: Some(("throng.toml", file)), ..Default::default() };
+        rules(&Loaded::load(&sources).unwrap().config, false)
+    }
+
+    #[test]
+    fn what_is_kept_comes_from_the_topics_rule() {
+        let file = "[store]\ndata = \"/x\"\n[[topics]]\npattern = \"live\"\n[[topics]]\n\
+                    pattern = \"state\"\nhistory_messages_max = 1\ncompact = true\n[[topics]]\n\
+                    pattern = \"job:*\"\nhistory_messages_max = 2\nhistory_bytes_max = 70000\n\
+                    history_seconds_max = 4\ndurable = true\nacknowledge = true\n\
+                    ack_window_messages_max = 5\nack_redelivery_seconds = 6\nack_tries_max = 7\n\
+                    dead_letter = \"dead\"\n";
+        let rules = of(file);
+        assert_eq!(rules.history("live"), None);
+        assert_eq!(rules.history("@alice"), None);
+        let state = rules.history("state").unwrap();
+        assert_eq!((state.messages_max, state.bytes_max, state.seconds_max), (1, 1 << 20, 86_400));
+        assert!(state.compact && !state.durable && state.acknowledge.is_none());
+        let job = History {
+            messages_max: 2,
+            bytes_max: 70_000,
+            seconds_max: 4,
+            durable: true,
+            compact: false,
+            acknowledge: Some(Acknowledge {
+                window_messages_max: 5,
+                redelivery_seconds: 6,
+                tries_max: 7,
+                dead_letter: Some("dead".into()),
+            }),
+        };
+        assert_eq!(rules.history("job:1").map(|history| &**history), Some(&job));
+    }
+
+    #[test]
+    fn messages_wait_for_users_who_are_offline_where_that_is_on() {
+        assert!(!of("").keeps());
+        let offline = "[offline]\nenabled = true\n";
+        let rules = of(offline);
+        assert_eq!(rules.history("a"), None);
+        let want = History {
+            messages_max: 100,
+            bytes_max: 256 << 10,
+            seconds_max: 7 * 86_400,
+            durable: false,
+            compact: false,
+            acknowledge: Some(Acknowledge {
+                window_messages_max: 100,
+                redelivery_seconds: 30,
+                tries_max: 5,
+                dead_letter: None,
+            }),
+        };
+        assert_eq!(rules.history("@alice").map(|history| &**history), Some(&want));
+        let own = "[[topics]]\npattern = \"@*\"\nhistory_messages_max = 3\n";
+        let rules = of(&format!("{offline}{own}"));
+        assert_eq!(rules.history("@alice").unwrap().acknowledge, None);
     }
 }

@@ -1,0 +1,160 @@
+//! A publisher of Throng: `POST /api/publish` or `/api/batch` on a connection that is kept.
+
+use std::net::SocketAddrV4;
+
+use anyhow::{Context, Result, bail, ensure};
+use memchr::memmem;
+
+use crate::load::{Answer, Heard, Publisher};
+use crate::{Mode, PAYLOAD};
+
+/// The topic of all publishers.
+pub(crate) const TOPIC: &str = "durable:x";
+
+/// One publisher.
+pub(crate) struct Http {
+    request: Vec<u8>,
+    mode: Mode,
+}
+
+impl Http {
+    pub(crate) fn new(address: SocketAddrV4, mode: Mode) -> Self {
+        let publish = format!(r#"{{"topic":"{TOPIC}","data":"{PAYLOAD}"}}"#);
+        let (path, body) = match mode {
+            Mode::One => ("/api/publish", publish),
+            Mode::Pipelined(messages) | Mode::Batch(messages) => {
+                let commands = vec![format!(r#"{{"publish":{publish}}}"#); usize::from(messages)];
+                ("/api/batch", format!(r#"{{"commands":[{}]}}"#, commands.join(",")))
+            }
+        };
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        Self { request: request.into_bytes(), mode }
+    }
+
+    fn answer(&self, status: &[u8], body: &[u8]) -> Result<Answer> {
+        let messages = u64::from(self.mode.messages());
+        match (status, self.mode) {
+            (b"503", _) => Ok(Answer { published: 0, refused: messages }),
+            (b"200", Mode::One) => Ok(Answer { published: 1, refused: 0 }),
+            (b"200", _) => {
+                let published = memmem::find_iter(body, br#"{"ok":"#).count() as u64;
+                let refused = memmem::find_iter(body, br#"{"error":"#).count() as u64;
+                ensure!(published + refused == messages, "a batch was answered {}", text(body));
+                Ok(Answer { published, refused })
+            }
+            _ => bail!("a publish was answered {}: {}", text(status), text(body)),
+        }
+    }
+}
+
+impl Publisher for Http {
+    fn request(&mut self) -> &[u8] {
+        &self.request
+    }
+
+    fn hear(&mut self, input: &[u8]) -> Result<Heard> {
+        let Some((status, head_bytes, body_bytes)) = head(input)? else {
+            return Ok(Heard::default());
+        };
+        let Some(body) = input.get(head_bytes..).and_then(|rest| rest.get(..body_bytes)) else {
+            return Ok(Heard::default());
+        };
+        let answer = Some(self.answer(status, body)?);
+        Ok(Heard { bytes: head_bytes + body_bytes, reply: b"", answer })
+    }
+}
+
+/// Status, length of the head and length of the body, if the whole head is there.
+fn head(input: &[u8]) -> Result<Option<(&[u8], usize, usize)>> {
+    const STATUS_AT: usize = "HTTP/1.1 ".len();
+    const LENGTH: &[u8] = b"content-length:";
+    let Some(end) = memmem::find(input, b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let head = &input[..end];
+    let status = head.get(STATUS_AT..STATUS_AT + 3).context("an answer without a status")?;
+    let mut lines = head.split(|byte| *byte == b'\n');
+    let length = lines
+        .find(|line| line.len() > LENGTH.len() && line[..LENGTH.len()].eq_ignore_ascii_case(LENGTH))
+        .with_context(|| format!("an answer without a length: {}", text(head)))?;
+    let length = std::str::from_utf8(&length[LENGTH.len()..])?.trim();
+    let length: u32 = length.parse().with_context(|| format!("a length of {length:?}"))?;
+    Ok(Some((status, end + 4, length as usize)))
+}
+
+/// The beginning of what a server said, for a message.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(500)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn publisher(mode: Mode) -> Http {
+        Http::new("127.0.0.1:1".parse().expect("an address"), mode)
+    }
+
+    fn answer(status: &str, body: &str) -> Vec<u8> {
+        let length = body.len();
+        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\ndate: x\r\n\r\n{body}").into()
+    }
+
+    #[test]
+    fn requests_are_whole() {
+        let mut http = publisher(Mode::Batch(2));
+        let request = String::from_utf8(http.request().to_vec()).expect("text");
+        let (head, body) = request.split_once("\r\n\r\n").expect("a body");
+        assert!(head.starts_with("POST /api/batch HTTP/1.1\r\n"), "{head}");
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["commands"].as_array().map(Vec::len), Some(2));
+        assert_eq!(body["commands"][1]["publish"]["data"], PAYLOAD);
+    }
+
+    #[test]
+    fn answers_are_counted() {
+        let one = |status, body| publisher(Mode::One).hear(&answer(status, body));
+        let heard = one("200 OK", "{}").expect("an answer").answer;
+        assert_eq!(heard, Some(Answer { published: 1, refused: 0 }));
+        let heard = one("503 Full", "{}").expect("an answer").answer;
+        assert_eq!(heard, Some(Answer { published: 0, refused: 1 }));
+        let error = one("400 Bad Request", "no").expect_err("a mistake").to_string();
+        assert_eq!(error, "a publish was answered 400: no");
+
+        let batch = |body| publisher(Mode::Batch(2)).hear(&answer("200 OK", body));
+        let body = r#"{"results":[{"ok":{"id":"a:1"}},{"error":{"code":"full"}}]}"#;
+        let heard = batch(body).expect("an answer").answer;
+        assert_eq!(heard, Some(Answer { published: 1, refused: 1 }));
+        assert!(batch(r#"{"results":[{"ok":{}}]}"#).is_err());
+    }
+
+    #[test]
+    fn an_answer_without_a_length_is_refused() {
+        assert!(publisher(Mode::One).hear(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+        assert!(publisher(Mode::One).hear(b"\r\n\r\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_part_of_an_answer_waits_for_the_rest(cut in 0..60_usize, more in ".{0,9}") {
+            let mut whole = answer("200 OK", "{\"id\":1}");
+            let bytes = whole.len();
+            let part = &whole[..cut.min(bytes - 1)];
+            prop_assert_eq!(publisher(Mode::One).hear(part).expect("fine"), Heard::default());
+            whole.extend(more.bytes());
+            prop_assert_eq!(publisher(Mode::One).hear(&whole).expect("fine").bytes, bytes);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = publisher(Mode::One).hear(&bytes);
+            let _ = publisher(Mode::Batch(2)).hear(&[b"HTTP/1.1 ", &bytes[..], b"\r\n\r\n"].concat());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Values under small numbers, in pages so that growing never moves them, and lists through them.
+
+/// No value has this number.
+pub const NONE: u32 = u32::MAX;
+
+const PAGE: usize = 1_024;
+
+/// Values under numbers that stay theirs until they are removed.
+pub struct Slab<T> {
+    pages: Vec<Vec<Slot<T>>>,
+    /// The first free slot; the others follow by their `newer`.
+    free: u32,
+    len: usize,
+    slots: u32,
+}
+
+struct Slot<T> {
+    value: Option<T>,
+    older: u32,
+    newer: u32,
+}
+
+/// A list through values of a slab, oldest first. A value is in one list at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// The first, or [`NONE`].
+    pub oldest: u32,
+    /// The last, or [`NONE`].
+    pub newest: u32,
+}
+
+impl List {
+    /// A list of nothing.
+    pub const EMPTY: List = List { oldest: NONE, newest: NONE };
+}
+
+impl<T> Slab<T> {
+    /// Holds nothing, and no memory.
+    pub fn new() -> Self {
+        Slab { pages: Vec::new(), free: NONE, len: 0, slots: 0 }
+    }
+
+    /// Values that are held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All numbers are below this one.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Gives the value a number. It is in no list yet.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.len += 1;
+        let slot = Slot { value: Some(value), older: NONE, newer: NONE };
+        let at = self.free;
+        if at != NONE {
+            let place = self.slot_mut(at);
+            let next = place.newer;
+            *place = slot;
+            self.free = next;
+            return at;
+        }
+        let at = self.slots;
+        assert!(at < NONE - 1, "a slab holds less than 2^32 values");
+        if (at as usize).is_multiple_of(PAGE) {
+            self.pages.push(Vec::with_capacity(PAGE));
+        }
+        self.pages[at as usize / PAGE].push(slot);
+        self.slots += 1;
+        at
+    }
+
+    /// Takes out a value that is in no list any more.
+    pub fn remove(&mut self, at: u32) -> T {
+        let free = self.free;
+        let slot = self.slot_mut(at);
+        slot.newer = free;
+        let value = slot.value.take();
+        self.free = at;
+        self.len -= 1;
+        value.expect("the number is of a value")
+    }
+
+    /// The value, if this number has one.
+    pub fn get(&self, at: u32) -> Option<&T> {
+        self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?.value.as_ref()
+    }
+
+    /// Puts a value at the end of a list.
+    pub fn link(&mut self, list: &mut List, at: u32) {
+        let older = std::mem::replace(&mut list.newest, at);
+        let slot = self.slot_mut(at);
+        (slot.older, slot.newer) = (older, NONE);
+        match older {
+            NONE => list.oldest = at,
+            older => self.slot_mut(older).newer = at,
+        }
+    }
+
+    /// Takes a value out of the list that it is in.
+    pub fn unlink(&mut self, list: &mut List, at: u32) {
+        let slot = self.slot_mut(at);
+        let (older, newer) = (slot.older, slot.newer);
+        (slot.older, slot.newer) = (NONE, NONE);
+        match older {
+            NONE => list.oldest = newer,
+            older => self.slot_mut(older).newer = newer,
+        }
+        match newer {
+            NONE => list.newest = older,
+            newer => self.slot_mut(newer).older = older,
+        }
+    }
+
+    fn slot_mut(&mut self, at: u32) -> &mut Slot<T> {
+        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, at: u32) -> &T {
+        self.get(at).expect("the number is of a value")
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, at: u32) -> &mut T {
+        self.slot_mut(at).value.as_mut().expect("the number is of a value")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn values_keep_their_numbers_and_lists_their_order(
+            steps in prop::collection::vec((0_u8..4, 0_usize..3_000), 0..3_000),
+        ) {
+            let mut slab = Slab::new();
+            let mut list = List::EMPTY;
+            let mut held: HashMap<u32, usize> = HashMap::new();
+            let mut order: VecDeque<u32> = VecDeque::new();
+            for (step, (kind, value)) in steps.into_iter().enumerate() {
+                match (kind, order.len()) {
+                    (0, 1..) => {
+                        let at = order.remove(value % order.len()).unwrap();
+                        slab.unlink(&mut list, at);
+                        prop_assert_eq!(slab.remove(at), held.remove(&at).unwrap());
+                    }
+                    (1, 1..) => {
+                        let at = order.remove(value % order.len()).unwrap();
+                        slab.unlink(&mut list, at);
+                        slab.link(&mut list, at);
+                        order.push_back(at);
+                    }
+                    _ => {
+                        let at = slab.insert(step);
+                        prop_assert!(held.insert(at, step).is_none());
+                        slab.link(&mut list, at);
+                        order.push_back(at);
+                    }
+                }
+                prop_assert_eq!(slab.len(), order.len());
+                prop_assert_eq!(list.oldest, order.front().copied().unwrap_or(NONE));
+                prop_assert_eq!(list.newest, order.back().copied().unwrap_or(NONE));
+            }
+            for (at, value) in &held {
+                prop_assert_eq!(slab[*at], *value);
+            }
+            for at in order {
+                prop_assert_eq!(list.oldest, at);
+                slab.unlink(&mut list, at);
+                slab.remove(at);
+            }
+            prop_assert_eq!(list, List::EMPTY);
+        }
+    }
+}

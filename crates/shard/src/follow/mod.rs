@@ -1,0 +1,401 @@
+//! How a connection follows topics with history, so that what was before and what comes meet.
+//!
+//! It enters the topic in the hub first and then looks at the history, at one place of the order:
+//! whatever was published up to there is found, and whatever comes after it arrives by the mailbox.
+//! What arrives by the mailbox and is not after it, since it was under way at that moment, is held
+//! back from this connection, until all that was under way has passed.
+//!
+//! What was missed is pulled in pieces, the next one when the connection has taken the one before;
+//! until it has caught up nothing of the topic reaches it live. Of a topic whose users acknowledge
+//! nothing ever does: it is pulled as the window allows, and a message only wakes it.
+
+mod acknowledge;
+mod pull;
+mod special;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use broker::{Kept, Wanted};
+use wire::message::PERSONAL;
+use wire::session::{Asked, Heard};
+use wire::{Id, Lost, Name, Position, Since};
+
+use crate::shard::Shard;
+
+pub(crate) use acknowledge::Acks;
+
+/// What connections follow, by slot, and what goes with it. Most connections are in none of these.
+#[derive(Default)]
+pub(crate) struct Following {
+    followers: HashMap<u32, Follower>,
+    /// Connections on SSE that are in more than one topic with history: the id of a message alone
+    /// doesn't say how far they have everything.
+    many: HashSet<u32>,
+    /// What connections choose by tags.
+    filters: HashMap<u32, Filter>,
+    /// Holds that end when all that was under way has passed, in the order of their places.
+    lifts: VecDeque<Lift>,
+    /// Connections for which a message of an acknowledged topic came.
+    due: Vec<u32>,
+    /// When messages are delivered again: second, slot, and the follow's number.
+    again: BTreeSet<(u32, u32, u32)>,
+    /// Every message with history up to this offset that was for this shard has been taken from its
+    /// mailbox.
+    taken: u64,
+    /// The last number that was given to a follow.
+    number: u32,
+    /// Turns of the loop.
+    turn: u64,
+}
+
+/// A connection that follows topics with history. It stays here while something is to be done.
+#[derive(Default)]
+struct Follower {
+    follows: Vec<Follow>,
+    /// On SSE: some messages up to this offset were missed, not all after one.
+    base: Option<u64>,
+    /// The disk was asked for the next piece.
+    reading: bool,
+    /// What the client is told when the first piece is there.
+    tells: Vec<Tell>,
+}
+
+/// A topic that is followed.
+struct Follow {
+    /// Tells it from one of the same topic that was before.
+    number: u32,
+    /// The topic, and the offset up to which it was pulled.
+    wanted: Wanted,
+    /// What comes live is held back up to this offset; all of it, while there is more to pull.
+    through: u64,
+    /// The connection's user acknowledges the messages.
+    acks: Option<Box<Acks>>,
+}
+
+/// Everything that comes live is held back.
+const ALL: u64 = u64::MAX;
+
+impl Follow {
+    fn pulls(&self) -> bool {
+        self.acks.is_none() && self.through == ALL
+    }
+}
+
+struct Lift {
+    slot: u32,
+    number: u32,
+    turn: u64,
+}
+
+/// The messages that a connection wants, by their tags.
+#[derive(Default)]
+struct Filter {
+    /// Of all topics that are not named below.
+    all: Box<[Name]>,
+    topics: Vec<(u64, Box<[Name]>)>,
+}
+
+/// How a client is told from where it follows.
+#[derive(Debug)]
+pub(crate) enum To {
+    /// Nobody asked.
+    Nobody,
+    /// By a line or an event of its own, where that is the transport's way.
+    Line,
+    /// By the answer to a WebSocket's command of this id, for this topic.
+    Ws(Box<str>, Name),
+    /// By the answer to a Phoenix client's join, with the application's response to it.
+    Phoenix(Box<Heard>, Box<str>),
+}
+
+/// What a client is to be told.
+struct Tell {
+    to: To,
+    /// The place from which it would have to ask again.
+    since: Id,
+    /// It asked for what it missed.
+    asked: bool,
+    /// The follows that it is about.
+    numbers: Vec<u32>,
+    lost: Vec<(Name, Lost)>,
+}
+
+impl Shard {
+    pub(crate) fn kept(&self) -> &Kept {
+        self.broker.kept()
+    }
+
+    /// The connection is in these topics now, and asked for what it missed. What it is told and the
+    /// first of that goes to `out`.
+    pub(crate) fn follow(
+        &mut self,
+        slot: u32,
+        topics: &[Name],
+        asked: &Asked,
+        to: To,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.is_open(slot) {
+            return;
+        }
+        let mut tell = Tell {
+            to,
+            since: self.kept().top(),
+            asked: !asked.is_empty(),
+            numbers: Vec::new(),
+            lost: Vec::new(),
+        };
+        let (mut plain, mut any) = (Vec::new(), false);
+        for topic in topics {
+            let Some(keep) = self.kept().rule(topic) else {
+                // Users' own topics come along with everything: only who names them is told.
+                if asked.topics.iter().any(|(name, _)| name == topic) {
+                    tell.lost.push((topic.clone(), Lost::NoHistory));
+                }
+                continue;
+            };
+            any = true;
+            let user = keep.acknowledge.as_ref().and_then(|_| self.user_of(slot, topic));
+            match user {
+                Some(user) => {
+                    let number = self.follow_acknowledged(slot, topic, user, keep, asked);
+                    tell.numbers.push(number);
+                }
+                None => plain.push(topic.clone()),
+            }
+        }
+        if tell.asked && !any && tell.lost.is_empty() {
+            let named = topics.iter().find(|topic| !topic.starts_with(PERSONAL));
+            tell.lost.extend(named.or(topics.first()).map(|name| (name.clone(), Lost::NoHistory)));
+        }
+        self.follow_plain(slot, &plain, asked, &mut tell);
+        self.keep_variant(slot, any, plain.len());
+        let Some(follower) = self.following.followers.get_mut(&slot) else {
+            return self.tell(slot, tell, out);
+        };
+        let waits = |number: &u32| {
+            follower.follows.iter().any(|follow| follow.number == *number && follow.pulls())
+        };
+        if tell.numbers.iter().any(waits) {
+            follower.tells.push(tell);
+        } else {
+            self.tell(slot, tell, out);
+        }
+        self.pull_on(slot, out);
+    }
+
+    /// The same for topics that nobody asked anything about, and that the connection got into.
+    pub(crate) fn follow_now(&mut self, slot: u32, topics: &[Name]) {
+        let mut out = Vec::new();
+        self.follow(slot, topics, &Asked::default(), To::Nobody, &mut out);
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+        }
+    }
+
+    fn follow_plain(&mut self, slot: u32, topics: &[Name], asked: &Asked, tell: &mut Tell) {
+        if topics.is_empty() {
+            return;
+        }
+        let hashed: Vec<(u64, &str)> =
+            topics.iter().map(|topic| (self.broker.hash(topic), topic.as_str())).collect();
+        let start = self.kept().start(&hashed, asked);
+        let top = start.top.offset;
+        tell.since = start.top;
+        let base = asked.all.as_ref().and_then(|since| since.position(self.kept().epoch()));
+        let base = base.filter(|position| !position.missing.is_empty());
+        for (wanted, lost) in start.topics.into_iter().zip(start.lost) {
+            if let Some(lost) = lost {
+                tell.lost.push((wanted.topic.clone(), lost));
+            }
+            let pulls = wanted.after < top;
+            if pulls && wanted.after > 0 {
+                tell.since.offset = tell.since.offset.min(wanted.after);
+            }
+            self.following.number = self.following.number.wrapping_add(1);
+            let number = self.following.number;
+            let through = if pulls { ALL } else { top };
+            tell.numbers.push(number);
+            if !pulls {
+                self.lift_later(slot, number);
+            }
+            let follower = self.following.followers.entry(slot).or_default();
+            follower.base = base.as_ref().map(|position| position.through.offset);
+            follower.follows.retain(|follow| follow.wanted.hash != wanted.hash);
+            follower.follows.push(Follow { number, wanted, through, acks: None });
+        }
+    }
+
+    /// The user of the connection who acknowledges messages of this topic.
+    pub(crate) fn user_of(&self, slot: u32, topic: &str) -> Option<Name> {
+        let own = topic.strip_prefix(PERSONAL);
+        let mut users = self.hub.topics_of(slot).filter_map(|name| name.strip_prefix(PERSONAL));
+        match own {
+            Some(own) => users.find(|user| *user == own).map(Name::from),
+            None => users.next().map(Name::from),
+        }
+    }
+
+    /// On SSE the ids of a connection that is in topics with history say how far it has everything.
+    fn keep_variant(&mut self, slot: u32, any: bool, plain: usize) {
+        let Some(variant) = self.table.get(slot).map(|connection| connection.variant) else {
+            return;
+        };
+        if !any || variant.sse_json().is_none() {
+            return;
+        }
+        if plain > 1 || (plain > 0 && variant.is_kept()) {
+            self.following.many.insert(slot);
+        }
+        if !variant.is_kept() {
+            self.metrics.connections[variant as usize].sub(1);
+            self.metrics.connections[variant.kept() as usize].add(1);
+            if let Some(connection) = self.table.get_mut(slot) {
+                connection.variant = variant.kept();
+            }
+        }
+    }
+
+    /// The connection wants only messages with one of these tags: of one topic, or of all but
+    /// users' own.
+    pub(crate) fn choose(&mut self, slot: u32, topic: Option<&str>, tags: &[Name]) {
+        if topic.is_none() && tags.is_empty() {
+            return;
+        }
+        let hash = topic.map(|topic| self.broker.hash(topic));
+        let filter = self.following.filters.entry(slot).or_default();
+        match hash {
+            None => filter.all = tags.into(),
+            Some(hash) => {
+                filter.topics.retain(|(of, _)| *of != hash);
+                if !tags.is_empty() {
+                    filter.topics.push((hash, tags.into()));
+                }
+            }
+        }
+        if filter.all.is_empty() && filter.topics.is_empty() {
+            self.following.filters.remove(&slot);
+        }
+    }
+
+    /// The connection has left a topic.
+    pub(crate) fn unfollow(&mut self, slot: u32, hash: u64) {
+        if let Some(follower) = self.following.followers.get_mut(&slot) {
+            follower.follows.retain(|follow| follow.wanted.hash != hash);
+            let Follower { follows, tells, .. } = follower;
+            let is_here = |number: &u32| follows.iter().any(|follow| follow.number == *number);
+            tells.retain(|tell| tell.numbers.iter().any(is_here));
+            if follower.follows.is_empty() {
+                self.following.followers.remove(&slot);
+            }
+        }
+        if let Some(filter) = self.following.filters.get_mut(&slot) {
+            filter.topics.retain(|(of, _)| *of != hash);
+        }
+    }
+
+    /// The connection has left.
+    pub(crate) fn unfollow_all(&mut self, slot: u32) {
+        self.following.followers.remove(&slot);
+        self.following.many.remove(&slot);
+        self.following.filters.remove(&slot);
+    }
+
+    /// A message with history was taken from the mailbox.
+    pub(crate) fn took(&mut self, offset: u64) {
+        self.following.taken = self.following.taken.max(offset);
+    }
+
+    fn lift_later(&mut self, slot: u32, number: u32) {
+        let turn = self.following.turn;
+        self.following.lifts.push_back(Lift { slot, number, turn });
+    }
+
+    /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
+    /// commands have been done.
+    pub(crate) fn lift(&mut self) {
+        self.following.turn += 1;
+        if !self.commands.is_empty() {
+            return;
+        }
+        let mut later = VecDeque::new();
+        // What was pushed before a hold was made is taken from the mailbox in the turn after it at
+        // the latest, and that turn's commands are done.
+        while let Some(lift) =
+            self.following.lifts.pop_front_if(|lift| lift.turn + 1 < self.following.turn)
+        {
+            let Some(follower) = self.following.followers.get(&lift.slot) else {
+                continue;
+            };
+            let found = follower.follows.iter().find(|follow| follow.number == lift.number);
+            let Some(follow) = found else {
+                continue;
+            };
+            let (through, hash) = (follow.through, follow.wanted.hash);
+            let owed = self.hub.owed(lift.slot, Some((hash, &follow.wanted.topic)));
+            if owed.iter().any(|message| message.id.offset <= through) {
+                later.push_back(lift);
+                continue;
+            }
+            self.following.taken = self.following.taken.max(through);
+            self.let_go(lift.slot, lift.number);
+        }
+        later.append(&mut self.following.lifts);
+        self.following.lifts = later;
+    }
+
+    fn let_go(&mut self, slot: u32, number: u32) {
+        if let Some(follower) = self.following.followers.get_mut(&slot) {
+            follower.follows.retain(|follow| follow.number != number);
+            if follower.follows.is_empty() {
+                self.following.followers.remove(&slot);
+            }
+        }
+    }
+
+    /// How far a connection has everything of its topics with history.
+    fn position(&self, slot: u32) -> Position {
+        let mut through = self.following.taken;
+        let mut pulled = ALL;
+        let follows = self.following.followers.get(&slot).map(|it| it.follows.as_slice());
+        for follow in follows.unwrap_or_default().iter().filter(|follow| follow.acks.is_none()) {
+            match follow.through {
+                ALL => pulled = pulled.min(follow.wanted.after),
+                held => through = through.max(held),
+            }
+        }
+        let epoch = self.kept().epoch();
+        if pulled != ALL {
+            return Position::at(Id { epoch, offset: pulled });
+        }
+        let mut missing: Vec<(u64, u64)> = Vec::new();
+        for message in self.hub.owed(slot, None) {
+            let (hash, offset) = (message.topic_hash, message.id.offset);
+            let waits = message.kept == wire::Kept::History && self.held(slot, hash) < offset;
+            if waits && missing.iter().all(|(of, _)| *of != hash) {
+                missing.push((hash, offset));
+            }
+        }
+        let mut missing: Vec<u64> = missing.into_iter().map(|(_, offset)| offset).collect();
+        if missing.len() >= wire::since::MISSING_MAX {
+            // Too many to name: better some twice than one not at all.
+            missing.sort_unstable();
+            through = through.min(missing[0] - 1);
+            missing.clear();
+        }
+        Position { through: Id { epoch, offset: through }, missing }
+    }
+
+    /// What comes live of a topic is held back from the connection up to this offset.
+    fn held(&self, slot: u32, hash: u64) -> u64 {
+        let follower = self.following.followers.get(&slot);
+        let follow = follower.and_then(|it| it.follows.iter().find(|it| it.wanted.hash == hash));
+        follow.map_or(0, |follow| follow.through)
+    }
+}
+
+/// The id of a message that says how far its reader has everything, if its own does not.
+fn id_with(own: Id, position: Position) -> Since {
+    let plain = position.through == own && position.missing.is_empty();
+    Since { id: own, position: Some(position).filter(|_| !plain) }
+}

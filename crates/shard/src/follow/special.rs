@@ -1,0 +1,151 @@
+//! Messages that not every member of a topic gets alike.
+
+use std::sync::Arc;
+
+use wire::message::PERSONAL;
+use wire::{ConnectionId, Message, Since, Variant};
+
+use super::{Following, id_with};
+use crate::batch::Outboxes;
+use crate::deliver::encode;
+use crate::shard::Shard;
+
+/// What a slice's messages are to members that are looked at one by one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Care {
+    /// Some member is left out, or chooses, or may hold messages back.
+    pub each: bool,
+    /// The messages have history, and nobody acknowledges them.
+    pub kept: bool,
+}
+
+impl Following {
+    /// What must be looked at for each member of a slice with these messages.
+    pub fn care<'a>(&self, messages: impl Iterator<Item = &'a Arc<Message>>) -> Care {
+        let mut care = Care { each: !self.filters.is_empty(), kept: false };
+        let follows = !self.followers.is_empty();
+        for message in messages {
+            care.kept |= message.kept == wire::Kept::History;
+            let kept = message.kept != wire::Kept::No;
+            care.each |= message.draft.except.is_some() || (kept && follows);
+        }
+        care
+    }
+
+    /// True when this member is not served with all others.
+    pub fn is_special(&self, slot: u32, variant: Variant, care: Care, left_out: &[u32]) -> bool {
+        let each = || {
+            self.followers.contains_key(&slot)
+                || self.filters.contains_key(&slot)
+                || left_out.contains(&slot)
+        };
+        // The id of a message of the only topic with history says all.
+        let positions = || !care.kept || self.many.contains(&slot);
+        (care.each && each()) || (variant.is_kept() && positions())
+    }
+}
+
+impl Shard {
+
+    /// Puts the messages of a slice into the batch for one member, with what is its own in them.
+    /// Gives how many it gets, and false when it is a slow consumer now.
+    pub(crate) fn deliver_specially(
+        &mut self,
+        slot: u32,
+        messages: &[Arc<Message>],
+    ) -> (usize, bool) {
+        let Some(connection) = self.table.get(slot) else {
+            return (0, true);
+        };
+        let variant = connection.variant;
+        let id = ConnectionId { shard: self.number, slot, serial: connection.serial };
+        let wanted: Vec<Arc<Message>> = messages
+            .iter()
+            .filter(|message| {
+                message.draft.except != Some(id)
+                    && self.admits(slot, message)
+                    && self.chooses(slot, message)
+            })
+            .cloned()
+            .collect();
+        if wanted.is_empty() {
+            return (0, true);
+        }
+        let bytes = match variant.sse_json() {
+            Some(json) if variant.is_kept() => self.with_positions(slot, json, &wanted),
+            _ => encode(wanted.iter(), variant, &mut self.tools),
+        };
+        if bytes.is_empty() {
+            return (0, true);
+        }
+        let piece = self.batch.piece(bytes, wanted.len() as u32);
+        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
+        match self.table.get_mut(slot) {
+            Some(connection) => {
+                (wanted.len(), self.batch.gather(connection, slot, piece, limits))
+            }
+            None => (0, true),
+        }
+    }
+
+    /// Whether a message that comes live is for this connection, or held back from it.
+    pub(crate) fn admits(&mut self, slot: u32, message: &Message) -> bool {
+        if message.kept == wire::Kept::No {
+            return true;
+        }
+        let Some(follower) = self.following.followers.get(&slot) else {
+            return true;
+        };
+        let follows = |follow: &&super::Follow| follow.wanted.hash == message.topic_hash;
+        let Some(follow) = follower.follows.iter().find(follows) else {
+            return true;
+        };
+        if follow.acks.is_some() {
+            self.following.due.push(slot);
+            return false;
+        }
+        message.id.offset > follow.through
+    }
+
+    /// Whether a message has one of the tags that the connection chose, if it did.
+    pub(crate) fn chooses(&self, slot: u32, message: &Message) -> bool {
+        let Some(filter) = self.following.filters.get(&slot) else {
+            return true;
+        };
+        let own = message.draft.topic.starts_with(PERSONAL) || message.is_broadcast();
+        let named = filter.topics.iter().find(|(hash, _)| *hash == message.topic_hash);
+        let tags = match named {
+            Some((_, tags)) => tags,
+            None if own => return true,
+            None => &filter.all,
+        };
+        tags.is_empty() || message.draft.tags().iter().any(|tag| tags.contains(tag))
+    }
+
+    /// Events whose ids say how far the connection has everything when it has read them.
+    fn with_positions(&self, slot: u32, json: bool, messages: &[Arc<Message>]) -> Arc<[u8]> {
+        let position = self.position(slot);
+        let mut out = Vec::new();
+        for (at, message) in messages.iter().enumerate() {
+            let mut position = position.clone();
+            // What comes behind it in the same write may be cut off.
+            let next = messages.get(at + 1).filter(|next| next.kept == wire::Kept::History);
+            if let Some(next) = next {
+                // Its topic's list of missing ones begins with it, now.
+                let hash = next.topic_hash;
+                let later: Vec<u64> = self
+                    .hub
+                    .owed(slot, None)
+                    .iter()
+                    .filter(|owed| owed.topic_hash == hash)
+                    .map(|owed| owed.id.offset)
+                    .collect();
+                position.missing.retain(|offset| !later.contains(offset));
+                position.missing.push(next.id.offset);
+            }
+            let id: Since = id_with(message.id, position);
+            wire::transport::sse_with_id(message, json, &id, &mut out);
+        }
+        out.into()
+    }
+}

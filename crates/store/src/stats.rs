@@ -1,0 +1,88 @@
+//! What the store counts.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The upper bounds of [`Stats::commit_us`], in microseconds. The last place counts what took
+/// longer.
+pub const COMMIT_US: [u64; 11] = [
+    500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
+];
+
+/// How the store does, since it was opened where it counts something.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Operations that wait for the writer, without those of the transaction that it writes.
+    pub queue_messages: usize,
+    /// Their bytes.
+    pub queue_bytes: usize,
+    /// Reads that wait for the reader.
+    pub reads: usize,
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Operations in them.
+    pub ops: u64,
+    /// How many transactions took how long, by [`COMMIT_US`].
+    pub commit_us: [u64; COMMIT_US.len() + 1],
+    /// What the last transaction took, in microseconds.
+    pub commit_us_last: u64,
+    /// What all took, in microseconds.
+    pub commit_us_sum: u64,
+    /// What the slowest took, in microseconds.
+    pub commit_us_max: u64,
+    /// Transactions that failed.
+    pub failures: u64,
+    /// Why nothing is taken in at the moment.
+    pub failed: Option<String>,
+    /// The file's length in bytes.
+    pub file_bytes: u64,
+    /// Topics that have a row.
+    pub topics: u64,
+    /// Messages that are stored.
+    pub messages: u64,
+}
+
+/// The counters behind it: written by the writer, read by anyone.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub commits: AtomicU64,
+    pub ops: AtomicU64,
+    pub commit_us: [AtomicU64; COMMIT_US.len() + 1],
+    pub last: AtomicU64,
+    pub sum: AtomicU64,
+    pub max: AtomicU64,
+    pub failures: AtomicU64,
+    pub topics: AtomicU64,
+    pub messages: AtomicU64,
+}
+
+impl Counters {
+    pub fn committed(&self, ops: usize, took: Duration) {
+        let us = took.as_micros() as u64;
+        self.commits.fetch_add(1, Relaxed);
+        self.ops.fetch_add(ops as u64, Relaxed);
+        self.commit_us[COMMIT_US.partition_point(|bound| *bound < us)].fetch_add(1, Relaxed);
+        self.last.store(us, Relaxed);
+        self.sum.fetch_add(us, Relaxed);
+        self.max.fetch_max(us, Relaxed);
+    }
+
+    pub fn stats(&self) -> Stats {
+        let mut commit_us = [0; COMMIT_US.len() + 1];
+        for (to, from) in commit_us.iter_mut().zip(&self.commit_us) {
+            *to = from.load(Relaxed);
+        }
+        Stats {
+            commits: self.commits.load(Relaxed),
+            ops: self.ops.load(Relaxed),
+            commit_us,
+            commit_us_last: self.last.load(Relaxed),
+            commit_us_sum: self.sum.load(Relaxed),
+            commit_us_max: self.max.load(Relaxed),
+            failures: self.failures.load(Relaxed),
+            topics: self.topics.load(Relaxed),
+            messages: self.messages.load(Relaxed),
+            ..Stats::default()
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The one thread that writes: group commit, retention, and what it does when the disk refuses.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use wire::Name;
+
+use crate::batch::{Due, Node, Op, apply};
+use crate::fault::{Fault, Trouble};
+use crate::open::database;
+use crate::store::{Done, Shared};
+use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
+use crate::topic::Topic;
+
+/// Operations that go into one transaction.
+const BATCH_OPS_MAX: usize = 8_192;
+
+/// Their bytes.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+
+/// How often the writer looks for what has become too old, and after an error for whether the
+/// disk can be written to again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Topics that one look goes through.
+const LOOKED_AT_MAX: usize = 4_096;
+
+/// Topics that one look finds something to do for.
+const DUE_MAX: usize = 1_024;
+
+/// How long a topic without messages is known, in seconds. Then everybody who asks for what came
+/// after an offset below its last is told that something may be missing.
+pub const EMPTY_SECONDS_MAX: u64 = 86_400;
+
+/// Topics without messages that are known; where there are more they go early.
+pub const EMPTY_TOPICS_MAX: u64 = 262_144;
+
+/// What the disk must take, beside what it refused, before the store is opened anew.
+const PROBE_BYTES: usize = 1 << 20;
+
+/// An operation and whom to tell.
+pub(crate) struct Item {
+    pub op: Op,
+    pub done: Option<Done>,
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    node: Node,
+    /// Where the last look through the topics ended.
+    looked: Name,
+    next_look: Instant,
+    /// What the transaction that failed wanted to write, in bytes; `None` when all is well.
+    refused_bytes: Option<usize>,
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>, node: Node) -> Self {
+        let next_look = Instant::now() + LOOK;
+        Writer { shared, node, looked: Name::default(), next_look, refused_bytes: None }
+    }
+
+    pub fn run(mut self) {
+        loop {
+            let taken = self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(self.next_look));
+            if taken.is_end {
+                return;
+            }
+            if !taken.items.is_empty() {
+                self.write(taken.items);
+            }
+            if Instant::now() >= self.next_look {
+                match self.refused_bytes {
+                    Some(bytes) => self.probe(bytes),
+                    None => self.look(),
+                }
+                self.next_look = Instant::now() + LOOK;
+            }
+        }
+    }
+
+    fn write(&mut self, items: Vec<Item>) {
+        // What got into the queue while the last transaction failed.
+        let result = match self.shared.failed() {
+            Some(reason) => Err(Fault::Disk(reason)),
+            None => self.commit(&items, &Due::default()),
+        };
+        for done in items.into_iter().filter_map(|item| item.done) {
+            // A panic in there is a fault of the caller, and must not end the thread on which all
+            // others wait.
+            let call = AssertUnwindSafe(|| done(result.clone()));
+            if catch_unwind(call).is_err() {
+                tracing::error!("what was to be done after a commit panicked: this is a bug");
+            }
+        }
+    }
+
+    /// One transaction, on disk when this gives `Ok`.
+    fn commit(&mut self, items: &[Item], due: &Due) -> Result<(), Fault> {
+        let started = Instant::now();
+        let node = self.node;
+        let result = match &*self.shared.db() {
+            Some(db) => {
+                let write = || transact(db, node, items, due);
+                catch_unwind(AssertUnwindSafe(write)).unwrap_or(Err(Trouble::Panic))
+            }
+            None => return Err(Fault::Closed),
+        };
+        match result {
+            Ok(Committed { node, topics, messages }) => {
+                self.node = node;
+                let counters = &self.shared.counters;
+                counters.topics.store(topics, Relaxed);
+                counters.messages.store(messages, Relaxed);
+                counters.committed(items.len(), started.elapsed());
+                Ok(())
+            }
+            Err(trouble) => Err(self.fail(&trouble, items)),
+        }
+    }
+
+    /// Takes nothing in until a probe succeeds.
+    fn fail(&mut self, trouble: &Trouble, items: &[Item]) -> Fault {
+        let reason: Arc<str> = trouble.advice(self.shared.directory.dir()).into();
+        tracing::error!(operations = items.len(), "the store can't write: {reason}");
+        self.shared.counters.failures.fetch_add(1, Relaxed);
+        self.set_failed(Some(reason.clone()));
+        let bytes = items.iter().map(|item| item.op.bytes()).sum::<usize>();
+        self.refused_bytes = Some(bytes);
+        self.next_look = Instant::now() + LOOK;
+        // redb does nothing more with a file after an error. Reads go on as soon as it is open
+        // again, which needs no room.
+        if let Err(trouble) = self.reopen() {
+            tracing::error!("the store can't be opened again: {trouble}");
+        }
+        Fault::Disk(reason)
+    }
+
+    fn set_failed(&self, reason: Option<Arc<str>>) {
+        *self.shared.failed.write().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    fn reopen(&self) -> Result<(), Trouble> {
+        let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
+        // Dropped first: the file is locked.
+        *db = None;
+        *db = Some(database(&self.shared.directory.file(), self.shared.cache_bytes_max)?);
+        Ok(())
+    }
+
+    /// Whether the disk can be written to again: with a file of the size that it refused first, so
+    /// that the store is not opened in vain.
+    fn probe(&mut self, refused_bytes: usize) {
+        let probed = self.probe_disk(refused_bytes).and_then(|()| {
+            let is_open = self.shared.db().is_some();
+            if is_open { Ok(()) } else { self.reopen() }
+        });
+        if let Err(trouble) = probed {
+            let reason = trouble.advice(self.shared.directory.dir());
+            tracing::debug!("the store still can't write: {reason}");
+            self.set_failed(Some(reason.into()));
+            return;
+        }
+        if self.commit(&[], &Due::default()).is_ok() {
+            self.refused_bytes = None;
+            self.set_failed(None);
+            tracing::info!("the store writes again");
+        }
+    }
+
+    fn probe_disk(&self, refused_bytes: usize) -> Result<(), Trouble> {
+        let file = self.shared.directory.dir().join("throng.probe");
+        let probe = || {
+            let mut probe = std::fs::File::create(&file)?;
+            let zeros = vec![0; 64 << 10];
+            for _ in 0..(PROBE_BYTES + refused_bytes).div_ceil(zeros.len()) {
+                probe.write_all(&zeros)?;
+            }
+            probe.sync_data()
+        };
+        let probed = probe();
+        let _ = std::fs::remove_file(&file);
+        Ok(probed?)
+    }
+
+    /// Drops what has become too old: a look costs a read, and a transaction only where something
+    /// was found.
+    fn look(&mut self) {
+        let now_ms = now_ms();
+        let found = match &*self.shared.db() {
+            Some(db) => find_due(
+                db,
+                &self.looked,
+                now_ms,
+                self.node.empty,
+                self.shared.idempotency_seconds_max,
+            ),
+            None => return,
+        };
+        match found {
+            Ok((due, looked)) => {
+                self.looked = looked;
+                if !due.is_nothing() {
+                    // An error is told and dealt with where it is met.
+                    let _ = self.commit(&[], &due);
+                }
+            }
+            Err(trouble) => drop(self.fail(&trouble, &[])),
+        }
+    }
+}
+
+impl Op {
+    fn bytes(&self) -> usize {
+        match self {
+            Op::Append(append) => append.record.len(),
+            Op::Subscriptions { puts, .. } => puts.iter().map(|(_, packed)| packed.len()).sum(),
+            Op::Delete { .. } | Op::Cursor { .. } => 0,
+        }
+    }
+}
+
+struct Committed {
+    node: Node,
+    topics: u64,
+    messages: u64,
+}
+
+fn transact(db: &Database, node: Node, items: &[Item], due: &Due) -> Result<Committed, Trouble> {
+    let mut txn = db.begin_write()?;
+    txn.set_durability(Durability::Immediate).map_err(redb::Error::from).map_err(Trouble::Redb)?;
+    txn.set_quick_repair(std::env::var("QR").is_ok());
+    txn.set_two_phase_commit(std::env::var("TP").is_ok());
+    let node = apply(&txn, node, now_ms(), items.iter().map(|item| &item.op), due)?;
+    let topics = txn.open_table(TOPICS)?.len()?;
+    let messages = txn.open_table(MESSAGES)?.len()?;
+    txn.commit()?;
+    Ok(Committed { node, topics, messages })
+}
+
+/// What there is to drop, and the name of the topic that was looked at last.
+fn find_due(
+    db: &Database,
+    after: &Name,
+    now_ms: u64,
+    empty: u64,
+    idempotency_seconds_max: u64,
+) -> Result<(Due, Name), Trouble> {
+    let txn = db.begin_read()?;
+    let empty_ms = if empty > EMPTY_TOPICS_MAX { 0 } else { EMPTY_SECONDS_MAX * 1000 };
+    let keys_before_ms = now_ms.saturating_sub(idempotency_seconds_max.saturating_mul(1000));
+    let first_key = txn.open_table(IDEMPOTENCY)?.first()?.map(|(key, _)| key.value().0);
+    let first_expiry = txn.open_table(EXPIRIES)?.first()?.map(|(key, _)| key.value().0);
+    let mut due = Due {
+        topics: Vec::new(),
+        expired: first_expiry.is_some_and(|at_ms| at_ms <= now_ms),
+        keys_before_ms: first_key.filter(|at_ms| *at_ms < keys_before_ms).map(|_| keys_before_ms),
+        empty_before_ms: now_ms.saturating_sub(empty_ms),
+    };
+    let after = after.as_str();
+    let topics = txn.open_table(TOPICS)?;
+    let range = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
+    let mut looked = Name::default();
+    for (at, row) in topics.range::<&str>(range)?.enumerate() {
+        let (name, row) = row?;
+        let topic = Topic::read(row.value())?;
+        if topic.is_over(now_ms)
+            || (topic.count == 0 && topic.empty_since_ms < due.empty_before_ms)
+        {
+            due.topics.push(name.value().into());
+        }
+        if at + 1 == LOOKED_AT_MAX || due.topics.len() == DUE_MAX {
+            looked = name.value().into();
+            break;
+        }
+    }
+    Ok((due, looked))
+}

@@ -1,0 +1,136 @@
+//! What a graph of followers takes: memory for each edge, time to put it in, time of a login.
+//!
+//! `cargo bench -p subscriptions -- --users 1000000 --edges 50`
+
+use std::time::{Duration, Instant};
+
+use subscriptions::generate::Graph;
+use subscriptions::{Change, Subscriptions, csv};
+
+/// Bytes of CSV that are put in at a time, as `throng subscriptions import` sends them.
+const CHUNK_BYTES: usize = 1 << 20;
+const LOGINS: usize = 200_000;
+
+fn main() {
+    let graph = Graph {
+        users: argument("--users", 1_000_000),
+        edges_per_user: argument("--edges", 50),
+        seed: argument("--seed", 1).into(),
+    };
+    let before = resident();
+    let table = Subscriptions::default();
+    let mut spent = Spent::default();
+    let mut text = String::with_capacity(CHUNK_BYTES + 1024);
+    let mut edges = 0u64;
+    let mut followers = vec![0u32; graph.users as usize];
+    for (follower, followed) in graph.edges() {
+        followers[followed as usize] += 1;
+        edges += 1;
+        csv::write_row(&mut text, &format!("u{follower}"), &format!("feed:u{followed}"));
+        if text.len() >= CHUNK_BYTES {
+            spent.import(&table, &text);
+            text.clear();
+        }
+    }
+    spent.import(&table, &text);
+    assert_eq!(table.edges(), edges);
+    let most = followers.iter().max().copied().unwrap_or(0);
+    drop((text, followers));
+    println!("users           {}", table.users());
+    println!("edges           {edges}");
+    println!("most followers  {most}");
+    let (resident, counted) = (resident() - before, table.memory_bytes());
+    let each = |bytes: usize| bytes as f64 / edges as f64;
+    println!("memory counted  {:.1} MB, {:.2} B an edge", counted as f64 / 1e6, each(counted));
+    println!("memory resident {:.1} MB, {:.2} B an edge", resident as f64 / 1e6, each(resident));
+    let rate = |spent: Duration| edges as f64 / spent.as_secs_f64() / 1e6;
+    println!("import of CSV   {:.2} M edges/s", rate(spent.plan + spent.apply));
+    println!("  parse, plan   {:.2} M edges/s", rate(spent.plan));
+    println!("  apply         {:.2} M edges/s", rate(spent.apply));
+    println!("  slowest chunk {:.1} ms", spent.slowest.as_secs_f64() * 1e3);
+    println!(
+        "kept rows       {:.1} MB, {:.2} B an edge",
+        spent.kept as f64 / 1e6,
+        each(spent.kept)
+    );
+    logins(&table, graph.users);
+}
+
+#[derive(Default)]
+struct Spent {
+    plan: Duration,
+    apply: Duration,
+    slowest: Duration,
+    kept: usize,
+}
+
+impl Spent {
+    fn import(&mut self, table: &Subscriptions, text: &str) {
+        let began = Instant::now();
+        let change = plan(table, text);
+        let planned = Instant::now();
+        table.apply(&change);
+        let done = Instant::now();
+        self.plan += planned - began;
+        self.apply += done - planned;
+        self.slowest = self.slowest.max(done - began);
+        self.kept += change.puts.iter().map(|(_, packed)| packed.len()).sum::<usize>();
+    }
+}
+
+fn plan(table: &Subscriptions, text: &str) -> Change {
+    let mut plan = table.plan(usize::MAX);
+    let mut rows = csv::rows(text.as_bytes()).map(|row| row.expect("a good line")).peekable();
+    while let Some(first) = rows.next() {
+        let mut topics = vec![first.topic];
+        while let Some(row) = rows.next_if(|row| row.user == first.user) {
+            topics.push(row.topic);
+        }
+        let topics: Vec<&str> = topics.iter().map(|topic| &**topic).collect();
+        plan.edit(&first.user, &topics, &[]).expect("a good edit");
+    }
+    plan.change()
+}
+
+/// Logins of users with about 50 topics, in an order that finds nothing in a cache.
+fn logins(table: &Subscriptions, users: u32) {
+    let mut times: Vec<Duration> = Vec::new();
+    let (mut seed, mut topics, mut tries) = (1u64, 0, 0);
+    while times.len() < LOGINS && tries < LOGINS * 100 {
+        tries += 1;
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let user = format!("u{}", (seed >> 33) as u32 % users);
+        let began = Instant::now();
+        let of = table.of(&user);
+        let spent = began.elapsed();
+        if (45..=55).contains(&of.len()) {
+            topics += of.len();
+            times.push(spent);
+        }
+    }
+    times.sort_unstable();
+    if times.is_empty() {
+        return println!("login           nobody has about 50 topics");
+    }
+    let at = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
+    let mean = topics as f64 / times.len() as f64;
+    println!(
+        "login           p50 {:.1} µs, p99 {:.1} µs, p99.9 {:.1} µs ({} logins, {mean:.1} topics)",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        times.len()
+    );
+}
+
+/// Memory that this process has written to, in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches("kB").trim().parse().map_or(0, |kilobytes: usize| kilobytes * 1024)
+}
+
+fn argument(name: &str, default: u32) -> u32 {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name).skip(1);
+    arguments.next().map_or(default, |text| text.parse().expect("a number"))
+}

@@ -1,0 +1,212 @@
+//! A made-up graph of who follows whom, shaped like those of social networks: a few are followed by
+//! very many, most by a handful.
+//!
+//! How often somebody is followed falls with their rank `r`, from 0, as `1 / (r + 24)` (Zipf and
+//! Mandelbrot's law with exponent 1; the 24 keeps the first few from being followed by everybody).
+//! Among a million users with 50 edges each the first has some 170,000 followers, and the last
+//! about 5. How many somebody follows is log-normal.
+
+/// What the rank is shifted by.
+const SHIFT: f64 = 24.0;
+/// The spread of how many somebody follows (sigma of the logarithm).
+const SPREAD: f64 = 0.8;
+/// Nobody follows more than so many times the mean.
+const DEGREE_MAX: u32 = 20;
+/// Draws for users that are not followed yet, before the rest are taken as they come.
+const ROUNDS_MAX: usize = 32;
+
+/// The size of a graph; the same values give the same graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph {
+    /// Users, by number from 0.
+    pub users: u32,
+    /// How many each follows, on the average; nobody follows more than 20 times as many, or
+    /// themselves.
+    pub edges_per_user: u32,
+    /// Which of all such graphs.
+    pub seed: u64,
+}
+
+impl Graph {
+    /// Each follower with whom they follow, grouped by follower from 0 on, without repetitions.
+    pub fn edges(self) -> Edges {
+        Edges { graph: self, order: Order::new(&self), follower: 0, followed: Vec::new(), at: 0 }
+    }
+
+    /// Who comes at a rank below `users`: 0 has the most followers.
+    pub fn popular(self, rank: u32) -> u32 {
+        Order::new(&self).user(rank)
+    }
+}
+
+/// Follower and followed, one by one.
+pub struct Edges {
+    graph: Graph,
+    order: Order,
+    follower: u32,
+    followed: Vec<u32>,
+    at: usize,
+}
+
+impl Iterator for Edges {
+    type Item = (u32, u32);
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        loop {
+            if let Some(followed) = self.followed.get(self.at) {
+                self.at += 1;
+                return Some((self.follower - 1, *followed));
+            }
+            if self.follower == self.graph.users {
+                return None;
+            }
+            self.draw();
+        }
+    }
+}
+
+impl Edges {
+    /// Draws whom the next user follows.
+    fn draw(&mut self) {
+        let Edges { graph, order, follower, followed, at } = self;
+        // A sequence of its own for each user.
+        let mut random = Random(mix(graph.seed ^ mix(u64::from(*follower))));
+        let degree = degree(graph, &mut random);
+        followed.clear();
+        for _ in 0..ROUNDS_MAX {
+            while followed.len() < degree {
+                followed.push(order.user(rank(graph.users, &mut random)));
+            }
+            followed.sort_unstable();
+            followed.dedup();
+            followed.retain(|user| user != follower);
+            if followed.len() == degree {
+                break;
+            }
+        }
+        // Only somebody who follows nearly everybody is not done by now.
+        let mut next = *follower;
+        while followed.len() < degree {
+            next = (next + 1) % graph.users;
+            if let Err(place) = followed.binary_search(&next) {
+                followed.insert(place, next);
+            }
+        }
+        *at = 0;
+        *follower += 1;
+    }
+}
+
+fn degree(graph: &Graph, random: &mut Random) -> usize {
+    let (mean, others) = (graph.edges_per_user, graph.users - 1);
+    // Box and Muller's way to a normal distribution.
+    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+    let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
+    let degree = f64::from(mean) * (SPREAD * normal - SPREAD * SPREAD / 2.0).exp();
+    let degree = (degree + random.unit()).floor() as u32;
+    degree.min(mean.saturating_mul(DEGREE_MAX)).min(others) as usize
+}
+
+fn rank(users: u32, random: &mut Random) -> u32 {
+    let spread = (f64::from(users) + SHIFT) / SHIFT;
+    let rank = SHIFT * spread.powf(random.unit()) - SHIFT;
+    (rank as u32).min(users - 1)
+}
+
+/// Spreads ranks over users: each has one of the other.
+struct Order {
+    users: u64,
+    step: u64,
+    first: u64,
+}
+
+impl Order {
+    fn new(graph: &Graph) -> Self {
+        let users = u64::from(graph.users.max(1));
+        let mut random = Random(mix(!graph.seed));
+        let mut step = random.bits() % users + 1;
+        while common_divisor(step, users) != 1 {
+            step += 1;
+        }
+        Order { users, step, first: random.bits() % users }
+    }
+
+    fn user(&self, rank: u32) -> u32 {
+        ((u64::from(rank) * self.step + self.first) % self.users) as u32
+    }
+}
+
+fn common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { common_divisor(other, one % other) }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// From 0 up to, not including, 1.
+    fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_shape_is_a_power_law() {
+        let graph = Graph { users: 20_000, edges_per_user: 50, seed: 1 };
+        let (mut followers, mut following) = (vec![0u32; 20_000], vec![0u32; 20_000]);
+        for (follower, followed) in graph.edges() {
+            followers[followed as usize] += 1;
+            following[follower as usize] += 1;
+        }
+        let edges: u32 = following.iter().sum();
+        assert!((950_000..1_030_000).contains(&edges), "{edges}");
+        following.sort_unstable();
+        assert!(following[1000] < 15 && following[10_000] < 40 && following[19_000] > 110);
+        let most = *followers.iter().max().unwrap();
+        assert!(most > 3_000, "{most}");
+        let first = followers[graph.popular(0) as usize];
+        assert!(f64::from(first) > f64::from(most) * 0.9, "{first} {most}");
+        // Ten times the (shifted) rank, a tenth of the followers.
+        let at = |rank: u32| f64::from(followers[graph.popular(rank) as usize]);
+        let mean = |ranks: std::ops::Range<u32>| {
+            let count = f64::from(ranks.len() as u32);
+            ranks.map(at).sum::<f64>() / count
+        };
+        let ratio = mean(90..110) / mean(1170..1270);
+        assert!((8.0..12.0).contains(&ratio), "{ratio}");
+    }
+
+    proptest! {
+        #[test]
+        fn graphs_are_grouped_without_repetition_and_the_same_again(
+            users in 0..60u32, edges_per_user in 0..80u32, seed: u64,
+        ) {
+            let graph = Graph { users, edges_per_user, seed };
+            let edges: Vec<_> = graph.edges().collect();
+            prop_assert!(edges.is_sorted_by(|one, other| one < other));
+            for (follower, followed) in &edges {
+                prop_assert!(follower != followed && *follower < users && *followed < users);
+            }
+            prop_assert_eq!(graph.edges().collect::<Vec<_>>(), edges);
+            let mut ranked: Vec<u32> = (0..users).map(|rank| graph.popular(rank)).collect();
+            ranked.sort_unstable();
+            prop_assert!(ranked.into_iter().eq(0..users));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What requests ask for: places to come back to, tags, acknowledgements.
+
+use super::*;
+use crate::message::{TAG_BYTES_MAX, TAGS_MAX};
+use crate::{Data, Tools, ws};
+
+const ID: ConnectionId = ConnectionId { shard: 1, slot: 2, serial: 3 };
+
+fn settings() -> Settings {
+    let limits = http::Limits {
+        head_bytes_max: 8192,
+        uri_bytes_max: 4096,
+        body_bytes_max: 4096,
+        longpoll_body_bytes_max: 4096,
+    };
+    Settings {
+        http: limits,
+        cors_origins: vec!["*".into()],
+        rules: Rules { publish_prefixes: vec!["".into()], ..Rules::default() },
+        topics_per_connection_max: 8,
+        message_bytes_max: 4096,
+        frame_bytes_max: 4096,
+        sse_retry_ms: 2000,
+        poll_seconds: 25,
+        poll_seconds_max: 60,
+        compression: false,
+        ws_echo: false,
+        status_page: false,
+        longpoll_key: token::Key([0; 32]),
+        files: Arc::new([]),
+    }
+}
+
+/// The action, and the answer as far as there is one.
+fn ask(method: &str, target: &str, headers: &str, body: &str) -> (Action, String) {
+    let length = body.len();
+    let bytes = format!(
+        "{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    );
+    let mut out = Vec::new();
+    let step = request(&settings(), ID, bytes.as_bytes(), &mut out);
+    let Step::Request { action, taken } = step else { panic!("{step:?}") };
+    assert_eq!(taken, bytes.len());
+    (action, String::from_utf8_lossy(&out).into_owned())
+}
+
+/// What a listener asks for on the transport, or the name of the error.
+fn listens(path: &str, query: &str, headers: &str) -> Result<(Asked, Vec<Name>), String> {
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let upgrade = if path == "/ws" { upgrade } else { "" };
+    match ask("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
+        (Action::Open(Open { since, tags, .. }), _)
+        | (Action::Poll(Poll { since, tags, .. }), _) => Ok((since, tags)),
+        (Action::Answered { .. }, answer) => Err(code(&answer)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn code(answer: &str) -> String {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{answer}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    body["error"]["code"].as_str().unwrap().into()
+}
+
+const PATHS: [&str; 4] = ["/sse", "/stream", "/poll", "/ws"];
+
+#[test]
+fn a_listener_says_where_it_was_and_what_it_wants() {
+    let since = |text: &str| text.parse::<Since>().unwrap();
+    let all = |text: &str| Asked { all: Some(since(text)), topics: vec![] };
+    for path in PATHS {
+        let asks = |query: &str, headers: &str| {
+            listens(path, &format!("topic=a/b&user=alice&{query}"), headers).map(|it| it.0)
+        };
+        assert_eq!(asks("", ""), Ok(Asked::default()));
+        assert_eq!(asks("since=", ""), Ok(Asked::default()));
+        assert_eq!(asks("since=5f3a91c2:7/9-8", ""), Ok(all("5f3a91c2:7/9-8")));
+        assert_eq!(asks("lastEventID=5f3a91c2%3A7", ""), Ok(all("5f3a91c2:7")));
+        let each = asks("since:%40alice=5f3a91c2:3&since:a/b=5f3a91c2:1&since:a/b=5f3a91c2:2", "");
+        let each = each.unwrap();
+        assert_eq!(each.of("@alice"), Some(&since("5f3a91c2:3")));
+        assert_eq!((each.of("a/b"), each.of("c")), (Some(&since("5f3a91c2:2")), None));
+        assert_eq!(each.topics.len(), 2);
+
+        let last = "Last-Event-ID: 5f3a91c2:9\r\n";
+        assert_eq!(asks("since=5f3a91c2:7&since:a/b=5f3a91c2:1", last), Ok(all("5f3a91c2:9")));
+        for other in ["Last-Event-ID: 17\r\n", "Last-Event-ID: \r\n"] {
+            assert_eq!(asks("since=5f3a91c2:7", other), Ok(all("5f3a91c2:7")));
+            assert_eq!(asks("", other), Ok(Asked::default()));
+        }
+        for bad in ["since=7", "since:a/b=x", "since:c=5f3a91c2:1", "since:@bob=5f3a91c2:1"] {
+            assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
+        }
+        assert!(listens(path, "since:t=5f3a91c2:1&topic=t", "").is_ok(), "in any order");
+
+        let tags = |query: &str| listens(path, &format!("topic=t{query}"), "").map(|it| it.1);
+        assert_eq!(tags("&tag=red&tag=a+b&tag=red"), Ok(vec!["red".into(), "a b".into()]));
+        assert_eq!(tags("&tag="), Err("bad_tag".into()));
+        let long = "x".repeat(TAG_BYTES_MAX + 1);
+        assert_eq!(tags(&format!("&tag={long}")), Err("bad_tag".into()));
+        let many: String = (0..=TAGS_MAX).map(|number| format!("&tag={number}")).collect();
+        assert_eq!(tags(&many), Err("bad_tag".into()));
+    }
+}
+
+#[test]
+fn who_publishes_may_mark_its_message() {
+    let publish = |query: &str| match ask("POST", &format!("/publish?topic=t{query}"), "", "x") {
+        (Action::Publish { draft, .. }, _) => Ok(draft),
+        (_, answer) => Err(code(&answer)),
+    };
+    assert_eq!(publish("").unwrap().marks, None);
+    let draft = publish("&tag=red&tag=blue&key=price").unwrap();
+    assert_eq!(
+        (draft.tags(), draft.key().unwrap().as_str()),
+        (&["red".into(), "blue".into()][..], "price")
+    );
+    assert_eq!(draft.data, Data::Text("x".into()));
+    assert_eq!(publish("&key=").unwrap_err(), "bad_key");
+    assert_eq!(publish("&tag=").unwrap_err(), "bad_tag");
+    // A page that listens may have a parameter of this name for itself.
+    assert!(listens("/sse", "topic=t&key=", "").is_ok());
+}
+
+#[test]
+fn an_acknowledgement_is_a_body_or_a_query() {
+    let acked = |target: &str, body: &str| match ask("POST", target, "", body) {
+        (Action::Acknowledge { acknowledged, .. }, answer) => {
+            assert_eq!(answer, "");
+            let Acknowledged { user, topic, id } = acknowledged;
+            Ok((user.unwrap().to_string(), topic.map(String::from), id.to_string()))
+        }
+        (_, answer) => Err(code(&answer)),
+    };
+    let of = |topic: Option<&str>| {
+        Ok(("alice".to_string(), topic.map(str::to_string), "5f3a91c2:7".to_string()))
+    };
+    let body = |fields: &str| acked("/ack", &format!("{{{fields}}}"));
+    let own = r#""user":"alice","id":"5f3a91c2:7""#;
+    assert_eq!(body(own), of(None));
+    assert_eq!(body(&format!(r#"{own},"topic":"orders""#)), of(Some("orders")));
+    assert_eq!(body(&format!(r#"{own},"topic":"@alice""#)), of(None));
+    assert_eq!(body(r#""topic":"@al\u0069ce","id":"5f3a91c2:7/9-8""#), of(None));
+    assert_eq!(acked("/ack?user=alice&id=5f3a91c2:7&x=1", ""), of(None));
+    assert_eq!(acked("/ack?user=alice&id=5f3a91c2%3A7&topic=orders", ""), of(Some("orders")));
+    for (bad, code) in [
+        ("", "bad_id"),
+        (r#""id":"5f3a91c2:7""#, "bad_user"),
+        (r#""user":"","id":"5f3a91c2:7""#, "bad_user"),
+        (r#""user":"alice","id":"7""#, "bad_id"),
+        (r#""user":"alice","id":7"#, "bad_request"),
+        (r#""user":"alice","id":"5f3a91c2:7","x":1"#, "bad_request"),
+        (r#""user":"alice","topic":"@bob","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""user":"alice","topic":"","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""user":"alice","topic":"*","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""topic":"@","id":"5f3a91c2:7""#, "bad_topic"),
+    ] {
+        assert_eq!(body(bad), Err(code.into()), "{bad}");
+    }
+    assert_eq!(acked("/ack?id=%FF", ""), Err("bad_query".into()));
+    assert_eq!(acked("/ack", "7"), Err("bad_request".into()));
+
+    let (_, answer) = ask("GET", "/ack", "", "");
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("Allow: POST, OPTIONS\r\n"));
+    let (_, answer) =
+        ask("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"));
+}
+
+/// What a WebSocket's text means.
+fn hears(text: &str) -> Input {
+    let (mut tools, mut inputs, mut frame) = (Tools::new(6, 64), Vec::new(), Vec::new());
+    ws::frame::encode_masked(ws::frame::Opcode::Text, false, text.as_bytes(), [1; 4], &mut frame);
+    let mut decoder = ws::Decoder::default();
+    websocket(&settings(), Variant::Ws, &mut decoder, &mut tools, &mut frame, &mut inputs);
+    assert_eq!(inputs.len(), 1);
+    inputs.remove(0)
+}
+
+#[test]
+fn a_websocket_comes_back_and_acknowledges() {
+    let input =
+        hears(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
+    let Input::Subscribe(id, wish) = input else { panic!("{input:?}") };
+    assert_eq!((&*id, wish.topic.as_str()), ("1", "t"));
+    assert_eq!((wish.since, wish.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
+    let input = hears(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
+    let Input::Acknowledge(id, acknowledged) = input else { panic!("{input:?}") };
+    let place = "5f3a91c2:7".parse().unwrap();
+    let want = Acknowledged { user: None, topic: Some("orders".into()), id: place };
+    assert_eq!((&*id, acknowledged), ("\"x\"", want));
+}
+
+#[test]
+fn browsers_are_told_to_come_back_at_different_times() {
+    let (_, answer) = ask("GET", "/sse?topic=t", "", "");
+    let retry = answer.lines().find_map(|line| line.strip_prefix("retry: ")).unwrap();
+    assert!((1500..=2500).contains(&retry.parse::<u32>().unwrap()), "{retry}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_query_does_harm(query in "[a-z@:%&=+0-9/-]{0,60}", ack in r#"[{}\[\]",:a-z0-9/@-]{0,60}"#) {
+        for path in PATHS {
+            ask("GET", &format!("{path}?{query}"), "", "");
+        }
+        ask("POST", &format!("/ack?{query}"), "", "");
+        ask("POST", "/ack", "", &ack);
+        ask("POST", &format!("/publish?{query}"), "", "x");
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_one_users_and_a_place(
+        user in proptest::option::of("[@a-c]{0,3}"), topic in proptest::option::of("[@*a-c]{0,3}"),
+        offset: u64,
+    ) {
+        let id = format!("0000000a:{offset}");
+        let read = Acknowledged::read(user.as_deref(), topic.as_deref(), Some(&id));
+        if let Ok(Acknowledged { user: who, topic: of, id: place }) = read {
+            proptest::prop_assert_eq!(place.to_string(), id);
+            proptest::prop_assert!(of.iter().all(|name| crate::message::check_topic(name).is_ok()));
+            proptest::prop_assert!(user.is_none() || who.as_deref() == user.as_deref());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a client may mark a message with: tags, that members choose by, and a key.
+
+use crate::message::{TAG_BYTES_MAX, TAGS_MAX};
+use crate::{Marks, Name};
+
+/// Adds a tag to a list, unless it is there. The error says what is wrong with it.
+pub fn add(tags: &mut Vec<Name>, tag: &str) -> Result<(), String> {
+    if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
+        return Err(format!("a tag has 1 to {TAG_BYTES_MAX} bytes, and this one {}", tag.len()));
+    }
+    if tags.iter().any(|known| known == tag) {
+        return Ok(());
+    }
+    if tags.len() == TAGS_MAX {
+        return Err(format!("there may be at most {TAGS_MAX} tags"));
+    }
+    tags.push(tag.into());
+    Ok(())
+}
+
+/// A list of tags, each once. The error says what is wrong.
+pub fn list<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Result<Vec<Name>, String> {
+    let mut list = Vec::new();
+    tags.into_iter().try_for_each(|tag| add(&mut list, tag.as_ref()))?;
+    Ok(list)
+}
+
+impl Marks {
+    /// Marks without an expiry; `None` when there are none.
+    pub fn of(tags: Vec<Name>, key: Option<Name>) -> Option<Box<Marks>> {
+        let some = !tags.is_empty() || key.is_some();
+        some.then(|| Box::new(Marks { tags, key, expires_ms: None }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_few_short_and_each_is_there_once() {
+        assert_eq!(list(["a", "b", "a"]).unwrap(), ["a", "b"]);
+        let (fits, over) = ("x".repeat(TAG_BYTES_MAX), "x".repeat(TAG_BYTES_MAX + 1));
+        assert!(list([fits]).is_ok());
+        assert!(list([over.as_str()]).is_err() && list([""]).is_err());
+        let numbers = |count: usize| (0..count).map(|number| number.to_string());
+        assert_eq!(list(numbers(TAGS_MAX)).unwrap().len(), TAGS_MAX);
+        assert!(list(numbers(TAGS_MAX + 1)).is_err());
+        assert!(list(numbers(TAGS_MAX).chain(["0".to_string()])).is_ok());
+    }
+}
