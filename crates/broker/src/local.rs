@@ -90,7 +90,12 @@ impl Local {
     }
 
     /// Gives a message that is not kept its place, and hands it to every interested inbox.
-    fn pass_on(&self, hash: u64, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
+    fn pass_on(
+        &self,
+        hash: u64,
+        draft: Draft,
+        receipt: Option<Receipt>,
+    ) -> Result<Id, PublishError> {
         let broadcast = draft.topic == wire::message::BROADCAST;
         let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
         let mut order = self.order();
@@ -146,9 +151,7 @@ impl Broker for Local {
         let hash = self.hash(&draft.topic);
         match self.kept.rule(&draft.topic) {
             None => self.pass_on(hash, draft, receipt),
-            Some(keep) => {
-                self.kept.publish(hash, draft, &keep, &Options::default(), receipt, None)
-            }
+            Some(keep) => self.kept.publish(hash, draft, &keep, &Options::default(), receipt, None),
         }
     }
 
@@ -320,14 +323,22 @@ mod tests {
             recent_messages_max: messages_max,
             recent_bytes_max: 1 << 20,
             recent_seconds_max: 60,
+            kept: crate::KeptLimits::default(),
         };
-        let local = Local::new(vec![inbox.clone(), inbox.clone()], [7; 20], Instant::now(), limits);
+        let local =
+            Local::new(vec![inbox.clone(), inbox.clone()], [7; 20], Instant::now(), limits, None);
         inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
     }
 
     fn draft(topic: &str) -> Draft {
-        Draft { topic: topic.into(), event: None, data: Data::Text("x".into()), except: None, marks: None }
+        Draft {
+            topic: topic.into(),
+            event: None,
+            data: Data::Text("x".into()),
+            except: None,
+            marks: None,
+        }
     }
 
     #[test]
@@ -427,8 +438,9 @@ mod tests {
             recent_messages_max: usize::MAX,
             recent_bytes_max: usize::MAX,
             recent_seconds_max: 600,
+            kept: crate::KeptLimits::default(),
         };
-        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits);
+        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits, None);
         local.publish(draft("rare"), None).unwrap();
         let looked_at = LOOKED_AT_MAX.div_ceil(LOOKED_AT) * LOOKED_AT;
         (1..looked_at).for_each(|_| _ = local.publish(draft("often"), None));
@@ -444,9 +456,13 @@ mod tests {
     #[test]
     fn activity_counts_topics_over_the_time_that_the_window_covers() {
         let started = Instant::now().checked_sub(std::time::Duration::from_secs(100)).unwrap();
-        let limits =
-            Limits { recent_messages_max: 4, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
-        let local = Local::new(Vec::new(), [7; 20], started, limits);
+        let limits = Limits {
+            recent_messages_max: 4,
+            recent_bytes_max: 1 << 20,
+            recent_seconds_max: 60,
+            kept: crate::KeptLimits::default(),
+        };
+        let local = Local::new(Vec::new(), [7; 20], started, limits, None);
         assert_eq!(local.activity(60).span_us, 60_000_000, "silence is known, too");
         for topic in ["a", "b", "a", "a"] {
             local.publish(draft(topic), None).unwrap();

@@ -232,17 +232,17 @@ settings! {
 
     /// Limits for all topics with history together, and for what goes with it.
     history: History {
-        /// The memory for the messages of all topics, at least limits.message_bytes_max.
+        /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store they are still on disk.
         bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#;
-        /// Topics that have messages in memory.
+        /// Topics that something is known of in memory; above it those that were quiet longest are forgotten, and who comes back to one is told so unless the store knows it.
         topics_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
         /// How long a publisher's idempotency key is remembered.
         idempotency_seconds_max: u64 = Live, Number(1, DAY), "300";
-        /// Idempotency keys that are remembered.
+        /// Idempotency keys that are remembered; above it the oldest are forgotten.
         idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "100000";
-        /// Cursors: one for each user and topic where the user has acknowledged.
+        /// Cursors, one for each user and topic where the user has acknowledged; above it the one not used longest is forgotten: its user gets all that waits in the own topic again, and begins anew in others.
         cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000";
-        /// Durable subscriptions that one user may have.
+        /// Durable subscriptions that one user may have; more are refused.
         subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
     }
 

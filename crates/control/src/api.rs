@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use crate::error::{Refused, bad, refused};
 use crate::live::Monitor;
 use crate::{
-    Node, cursors, dashboard, guard, inspect, kept, live, members, metrics, openapi, presence, publish, top,
+    Node, cursors, dashboard, guard, inspect, kept, live, members, metrics, openapi, presence,
+    publish, subscriptions, top,
 };
 
 /// A request whose body has not arrived, or that is not done, after so long is answered 408.
@@ -49,6 +50,19 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .route("/api/messages", get(top::messages))
         .route("/api/presence/{topic}", get(presence::presence))
         .route("/api/users/{user}", get(inspect::user))
+        .route("/api/subscriptions", post(subscriptions::change))
+        .route(
+            "/api/subscriptions/import",
+            // The user of that name has the other methods.
+            post(subscriptions::import)
+                .get(async |node| {
+                    subscriptions::list(node, Ok(Path(subscriptions::IMPORT.into()))).await
+                })
+                .delete(async |node| {
+                    subscriptions::clear(node, Ok(Path(subscriptions::IMPORT.into()))).await
+                }),
+        )
+        .route("/api/subscriptions/{user}", get(subscriptions::list).delete(subscriptions::clear))
         .route("/api/stats", get(inspect::stats))
         .route("/api/config", get(inspect::config))
         .merge(watched)
@@ -88,32 +102,36 @@ impl<T: DeserializeOwned> FromRequest<Arc<Node>> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, node: &Arc<Node>) -> Result<Self, Refused> {
-        check_media(request.headers())?;
-        let bytes = Bytes::from_request(request, node).await.map_err(|rejection| {
-            let message =
-                format!("the body is over {} bytes (admin.body_bytes_max)", node.body_bytes_max);
-            match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => {
-                    refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-                }
-                _ => bad("bad_body", "the body did not arrive whole"),
-            }
-        })?;
-        parse(&bytes).map(Body)
+        check_media(request.headers(), "application/json")?;
+        parse(&whole(request, node).await?).map(Body)
     }
 }
 
-/// JSON, or nothing said, or what `curl -d` says by itself.
-fn check_media(headers: &HeaderMap) -> Result<(), Refused> {
+/// A whole body.
+pub(crate) async fn whole(request: Request, node: &Arc<Node>) -> Result<Bytes, Refused> {
+    Bytes::from_request(request, node).await.map_err(|rejection| {
+        let message =
+            format!("the body is over {} bytes (admin.body_bytes_max)", node.body_bytes_max);
+        match rejection.into_response().status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+            }
+            _ => bad("bad_body", "the body did not arrive whole"),
+        }
+    })
+}
+
+/// The media type that a call takes, or nothing said, or what `curl -d` says by itself.
+pub(crate) fn check_media(headers: &HeaderMap, wanted: &str) -> Result<(), Refused> {
     let Some(media) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
     };
     let media = media.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
-    let known = ["application/json", "application/x-www-form-urlencoded"];
+    let known = [wanted, "application/x-www-form-urlencoded"];
     if known.iter().any(|known| media.eq_ignore_ascii_case(known)) {
         return Ok(());
     }
-    let message = "send the body as application/json";
+    let message = format!("send the body as {wanted}");
     Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
 }
 

@@ -106,9 +106,10 @@ fn topic(user: &str, asked: Option<String>) -> Result<String, Refused> {
     match asked {
         None => Ok(own.into()),
         Some(topic) if topic == own => Ok(topic),
-        Some(topic) if topic.starts_with(PERSONAL) => {
-            Err(bad("bad_topic", "this is another user's own topic, which only that user acknowledges"))
-        }
+        Some(topic) if topic.starts_with(PERSONAL) => Err(bad(
+            "bad_topic",
+            "this is another user's own topic, which only that user acknowledges",
+        )),
         Some(topic) => check_topic(&topic).map_err(|wrong| bad("bad_topic", wrong)).map(|()| topic),
     }
 }

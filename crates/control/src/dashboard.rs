@@ -27,7 +27,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-const FILES: [(&str, &str, &str); 25] = files! {
+const FILES: [(&str, &str, &str); 26] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -39,6 +39,7 @@ const FILES: [(&str, &str, &str); 25] = files! {
     JS "format.js"
     JS "help.js"
     JS "history.js"
+    JS "kept.js"
     JS "live.js"
     JS "overview.js"
     JS "paint.js"

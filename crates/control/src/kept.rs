@@ -70,9 +70,9 @@ struct History<'a> {
     more: bool,
     /// The `since` of that page; null on the last.
     next: Option<String>,
-    /// How far the history was looked at: the topic has no message that is older than this and
-    /// comes later, so that nothing is missed when this is the `since` of the next look, or of a
-    /// connection; it serves as `if_offset`, too.
+    /// The newest place of all topics with history when this was looked up: whoever has read the
+    /// last page has everything up to it, and can go on from it as `since`, here or in a
+    /// connection, or publish with it as `if_offset`.
     last: String,
     /// False when messages after `since` are no longer kept: the page begins with the oldest that
     /// is. Always true with `reverse`.
@@ -87,6 +87,8 @@ struct History<'a> {
         (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
         (status = 409, body = ErrorBody,
             description = "`since` is of another numbering (epoch_changed, with the epoch of now)"),
+        (status = 503, body = ErrorBody,
+            description = "Too many read from the store already (store_busy): try again"),
         (status = 504, body = ErrorBody, description = "The disk did not answer in 20 seconds")))]
 pub(crate) async fn page(
     State(node): State<Arc<Node>>,

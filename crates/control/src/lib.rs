@@ -29,6 +29,7 @@ mod presence;
 mod process;
 mod publish;
 mod shards;
+mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -45,6 +46,7 @@ use tokio::sync::oneshot;
 use crate::listener::{Bounded, Patience};
 
 pub use shards::Shards;
+pub use subscriptions::Turns;
 
 /// What the control thread serves.
 pub struct Node<S: ?Sized = dyn Shards> {
@@ -65,9 +67,11 @@ pub struct Node<S: ?Sized = dyn Shards> {
     /// Who asks the application, for the metrics.
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.
-    pub subscriptions: Arc<subscriptions::Subscriptions>,
+    pub subscriptions: Arc<::subscriptions::Subscriptions>,
     /// Where changes of those are kept, if they outlive the process.
-    pub keep_subscriptions: Option<Arc<dyn subscriptions::Keep>>,
+    pub keep_subscriptions: Option<Arc<dyn ::subscriptions::Keep>>,
+    /// Who changes whose subscriptions now.
+    pub subscription_turns: Turns,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
     pub shards: S,
 }

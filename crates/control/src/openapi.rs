@@ -7,7 +7,9 @@ use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::ErrorBody;
-use crate::{cursors, guard, inspect, kept, live, members, metrics, presence, publish, top};
+use crate::{
+    cursors, guard, inspect, kept, live, members, metrics, presence, publish, subscriptions, top,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,6 +24,7 @@ use crate::{cursors, guard, inspect, kept, live, members, metrics, presence, pub
         members::disconnect, members::subscribe, members::unsubscribe,
         inspect::topics, inspect::topic, inspect::user, inspect::stats, inspect::config,
         kept::page, kept::delete, cursors::acknowledge, cursors::cursor,
+        subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         presence::presence, top::top, top::members, top::messages, live::live, live::history,
         inspect::healthz, inspect::readyz, metrics::metrics, document
     ),
@@ -122,8 +125,12 @@ mod tests {
             .filter(|(path, _)| *path != "/")
             .collect();
         assert!(routes.len() >= 21, "{routes:?}");
-        for (path, handler) in routes {
-            let method = handler.split('(').next().unwrap();
+        let methods = routes.iter().flat_map(|(path, handler)| {
+            let first = handler.split('(').next().unwrap();
+            let second = handler.contains(".delete(").then_some("delete");
+            [Some(first), second].into_iter().flatten().map(move |method| (*path, method))
+        });
+        for (path, method) in methods {
             let operation = &document["paths"][path][method];
             assert!(operation["summary"].is_string(), "{path}");
             let responses = &operation["responses"];

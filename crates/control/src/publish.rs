@@ -35,7 +35,7 @@ pub(crate) struct Publish {
     #[schema(example = "news")]
     topic: String,
     /// Any JSON value; a string is text.
-    #[schema(value_type = Value)]
+    #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
     /// The event's name; `message` without one.
     event: Option<String>,
@@ -79,7 +79,7 @@ pub(crate) struct Send {
     #[schema(example = "alice")]
     user: String,
     /// Any JSON value; a string is text.
-    #[schema(value_type = Value)]
+    #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
     /// The event's name; `message` without one.
     event: Option<String>,
@@ -107,7 +107,7 @@ pub(crate) struct Send {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Broadcast {
     /// Any JSON value; a string is text.
-    #[schema(value_type = Value)]
+    #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
     /// The event's name; `message` without one.
     event: Option<String>,
@@ -283,7 +283,13 @@ fn start(node: &Node, said: Said<'_>) -> Result<Pending, Refused> {
     let is_queued = kept.store().is_some()
         && !options.no_history
         && kept.rule(&draft.topic).is_some_and(|keep| !keep.durable);
-    let receipt = Some(receipt).filter(|_| !is_queued);
+    let receipt = match is_queued {
+        true => {
+            receipt.uncounted();
+            None
+        }
+        false => Some(receipt),
+    };
     node.broker.submit(broker::Publish { draft, options }, receipt, done);
     Ok(pending)
 }

@@ -5,6 +5,7 @@ pub(crate) mod fake;
 mod kept;
 mod presence;
 mod publish;
+mod subscriptions;
 mod watched;
 
 use std::io::{Read, Write};

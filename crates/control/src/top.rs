@@ -15,15 +15,15 @@ use shard::Command;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
-use wire::message::BROADCAST;
 use wire::Name;
+use wire::message::BROADCAST;
 
+use crate::Node;
 use crate::error::{Refused, bad};
 use crate::history::Figure;
 use crate::inspect::{Asked, Connection, path};
 use crate::live::Monitor;
 use crate::message::{self, Shown};
-use crate::Node;
 
 /// Topics or messages in an answer, if it isn't said.
 const ROWS: usize = 20;

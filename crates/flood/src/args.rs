@@ -15,6 +15,17 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A part of a hundred.
+///
+/// # Errors
+/// For anything else, in words for the command line.
+pub fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
+        _ => Err("a number from 0 to 100".into()),
+    }
+}
+
 /// Seconds, or with a unit: 90, 90s, 15m, 1h.
 ///
 /// # Errors
@@ -127,6 +138,21 @@ pub struct Common {
     /// A connection that failed or was closed comes back after so long, in the mean.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub reconnect: Option<f64>,
+    /// Connections remember how far they heard their topics, come back with that whenever they were
+    /// closed, and must get what they missed: nothing may be lost or come twice. The server must keep
+    /// what is published (history_messages_max).
+    #[arg(long)]
+    pub recover: bool,
+    /// Connections acknowledge the messages to their users; one that isn't may come again, and each
+    /// must come at least once. The server must have users do so ([offline] enabled).
+    #[arg(long, conflicts_with = "publish")]
+    pub ack: bool,
+    /// Acknowledge each so manieth message.
+    #[arg(long, default_value_t = 1, requires = "ack", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ack_every: u32,
+    /// Leave out so many acknowledgements of a hundred, to see messages come again.
+    #[arg(long, default_value_t = 0.0, requires = "ack", value_name = "PERCENT", value_parser = percent)]
+    pub ack_skip: f64,
     /// Give up a connection that has heard nothing for so long, heartbeats included.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub silence: Option<f64>,

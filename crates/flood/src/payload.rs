@@ -12,7 +12,7 @@ const BODY_BYTES: usize = 2 + 8 + 8 + 8 + 16;
 pub const PAYLOAD_BYTES_MIN: usize = MARKER.len() + BODY_BYTES;
 
 /// Whom a message is for; each target has a sequence of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum To {
     /// The user with this number.
     User(u32),

@@ -123,6 +123,24 @@ pub fn start(desk: &Arc<Desk>, stream: Stream, publishers: u32) -> Result<Vec<Jo
     (0..of).map(thread).collect()
 }
 
+/// Publishes so many messages to each of so many topics, now.
+pub fn publish_each(desk: &Arc<Desk>, topics: u32, messages: u32) {
+    let stream = Stream {
+        to: Audience::Topics { count: topics },
+        per_second: 1.0,
+        messages_max: Some(u64::from(messages)),
+    };
+    let mut publisher = Publisher::new(desk.clone(), stream, 0, 1, now_ns());
+    for _ in 0..messages {
+        for topic in 0..topics {
+            if desk.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            publisher.send(To::Topic(topic), now_ns());
+        }
+    }
+}
+
 struct Publisher {
     desk: Arc<Desk>,
     stream: Stream,
@@ -214,6 +232,8 @@ impl Publisher {
                 // Else whether it was published is not known, and the number is gone.
                 if error.is::<NotConnected>() {
                     counter.fetch_sub(1, Ordering::Relaxed);
+                } else {
+                    desk.published.is_unsure(to, number);
                 }
                 self.failed(format!("{error:#}"));
             }

@@ -47,6 +47,19 @@ pub struct Counts {
     pub out_of_order: u64,
     /// Messages for another user or topic than the connection's.
     pub strayed: u64,
+    /// Connections that the scenario cut, while they were open or opening.
+    pub cuts: u64,
+    /// Messages that were published while their reader was away, and came when it was back.
+    pub caught_up: u64,
+    /// Reconnects at which the server said that what was missed can't be given any more. Such a gap
+    /// is no loss.
+    pub not_recovered: u64,
+    /// Messages to users that came again, since they were not acknowledged.
+    pub redelivered: u64,
+    /// Messages to users that the server took as acknowledged.
+    pub acked: u64,
+    /// Acknowledgements that it refused, or did not answer.
+    pub ack_failed: u64,
     /// Publishes that the server took.
     pub published: u64,
     /// Publishes that it refused, or did not answer.
@@ -99,6 +112,23 @@ pub struct Sample {
     pub server: Option<Server>,
 }
 
+/// What became of a storm: everyone was away, something was published, everyone came back for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Storm {
+    /// Connections that were dropped.
+    pub connections: u64,
+    /// Those that had all they missed at its end.
+    pub recovered: u64,
+    /// Messages that each of them missed.
+    pub missed: u64,
+    /// From the moment when they were let back until the last one had all, in seconds.
+    pub seconds: f64,
+    /// Time from a connection's begin to the last message that it missed.
+    pub recovery: Percentiles,
+    /// The server's processor time for it, in seconds.
+    pub server_cpu_seconds: Option<f64>,
+}
+
 /// A number of events under a name, for tables.
 pub type Named = (String, u64);
 
@@ -133,6 +163,13 @@ pub struct Summary {
     pub connect: Percentiles,
     /// All probes.
     pub probe: Percentiles,
+    /// True when connections came back for what they missed: then it is no fault that they were
+    /// closed, or had to try more than once, as long as nothing is lost.
+    pub recover: bool,
+    /// Storms in which something was missed.
+    pub storms: Vec<Storm>,
+    /// The first faults of sequences, in words.
+    pub faults: Vec<String>,
     /// Memory the load generator grew by for each connection, in bytes, at its fullest.
     pub memory_per_connection_bytes: f64,
     /// Its processor time for each message and heartbeat received, in microseconds.

@@ -1,5 +1,7 @@
 //! One run from its begin to its end: the crowd arrives, stays, and is audited.
 
+mod storm;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,7 @@ use crate::crowd::{Crowd, Times};
 use crate::host::{self, Host};
 use crate::probe::{self, Probes};
 use crate::publisher::{self, Desk, Stream};
-use crate::record::{Counts, Percentiles, Sample, Summary};
+use crate::record::{self, Counts, Percentiles, Sample, Summary};
 use crate::report;
 use crate::scenario::{Scenario, Shape};
 use crate::server::Watch;
@@ -103,6 +105,9 @@ struct Run {
     /// No more connections were opened, for memory.
     full: bool,
     connections: u32,
+    rooms: u32,
+    recover: bool,
+    storms: Vec<record::Storm>,
     crowd: Option<Crowd>,
     desk: Option<Arc<Desk>>,
     streams: Vec<Stream>,
@@ -145,7 +150,7 @@ impl Run {
         let host_before = Host::now();
         // What was there before the first connection, to measure from.
         let before = of_host(&host_before, watch.as_ref());
-        let connections = plan.connections;
+        let (connections, rooms, recover) = (plan.connections, plan.rooms(), plan.recover);
         let crowd = Crowd::open(plan, published)?;
         Ok(Self {
             shape,
@@ -155,6 +160,9 @@ impl Run {
             keep_memory_bytes: common.keep_memory.unwrap_or(0),
             full: false,
             connections,
+            rooms,
+            recover,
+            storms: Vec::new(),
             crowd: Some(crowd),
             desk: desk.map(Arc::new),
             streams,
@@ -224,7 +232,10 @@ impl Run {
                 done = storms == times && over >= 0.0 && back;
                 if storms < times && held.as_secs_f64() >= every * f64::from(storms + 1) {
                     storms += 1;
-                    self.crowd()?.storm();
+                    match self.shape.missed {
+                        0 => self.crowd()?.storm(),
+                        _ => self.storm(stop, show)?,
+                    }
                 }
             }
             if self.shape.ends_when_published {
@@ -263,7 +274,8 @@ impl Run {
             desk.stop.store(true, Ordering::Relaxed);
         }
         self.probes.stop.store(true, Ordering::Relaxed);
-        let publishes = !self.streams.is_empty();
+        self.crowd()?.calm();
+        let publishes = !self.streams.is_empty() || self.shape.missed > 0;
         let settle = if stopped { self.settle.min(SETTLE_STOPPED) } else { self.settle };
         let begin = Instant::now();
         let (mut messages, mut since) = (self.crowd()?.counts().messages, Instant::now());
@@ -274,7 +286,9 @@ impl Run {
                 (messages, since) = (now, Instant::now());
             }
             // Quiet may mean that all has come, or that the server takes its time.
-            if since.elapsed() >= QUIET && self.publishers.iter().all(JoinHandle::is_finished) {
+            let finished = self.publishers.iter().all(JoinHandle::is_finished);
+            let back = !self.recover || self.crowd()?.all_there();
+            if since.elapsed() >= QUIET && finished && back {
                 if self.crowd()?.missing() == 0 {
                     break;
                 }
@@ -284,6 +298,7 @@ impl Run {
         // One that still waits for its answer ends with the process.
         self.publishers.retain(|publisher| !publisher.is_finished());
         if publishes {
+            self.crowd()?.tell_missing();
             self.lost_at_end = self.crowd()?.missing();
         }
         // The server is asked after each sample: the last one must know the end.
@@ -398,6 +413,9 @@ impl Run {
             delivery_user: percentiles(&self.times.delivery_user),
             connect: percentiles(&self.times.connect),
             probe: percentiles(&probe),
+            recover: self.recover,
+            storms: std::mem::take(&mut self.storms),
+            faults: self.crowd()?.faults(),
             memory_per_connection_bytes: grown as f64 / open as f64,
             cpu_per_message_us: per(self.last.cpu_seconds - stood.cpu_seconds, received),
             server_cpu_per_message_us: server_cpu,

@@ -42,6 +42,11 @@ impl Tracker {
         *self == Self::anywhere()
     }
 
+    /// True when something has come.
+    pub fn has_any(&self) -> bool {
+        self.seen != 0
+    }
+
     /// Takes the message with this number.
     pub fn arrive(&mut self, number: u32) -> Arrival {
         if number > self.last {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use wire::client::Client;
 
 use crate::args::Common;
-use crate::crowd::{Life, Plan, Published};
+use crate::crowd::{AckPlan, Life, Plan, Published};
 use crate::host;
 use crate::publisher::{Api, Audience, Desk, Stream};
 use crate::scenario::{Scenario, Shape};
@@ -19,6 +19,9 @@ use crate::template::Template;
 
 /// Connections of one run.
 const CONNECTIONS_MAX: u32 = 100_000_000;
+
+/// Seconds after which one that recovers comes back, in the mean.
+const RECOVER_AFTER_SECONDS: f64 = 1.0;
 
 /// What the flags and the scenario come to.
 pub struct Setup {
@@ -58,14 +61,22 @@ impl Setup {
             None => targets(common, &topic, &transports)?,
         };
         let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
-        let users_per_room =
-            room_size(common.users_per_topic.or(shape.users_per_topic), &topic, connections);
+        let users_per_room = match shape.memberships {
+            // Who is in which is drawn.
+            Some(_) => 1,
+            None => {
+                room_size(common.users_per_topic.or(shape.users_per_topic), &topic, connections)
+            }
+        };
         let sources = match &common.source {
             Some(text) => Sources::parse(text)?,
             None => Sources::for_server(servers[0].address.ip()),
         };
-        let life =
-            Life { away_seconds: common.reconnect.or(shape.life.away_seconds), ..shape.life };
+        let recover = common.recover || shape.recover;
+        // Who recovers comes back, also where the flags don't say when.
+        let back = shape.life.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
+        let life = Life { away_seconds: common.reconnect.or(back), ..shape.life };
+        let acks = AckPlan { every: common.ack_every, skip_percent: common.ack_skip };
         let rate = match common.ramp {
             Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
             _ => common.rate.unwrap_or(0.0),
@@ -85,6 +96,13 @@ impl Setup {
             run: host::unix_seconds() as u32 ^ std::process::id().rotate_left(16),
             seed: common.seed,
             servers,
+            user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
+            topic: topic.clone(),
+            recover,
+            memberships: shape.memberships,
+            cuts: shape.cuts,
+            missed: shape.missed,
+            acks: common.ack.then_some(acks),
         };
         ensure!(
             plan.first.checked_add(connections).is_some(),
@@ -113,7 +131,8 @@ impl Setup {
             Audience::Topics { count } => count.max(plan.rooms()),
             _ => 0,
         };
-        let rooms = streams.iter().map(rooms).max().unwrap_or(0);
+        let storms = if shape.missed > 0 { plan.rooms() } else { 0 };
+        let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
         let published = Arc::new(Published::new(users, rooms));
         let api = match (&common.publish, &admin) {
             (Some(text), _) => {
@@ -126,7 +145,7 @@ impl Setup {
             (None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
             (None, None) => None,
         };
-        if api.is_none() && !streams.is_empty() {
+        if api.is_none() && (!streams.is_empty() || shape.missed > 0) {
             bail!(
                 "this run publishes, but it isn't said where: give Throng's admin port with --admin \
                  http://host:8001, or another server's with --publish URL"
@@ -260,8 +279,16 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
         streams.push(flow(Audience::All, 1.0 / every));
     }
     ensure!(
-        !streams.iter().any(is_topics) || !topic.is_empty(),
+        (!streams.iter().any(is_topics) && shape.missed == 0) || !topic.is_empty(),
         "this run publishes to topics: --topic-template can't be empty"
+    );
+    ensure!(
+        shape.memberships.is_none() || topic.text(1, 0) != topic.text(1, 1),
+        "connections are in several topics here: --topic-template must have {{room}} in it"
+    );
+    ensure!(
+        !common.ack || common.user_template.contains("{n}"),
+        "--ack is for messages to users: --user-template must have {{n}} in it"
     );
     let to_users = |stream: &Stream| matches!(stream.to, Audience::Users { .. });
     ensure!(

@@ -366,7 +366,8 @@ impl<M> Hub<M> {
         if count < INLINE {
             member.subs[count] = sub;
         } else if count == INLINE {
-            let mut all = member.subs.to_vec();
+            let mut all = Vec::with_capacity(INLINE + 2);
+            all.extend_from_slice(&member.subs);
             all.push(sub);
             member.subs[0].topic = match self.free_spills.pop() {
                 Some(id) => {
@@ -379,7 +380,12 @@ impl<M> Hub<M> {
                 }
             };
         } else {
-            self.spills[member.subs[0].topic as usize].push(sub);
+            let all = &mut self.spills[member.subs[0].topic as usize];
+            if all.len() == all.capacity() {
+                // Not doubled: with many connections the room to spare would be megabytes.
+                all.reserve_exact(4.max(all.len() / 8));
+            }
+            all.push(sub);
         }
     }
 

@@ -112,7 +112,7 @@ impl Shard {
         self.accept_after_us = self.now_us + PAUSE_US;
     }
 
-    fn admit(&mut self, socket: OwnedFd, address: Option<IpAddr>) {
+    pub(crate) fn admit(&mut self, socket: OwnedFd, address: Option<IpAddr>) {
         self.metrics.accepted.add(1);
         let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
         if let Some(refusal) = refusal {

@@ -14,10 +14,10 @@ use crate::shard::Shard;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
 /// publishers are told that the server is behind.
-const QUEUED_MAX: usize = 8_192;
+const QUEUED_MAX: usize = if cfg!(test) { 24 } else { 8_192 };
 
 /// Commands that one turn does before sockets have theirs.
-const COMMANDS: usize = 1_024;
+const COMMANDS: usize = if cfg!(test) { 3 } else { 1_024 };
 
 impl Shard {
     /// Does what the mailbox holds, up to a turn's share.
@@ -116,9 +116,9 @@ impl Shard {
 
     /// True while the connection in the slot is the one that is meant, and not about to end.
     fn is_same(&self, slot: u32, serial: u32) -> bool {
-        self.table.get(slot).is_some_and(|connection| {
-            connection.serial == serial && !connection.is(Flag::Closing)
-        })
+        self.table
+            .get(slot)
+            .is_some_and(|connection| connection.serial == serial && !connection.is(Flag::Closing))
     }
 
     fn deliver(&mut self, delivery: broker::Delivery) {

@@ -12,10 +12,10 @@ use crate::connection::{Chunk, Flag};
 use crate::shard::Shard;
 
 /// Members that one fan-out serves before the next has its turn.
-const SLICE: usize = 256;
+const SLICE: usize = if cfg!(test) { 2 } else { 256 };
 
 /// Members that one turn of the loop serves before sockets have theirs.
-const TURN: usize = 2 * BATCH;
+const TURN: usize = if cfg!(test) { 5 } else { 2 * BATCH };
 
 /// Slices in one turn: many fan-outs have just one member.
 const SLICES: usize = TURN;
@@ -135,21 +135,23 @@ impl Shard {
     /// Appends what the connection is still owed, by all or by one topic, for it is about to leave:
     /// whoever sends a user a last message and then disconnects them wants it to arrive.
     pub(crate) fn settle(&mut self, slot: u32, topic: Option<&str>, out: &mut Vec<u8>) {
+        let topic = topic.map(|topic| (self.broker.hash(topic), topic));
+        if let Some((hash, _)) = topic {
+            self.tell_waiting(slot, hash, out);
+        }
         let Some(connection) = self.table.get(slot) else {
             return;
         };
-        let topic = topic.map(|topic| (self.broker.hash(topic), topic));
         let id = self.id(slot, connection.serial);
-        let variant = connection.variant;
-        let owed: Vec<Arc<Message>> = self.hub.owed(slot, topic).into_iter().cloned().collect();
-        for message in &owed {
-            let left_out = message.draft.except == Some(id);
-            if left_out || !self.admits(slot, message) || !self.chooses(slot, message) {
-                continue;
-            }
-            out.extend_from_slice(&message.encoded(variant, &mut self.tools));
-            self.metrics.delivered.add(1);
-        }
+        let mut owed: Vec<Arc<Message>> =
+            self.hub.owed(slot, topic).into_iter().cloned().collect();
+        owed.retain(|message| {
+            message.draft.except != Some(id)
+                && self.admits(slot, message)
+                && self.chooses(slot, message)
+        });
+        self.settle_these(slot, &owed, out);
+        self.metrics.delivered.add(owed.len() as u64);
     }
 
     fn close_slow(&mut self, slow: Vec<u32>) {

@@ -219,6 +219,7 @@ impl Shard {
         let join_ref = join.join_ref.into_owned();
         self.joins.remove(slot, hash);
         if self.is_own(slot, topic) {
+            self.tell_waiting(slot, hash, out);
             self.unfollow(slot, hash);
         } else {
             self.settle(slot, Some(topic), out);
@@ -295,7 +296,8 @@ impl Shard {
             topic: heard.topic.clone(),
             event: Some(heard.event.clone()).filter(|event| event != "message"),
             data: std::mem::replace(&mut heard.payload, empty),
-            except: (rule == EventRule::Others).then(|| self.id(slot, serial)), marks: None,
+            except: (rule == EventRule::Others).then(|| self.id(slot, serial)),
+            marks: None,
         };
         if self.is_durable(&heard.topic) {
             return self.publish_durable(slot, draft, Answer::Phoenix(heard.into()));

@@ -9,13 +9,15 @@ use crate::connection::Poll;
 use crate::shard::Shard;
 
 /// Messages with history in one answer; the next poll gets more.
-const ANSWER_MESSAGES: usize = 256;
+const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
 
 /// The topics of a poll that have history.
 #[derive(Default)]
 pub(crate) struct PollKept {
     /// They, and how far it has them.
     pub wanted: Vec<Wanted>,
+    /// So many of them, the first, are not acknowledged.
+    plain: usize,
     /// What the client asked for and can't be given.
     pub lost: Option<Lost>,
     /// The disk was asked.
@@ -43,7 +45,8 @@ impl Shard {
         let from = poll.since.all.as_ref().and_then(|since| since.offset(self.broker.epoch()));
         let from = from.map(|offset| Id { epoch: self.broker.epoch(), offset });
         // An id of another life: the broker says so.
-        let from = from.or(poll.since.all.as_ref().map(|since| since.id).filter(|_| kept.is_none()));
+        let from =
+            from.or(poll.since.all.as_ref().map(|since| since.id).filter(|_| kept.is_none()));
         let recent = self.recent(slot, from);
         let no_history = asked && from.is_none() && kept.is_none();
         let lost = match (&kept, from) {
@@ -77,29 +80,32 @@ impl Shard {
             match user {
                 None => hashed.push((hash, topic.as_str())),
                 Some(user) => {
-                    // A poll says how far it has everything with each request.
-                    let epoch = self.kept().epoch();
-                    let top = self.kept().top().offset;
-                    let since = asked.of(topic).and_then(|since| since.offset(epoch));
-                    let since = since.filter(|offset| *offset <= top).unwrap_or(0);
-                    let after = self.kept().cursor(&user, topic).max(since);
-                    acknowledged.push(Wanted { hash, topic: topic.clone(), after });
+                    let cursor = self.kept().cursor(&user, topic);
+                    acknowledged.push((hash, topic.as_str(), cursor));
                 }
             }
         }
         if hashed.is_empty() && acknowledged.is_empty() {
             return None;
         }
+        let plain = hashed.len();
+        hashed.extend(acknowledged.iter().map(|(hash, topic, _)| (*hash, *topic)));
         let start = self.kept().start(&hashed, asked);
-        let lost = start.lost.into_iter().flatten().next();
+        let lost = start.lost.iter().take(plain).flatten().next().copied();
         let mut wanted = start.topics;
-        wanted.append(&mut acknowledged);
-        Some(PollKept { wanted, lost, reading: false })
+        for (at, (_, topic, cursor)) in acknowledged.into_iter().enumerate() {
+            let it = &mut wanted[plain + at];
+            // A poll says how far it has everything with each request.
+            let says = asked.of(topic).is_some() && start.lost[plain + at] != Some(Lost::Epoch);
+            it.after = if says { it.after.max(cursor) } else { cursor };
+        }
+        Some(PollKept { wanted, plain, lost, reading: false })
     }
 
     /// What was published lately to the poll's topics without history.
     fn recent(&self, slot: u32, since: Option<Id>) -> Recent {
-        let own = self.hub.topics_of(slot).filter(|topic| self.kept().rule(topic).is_none()).cloned();
+        let own =
+            self.hub.topics_of(slot).filter(|topic| self.kept().rule(topic).is_none()).cloned();
         let topics: Vec<(u64, wire::Name)> = own
             .chain(std::iter::once(wire::message::BROADCAST.into()))
             .map(|topic| (self.broker.hash(&topic), topic))
@@ -156,7 +162,14 @@ impl Shard {
             Some(recent) => recent,
             None => self.recent(slot, Some(since)),
         };
+        let lost = lost.or(piece.as_ref().and_then(|piece| self.gone(slot, piece)));
         self.answer_if(slot, &recent, piece, now, lost);
+    }
+
+    /// What a poll can't be given, since it is gone while the poll waited.
+    fn gone(&self, slot: u32, piece: &Piece) -> Option<Lost> {
+        let plain = self.poll_of(slot)?.kept.as_ref()?.plain;
+        piece.gone.iter().take(plain).any(|gone| *gone).then_some(Lost::TooOld)
     }
 
     fn poll_kept_mut(&mut self, slot: u32) -> Option<&mut PollKept> {
@@ -166,11 +179,11 @@ impl Shard {
 
     /// The disk has answered.
     pub(crate) fn poll_was_read(&mut self, slot: u32, piece: Piece) {
+        let gone = self.gone(slot, &piece);
         let Some(kept) = self.poll_kept_mut(slot) else {
             return;
         };
         kept.reading = false;
-        let gone = piece.gone.contains(&true).then_some(Lost::TooOld);
         let lost = kept.lost.or(gone);
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
@@ -208,6 +221,20 @@ impl Shard {
         }
     }
 
+    /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
+    /// have been ahead of it.
+    fn poll_position(&self, mut wanted: Vec<Wanted>, through: u64) -> Position {
+        let epoch = self.kept().epoch();
+        wanted.iter_mut().for_each(|topic| topic.after = topic.after.max(through));
+        let ahead = wanted.iter().map(|topic| topic.after).max().unwrap_or(through);
+        let missing = self.kept().missing(&wanted, ahead);
+        match missing.filter(|missing| missing.len() < wire::since::MISSING_MAX) {
+            Some(missing) => Position { through: Id { epoch, offset: ahead }, missing },
+            // Better some twice than one not at all.
+            None => Position::at(Id { epoch, offset: through }),
+        }
+    }
+
     fn answer_poll(
         &mut self,
         slot: u32,
@@ -230,10 +257,10 @@ impl Shard {
         let mut rest = std::mem::take(&mut extra.input);
         let lost = lost.or((!recent.complete).then_some(Lost::TooOld));
         let recovered = if lost.is_some() { Some(false) } else { poll.recovered };
-        let position = piece.as_ref().map(|piece| {
-            let id = Id { epoch: self.broker.kept().epoch(), offset: piece.through };
-            Position::at(id)
-        });
+        let position = match (&piece, poll.kept) {
+            (Some(piece), Some(kept)) => Some(self.poll_position(kept.wanted, piece.through)),
+            _ => None,
+        };
         let since = Since { id: recent.top, position };
         let body = wire::transport::poll_answer(
             messages.iter().map(|message| &**message),

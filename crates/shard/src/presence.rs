@@ -163,7 +163,8 @@ impl Shard {
                         topic: topic.into(),
                         event: Some(event.into()),
                         data: Data::Json(json.into()),
-                        except: None, marks: None,
+                        except: None,
+                        marks: None,
                     };
                     self.broker.publish(draft, None).is_ok()
                 });

@@ -333,7 +333,8 @@ impl Shard {
             self.enter_hub(slot, &open.users, &open.topics);
             self.choose(slot, None, &open.tags);
             // A Phoenix client follows what it joins.
-            if open.variant.phoenix().is_none() {
+            let asks = self.kept().keeps() || !open.since.is_empty();
+            if asks && open.variant.phoenix().is_none() {
                 let topics: Vec<wire::Name> = self.hub.topics_of(slot).cloned().collect();
                 self.follow(slot, &topics, &open.since, To::Line, out);
             }
@@ -443,7 +444,9 @@ impl Shard {
         }
         if is_in && since.is_some() {
             // It begins anew from there: what it is still owed is among what it asks for.
-            self.unfollow(slot, self.broker.hash(&topic));
+            let hash = self.broker.hash(&topic);
+            self.tell_waiting(slot, hash, out);
+            self.unfollow(slot, hash);
         }
         self.join(slot, &topic);
         self.choose(slot, Some(&topic), &tags);
@@ -452,7 +455,8 @@ impl Shard {
             return session::ws_reply(variant, &mut self.tools, &id, Ok(&named), out);
         }
         let all = None;
-        let asked = Asked { all, topics: since.map(|since| (topic.clone(), since)).into_iter().collect() };
+        let asked =
+            Asked { all, topics: since.map(|since| (topic.clone(), since)).into_iter().collect() };
         self.follow(slot, std::slice::from_ref(&topic), &asked, To::Ws(id, topic.clone()), out);
     }
 

@@ -32,7 +32,7 @@ use crate::settings::Settings;
 use crate::webhook::Webhook;
 
 /// Events of the wake-up and the listener carry these tokens; all others are slots.
-const WAKE: u64 = u64::MAX;
+pub(crate) const WAKE: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 
 /// The sweep passes over the table once a second, in so many stripes.
@@ -137,7 +137,7 @@ impl Shard {
         self.shared.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn watch(&self) -> rustix::io::Result<()> {
+    pub(crate) fn watch(&self) -> rustix::io::Result<()> {
         self.poller.add_level(&self.handle.inbox.mailbox.waker().0, WAKE)?;
         if let Some(listener) = &self.listener {
             self.poller.add_level(listener, LISTENER)?;
@@ -196,7 +196,7 @@ impl Shard {
     }
 
     /// Clears the wake-up before the mailbox is emptied: see [`crate::mailbox::Mailbox`].
-    fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.handle.inbox.mailbox.waker().0, &mut count);
         if self.commands.is_empty() {
@@ -207,7 +207,7 @@ impl Shard {
         }
     }
 
-    fn ready(&mut self, slot: u32, flags: EventFlags) {
+    pub(crate) fn ready(&mut self, slot: u32, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) {
             self.flush(slot);
         }

@@ -221,6 +221,10 @@ impl Make {
         if self.options.pin_cpus {
             pin(self.number)?;
         }
+        Ok((self.assemble(Some(listener))?, private))
+    }
+
+    fn assemble(self, listener: Option<OwnedFd>) -> io::Result<Shard> {
         let tools = Tools::new(self.options.compression_level, self.options.compression_bytes_min);
         let heartbeats = Variant::ALL.map(|variant| {
             let mut out = Vec::new();
@@ -228,7 +232,7 @@ impl Make {
             out.into()
         });
         let metrics: Arc<Metrics> = self.handle.metrics.clone();
-        let shard = Shard {
+        Ok(Shard {
             number: self.number as u16,
             handle: self.handle,
             metrics,
@@ -245,7 +249,7 @@ impl Make {
             poller: Poller::new()?,
             sender: Sender::new(self.options.sender)?,
             tools,
-            listener: Some(listener),
+            listener,
             spare: crate::accept::spare(),
             capacity: self.plan.capacity,
             bucket: Default::default(),
@@ -269,8 +273,7 @@ impl Make {
             sweep: Sweep::at(self.started.elapsed().as_micros() as u64),
             drain: None,
             now_us: 0,
-        };
-        Ok((shard, private))
+        })
     }
 
     /// Adopts this shard's listener and closes the copies of the others', which would keep them
@@ -289,6 +292,68 @@ impl Make {
         // starting thread forgets its owner, and no other shard takes this one.
         unsafe { OwnedFd::from_raw_fd(self.listeners[self.number]) }
     }
+}
+
+/// Shards without listeners and threads, one for each handle, which a test drives by hand.
+#[cfg(test)]
+pub(crate) fn for_tests(
+    handles: &[Handle],
+    settings: Settings,
+    broker: Arc<dyn Broker>,
+    shared: Arc<Shared>,
+    started: Instant,
+) -> Vec<Shard> {
+    let metrics = handles.iter().map(|handle| handle.metrics.clone()).collect();
+    let balance = Arc::new(Balance::new(metrics, u64::MAX));
+    let places = Arc::new(Places::new(handles.to_vec(), 1));
+    let addresses: Arc<Addresses> = Arc::default();
+    let settings = Arc::new(settings);
+    let options = Options {
+        listen: ([127, 0, 0, 1], 0).into(),
+        shards: handles.len(),
+        pin_cpus: false,
+        sender: crate::settings::SenderKind::Write,
+        backlog: 1,
+        send_buffer_bytes: 0,
+        tcp_keepalive_seconds: 0,
+        tcp_user_timeout_seconds: 0,
+        mailbox_messages_max: 1,
+        compression_level: 1,
+        compression_bytes_min: 64,
+    };
+    let make = |(number, handle): (usize, &Handle)| Make {
+        number,
+        handle: handle.clone(),
+        options: options.clone(),
+        plan: Plan { shards: handles.len(), capacity: u64::MAX, high_water: u64::MAX },
+        listeners: Vec::new(),
+        settings: settings.clone(),
+        broker: broker.clone(),
+        webhook: None,
+        shards: handles.into(),
+        shared: shared.clone(),
+        balance: balance.clone(),
+        places: places.clone(),
+        addresses: addresses.clone(),
+        started,
+    };
+    let shards = handles.iter().enumerate().map(|it| {
+        let mut shard = make(it).assemble(None).expect("a poller");
+        shard.buffer = vec![0; crate::shard::READ_BYTES];
+        shard.watch().expect("a wake-up that can be watched");
+        shard
+    });
+    shards.collect()
+}
+
+/// A handle to a shard that a test drives by hand.
+#[cfg(test)]
+pub(crate) fn handle_for_tests(mailbox_messages_max: usize) -> Handle {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wake = rustix::event::eventfd(0, flags).expect("an event descriptor");
+    let mailbox = Mailbox::new(mailbox_messages_max, EventWake(wake));
+    let inbox = ShardInbox { mailbox, filter: Filter::new(64) };
+    Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
 }
 
 /// A shard that fails takes the process with it: its connections would hang and its publishers

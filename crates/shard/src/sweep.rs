@@ -251,7 +251,10 @@ impl Shard {
         let mut out = Vec::new();
         self.settle(slot, None, &mut out);
         if let Some(connection) = self.table.get(slot) {
-            connection.variant.transport().goodbye(close, &mut out);
+            // Each its own, so that those who are cut off together don't come back together.
+            let set_ms = self.settings.session.sse_retry_ms;
+            let retry_ms = wire::transport::retry_ms(set_ms, self.id(slot, connection.serial));
+            connection.variant.transport().goodbye(close, retry_ms, &mut out);
         }
         self.asking_goodbye(slot, &mut out);
         out

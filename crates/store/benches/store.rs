@@ -6,7 +6,7 @@
 //! store of many messages, closed and not.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -23,12 +23,7 @@ struct Args {
 }
 
 fn args() -> Result<Args, String> {
-    let mut args = Args {
-        seconds: 3,
-        bytes: 128,
-        stored: 1_000_000,
-        dir: std::env::temp_dir().join(format!("throng-store-bench-{}", std::process::id())),
-    };
+    let mut args = Args { seconds: 3, bytes: 128, stored: 1_000_000, dir: std::env::temp_dir() };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
         let value = words.next().ok_or(format!("{word} needs a value"))?;
@@ -41,6 +36,8 @@ fn args() -> Result<Args, String> {
             _ => return Err(format!("there is no option {word}")),
         }
     }
+    // In a directory of its own, for it is removed at the end.
+    args.dir.push(format!("throng-store-bench-{}", std::process::id()));
     Ok(args)
 }
 
@@ -102,27 +99,40 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
     let (after, took) = (store.stats(), started.elapsed());
     let commits = after.commits - before.commits;
     println!(
-        "store, {in_flight:>5} in flight: {:>8.0} appends/s, {:>6.0} commits/s, {:>6.2} ms a commit",
+        "store   , {in_flight:>5} in flight: {:>8.0} appends/s, {:>6.0} commits/s, {:>6.2} ms a commit",
         appended as f64 / took.as_secs_f64(),
         commits as f64 / took.as_secs_f64(),
         (after.commit_us_sum - before.commit_us_sum) as f64 / commits as f64 / 1000.0,
     );
 }
 
-/// The least that a disk can be asked for: the same bytes at the end of a file, and `fdatasync`.
-fn bare(batch: usize, args: &Args) -> std::io::Result<()> {
+/// The least that a disk can be asked for: the same bytes into a file, and `fdatasync`. At its end,
+/// where the file system writes down the new length each time, or over bytes that are there.
+fn bare(batch: usize, in_place: bool, args: &Args) -> std::io::Result<()> {
     let path = args.dir.join("bare");
     let mut file = File::create(&path)?;
     let bytes = vec![b'x'; (args.bytes + 32) * batch];
-    let (started, mut commits) = (Instant::now(), 0u64);
+    const THERE: usize = 64 << 20;
+    if in_place {
+        file.write_all(&vec![0; THERE])?;
+        file.sync_all()?;
+        file.rewind()?;
+    }
+    let (started, mut commits, mut at) = (Instant::now(), 0u64, 0);
     while started.elapsed() < Duration::from_secs(args.seconds) {
+        at += bytes.len();
+        if in_place && at > THERE {
+            file.rewind()?;
+            at = bytes.len();
+        }
         file.write_all(&bytes)?;
         file.sync_data()?;
         commits += 1;
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "file,  {batch:>5} in flight: {:>8.0} appends/s, {:>6.0} commits/s, {:>6.2} ms a commit",
+        "{}, {batch:>5} in flight: {:>8.0} appends/s, {:>6.0} commits/s, {:>6.2} ms a commit",
+        if in_place { "in place" } else { "file    " },
         commits as f64 * batch as f64 / seconds,
         commits as f64 / seconds,
         seconds * 1000.0 / commits as f64,
@@ -151,7 +161,8 @@ fn opens(what: &str, dir: &Path) -> Store {
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&args.dir)?;
     for in_flight in [1, 64, 1024] {
-        bare(in_flight, args)?;
+        bare(in_flight, false, args)?;
+        bare(in_flight, true, args)?;
     }
     let dir = args.dir.join("store");
     let (store, found) = Store::open(options(&dir))?;

@@ -123,12 +123,7 @@ pub(crate) fn apply<'a>(
     Ok(node)
 }
 
-fn put_cursor(
-    txn: &WriteTransaction,
-    user: &str,
-    topic: &str,
-    offset: u64,
-) -> Result<(), Trouble> {
+fn put_cursor(txn: &WriteTransaction, user: &str, topic: &str, offset: u64) -> Result<(), Trouble> {
     let mut cursors = txn.open_table(CURSORS)?;
     match offset {
         0 => drop(cursors.remove((user, topic))?),
@@ -307,7 +302,8 @@ impl<'t> Batch<'t> {
 
     fn expire(&mut self) -> Result<(), Trouble> {
         let mut gone = Vec::new();
-        let rows = self.expiries.extract_from_if(..=(self.now_ms, u64::MAX, u64::MAX), |_, _| true)?;
+        let rows =
+            self.expiries.extract_from_if(..=(self.now_ms, u64::MAX, u64::MAX), |_, _| true)?;
         for row in rows.take(SWEPT_MAX) {
             let (key, name) = row?;
             let (_, number, offset) = key.value();

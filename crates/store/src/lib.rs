@@ -27,6 +27,7 @@
 //! other topic.
 
 mod batch;
+mod disk;
 mod fault;
 mod open;
 mod queue;

@@ -4,9 +4,10 @@ use std::fs::{File, TryLockError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableError};
 
 use crate::batch::Node;
+use crate::disk::Disk;
 use crate::fault::{OpenError, Trouble};
 use crate::tables::{
     CURSORS, EXPIRIES, FORMAT, IDEMPOTENCY, KEYS, MESSAGES, NAMES, NODE, NODE_CLEAN, NODE_EMPTY,
@@ -26,12 +27,14 @@ const NEW: &str = "throng.redb.new";
 /// and did not commit are not drawn again.
 pub const OFFSETS_SKIPPED: u64 = 1 << 20;
 
-/// Opens redb's file.
-pub(crate) fn database(file: &Path, cache_bytes_max: usize) -> Result<Database, Trouble> {
-    let open = || Builder::new().set_cache_size(cache_bytes_max).open(file);
+/// Opens redb's file. Nothing is written to it until it is let through.
+pub(crate) fn database(file: &Path, cache_bytes_max: usize) -> Result<(Database, Disk), Trouble> {
+    let disk = Disk::open(file)?;
+    let backend = disk.clone();
+    let open = || Builder::new().set_cache_size(cache_bytes_max).create_with_backend(backend);
     // redb trusts a file that was closed, so that damage in it may end in a panic.
     match catch_unwind(AssertUnwindSafe(open)) {
-        Ok(opened) => Ok(opened?),
+        Ok(opened) => Ok((opened?, disk)),
         Err(_) => Err(Trouble::Panic),
     }
 }
@@ -88,9 +91,10 @@ impl Directory {
         if !is_there {
             self.create(new_epoch).map_err(|trouble| self.error(trouble))?;
         }
-        self.check_read_only()?;
-        let db = database(&file, cache_bytes_max).map_err(|trouble| self.error(trouble))?;
+        let opened = database(&file, cache_bytes_max);
+        let (db, disk) = opened.map_err(|trouble| self.error(trouble))?;
         self.check_format(format(&db))?;
+        disk.let_through().map_err(|trouble| self.error(trouble))?;
         let start = begin(&db).map_err(|trouble| self.error(trouble))?;
         Ok((db, start))
     }
@@ -127,18 +131,6 @@ impl Directory {
         Ok(())
     }
 
-    /// Looks at the format before redb writes anything. A file that was not closed can't be looked
-    /// at in this way, and is checked after redb has mended it.
-    fn check_read_only(&self) -> Result<(), OpenError> {
-        let open = || Builder::new().set_cache_size(1 << 20).open_read_only(self.file());
-        match catch_unwind(AssertUnwindSafe(|| open().map(|db| format(&db)))) {
-            Ok(Ok(found)) => self.check_format(found),
-            Ok(Err(DatabaseError::RepairAborted)) => Ok(()),
-            Ok(Err(error)) => Err(self.error(error.into())),
-            Err(_) => Err(self.error(Trouble::Panic)),
-        }
-    }
-
     fn check_format(&self, found: Result<Option<u64>, Trouble>) -> Result<(), OpenError> {
         match found.map_err(|trouble| self.error(trouble))? {
             Some(FORMAT) => Ok(()),
@@ -158,7 +150,7 @@ impl Directory {
                 OpenError::InUse { dir: self.dir.clone() }
             }
             // What redb and the standard library say of a file that is too short or no database.
-            Trouble::Redb(redb::Error::Io(error))
+            Trouble::Redb(redb::Error::Io(error)) | Trouble::Io(error)
                 if matches!(
                     error.kind(),
                     std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof
@@ -175,7 +167,7 @@ impl Directory {
 }
 
 /// The file's format version, if it has one.
-fn format(db: &impl ReadableDatabase) -> Result<Option<u64>, Trouble> {
+fn format(db: &Database) -> Result<Option<u64>, Trouble> {
     let txn = db.begin_read()?;
     match txn.open_table(NODE) {
         Ok(node) => Ok(node.get(NODE_FORMAT)?.map(|row| row.value())),
@@ -186,7 +178,8 @@ fn format(db: &impl ReadableDatabase) -> Result<Option<u64>, Trouble> {
 
 /// Reads what is true of the whole store, and marks it as not closed.
 fn begin(db: &Database) -> Result<Start, Trouble> {
-    let txn = db.begin_write()?;
+    let mut txn = db.begin_write()?;
+    txn.set_quick_repair(true);
     let start = {
         let mut node = txn.open_table(NODE)?;
         let get = |name: &str| node.get(name).map(|row| row.map_or(0, |row| row.value()));

@@ -35,8 +35,7 @@ pub(crate) struct Taken<T> {
 
 impl<T> Queue<T> {
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        let inner =
-            Inner { items: VecDeque::new(), bytes: 0, is_asleep: false, is_closed: false };
+        let inner = Inner { items: VecDeque::new(), bytes: 0, is_asleep: false, is_closed: false };
         Queue { inner: Mutex::new(inner), wake: Condvar::new(), count_max, bytes_max }
     }
 

@@ -90,8 +90,7 @@ fn read(
 ) -> Result<Stored, Trouble> {
     let txn = db.begin_read()?;
     let (After(from) | Before(from)) = way;
-    let mut stored =
-        Stored { records: Vec::new(), floor: 0, last: 0, through: from, more: false };
+    let mut stored = Stored { records: Vec::new(), floor: 0, last: 0, through: from, more: false };
     let topic = match topic(&txn, name)? {
         Ok(topic) => topic,
         Err(floor) => return Ok(Stored { floor, ..stored }),

@@ -281,7 +281,8 @@ mod tests {
         assert_eq!(encode(&draft, 1_790_000_000_000).len(), 100 + 7);
         let null = |key: Option<&str>| {
             let mut draft = Draft::new("t", Data::Json("null".into()));
-            draft.marks = key.map(|key| Box::new(Marks { key: Some(key.into()), ..Marks::default() }));
+            draft.marks =
+                key.map(|key| Box::new(Marks { key: Some(key.into()), ..Marks::default() }));
             Head::read(&encode(&draft, 1)).unwrap().is_tombstone()
         };
         assert!(null(Some("k")) && !null(None));

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 /// The upper bounds of [`Stats::commit_us`], in microseconds. The last place counts what took
 /// longer.
-pub const COMMIT_US: [u64; 11] = [
-    500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
-];
+pub const COMMIT_US: [u64; 11] =
+    [500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 
 /// How the store does, since it was opened where it counts something.
 #[derive(Clone, Debug, Default)]

@@ -122,8 +122,7 @@ impl Store {
     pub fn open(options: Options) -> Result<(Store, Found), OpenError> {
         let directory = Directory::claim(&options.dir)?;
         let (db, start) = directory.open(options.new_epoch, options.cache_bytes_max)?;
-        let found =
-            Found { epoch: start.epoch, last_offset: start.node.last, clean: start.clean };
+        let found = Found { epoch: start.epoch, last_offset: start.node.last, clean: start.clean };
         let shared = Arc::new(Shared {
             directory,
             cache_bytes_max: options.cache_bytes_max,

@@ -1,1 +1,103 @@
+//! Tests of the whole store. What needs a clock is tested on the tables (`retention`, `model`).
 
+mod full;
+mod kill;
+mod model;
+mod open;
+mod retention;
+mod whole;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use wire::{Data, Draft, History, Marks};
+
+use crate::{Amount, Append, Fault, Options, Refused, Store};
+
+/// No wait in these tests is longer.
+const WAIT: Duration = Duration::from_secs(60);
+
+const ALL: Amount = Amount { messages_max: usize::MAX, bytes_max: usize::MAX };
+
+/// A directory that is removed in the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("throng-store-test-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options(dir: &Path) -> Options {
+    Options {
+        dir: dir.into(),
+        new_epoch: 0x5f3a_91c2,
+        queue_messages_max: 10_000,
+        queue_bytes_max: 64 << 20,
+        cache_bytes_max: 8 << 20,
+        idempotency_seconds_max: 300,
+    }
+}
+
+fn history() -> History {
+    History {
+        messages_max: 1_000_000,
+        bytes_max: u64::MAX,
+        seconds_max: 1_000_000_000_000,
+        durable: true,
+        compact: false,
+        acknowledge: None,
+    }
+}
+
+fn draft(topic: &str, text: &str) -> Draft {
+    Draft::new(topic, Data::Text(text.into()))
+}
+
+fn keyed(topic: &str, key: &str, json: &str) -> Draft {
+    let marks = Marks { key: Some(key.into()), ..Marks::default() };
+    Draft { marks: Some(Box::new(marks)), ..Draft::new(topic, Data::Json(json.into())) }
+}
+
+/// Appends one, and gives where its result comes.
+fn append(
+    store: &Store,
+    draft: &Draft,
+    offset: u64,
+) -> Result<mpsc::Receiver<Result<(), Fault>>, Refused> {
+    let (send, receive) = mpsc::channel();
+    let keep = history();
+    let append = Append { draft, offset, at_ms: offset, keep: &keep, idempotency_key: None };
+    store.append(append, Box::new(move |result| drop(send.send(result))))?;
+    Ok(receive)
+}
+
+fn appended(store: &Store, draft: &Draft, offset: u64) {
+    let result = append(store, draft, offset).unwrap();
+    assert_eq!(result.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+fn offsets(store: &Store, topic: &str, after: u64) -> Vec<u64> {
+    let stored = store.after(topic, after, ALL, 0).unwrap();
+    stored.records.iter().map(|record| record.offset).collect()
+}
+
+/// Runs one test of this binary in a process of its own, with this in its environment.
+fn child(test: &str, variable: &str, value: &Path) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(variable, value);
+    command
+}

@@ -39,6 +39,12 @@ pub const EMPTY_SECONDS_MAX: u64 = 86_400;
 /// Topics without messages that are known; where there are more they go early.
 pub const EMPTY_TOPICS_MAX: u64 = 262_144;
 
+/// A file that was not closed is read whole when it is opened, about a second for each 250 MiB,
+/// unless its last transaction saved what redb finds out in doing so. That takes a second `fsync`:
+/// measured, a commit takes one and a half to three times as long. So it is done when nothing was
+/// written for a second, and in each transaction where the file is longer than this, in bytes.
+const LARGE_BYTES: u64 = 1 << 30;
+
 /// What the disk must take, beside what it refused, before the store is opened anew.
 const PROBE_BYTES: usize = 1 << 20;
 
@@ -56,6 +62,12 @@ pub(crate) struct Writer {
     next_look: Instant,
     /// What the transaction that failed wanted to write, in bytes; `None` when all is well.
     refused_bytes: Option<usize>,
+    /// The last transaction is one after which the file opens at once.
+    quick_repair: bool,
+    /// The file is longer than [`LARGE_BYTES`].
+    is_large: bool,
+    /// The number of transactions at the last look.
+    commits_seen: u64,
 }
 
 fn now_ms() -> u64 {
@@ -64,13 +76,22 @@ fn now_ms() -> u64 {
 
 impl Writer {
     pub fn new(shared: Arc<Shared>, node: Node) -> Self {
-        let next_look = Instant::now() + LOOK;
-        Writer { shared, node, looked: Name::default(), next_look, refused_bytes: None }
+        Writer {
+            shared,
+            node,
+            looked: Name::default(),
+            next_look: Instant::now() + LOOK,
+            refused_bytes: None,
+            quick_repair: true,
+            is_large: false,
+            commits_seen: 0,
+        }
     }
 
     pub fn run(mut self) {
         loop {
-            let taken = self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(self.next_look));
+            let taken =
+                self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(self.next_look));
             if taken.is_end {
                 return;
             }
@@ -91,7 +112,7 @@ impl Writer {
         // What got into the queue while the last transaction failed.
         let result = match self.shared.failed() {
             Some(reason) => Err(Fault::Disk(reason)),
-            None => self.commit(&items, &Due::default()),
+            None => self.commit(&items, &Due::default(), self.is_large),
         };
         for done in items.into_iter().filter_map(|item| item.done) {
             // A panic in there is a fault of the caller, and must not end the thread on which all
@@ -104,12 +125,12 @@ impl Writer {
     }
 
     /// One transaction, on disk when this gives `Ok`.
-    fn commit(&mut self, items: &[Item], due: &Due) -> Result<(), Fault> {
+    fn commit(&mut self, items: &[Item], due: &Due, quick_repair: bool) -> Result<(), Fault> {
         let started = Instant::now();
         let node = self.node;
         let result = match &*self.shared.db() {
             Some(db) => {
-                let write = || transact(db, node, items, due);
+                let write = || transact(db, node, items, due, quick_repair);
                 catch_unwind(AssertUnwindSafe(write)).unwrap_or(Err(Trouble::Panic))
             }
             None => return Err(Fault::Closed),
@@ -117,6 +138,7 @@ impl Writer {
         match result {
             Ok(Committed { node, topics, messages }) => {
                 self.node = node;
+                self.quick_repair = quick_repair;
                 let counters = &self.shared.counters;
                 counters.topics.store(topics, Relaxed);
                 counters.messages.store(messages, Relaxed);
@@ -152,7 +174,10 @@ impl Writer {
         let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
         // Dropped first: the file is locked.
         *db = None;
-        *db = Some(database(&self.shared.directory.file(), self.shared.cache_bytes_max)?);
+        let file = self.shared.directory.file();
+        let (opened, disk) = database(&file, self.shared.cache_bytes_max)?;
+        disk.let_through()?;
+        *db = Some(opened);
         Ok(())
     }
 
@@ -169,7 +194,7 @@ impl Writer {
             self.set_failed(Some(reason.into()));
             return;
         }
-        if self.commit(&[], &Due::default()).is_ok() {
+        if self.commit(&[], &Due::default(), true).is_ok() {
             self.refused_bytes = None;
             self.set_failed(None);
             tracing::info!("the store writes again");
@@ -191,10 +216,13 @@ impl Writer {
         Ok(probed?)
     }
 
-    /// Drops what has become too old: a look costs a read, and a transaction only where something
+    /// Drops what has become too old, and when nothing is written makes the next start after a kill
+    /// a quick one: a look costs a read, and a transaction only where something
     /// was found.
     fn look(&mut self) {
         let now_ms = now_ms();
+        let metadata = std::fs::metadata(self.shared.directory.file());
+        self.is_large = metadata.is_ok_and(|metadata| metadata.len() > LARGE_BYTES);
         let found = match &*self.shared.db() {
             Some(db) => find_due(
                 db,
@@ -208,10 +236,14 @@ impl Writer {
         match found {
             Ok((due, looked)) => {
                 self.looked = looked;
+                let is_idle = self.shared.counters.commits.load(Relaxed) == self.commits_seen;
+                // An error is told and dealt with where it is met.
                 if !due.is_nothing() {
-                    // An error is told and dealt with where it is met.
-                    let _ = self.commit(&[], &due);
+                    let _ = self.commit(&[], &due, self.is_large);
+                } else if is_idle && !self.quick_repair {
+                    let _ = self.commit(&[], &due, true);
                 }
+                self.commits_seen = self.shared.counters.commits.load(Relaxed);
             }
             Err(trouble) => drop(self.fail(&trouble, &[])),
         }
@@ -234,11 +266,16 @@ struct Committed {
     messages: u64,
 }
 
-fn transact(db: &Database, node: Node, items: &[Item], due: &Due) -> Result<Committed, Trouble> {
+fn transact(
+    db: &Database,
+    node: Node,
+    items: &[Item],
+    due: &Due,
+    quick_repair: bool,
+) -> Result<Committed, Trouble> {
     let mut txn = db.begin_write()?;
     txn.set_durability(Durability::Immediate).map_err(redb::Error::from).map_err(Trouble::Redb)?;
-    txn.set_quick_repair(std::env::var("QR").is_ok());
-    txn.set_two_phase_commit(std::env::var("TP").is_ok());
+    txn.set_quick_repair(quick_repair);
     let node = apply(&txn, node, now_ms(), items.iter().map(|item| &item.op), due)?;
     let topics = txn.open_table(TOPICS)?.len()?;
     let messages = txn.open_table(MESSAGES)?.len()?;
@@ -272,8 +309,7 @@ fn find_due(
     for (at, row) in topics.range::<&str>(range)?.enumerate() {
         let (name, row) = row?;
         let topic = Topic::read(row.value())?;
-        if topic.is_over(now_ms)
-            || (topic.count == 0 && topic.empty_since_ms < due.empty_before_ms)
+        if topic.is_over(now_ms) || (topic.count == 0 && topic.empty_since_ms < due.empty_before_ms)
         {
             due.topics.push(name.value().into());
         }

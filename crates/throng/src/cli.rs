@@ -27,6 +27,9 @@ pub enum Command {
     Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
     Tune(Tune),
+    /// Subscribe users for good from a file, list a user's topics, or make up a graph of followers.
+    #[command(subcommand)]
+    Subscriptions(crate::commands::subscriptions::What),
     /// Watch a node's figures in the terminal, here or elsewhere.
     Top(Top),
 }

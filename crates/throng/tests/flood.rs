@@ -388,6 +388,98 @@ fn those_who_are_closed_come_back_when_asked_to() {
     run.stop().faults([("closed", 10)]).counts([("opened", 60), ("open", 50)]);
 }
 
+/// Topics and users' own have a history.
+const HISTORY: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 100000\n";
+
+/// A server with this configuration, and what else is on its command line.
+fn configured(name: &str, config: &str, flags: &[&str]) -> Server {
+    let file = scratch(name);
+    std::fs::write(&file, config).unwrap();
+    let flags = [&["--config", file.to_str().unwrap()], flags].concat();
+    let server = Server::with(&flags, &[]);
+    let _ = std::fs::remove_file(file);
+    server
+}
+
+#[test]
+fn whoever_is_cut_at_random_has_everything_once_in_the_end() {
+    let data = scratch("cut-data");
+    let on_disk = ["--data", data.to_str().unwrap()];
+    all_at_once(&[("cut-memory", &[][..]), ("cut-disk", &on_disk)], |(name, flags)| {
+        let server = configured(name, HISTORY, flags);
+        let end = flood(&format!(
+            "cut {} -c 300 -t sse,stream,poll,ws,phoenix --topics 20 --messages 60 \
+             --cuts-per-second 60 --away 0.3 --send-rate 60 --hold 8",
+            at(&server)
+        ));
+        end.all_recovered(300);
+        for (count, least) in [("cuts", 100), ("caught_up", 100), ("messages", 1_000)] {
+            assert!(end.count(count) >= least, "{name}: {count} in {:#}", end.summary);
+        }
+    });
+    let _ = std::fs::remove_dir_all(data);
+}
+
+#[test]
+fn whoever_the_server_closes_comes_back_for_the_rest() {
+    let server = configured("closed", HISTORY, &[]);
+    let run = format!("one-topic {} -c 50 --messages 50 --recover", at(&server));
+    let mut run = Flood::start(&format!("{run} -t sse,stream,ws,phoenix --hold {LONG}"));
+    run.until_it_stands();
+    run.until_count("messages", 500);
+    for number in 1..=20 {
+        let user = format!("u{number}");
+        server.post("/api/disconnect", serde_json::json!({"user": user}));
+    }
+    run.until_count("opened", 70);
+    let end = run.stop();
+    end.counts([("closed", 20)]).all_recovered(50);
+    assert!(end.count("caught_up") > 0, "{:#}", end.summary);
+}
+
+#[test]
+fn what_is_not_kept_is_not_recovered_and_that_is_told() {
+    let server = Server::start();
+    let run = format!("cut {} -c 60 --topics 4 --messages 50 --cuts-per-second 30", at(&server));
+    let mut run = Flood::start(&format!("{run} -t stream,ws,phoenix --hold {LONG}"));
+    run.until_count("not_recovered", 5);
+    let end = run.stop();
+    end.counts([("lost", 0), ("duplicated", 0)]);
+    assert_eq!(end.code, Some(3), "{:#}", end.summary);
+}
+
+#[test]
+fn after_a_storm_everyone_gets_what_was_missed() {
+    let server = configured("storm", HISTORY, &[]);
+    let storm = "storm -c 500 --times 2 --every 0.5 --recover -t sse,stream,poll,ws,phoenix";
+    let end = flood(&format!("{storm} {}", at(&server)));
+    end.all_recovered(500);
+    end.counts([("published", 20), ("messages", 10_000), ("caught_up", 10_000)]);
+    let storms = end.summary["storms"].as_array().unwrap();
+    assert_eq!(storms.len(), 2);
+    for storm in storms {
+        for (name, count) in [("connections", 500), ("recovered", 500), ("missed", 10)] {
+            assert_eq!(storm[name], count, "{storm:#}");
+        }
+        assert_eq!(storm["recovery"]["count"], 500);
+        assert!(storm["seconds"].as_f64() > Some(0.0), "{storm:#}");
+        assert!(storm["server_cpu_seconds"].as_f64() >= Some(0.0), "{storm:#}");
+    }
+}
+
+#[test]
+fn what_is_not_acknowledged_comes_again_and_all_comes_once_at_least() {
+    let offline = "[offline]\nenabled = true\nredelivery_seconds = 1\ntries_max = 0\n";
+    let server = configured("ack", offline, &[]);
+    let many = "random-users -c 100 -t sse,stream,poll,ws,phoenix --messages 20 --interval 0.1";
+    let end = flood(&format!("{many} --ack --ack-skip 30 {}", at(&server)));
+    end.faults([]).counts([("published", 200), ("open", 100)]);
+    let again = end.count("redelivered");
+    assert!(again > 0 && end.count("acked") > 0, "{:#}", end.summary);
+    assert_eq!(end.count("messages"), 200 + again, "{:#}", end.summary);
+    assert!(end.count("acked") <= 200, "{:#}", end.summary);
+}
+
 #[test]
 fn where_nobody_listens_each_attempt_fails_with_the_reason() {
     let nobody = flood::source::free_server_address().unwrap();
@@ -416,6 +508,10 @@ fn a_wrong_command_line_is_refused_in_words() {
         (format!("hold {here} --api-key-file /nonexistent"), "--api-key-file /nonexistent"),
         (format!("hold {here} --report /proc/x"), "--report /proc/x: No such file"),
         (format!("hold {here} --probe x"), "write a URL like"),
+        (format!("hold {here} --ack-skip 5"), "--ack"),
+        (format!("hold {here} --ack --ack-skip 101"), "a number from 0 to 100"),
+        (format!("cut {here} --admin {here} --topic-template all"), "must have {room} in it"),
+        (format!("storm {here} --recover"), "--admin http://host:8001"),
         (format!("stampede {here}"), "unrecognized subcommand"),
     ] {
         let output = command(&arguments).output().unwrap();

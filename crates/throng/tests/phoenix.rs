@@ -284,6 +284,40 @@ fn tabs_of_a_browser_talk_and_see_each_other() {
     run(&Server::with(&["--demo"], &[SHORT_POLLS]), "browser.cjs", "tabs");
 }
 
+/// A server whose topics have history, with a store or without.
+fn recall(client: &str, admin: &str, data: Option<&Path>) -> Server {
+    let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recovery/topics.toml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", client, "--admin", admin, "--config"]).arg(topics);
+    if let Some(data) = data {
+        command.arg("--data").arg(data);
+    }
+    Server::run(command, &[SHORT_POLLS])
+}
+
+#[test]
+fn what_was_missed_comes_when_clients_join_again() {
+    let anywhere = "127.0.0.1:0";
+    let server = recall(anywhere, anywhere, None);
+    for scenario in ["positions", "lost", "cut", "tags", "acknowledgements"] {
+        run(&server, "recovery.cjs", scenario);
+    }
+    drop(server);
+    for (scenario, at) in [("restart", "published"), ("event_source", "heard")] {
+        let data = std::env::temp_dir().join(format!("throng-{scenario}-{}", std::process::id()));
+        let mut server = recall(anywhere, anywhere, Some(&data));
+        let mut script = Script::start("recovery.cjs", scenario, &addresses(&server));
+        assert_eq!(script.hear(), at);
+        server.signal("-TERM");
+        server.child.wait().unwrap();
+        let (client, admin) = (server.client.to_string(), server.admin.to_string());
+        let _again = recall(&client, &admin, Some(&data));
+        script.tell(&json!("started"));
+        script.done();
+        let _ = std::fs::remove_dir_all(data);
+    }
+}
+
 /// Runs a scenario that is an application, too: the server asks it.
 fn ask(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));

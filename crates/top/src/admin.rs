@@ -121,8 +121,13 @@ pub struct Admin {
 impl Admin {
     /// A client of this node.
     pub fn new(target: &Target) -> Self {
+        Admin::with_agent(target, AGENT)
+    }
+
+    /// A client under another name, which servers may write to their logs.
+    pub fn with_agent(target: &Target, agent: &str) -> Self {
         Admin {
-            http: Http::with_agent(&target.url, target.key.as_deref(), AGENT),
+            http: Http::with_agent(&target.url, target.key.as_deref(), agent),
             base: target.url.path.clone(),
             name: target.name().to_owned(),
             has_key: target.key.is_some(),
@@ -148,9 +153,23 @@ impl Admin {
     }
 
     fn body(&mut self, path: &str) -> Result<Vec<u8>, Trouble> {
-        let answer = self.http.request("GET", &format!("{}{path}", self.base), "text/plain", "");
-        let (status, body) = answer.map_err(|error| self.unanswered(path, &error))?;
+        let (status, body) = self.exchange("GET", path, "text/plain", "")?;
         if status == 200 { Ok(body) } else { Err(self.refusal(path, status, &body)) }
+    }
+
+    /// Status and body of any answer.
+    ///
+    /// # Errors
+    /// When there was none.
+    pub fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> Result<(u16, Vec<u8>), Trouble> {
+        let answer = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
+        answer.map_err(|error| self.unanswered(path, &error))
     }
 
     fn unanswered(&self, path: &str, error: &anyhow::Error) -> Trouble {
@@ -164,7 +183,8 @@ impl Admin {
         }
     }
 
-    fn refusal(&self, path: &str, status: u16, body: &[u8]) -> Trouble {
+    /// What an answer with another status than 200 means.
+    pub fn refusal(&self, path: &str, status: u16, body: &[u8]) -> Trouble {
         let Ok(ErrorBody { error }) = serde_json::from_slice(body) else {
             return self.not_throng(path, &format!("status {status}"));
         };

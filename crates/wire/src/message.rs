@@ -264,8 +264,11 @@ pub struct Message {
     pub kept: Kept,
     /// What was published, and where.
     pub draft: Draft,
-    encoded: [OnceLock<Arc<[u8]>>; Variant::COUNT],
+    /// Most messages that history keeps for somebody who is away are never encoded.
+    encoded: OnceLock<Box<Encodings>>,
 }
+
+type Encodings = [OnceLock<Arc<[u8]>>; Variant::COUNT];
 
 impl Message {
     /// Gives a draft its place.
@@ -277,7 +280,7 @@ impl Message {
             at_ms: 0,
             kept: Kept::No,
             draft,
-            encoded: [const { OnceLock::new() }; Variant::COUNT],
+            encoded: OnceLock::new(),
         }
     }
 
@@ -306,7 +309,15 @@ impl Message {
     ///
     /// Nobody waits: two shards that ask at the same moment both encode and one result is kept.
     pub fn encoded(&self, variant: Variant, tools: &mut Tools) -> Arc<[u8]> {
-        let cell = &self.encoded[variant as usize];
+        let cells =
+            self.encoded.get_or_init(|| Box::new([const { OnceLock::new() }; Variant::COUNT]));
+        // The same bytes.
+        let variant = match variant {
+            Variant::SseKept => Variant::Sse,
+            Variant::SseJsonKept => Variant::SseJson,
+            variant => variant,
+        };
+        let cell = &cells[variant as usize];
         if let Some(bytes) = cell.get() {
             return bytes.clone();
         }

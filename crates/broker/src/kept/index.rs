@@ -26,7 +26,7 @@ impl Table {
     }
 }
 
-/// Many tables, so that none takes long to grow: a millisecond or two with 10 million entries.
+/// Many tables, so that none takes long to grow.
 pub struct Index(Box<[Table]>);
 
 impl Index {

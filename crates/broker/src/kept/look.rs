@@ -88,7 +88,11 @@ impl Kept {
             (page, full || state.windows.reaches(hash, topic, oldest))
         };
         let (Some(store), false) = (&self.0.store, whole) else {
-            reply(Page { messages: page.messages, more: page.more, gone: !whole && from.is_some() });
+            reply(Page {
+                messages: page.messages,
+                more: page.more,
+                gone: !whole && from.is_some(),
+            });
             return Ok(());
         };
         let (kept, topic) = (self.clone(), wire::Name::from(topic));
@@ -194,8 +198,8 @@ impl Kept {
                 };
                 let later = done.clone();
                 let written = move |result: Result<(), store::Fault>| {
-                    let result = result
-                        .map_err(|fault| PublishError::StoreFailed(fault.to_string().into()));
+                    let result =
+                        result.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()));
                     tell(&later, result);
                 };
                 let topic = wire::Name::from(topic);

@@ -23,7 +23,7 @@ use store::Store;
 use wire::{Draft, Epoch, History, Id, Message, Rules};
 
 use crate::recent::{Bounds, Window};
-use crate::{Delivery, Done, Inbox, Options, Published, PublishError, Receipt};
+use crate::{Delivery, Done, Inbox, Options, PublishError, Published, Receipt};
 use cursors::Cursors;
 use idempotency::Idempotency;
 use windows::Windows;
@@ -43,6 +43,18 @@ pub struct Limits {
     pub idempotency_keys_max: usize,
     /// Users' cursors.
     pub cursors_max: usize,
+}
+
+impl Default for Limits {
+    /// 256 MiB, a million topics and cursors, 100,000 keys.
+    fn default() -> Self {
+        Limits {
+            history_bytes_max: 256 << 20,
+            topics_max: 1_000_000,
+            idempotency_keys_max: 100_000,
+            cursors_max: 1_000_000,
+        }
+    }
 }
 
 /// The topics with history. A cheap clone.
@@ -111,10 +123,8 @@ impl Kept {
         limits: Limits,
         recent: Bounds,
     ) -> Self {
-        let windows = windows::Limits {
-            bytes_max: limits.history_bytes_max,
-            topics_max: limits.topics_max,
-        };
+        let windows =
+            windows::Limits { bytes_max: limits.history_bytes_max, topics_max: limits.topics_max };
         Kept(Arc::new(Inner {
             rules: RwLock::default(),
             keeps: AtomicBool::new(false),
@@ -144,9 +154,14 @@ impl Kept {
         *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
+    /// Whether any topic has history.
+    pub fn keeps(&self) -> bool {
+        self.0.keeps.load(Ordering::Relaxed)
+    }
+
     /// What is kept of a topic; `None` is nothing.
     pub fn rule(&self, topic: &str) -> Option<Arc<History>> {
-        if !self.0.keeps.load(Ordering::Relaxed) {
+        if !self.keeps() {
             return None;
         }
         let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
@@ -277,12 +292,7 @@ impl Put<'_> {
         }
     }
 
-    fn put_in_memory(
-        &mut self,
-        mut state: MutexGuard<'_, State>,
-        draft: Draft,
-        now_ms: u64,
-    ) -> Id {
+    fn put_in_memory(&mut self, mut state: MutexGuard<'_, State>, draft: Draft, now_ms: u64) -> Id {
         state.last += 1;
         let offset = state.last;
         self.remember(&mut state, &draft, offset, now_ms);
@@ -312,7 +322,9 @@ impl Put<'_> {
             false => (self.done.take(), None),
         };
         let receipt = self.receipt.take();
-        if now.is_some() && let Some(receipt) = receipt.clone() {
+        if now.is_some()
+            && let Some(receipt) = receipt.clone()
+        {
             receipt.uncounted();
         }
         let after = Arc::new(Mutex::new(after));

@@ -70,8 +70,7 @@ impl Kept {
     pub fn start(&self, topics: &[(u64, &str)], asked: &Asked) -> Start {
         let state = self.state();
         let top = state.delivered;
-        let mut start =
-            Start { topics: Vec::new(), lost: Vec::new(), top: self.id(top) };
+        let mut start = Start { topics: Vec::new(), lost: Vec::new(), top: self.id(top) };
         for (hash, name) in topics {
             let compact = self.rule(name).is_some_and(|keep| keep.compact);
             let newcomer = if compact { 0 } else { top };
@@ -136,12 +135,16 @@ impl Kept {
     /// there, bytes.
     pub fn pull(&self, wanted: &[Wanted], messages_max: usize, bytes_max: usize) -> Pull {
         let state = self.state();
-        let gone: Vec<bool> = wanted
+        let mut gone: Vec<bool> = wanted
             .iter()
             .map(|topic| !state.windows.reaches(topic.hash, &topic.topic, topic.after))
             .collect();
         if self.0.store.is_some() && gone.contains(&true) {
             return Pull::Disk;
+        }
+        for (gone, topic) in gone.iter_mut().zip(wanted).filter(|(gone, _)| **gone) {
+            // The state is complete, whatever came before it.
+            *gone = topic.after > 0 || self.rule(&topic.topic).is_none_or(|keep| !keep.compact);
         }
         let topics: Vec<windows::Wanted<'_>> = wanted
             .iter()
@@ -158,6 +161,27 @@ impl Kept {
             caught_up: found.through.is_none(),
             gone,
         })
+    }
+
+    /// Of each topic, the first message after the place up to which somebody has it, if there is one
+    /// that is not after `through`. `None` when that is not known without asking the disk.
+    pub fn missing(&self, topics: &[Wanted], through: u64) -> Option<Vec<u64>> {
+        let state = self.state();
+        let mut missing = Vec::new();
+        for Wanted { hash, topic, after } in topics.iter().filter(|topic| topic.after < through) {
+            let first = match state.windows.floor(*hash, topic) {
+                // It is gone, and who asks for it is told so.
+                floor if floor > *after && self.0.store.is_none() => Some(floor),
+                floor if floor > *after => return None,
+                _ => {
+                    let wanted = windows::Wanted { hash: *hash, topic, after: *after };
+                    let found = state.windows.collect(&[wanted], 1, usize::MAX, 0);
+                    found.messages.first().map(|message| message.id.offset)
+                }
+            };
+            missing.extend(first.filter(|offset| *offset <= through));
+        }
+        Some(missing)
     }
 
     /// The same from the disk: `reply` is called once, on the store's reader, unless it is refused

@@ -4,6 +4,7 @@ import { Chart, draw, stacked } from './chart.js';
 import { card, fill, h, text } from './dom.js';
 import { bytes, cores, count, duration, exact, milliseconds, percent, words } from './format.js';
 import { names } from './history.js';
+import { kept } from './kept.js';
 import { store, subscribe } from './live.js';
 import { decades, linear, logarithmic, mirrored } from './scale.js';
 import { shards } from './shards.js';
@@ -109,7 +110,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), kept: kept() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -122,13 +123,14 @@ export function view() {
     h('div.view-head', {}, h('h1', {}, 'Overview'), parts.node.element),
     parts.tiles.element,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.kept.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
       unsubscribe();
       parts.tiles.close();
       parts.top.close();
+      parts.kept.close();
       for (const chart of drawn) chart.close();
     },
   };

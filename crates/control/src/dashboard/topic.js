@@ -1,4 +1,4 @@
-// A topic: its members, who is present, its last messages, and a test message.
+// A topic: its members, who is present, its last messages, its history, and a test message.
 
 import * as api from './api.js';
 import { card, every, fill, h, text } from './dom.js';
@@ -9,6 +9,7 @@ import { href } from './route.js';
 
 const MEMBERS_MAX = 100;
 const MESSAGES_MAX = 20;
+const HISTORY_MAX = 50;
 const PRESENT_MAX = 200;
 
 function members(name) {
@@ -78,6 +79,50 @@ function shown({ data, encoding }) {
   return [typeof data === 'string' ? data : JSON.stringify(data)];
 }
 
+const mark = (name, value) => value && h('span.muted', {}, `${name} ${value}`);
+
+function row(message, selector) {
+  return h(selector, { 'data-id': message.id },
+    h('div.message-head', {}, h('time', { title: new Date(message.published_at).toLocaleString() }, clock(message.published_at)),
+      h('span.event', {}, message.event ?? 'message'), h('span.muted.mono', {}, message.id),
+      mark('key', message.key), mark('tags', message.tags?.join(', '))),
+    h('div.payload', {}, ...shown(message)));
+}
+
+/** Rows that are there stay; those that are new are marked for a moment, but not the first ones. */
+function show(list, messages, isFirst) {
+  const known = new Map([...list.children].map(child => [child.dataset.id, child]));
+  list.hidden = !messages.length;
+  list.replaceChildren(...messages.map(message => known.get(message.id) ?? row(message, isFirst ? 'li' : 'li.fresh')));
+}
+
+/** What is kept of a topic, the newest first; hidden where nothing is. */
+export function history(topic) {
+  const note = h('p.empty', {}, 'Asking…');
+  const list = h('ol.messages', { tabindex: 0, 'aria-label': 'History, newest first', hidden: true });
+  const total = h('span.count', {}, 'every 5 s');
+  const element = card('History', { tools: [total] }, note, list);
+  element.classList.add('main-column');
+  element.hidden = true;
+  let isFirst = true;
+  const poll = every(5000, async signal => {
+    try {
+      const found = await api.get(`/api/history/${api.segment(topic)}?reverse=true&limit=${HISTORY_MAX}`, signal);
+      element.hidden = false;
+      show(list, found.messages, isFirst);
+      isFirst = false;
+      note.hidden = found.messages.length > 0 && !found.more;
+      note.textContent = found.more ? `The newest ${exact(found.messages.length)}.` : 'No message of this topic is kept now.';
+    } catch (error) {
+      if (error.name === 'AbortError') return;
+      element.hidden = element.hidden || error.code === 'no_history';
+      note.hidden = false;
+      note.textContent = error.message;
+    }
+  });
+  return { element, close: poll.stop, now: poll.now };
+}
+
 /** The last messages of a topic; those that are new are marked for a moment. */
 export function messages(topic) {
   const note = h('p.empty', {}, 'Asking…');
@@ -88,14 +133,9 @@ export function messages(topic) {
   const poll = every(2000, async signal => {
     try {
       const found = await api.get(`/api/messages?topic=${encodeURIComponent(topic)}&limit=${MESSAGES_MAX}`, signal);
-      const kept = new Map([...list.children].map(row => [row.dataset.id, row]));
-      list.hidden = !found.messages.length;
+      show(list, found.messages, isFirst);
       note.hidden = found.messages.length > 0;
       note.textContent = 'No message of this topic is in the recent window.';
-      list.replaceChildren(...found.messages.map(message => kept.get(message.id) ?? h(isFirst ? 'li' : 'li.fresh', { 'data-id': message.id },
-        h('div.message-head', {}, h('time', { title: new Date(message.published_at).toLocaleString() }, clock(message.published_at)),
-          h('span.event', {}, message.event ?? 'message'), h('span.muted.mono', {}, message.id)),
-        h('div.payload', {}, ...shown(message)))));
       isFirst = false;
     } catch (error) {
       if (error.name === 'AbortError') return;
@@ -108,10 +148,14 @@ export function messages(topic) {
 
 export function view({ name }) {
   const last = messages(name);
-  const parts = [members(name), presence(name), last];
-  const form = card('Publish a test message', {}, messageForm('/api/publish', { topic: name }, 'Publish', last.now));
+  const past = history(name);
+  const parts = [members(name), presence(name), last, past];
+  const form = card('Publish a test message', {}, messageForm('/api/publish', { topic: name }, 'Publish', () => {
+    last.now();
+    past.now();
+  }));
   const element = h('div', {},
     h('div.view-head', {}, h('p.kicker', {}, 'Topic'), h('h1.mono', {}, name)),
-    h('div.grid.detail', {}, parts[0].element, h('div.column', {}, form, parts[1].element), last.element));
+    h('div.grid.detail', {}, parts[0].element, h('div.column', {}, form, parts[1].element), last.element, past.element));
   return { title: `Topic ${name}`, element, close: () => parts.forEach(part => part.close()) };
 }

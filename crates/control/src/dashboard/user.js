@@ -6,7 +6,7 @@ import { connectionTable, disconnect } from './connections.js';
 import { exact } from './format.js';
 import { answerLine, messageForm } from './publish.js';
 import { topicHref } from './route.js';
-import { messages } from './topic.js';
+import { history, messages } from './topic.js';
 
 export function view({ name }) {
   const answer = answerLine();
@@ -22,6 +22,7 @@ export function view({ name }) {
   const list = connectionTable('Connections', 'topics', () => poll.now(), answer.say);
   list.element.hidden = true;
   const last = messages(`@${name}`);
+  const waiting = history(`@${name}`);
   const form = messageForm('/api/send', { user: name }, 'Send', last.now);
   const poll = every(3000, async signal => {
     try {
@@ -47,9 +48,10 @@ export function view({ name }) {
   const element = h('div', {},
     h('div.view-head', {}, h('p.kicker', {}, 'User'), h('h1.mono', {}, name)),
     h('div.grid.detail', {}, connections,
-      h('div.column', {}, card('Send a test message', {}, form), card('Topics', {}, noTopics, topics)), last.element));
+      h('div.column', {}, card('Send a test message', {}, form), card('Topics', {}, noTopics, topics)), last.element, waiting.element));
   return { title: `User ${name}`, element, close: () => {
     poll.stop();
     last.close();
+    waiting.close();
   } };
 }

@@ -40,7 +40,9 @@ impl<'de> Deserialize<'de> for IfOffset {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<IfOffset, E> {
-                text.parse().map(IfOffset::Id).map_err(|wrong| E::custom(format!("if_offset: {wrong}")))
+                text.parse()
+                    .map(IfOffset::Id)
+                    .map_err(|wrong| E::custom(format!("if_offset: {wrong}")))
             }
         }
 

@@ -97,7 +97,7 @@ fn answer(shard: usize, command: Command) -> String {
             format!("topics {prefix:?} {after:?} {limit}")
         }
         Command::Topic { topic, reply } => {
-            reply(if topic == "news" { 2 } else { 0 });
+            reply(if topic == "news" || topic == "@alice" { 2 } else { 0 });
             format!("topic {topic}")
         }
         Command::Biggest { limit, reply } => {
@@ -267,6 +267,13 @@ pub fn stored(store: store::Store, last: u64) -> Bench {
     bench_of(node, drafts, asked)
 }
 
+/// A node whose subscriptions are kept there.
+pub fn keeping(mood: Mood, keep: Arc<dyn subscriptions::Keep>) -> Bench {
+    let (drafts, asked) = (Arc::default(), Arc::default());
+    let node = node(mood, Arc::clone(&drafts), Arc::clone(&asked));
+    bench_of(Node { keep_subscriptions: Some(keep), ..node }, drafts, asked)
+}
+
 fn bench_of(
     node: Node<FakeShards>,
     drafts: Arc<Mutex<Vec<Draft>>>,
@@ -310,20 +317,28 @@ fn node_from(
         message_bytes_max: 100,
         memory_bytes_max: 0,
         rules,
+        subscriptions_per_user_max: 5,
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
+    let subscriptions = Arc::<subscriptions::Subscriptions>::default();
     Node {
         broker: Arc::new(broker),
-        shared: Arc::new(shard::Shared::new(shard::Presence::new(
-            shard::PresenceLimits {
-                users_max: 3,
-                list_bytes_max: 1 << 20,
-                interval_us: 0,
-                members_per_ms: 0,
-            },
-            1,
-        ))),
+        shared: Arc::new(shard::Shared::new(
+            shard::Presence::new(
+                shard::PresenceLimits {
+                    users_max: 3,
+                    list_bytes_max: 1 << 20,
+                    interval_us: 0,
+                    members_per_ms: 0,
+                },
+                1,
+            ),
+            subscriptions.clone(),
+        )),
+        subscriptions,
+        keep_subscriptions: None,
+        subscription_turns: crate::Turns::default(),
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
@@ -349,8 +364,8 @@ fn real(begin: Begin) -> Local {
     Local::new(Vec::new(), [7; 20], Instant::now(), limits, Some(begin))
 }
 
-/// `room:` has presence; `log:` and `bulk:` have a history, `job:` is acknowledged, as users' own
-/// topics are.
+/// `room:` has presence; `log:` and `bulk:` have a history; `job:` is acknowledged, as the messages
+/// of the user `keen` are.
 fn rules() -> wire::Rules {
     let history = History {
         messages_max: 5,
@@ -367,7 +382,9 @@ fn rules() -> wire::Rules {
         dead_letter: None,
     };
     let acknowledged = Arc::new(History { acknowledge: Some(acknowledge), ..history.clone() });
-    let bulk = History { messages_max: 5000, bytes_max: 1 << 30, durable: false, ..history.clone() };
+    let bulk =
+        History { messages_max: 5000, bytes_max: 1 << 30, durable: false, ..history.clone() };
+    let brief = History { seconds_max: 1, ..history.clone() };
     let rule = |pattern: &str, history: Option<Arc<History>>| wire::Rule {
         pattern: pattern.into(),
         presence: pattern == "room:*",
@@ -380,9 +397,11 @@ fn rules() -> wire::Rules {
             rule("log:*", Some(Arc::new(history))),
             rule("bulk:*", Some(Arc::new(bulk))),
             rule("job:*", Some(acknowledged.clone())),
+            rule("@keen", Some(acknowledged)),
+            rule("brief", Some(Arc::new(brief))),
         ],
         publish_prefixes: Vec::new(),
-        offline: Some(acknowledged),
+        offline: None,
     }
 }
 
@@ -410,7 +429,7 @@ impl Bench {
     pub async fn call(&self, request: Request<Body>) -> Answer {
         let response = self.open(request).await;
         let (parts, body) = response.into_parts();
-        let bytes = to_bytes(body, 1 << 20).await.unwrap();
+        let bytes = to_bytes(body, 8 << 20).await.unwrap();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         Answer { status: parts.status.as_u16(), headers: parts.headers, text }
     }

@@ -39,7 +39,7 @@ async fn a_wrong_body_says_what_is_wrong() {
         ("", "bad_json", "line 1 column 0"),
         ("{\n\"topic\":,", "bad_json", "line 2 column 9"),
         ("[]", "bad_request", ""),
-        ("[\"a\",1,null,null]", "bad_request", "object"),
+        ("[\"a\",1,null,null,null,null,null,false,[],null]", "bad_request", "object"),
         ("{\"topic\":\"a\"}", "bad_request", "data"),
         ("{\"topic\":\"a\",\"data\":1,\"x\":1}", "bad_request", "`x`"),
         ("{\"topic\":\"@a\",\"data\":1}", "bad_topic", "@"),

@@ -4,6 +4,8 @@ use wire::Since;
 use wire::client::{Event, Goodbye};
 
 use super::connection::Trackers;
+use super::faults::Faults;
+use super::memory::{Memory, Which};
 use super::{Published, Stat};
 use crate::payload::{Mark, Scanner, To};
 use crate::sequence::{Arrival, Tracker};
@@ -20,6 +22,7 @@ pub(super) struct Ear<'a> {
     pub times: &'a mut Vec<u32>,
     /// Those of messages to one user.
     pub user_times: &'a mut Vec<u32>,
+    pub faults: &'a Faults,
     /// The number of this run.
     pub run: u32,
     /// The user's number, its index among the users, and its topic's number.
@@ -28,23 +31,44 @@ pub(super) struct Ear<'a> {
     pub room: u32,
     pub now_ns: u64,
     pub trackers: Trackers,
+    /// Where the connection remembers: the sequences of its user and its topics stand there.
+    pub memory: Option<&'a mut Memory>,
+    /// The connection's topics as they are named, where it remembers.
+    pub names: &'a [String],
+    /// It subscribes when it is open: what it enters begins when that is granted.
+    pub subscribes: bool,
+    pub heard: Heard,
+}
+
+/// What there is to be done about what was heard.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
     pub join: bool,
     pub opened: bool,
     pub ended: bool,
     pub again: Option<Since>,
     pub said: Option<Goodbye>,
+    /// The last message to the user: its number, and its id once that has come.
+    pub user_message: Option<(u32, String)>,
+    /// How many came.
+    pub user_messages: u32,
+    /// The last of what it missed in a storm has come, so long after it began to come back.
+    pub recovered_us: Option<u32>,
 }
 
 impl Ear<'_> {
     pub fn hear(&mut self, event: Event<'_>) {
         match event {
             Event::Open => {
-                self.opened = true;
+                self.heard.opened = true;
                 self.trackers = self.now();
+                if !self.subscribes {
+                    self.begin();
+                }
             }
             // What comes before all is granted may come or not.
             Event::Join => {
-                self.join = true;
+                self.heard.join = true;
                 self.trackers = Trackers::anywhere();
             }
             Event::Message(bytes) => {
@@ -52,15 +76,33 @@ impl Ear<'_> {
                 self.mark(bytes);
             }
             Event::Part(bytes) => self.mark(bytes),
-            Event::Place(_) | Event::Recovered(_) => {}
+            Event::Place(place) => self.place(place),
+            Event::Recovered(recovered) => self.recovered(recovered),
+            Event::Entered(topic) => {
+                let at = self.names.iter().position(|name| name == topic);
+                if let Some(memory) = &mut self.memory {
+                    memory.enters(at.map_or(Which::Other, Which::Topic));
+                }
+            }
+            Event::Acknowledged(id) => {
+                let memory = self.memory.as_mut();
+                let acks = memory.and_then(|memory| memory.acks.as_mut());
+                if let (Some(acks), Ok(id)) = (acks, id.parse()) {
+                    let done = acks.confirm(id, self.now_ns);
+                    self.add(Stat::Acked, u64::from(done));
+                }
+            }
             Event::Heartbeat => self.add(Stat::Heartbeats, 1),
             Event::Again(since) => {
                 // Checked where it was read.
-                self.again = since.parse().ok();
+                self.heard.again = since.parse().ok();
                 self.answered();
+                if let Some(memory) = &mut self.memory {
+                    memory.place(since);
+                }
             }
-            Event::Goodbye(said) => self.said = Some(said),
-            Event::End => self.ended = true,
+            Event::Goodbye(said) => self.heard.said = Some(said),
+            Event::End => self.heard.ended = true,
         }
     }
 
@@ -70,6 +112,14 @@ impl Ear<'_> {
             user: Tracker::begin(self.published.user(self.index)),
             topic: Tracker::begin(self.published.topic(self.room)),
             all: Tracker::begin(self.published.all()),
+        }
+    }
+
+    /// The same for those that are remembered.
+    fn begin(&mut self) {
+        let (now, published) = (self.now(), self.published);
+        if let Some(memory) = &mut self.memory {
+            memory.opened(&now, |room| Tracker::begin(published.topic(room)));
         }
     }
 
@@ -83,23 +133,124 @@ impl Ear<'_> {
                 *tracker = now;
             }
         }
+        self.begin();
+    }
+
+    /// What to come back with.
+    fn place(&mut self, text: &str) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        if memory.place(text) == Some(Which::User)
+            && let Some((_, id)) = &mut self.heard.user_message
+        {
+            id.clear();
+            id.push_str(text);
+        }
+    }
+
+    fn recovered(&mut self, recovered: bool) {
+        if let Some(memory) = self.memory.as_mut().filter(|_| !recovered) {
+            memory.lost();
+            self.add(Stat::NotRecovered, 1);
+        }
     }
 
     fn mark(&mut self, bytes: &[u8]) {
+        // Whatever it is, the place behind it is its own.
+        if let Some(memory) = &mut self.memory {
+            memory.heard(Which::Other);
+        }
         let Some(mark) = self.scanner.find(bytes) else {
             return;
         };
-        let Mark { run, to, number, due_ns } = mark;
         // Of another run, or an earlier one that the server still remembers.
-        if run != self.run {
+        if mark.run != self.run {
             return;
         }
-        let arrival = match to {
-            To::User(user) if user == self.user => self.trackers.user.arrive(number),
-            To::Topic(room) if room == self.room => self.trackers.topic.arrive(number),
-            To::All => self.trackers.all.arrive(number),
-            _ => return self.add(Stat::Strayed, 1),
+        let remembered = match (&self.memory, mark.to) {
+            (Some(_), To::User(user)) if user == self.user => Some(Which::User),
+            (Some(memory), To::Topic(room)) => memory.topic(room),
+            _ => None,
         };
+        match (remembered, mark.to) {
+            (Some(which), _) => self.mark_remembered(which, mark),
+            (None, To::User(user)) if user == self.user => {
+                let arrival = self.trackers.user.arrive(mark.number);
+                self.count(arrival, mark, true);
+            }
+            (None, To::Topic(room)) if room == self.room && self.memory.is_none() => {
+                let arrival = self.trackers.topic.arrive(mark.number);
+                self.count(arrival, mark, true);
+            }
+            (None, To::All) => {
+                let arrival = self.trackers.all.arrive(mark.number);
+                self.count(arrival, mark, true);
+            }
+            (None, _) => {
+                self.tell("a stray", mark, None);
+                self.add(Stat::Strayed, 1);
+            }
+        }
+    }
+
+    fn mark_remembered(&mut self, which: Which, mark: Mark) {
+        let now_ns = self.now_ns;
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let is_late = mark.due_ns < memory.begun_ns;
+        let Some(followed) = memory.heard(which) else {
+            return;
+        };
+        let before = followed.tracker;
+        let arrival = followed.tracker.arrive(mark.number);
+        let is_again = arrival == Arrival::Again;
+        let mut may_again = false;
+        if which == Which::User
+            && let Some(acks) = &mut memory.acks
+        {
+            may_again = is_again && acks.may_come_again(mark.number, now_ns);
+            self.heard.user_message = Some((mark.number, String::new()));
+            self.heard.user_messages += 1;
+        }
+        if matches!(which, Which::Topic(_)) && !is_again && memory.owed > 0 {
+            memory.owed -= 1;
+            if memory.owed == 0 {
+                let us = now_ns.saturating_sub(memory.begun_ns) / 1_000;
+                self.heard.recovered_us = Some(u32::try_from(us).unwrap_or(u32::MAX));
+                self.numbers[Stat::Recovered as usize] += 1;
+            }
+        }
+        if may_again {
+            return self.add(Stat::Redelivered, 1);
+        }
+        let arrival = self.judged(arrival, mark);
+        match arrival {
+            Arrival::Next => {}
+            Arrival::Gap(_) => self.tell("a gap", mark, Some(before)),
+            Arrival::Late => self.tell("a late one", mark, Some(before)),
+            Arrival::Again => self.tell("a repeat", mark, Some(before)),
+        }
+        if is_late && !is_again {
+            self.add(Stat::CaughtUp, 1);
+        }
+        self.count(arrival, mark, !is_late);
+    }
+
+    /// A message of which it isn't known that it was published leaves no gap.
+    fn judged(&self, arrival: Arrival, mark: Mark) -> Arrival {
+        match arrival {
+            Arrival::Gap(missing) => match self.published.sure(mark.to, mark.number - 1, missing) {
+                0 => Arrival::Next,
+                sure => Arrival::Gap(sure),
+            },
+            other => other,
+        }
+    }
+
+    /// Counts a message, and takes its time unless it was published while nobody was here.
+    fn count(&mut self, arrival: Arrival, mark: Mark, timed: bool) {
         match arrival {
             Arrival::Next => {}
             Arrival::Gap(missing) => self.add(Stat::Lost, u64::from(missing)),
@@ -110,12 +261,35 @@ impl Ear<'_> {
             }
             Arrival::Again => return self.add(Stat::Duplicated, 1),
         }
-        let us = self.now_ns.saturating_sub(due_ns) / 1_000;
+        if !timed {
+            return;
+        }
+        let us = self.now_ns.saturating_sub(mark.due_ns) / 1_000;
         let us = u32::try_from(us).unwrap_or(u32::MAX);
         self.times.push(us);
-        if matches!(to, To::User(_)) {
+        if matches!(mark.to, To::User(_)) {
             self.user_times.push(us);
         }
+    }
+
+    fn tell(&self, what: &str, mark: Mark, before: Option<Tracker>) {
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        self.faults.tell(|| {
+            let last = before.map_or(String::new(), |before| format!(" after {before:?}"));
+            format!(
+                "{what}: user {} heard number {} to {:?}{last}; its attempt {}, begun {} ms ago, \
+                 published {} ms ago; it comes back with {}",
+                self.user,
+                mark.number,
+                mark.to,
+                memory.attempts,
+                self.now_ns.saturating_sub(memory.begun_ns) / 1_000_000,
+                self.now_ns.saturating_sub(mark.due_ns) / 1_000_000,
+                memory.places(),
+            )
+        });
     }
 
     fn add(&mut self, stat: Stat, count: u64) {
@@ -143,11 +317,11 @@ mod tests {
             room: 0,
             now_ns: 5,
             trackers: Trackers::anywhere(),
-            join: false,
-            opened: false,
-            ended: false,
-            again: None,
-            said: None,
+            faults: &Faults::default(),
+            memory: None,
+            names: &[],
+            subscribes: false,
+            heard: Heard::default(),
         };
         events.iter().for_each(|event| ear.hear(*event));
         (ear.trackers, numbers)

@@ -3,25 +3,31 @@
 //! Each thread has a private descriptor table, one poller and one read buffer; nothing is allocated
 //! per connection beyond its record and the counters of what is published to its user.
 
+mod acker;
 mod connection;
 mod ear;
+mod faults;
+mod memory;
+mod plan;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use wire::client::{Client, Fault, Goodbye};
+use wire::client::{Fault, Goodbye};
 
+use self::faults::Faults;
 use crate::clock::now_ns;
+use crate::payload::To;
 use crate::record::{Counts, Named};
-use crate::source::Sources;
-use crate::target::{Paths, Url};
+
+pub use plan::{AckPlan, Cuts, Life, Memberships, Plan};
 
 /// Bytes of user space that a connection may cost.
 pub const CONNECTION_BYTES_MAX: usize = 64;
@@ -36,68 +42,6 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// processor is the next bound.
 const CONNECTIONS_PER_THREAD_MAX: u64 = 200_000;
 
-/// What a crowd is to be.
-#[derive(Clone)]
-pub struct Plan {
-    /// The servers; each connection goes to one of them in turn.
-    pub servers: Vec<Url>,
-    /// The transports; each connection speaks one of them in turn.
-    pub transports: Vec<&'static dyn Client>,
-    /// What each asks for.
-    pub paths: Paths,
-    /// How many.
-    pub connections: u32,
-    /// The number of the first user.
-    pub first: u32,
-    /// How many users share a topic.
-    pub users_per_room: u32,
-    /// Where they come from.
-    pub sources: Sources,
-    /// Arrivals per second; 0 for as fast as it goes.
-    pub rate: f64,
-    /// How they live.
-    pub life: Life,
-    /// Connections under way at one time.
-    pub in_flight_max: u32,
-    /// How long an answer may take, in seconds.
-    pub answer_seconds_max: u32,
-    /// A connection that has heard nothing for so many seconds is given up; 0 for never.
-    pub silence_seconds_max: u32,
-    /// The number of this run, which its messages carry.
-    pub run: u32,
-    /// Of all that is random.
-    pub seed: u64,
-}
-
-/// How long connections stay, and whether they return. Times are means of exponential
-/// distributions: who leaves is anyone, at any time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Life {
-    /// Seconds until a connection leaves by itself; never without.
-    pub stay_seconds: Option<f64>,
-    /// Seconds until one that left, failed or was closed comes back; never without.
-    pub away_seconds: Option<f64>,
-}
-
-impl Plan {
-    /// The topic number of the user with this number.
-    pub fn room(&self, number: u32) -> u32 {
-        (number - self.first) / self.users_per_room.max(1)
-    }
-
-    /// True when some of the clients send heartbeats.
-    fn clients_beat(&self) -> bool {
-        let mut beats = Vec::new();
-        self.transports.iter().for_each(|client| client.heartbeat(&mut beats));
-        !beats.is_empty()
-    }
-
-    /// How many topics there are.
-    pub fn rooms(&self) -> u32 {
-        self.connections.div_ceil(self.users_per_room.max(1))
-    }
-}
-
 /// How many messages were published to each target so far: the numbers of the sequences.
 #[derive(Debug, Default)]
 pub struct Published {
@@ -107,13 +51,30 @@ pub struct Published {
     pub topics: Box<[AtomicU32]>,
     /// To everyone.
     pub all: AtomicU32,
+    /// Of some it isn't known whether they were: the server never answered.
+    pub unsure: Mutex<HashSet<(To, u32)>>,
 }
 
 impl Published {
     /// Counters for so many users and topics.
     pub fn new(users: u32, topics: u32) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
-        Self { users: zeros(users), topics: zeros(topics), all: AtomicU32::new(0) }
+        let (users, topics) = (zeros(users), zeros(topics));
+        Self { users, topics, all: AtomicU32::new(0), unsure: Mutex::default() }
+    }
+
+    /// The server did not say what became of the message with this number.
+    pub fn is_unsure(&self, to: To, number: u32) {
+        lock(&self.unsure).insert((to, number));
+    }
+
+    /// Of so many messages that end with this number, those of which it is known that they were
+    /// published.
+    fn sure(&self, to: To, last: u32, count: u32) -> u32 {
+        let unsure = lock(&self.unsure);
+        let within =
+            |(of, number): &&(To, u32)| *of == to && *number <= last && last - number < count;
+        count - unsure.iter().filter(within).count() as u32
     }
 
     fn user(&self, index: u32) -> u32 {
@@ -238,10 +199,22 @@ enum Stat {
     InFlight,
     /// What was published and hasn't come, when last looked.
     Missing,
+    /// Reconnects at which the server said that what was missed is lost.
+    NotRecovered,
+    /// Messages that were published before the connection came back for them.
+    CaughtUp,
+    /// Connections that have all that they missed in a storm.
+    Recovered,
+    Cuts,
+    /// Messages to users that came again since they were not acknowledged.
+    Redelivered,
+    /// Messages to users that the server took as acknowledged.
+    Acked,
+    AckFailed,
 }
 
 impl Stat {
-    const COUNT: usize = 15;
+    const COUNT: usize = 22;
 }
 
 /// What a thread shares with the crowd's owner.
@@ -253,6 +226,8 @@ struct Shared {
     looked: AtomicU32,
     /// How often everyone was told to drop and come back.
     storms: AtomicU32,
+    /// How often those who wait for it were told to come back.
+    returns: AtomicU32,
 }
 
 /// What all threads share.
@@ -272,6 +247,15 @@ struct Common {
     connect: Mutex<Histogram<u64>>,
     failures: Mutex<BTreeMap<Reason, u64>>,
     closes: Mutex<BTreeMap<Reason, u64>>,
+    /// Nobody is cut any more, and everyone comes back.
+    calm: AtomicBool,
+    /// The next look tells in words what is missing.
+    tells: AtomicBool,
+    /// In a storm: times from the begin of a connection to the last message that it missed, in
+    /// microseconds, and when the last one had it.
+    recovery: Mutex<Histogram<u64>>,
+    recovered_ns: AtomicU64,
+    faults: Faults,
 }
 
 struct Thread {
@@ -352,6 +336,11 @@ impl Crowd {
             connect: Mutex::new(histogram()),
             failures: Mutex::default(),
             closes: Mutex::default(),
+            calm: AtomicBool::new(false),
+            tells: AtomicBool::new(false),
+            recovery: Mutex::new(histogram()),
+            recovered_ns: AtomicU64::new(0),
+            faults: Faults::default(),
             plan,
         });
         let mut crowd = Self { common, threads: Vec::new() };
@@ -367,6 +356,7 @@ impl Crowd {
                 looks: AtomicU32::new(0),
                 looked: AtomicU32::new(0),
                 storms: AtomicU32::new(0),
+                returns: AtomicU32::new(0),
             });
             let (common, theirs) = (crowd.common.clone(), shared.clone());
             let handle = std::thread::Builder::new()
@@ -402,6 +392,12 @@ impl Crowd {
             duplicated: sum(Stat::Duplicated),
             out_of_order: sum(Stat::OutOfOrder),
             strayed: sum(Stat::Strayed),
+            cuts: sum(Stat::Cuts),
+            caught_up: sum(Stat::CaughtUp),
+            not_recovered: sum(Stat::NotRecovered),
+            redelivered: sum(Stat::Redelivered),
+            acked: sum(Stat::Acked),
+            ack_failed: sum(Stat::AckFailed),
             ..Counts::default()
         }
     }
@@ -452,6 +448,45 @@ impl Crowd {
         for thread in &self.threads {
             thread.shared.storms.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Lets those come back who wait for it after a storm in which something is to be missed.
+    pub fn come_back(&self) {
+        for thread in &self.threads {
+            thread.shared.returns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Connections that had all they missed in storms, so far.
+    pub fn recovered(&self) -> u64 {
+        self.sum(Stat::Recovered)
+    }
+
+    /// Times to that in microseconds, since this was last asked, and when the last one was, on the
+    /// monotonic clock.
+    pub fn take_recovery(&self) -> (Histogram<u64>, u64) {
+        let times = std::mem::replace(&mut *lock(&self.common.recovery), histogram());
+        (times, self.common.recovered_ns.load(Ordering::Relaxed))
+    }
+
+    /// No more cuts: everyone comes back and stays.
+    pub fn calm(&self) {
+        self.common.calm.store(true, Ordering::Relaxed);
+    }
+
+    /// True when everyone is there.
+    pub fn all_there(&self) -> bool {
+        self.sum(Stat::Open) == u64::from(self.common.plan.connections)
+    }
+
+    /// The next look for what is missing tells it in words.
+    pub fn tell_missing(&self) {
+        self.common.tells.store(true, Ordering::Relaxed);
+    }
+
+    /// The first faults, in words.
+    pub fn faults(&self) -> Vec<String> {
+        self.common.faults.list()
     }
 
     /// Lets nobody come who was not there yet.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::record::{Counts, Percentiles, Sample, Server};
 
-const COUNTS: [&str; 16] = [
+const COUNTS: [&str; 22] = [
     "open",
     "opened",
     "failed",
@@ -17,6 +17,12 @@ const COUNTS: [&str; 16] = [
     "duplicated",
     "out_of_order",
     "strayed",
+    "cuts",
+    "caught_up",
+    "not_recovered",
+    "redelivered",
+    "acked",
+    "ack_failed",
     "published",
     "publish_failed",
     "probes",
@@ -89,6 +95,12 @@ fn counts(of: &Counts) -> [u64; COUNTS.len()] {
         of.duplicated,
         of.out_of_order,
         of.strayed,
+        of.cuts,
+        of.caught_up,
+        of.not_recovered,
+        of.redelivered,
+        of.acked,
+        of.ack_failed,
         of.published,
         of.publish_failed,
         of.probes,

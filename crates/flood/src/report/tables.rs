@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::html::Escaped;
 use super::number::{NONE, bytes_each, digits, grouped, micros};
-use crate::record::{Named, Percentiles, Sample, Summary};
+use crate::record::{Named, Percentiles, Sample, Storm, Summary};
 
 /// Reasons shown by name; the rest are added up.
 const REASONS_MAX: usize = 12;
@@ -23,6 +23,7 @@ pub fn tiles(samples: &[Sample], summary: &Summary) -> String {
     let mut tiles = crowd_tiles(summary);
     tiles.extend(cost_tiles(samples, summary));
     tiles.push(probe_tile(summary));
+    tiles.extend(storm_tiles(summary));
     for tile in tiles {
         let (name, figure) = (Escaped(tile.name), Escaped(&tile.figure));
         // Writing to a String cannot fail; so in the rest of this file.
@@ -93,6 +94,25 @@ fn probe_tile(summary: &Summary) -> Tile {
             ("failed", grouped(counts.probes_failed), counts.probes_failed > 0),
         ],
     }
+}
+
+fn storm_tiles(summary: &Summary) -> Vec<Tile> {
+    let tile = |storm: &Storm| Tile {
+        name: "Storm: all have what they missed",
+        figure: format!("{:.2} s", storm.seconds),
+        more: vec![
+            ("connections", grouped(storm.connections), storm.recovered < storm.connections),
+            ("messages each", grouped(storm.missed), false),
+            ("p50 of one", time_of(&storm.recovery, storm.recovery.p50_us), false),
+            ("p99 of one", time_of(&storm.recovery, storm.recovery.p99_us), false),
+            (
+                "server CPU",
+                storm.server_cpu_seconds.map_or(NONE.to_owned(), |cpu| format!("{cpu:.2} s")),
+                false,
+            ),
+        ],
+    };
+    summary.storms.iter().map(tile).collect()
 }
 
 fn cost_tiles(samples: &[Sample], summary: &Summary) -> Vec<Tile> {

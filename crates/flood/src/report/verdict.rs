@@ -81,11 +81,22 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
     clauses.push(zero(counts.lost, "lost"));
     clauses.push(zero(counts.duplicated, "duplicated"));
     clauses.push(zero(counts.out_of_order, "out of order"));
-    clauses.push(zero(counts.closed, "closed by the server"));
+    let closed = zero(counts.closed, "closed by the server");
+    // Who comes back for what was missed may be closed, and may have to try twice.
+    clauses.push(if summary.recover { plain(closed.text) } else { closed });
+    if summary.recover {
+        clauses.push(plain(format!("{} cut", grouped(counts.cuts))));
+        clauses.push(plain(format!("{} messages caught up", grouped(counts.caught_up))));
+        let open = grouped(counts.open);
+        let back = Clause { text: format!("{open} there at the end"), good: Some(false) };
+        clauses.extend((counts.open < summary.connections).then_some(back));
+    }
     // Shown only when there is something to say, so that the line stays short.
     for (count, what) in [
         (counts.strayed, "strayed to a wrong connection"),
-        (counts.failed, "attempts to connect failed"),
+        (counts.failed * u64::from(!summary.recover), "attempts to connect failed"),
+        (counts.not_recovered, "times not recovered"),
+        (counts.ack_failed, "acknowledgements failed"),
         (counts.publish_failed, "publishes failed"),
         (counts.probes_failed, "probes failed"),
     ] {
@@ -129,6 +140,8 @@ mod tests {
             Counts { strayed: 1, ..clean() },
             Counts { closed: 1, ..clean() },
             Counts { failed: 1, ..clean() },
+            Counts { not_recovered: 1, ..clean() },
+            Counts { ack_failed: 1, ..clean() },
             Counts { publish_failed: 1, ..clean() },
             Counts { probes_failed: 1, ..clean() },
             Counts { opened: 999, ..clean() },
@@ -136,6 +149,16 @@ mod tests {
             let html = of(counts, false);
             assert!(html.contains("verdict bad") && html.contains("class=\"not\""), "{html}");
         }
+    }
+
+    #[test]
+    fn who_comes_back_may_have_been_closed() {
+        let of = |open| {
+            let counts = Counts { open, closed: 3, failed: 2, cuts: 5, ..clean() };
+            html(&Summary { connections: 1_000, counts, recover: true, ..Summary::default() })
+        };
+        assert!(of(1_000).contains("verdict good") && of(1_000).contains("5 cut"));
+        assert!(of(999).contains("verdict bad"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The scenarios: one file each. A scenario says who comes, how they live and what is published.
 
 mod churn;
+mod cut;
 mod hold;
 mod one_topic;
 mod random_users;
@@ -10,7 +11,7 @@ mod storm;
 use clap::Subcommand;
 
 use crate::args::Common;
-use crate::crowd::Life;
+use crate::crowd::{Cuts, Life, Memberships};
 use crate::publisher::{Audience, Stream};
 
 /// What the crowd does.
@@ -28,6 +29,8 @@ pub enum Scenario {
     Churn(churn::Churn),
     /// Everyone drops and comes back at once.
     Storm(storm::Storm),
+    /// Connections are cut at random while messages flow, and none may be lost or come twice.
+    Cut(cut::Cut),
 }
 
 /// What a scenario comes to. What the common flags say goes before.
@@ -47,6 +50,14 @@ pub struct Shape {
     pub publish_at_once: bool,
     /// Everyone drops so often, each so many seconds.
     pub storms: Option<(u32, f64)>,
+    /// What is published to each topic while everyone is away in a storm.
+    pub missed: u32,
+    /// Whether connections come back with what they heard, whatever the flags say.
+    pub recover: bool,
+    /// How connections are in several topics.
+    pub memberships: Option<Memberships>,
+    /// How they are cut.
+    pub cuts: Option<Cuts>,
     /// Whether the run ends when all is published.
     pub ends_when_published: bool,
 }
@@ -61,6 +72,10 @@ impl Shape {
             streams: Vec::new(),
             publish_at_once: false,
             storms: None,
+            missed: 0,
+            recover: false,
+            memberships: None,
+            cuts: None,
             ends_when_published: false,
         }
     }
@@ -81,6 +96,7 @@ impl Scenario {
             Scenario::RandomUsers(_) => "random-users",
             Scenario::Churn(_) => "churn",
             Scenario::Storm(_) => "storm",
+            Scenario::Cut(_) => "cut",
         }
     }
 
@@ -93,6 +109,7 @@ impl Scenario {
             Scenario::RandomUsers(random_users) => &random_users.common,
             Scenario::Churn(churn) => &churn.common,
             Scenario::Storm(storm) => &storm.common,
+            Scenario::Cut(cut) => &cut.common,
         }
     }
 
@@ -105,6 +122,7 @@ impl Scenario {
             Scenario::RandomUsers(random_users) => random_users.shape(),
             Scenario::Churn(churn) => churn.shape(),
             Scenario::Storm(storm) => storm.shape(),
+            Scenario::Cut(cut) => cut.shape(),
         }
     }
 }

@@ -6,7 +6,8 @@ use super::Shape;
 use crate::args::Common;
 use crate::crowd::Life;
 
-/// Everyone drops and comes back at once.
+/// Everyone drops and comes back at once. With --recover something is published while they are away,
+/// they come back with what they heard last, and it is measured how soon all have the rest.
 #[derive(Args, Clone, Debug)]
 pub struct Storm {
     #[command(flatten)]
@@ -17,6 +18,9 @@ pub struct Storm {
     /// Seconds between.
     #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive)]
     every: f64,
+    /// Messages that are published to each topic while everyone is away, with --recover.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    missed: u32,
 }
 
 impl Storm {
@@ -24,7 +28,8 @@ impl Storm {
         Shape {
             life: Life { stay_seconds: None, away_seconds: Some(1.0) },
             storms: Some((self.times, self.every)),
-            ..Shape::new(1_000)
+            missed: if self.common.recover { self.missed } else { 0 },
+            ..Shape::new(if self.common.recover { 10_000 } else { 1_000 })
         }
     }
 }

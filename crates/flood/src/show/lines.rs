@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Phase, Show, bytes, per_second, say, thousands, time};
-use crate::record::{Percentiles, Sample, Summary};
+use crate::record::{Percentiles, Sample, Storm, Summary};
 
 /// Seconds between two lines.
 const EVERY_SECONDS: f64 = 5.0;
@@ -75,6 +75,8 @@ fn faults(sample: &Sample) -> impl Iterator<Item = (&'static str, u64)> {
         ("duplicated", counts.duplicated),
         ("out of order", counts.out_of_order),
         ("strayed", counts.strayed),
+        ("not recovered", counts.not_recovered),
+        ("acks failed", counts.ack_failed),
         ("publishes failed", counts.publish_failed),
         ("probes failed", counts.probes_failed),
     ]
@@ -124,6 +126,34 @@ pub fn result(summary: &Summary) -> String {
             thousands(counts.strayed)
         ),
     );
+    if summary.recover {
+        row(
+            "recovery",
+            format!(
+                "{} cut; {} messages caught up, {} times not recovered",
+                thousands(counts.cuts),
+                thousands(counts.caught_up),
+                thousands(counts.not_recovered)
+            ),
+        );
+    }
+    for storm in &summary.storms {
+        row("  storm", self::storm(storm));
+    }
+    if counts.acked + counts.redelivered + counts.ack_failed > 0 {
+        row(
+            "acks",
+            format!(
+                "{} messages acknowledged, {} came again; {} acknowledgements failed",
+                thousands(counts.acked),
+                thousands(counts.redelivered),
+                thousands(counts.ack_failed)
+            ),
+        );
+    }
+    for fault in &summary.faults {
+        row("  fault", fault.clone());
+    }
     row("heartbeats", thousands(counts.heartbeats));
     row("connect", percentiles(&summary.connect));
     row("delivery", percentiles(&summary.delivery));
@@ -148,6 +178,21 @@ pub fn result(summary: &Summary) -> String {
         ),
     );
     out
+}
+
+fn storm(storm: &Storm) -> String {
+    let cpu = match storm.server_cpu_seconds {
+        Some(seconds) => format!("; {seconds:.2} s of the server's processor time"),
+        None => String::new(),
+    };
+    format!(
+        "{} of {} had the {} messages that they missed, the last after {:.2} s; each {}{cpu}",
+        thousands(storm.recovered),
+        thousands(storm.connections),
+        thousands(storm.missed),
+        storm.seconds,
+        percentiles(&storm.recovery)
+    )
 }
 
 fn percentiles(times: &Percentiles) -> String {

@@ -118,7 +118,11 @@ fn figure_lines(now: &Sample) -> Vec<Line<'static>> {
             Span::raw(value),
         ])
     };
-    let faults = counts.lost + counts.duplicated + counts.out_of_order + counts.strayed;
+    let faults = counts.lost
+        + counts.duplicated
+        + counts.out_of_order
+        + counts.strayed
+        + counts.not_recovered;
     let colour =
         if faults + counts.closed + counts.failed == 0 { Color::Green } else { Color::Red };
     let checks = format!(

@@ -100,20 +100,14 @@ impl Shard {
                 more
             }
             Pull::Disk => {
-                self.read(slot, vec![number], vec![wanted], false);
+                self.read(slot, vec![number], vec![wanted]);
                 false
             }
         }
     }
 
     /// Messages of an acknowledged topic, as many as its window had room for.
-    pub(super) fn serve_piece(
-        &mut self,
-        slot: u32,
-        number: u32,
-        piece: Piece,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn serve_piece(&mut self, slot: u32, number: u32, piece: Piece, out: &mut Vec<u8>) {
         let now_s = self.now_s();
         let kept = self.kept().clone();
         for message in &piece.messages {
@@ -167,7 +161,7 @@ impl Shard {
         self.metrics.delivered.add(1);
         match variant.sse_json() {
             Some(json) if variant.is_kept() => {
-                let id = id_with(message.id, self.position(slot));
+                let id = id_with(message.id, self.position_now(slot));
                 wire::transport::sse_with_id(message, json, &id, out);
             }
             _ => out.extend_from_slice(&message.encoded(variant, &mut self.tools)),
@@ -247,9 +241,10 @@ impl Shard {
                 continue;
             };
             // One that does not read gets it when it does.
-            let reads = self.table.get(slot).is_some_and(|it| {
-                it.outbox().is_none_or(|outbox| outbox.is_empty())
-            });
+            let reads = self
+                .table
+                .get(slot)
+                .is_some_and(|it| it.outbox().is_none_or(|outbox| outbox.is_empty()));
             if reads {
                 acks.flight.clear();
                 wanted.after = cursor;

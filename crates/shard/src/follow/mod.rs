@@ -11,14 +11,17 @@
 
 mod acknowledge;
 mod pull;
+#[cfg(test)]
+mod simulation;
 mod special;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use broker::{Kept, Wanted};
 use wire::message::PERSONAL;
 use wire::session::{Asked, Heard};
-use wire::{Id, Lost, Name, Position, Since};
+use wire::{Id, Lost, Message, Name, Position, Since};
 
 use crate::shard::Shard;
 
@@ -52,8 +55,6 @@ pub(crate) struct Following {
 #[derive(Default)]
 struct Follower {
     follows: Vec<Follow>,
-    /// On SSE: some messages up to this offset were missed, not all after one.
-    base: Option<u64>,
     /// The disk was asked for the next piece.
     reading: bool,
     /// What the client is told when the first piece is there.
@@ -202,14 +203,12 @@ impl Shard {
         let start = self.kept().start(&hashed, asked);
         let top = start.top.offset;
         tell.since = start.top;
-        let base = asked.all.as_ref().and_then(|since| since.position(self.kept().epoch()));
-        let base = base.filter(|position| !position.missing.is_empty());
         for (wanted, lost) in start.topics.into_iter().zip(start.lost) {
             if let Some(lost) = lost {
                 tell.lost.push((wanted.topic.clone(), lost));
             }
             let pulls = wanted.after < top;
-            if pulls && wanted.after > 0 {
+            if pulls && asked.of(&wanted.topic).is_some() {
                 tell.since.offset = tell.since.offset.min(wanted.after);
             }
             self.following.number = self.following.number.wrapping_add(1);
@@ -220,7 +219,6 @@ impl Shard {
                 self.lift_later(slot, number);
             }
             let follower = self.following.followers.entry(slot).or_default();
-            follower.base = base.as_ref().map(|position| position.through.offset);
             follower.follows.retain(|follow| follow.wanted.hash != wanted.hash);
             follower.follows.push(Follow { number, wanted, through, acks: None });
         }
@@ -353,32 +351,46 @@ impl Shard {
         }
     }
 
-    /// How far a connection has everything of its topics with history.
-    fn position(&self, slot: u32) -> Position {
-        let mut through = self.following.taken;
-        let mut pulled = ALL;
-        let follows = self.following.followers.get(&slot).map(|it| it.follows.as_slice());
-        for follow in follows.unwrap_or_default().iter().filter(|follow| follow.acks.is_none()) {
-            match follow.through {
-                ALL => pulled = pulled.min(follow.wanted.after),
-                held => through = through.max(held),
+    /// How far a connection has everything of its topics with history, when what was sent to it so
+    /// far has come, and what is said in `given`.
+    fn position(&self, slot: u32, given: &Given<'_>) -> Position {
+        let epoch = self.kept().epoch();
+        // Of one topic, what is behind comes before what waits.
+        let behind = given.behind.iter().map(|message| &**message);
+        let mut missing = self.first_of_each(slot, behind);
+        for (hash, offset) in given.waiting {
+            if missing.iter().all(|(of, _)| of != hash) {
+                missing.push((*hash, *offset));
             }
         }
-        let epoch = self.kept().epoch();
-        if pulled != ALL {
-            return Position::at(Id { epoch, offset: pulled });
-        }
-        let mut missing: Vec<(u64, u64)> = Vec::new();
-        for message in self.hub.owed(slot, None) {
-            let (hash, offset) = (message.topic_hash, message.id.offset);
-            let waits = message.kept == wire::Kept::History && self.held(slot, hash) < offset;
-            if waits && missing.iter().all(|(of, _)| *of != hash) {
-                missing.push((hash, offset));
+        let mut through = self.following.taken;
+        if self.plain_follows(slot).next().is_some() {
+            // Not all topics are as far as the mailbox.
+            let has = self.has(slot, given);
+            through = has.iter().map(|topic| topic.after).max().unwrap_or(through);
+            let (mut unknown, mut least) = (Vec::new(), through);
+            for topic in has.into_iter().filter(|topic| topic.after < through) {
+                least = least.min(topic.after);
+                let is_known = missing.iter().any(|(hash, _)| *hash == topic.hash);
+                match given.pulled.as_ref().and_then(|pulled| pulled.next(topic.hash)) {
+                    _ if is_known => {}
+                    Some(next) => missing.extend((next <= through).then_some((topic.hash, next))),
+                    None => unknown.push(topic),
+                }
+            }
+            match self.kept().missing(&unknown, through) {
+                Some(found) => missing.extend(found.into_iter().map(|offset| (0, offset))),
+                // Better some twice than one not at all.
+                None => {
+                    let first = missing.iter().map(|(_, offset)| offset - 1).min();
+                    let offset = first.map_or(least, |first| first.min(least));
+                    return Position::at(Id { epoch, offset });
+                }
             }
         }
         let mut missing: Vec<u64> = missing.into_iter().map(|(_, offset)| offset).collect();
         if missing.len() >= wire::since::MISSING_MAX {
-            // Too many to name: better some twice than one not at all.
+            // The same, with too many to name.
             missing.sort_unstable();
             through = through.min(missing[0] - 1);
             missing.clear();
@@ -386,11 +398,109 @@ impl Shard {
         Position { through: Id { epoch, offset: through }, missing }
     }
 
+    /// The first message of each topic that a connection is owed by the hub: its topic's hash and
+    /// its offset.
+    fn waiting(&self, slot: u32) -> Vec<(u64, u64)> {
+        self.first_of_each(slot, self.hub.owed(slot, None).into_iter().map(|message| &**message))
+    }
+
+    fn first_of_each<'a>(
+        &self,
+        slot: u32,
+        messages: impl Iterator<Item = &'a Message>,
+    ) -> Vec<(u64, u64)> {
+        let mut first: Vec<(u64, u64)> = Vec::new();
+        for message in messages.filter(|message| message.kept == wire::Kept::History) {
+            let (hash, offset) = (message.topic_hash, message.id.offset);
+            if self.held(slot, hash) < offset && first.iter().all(|(of, _)| *of != hash) {
+                first.push((hash, offset));
+            }
+        }
+        first
+    }
+
+    /// The position at the end of all that was sent.
+    fn position_now(&self, slot: u32) -> Position {
+        self.position(slot, &Given { waiting: &self.waiting(slot), ..Given::default() })
+    }
+
+    fn plain_follows(&self, slot: u32) -> impl Iterator<Item = &Follow> {
+        let follower = self.following.followers.get(&slot);
+        let follows = follower.map_or(&[][..], |follower| &follower.follows);
+        follows.iter().filter(|follow| follow.acks.is_none())
+    }
+
+    /// The topics of a connection that have history and that its user doesn't acknowledge.
+    fn plain_topics(&self, slot: u32) -> impl Iterator<Item = (u64, &Name)> {
+        let follower = self.following.followers.get(&slot);
+        let acknowledges = move |hash: u64| {
+            follower.is_some_and(|follower| {
+                follower.follows.iter().any(|it| it.wanted.hash == hash && it.acks.is_some())
+            })
+        };
+        let kept = self.hub.topics_of(slot).filter(|topic| self.kept().rule(topic).is_some());
+        kept.map(|topic| (self.broker.hash(topic), topic)).filter(move |it| !acknowledges(it.0))
+    }
+
+    /// How far a connection has each of those, but for what is under way to it in the hub.
+    fn has(&self, slot: u32, given: &Given<'_>) -> Vec<Wanted> {
+        let taken = self.following.taken;
+        let topics = self.plain_topics(slot).map(|(hash, topic)| {
+            let follow = self.plain_follows(slot).find(|follow| follow.wanted.hash == hash);
+            let after = match follow {
+                Some(follow) if follow.pulls() => {
+                    let after = follow.wanted.after;
+                    let pulled = given.pulled.as_ref();
+                    let pulled = pulled.filter(|it| it.numbers.contains(&follow.number));
+                    pulled.map_or(after, |pulled| match pulled.next(hash) {
+                        Some(_) => after.max(pulled.offset),
+                        None => after.max(pulled.through),
+                    })
+                }
+                Some(follow) => taken.max(follow.through),
+                None => taken,
+            };
+            Wanted { hash, topic: topic.clone(), after }
+        });
+        topics.collect()
+    }
+
     /// What comes live of a topic is held back from the connection up to this offset.
     fn held(&self, slot: u32, hash: u64) -> u64 {
         let follower = self.following.followers.get(&slot);
         let follow = follower.and_then(|it| it.follows.iter().find(|it| it.wanted.hash == hash));
         follow.map_or(0, |follow| follow.through)
+    }
+}
+
+/// What is about to be sent to a connection, at the place of it for which a position is wanted.
+#[derive(Default)]
+struct Given<'a> {
+    /// Messages that come behind it in the same write.
+    behind: &'a [Arc<Message>],
+    /// The first message of each topic that the hub has for it: see [`Shard::waiting`].
+    waiting: &'a [(u64, u64)],
+    /// The same with a piece of what was missed.
+    pulled: Option<Pulled<'a>>,
+}
+
+/// A place in a piece of what was missed.
+struct Pulled<'a> {
+    /// The follows that the piece is for.
+    numbers: &'a [u32],
+    /// They have everything up to here.
+    offset: u64,
+    /// What comes behind.
+    rest: &'a [&'a Arc<Message>],
+    /// They have everything up to here when all of it has come.
+    through: u64,
+}
+
+impl Pulled<'_> {
+    /// What comes next of a topic in the piece.
+    fn next(&self, hash: u64) -> Option<u64> {
+        let next = self.rest.iter().find(|message| message.topic_hash == hash);
+        next.map(|message| message.id.offset)
     }
 }
 

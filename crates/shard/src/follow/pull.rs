@@ -4,21 +4,17 @@ use std::sync::Arc;
 
 use broker::{Piece, Pull, Wanted};
 use wire::transport::{recovery_line, sse_position};
-use wire::{Id, Lost, Message, Name, Position, Since, Variant};
+use wire::{Close, Id, Lost, Message, Name, Since, Variant};
 
-use super::{Tell, To, id_with};
+use super::{ALL, Follow, Follower, Given, Pulled, Tell, To, id_with};
 use crate::command::Command;
 use crate::shard::Shard;
 
 /// Messages in a piece.
-const PIECE_MESSAGES: usize = 256;
+const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
 
 /// Bytes of payload in a piece: less than what may wait for a connection.
 const PIECE_BYTES: usize = 64 << 10;
-
-/// What is fetched at once where single messages were missed, not all after one: they were under
-/// way when the connection was lost, so they are few.
-const MISSED_MESSAGES: usize = 16_384;
 
 impl Shard {
     /// The connection has taken what it was sent: it gets more, if there is more.
@@ -48,22 +44,20 @@ impl Shard {
             if wanted.is_empty() {
                 break;
             }
-            let single = follower.base.is_some_and(|base| wanted.iter().any(|it| it.after < base));
             if !self.takes_more(slot, out) {
                 return;
             }
-            let (messages_max, bytes_max) = self.piece(single);
+            let (messages_max, bytes_max) = self.piece();
             match self.kept().pull(&wanted, messages_max, bytes_max) {
                 Pull::Piece(piece) => self.pulled(slot, &numbers, piece, out),
-                Pull::Disk => return self.read(slot, numbers, wanted, single),
+                Pull::Disk => return self.read(slot, numbers, wanted),
             }
         }
         self.serve(slot, out);
     }
 
-    fn piece(&self, single: bool) -> (usize, usize) {
-        let bytes = PIECE_BYTES.min(self.settings.outbox_bytes_max / 2);
-        if single { (MISSED_MESSAGES, self.settings.outbox_bytes_max) } else { (PIECE_MESSAGES, bytes) }
+    fn piece(&self) -> (usize, usize) {
+        (PIECE_MESSAGES, PIECE_BYTES.min(self.settings.outbox_bytes_max / 2))
     }
 
     /// Sends what is in `out` when it is much. False while the connection has not taken it.
@@ -80,8 +74,8 @@ impl Shard {
                 .is_some_and(|it| it.outbox().is_none_or(|outbox| outbox.is_empty()))
     }
 
-    pub(super) fn read(&mut self, slot: u32, numbers: Vec<u32>, wanted: Vec<Wanted>, single: bool) {
-        let (messages_max, bytes_max) = self.piece(single);
+    pub(super) fn read(&mut self, slot: u32, numbers: Vec<u32>, wanted: Vec<Wanted>) {
+        let (messages_max, bytes_max) = self.piece();
         let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
@@ -98,8 +92,8 @@ impl Shard {
             }
             // It comes back, and finds the disk less busy.
             Err(_) => {
-                let last = self.goodbye(slot, wire::Close::Overloaded);
-                self.close(slot, wire::Close::Overloaded, &last);
+                let last = self.goodbye(slot, Close::Overloaded);
+                self.close(slot, Close::Overloaded, &last);
             }
         }
     }
@@ -138,32 +132,36 @@ impl Shard {
         let Some(follower) = self.following.followers.get_mut(&slot) else {
             return;
         };
-        let gone: Vec<Name> = numbers
-            .iter()
-            .zip(&piece.gone)
-            .filter(|(_, gone)| **gone)
-            .filter_map(|(number, _)| {
-                follower.follows.iter().find(|follow| follow.number == *number)
-            })
-            // The state of a compacted topic is asked for from its beginning.
-            .filter(|follow| follow.wanted.after > 0)
-            .map(|follow| follow.wanted.topic.clone())
-            .collect();
+        let is_gone = |number: &u32| {
+            let at = numbers.iter().position(|it| it == number);
+            at.is_some_and(|at| piece.gone.get(at) == Some(&true))
+        };
+        let mut gone: Vec<(u32, Name, u64)> = Vec::new();
+        for Follow { number, wanted, .. } in &follower.follows {
+            if is_gone(number) {
+                gone.push((*number, wanted.topic.clone(), wanted.after));
+            }
+        }
         let tells: Vec<Tell> = {
             let ours = |tell: &mut Tell| tell.numbers.iter().any(|it| numbers.contains(it));
             follower.tells.extract_if(.., ours).collect()
         };
         for mut tell in tells {
-            for topic in &gone {
-                let is_new = tell.lost.iter().all(|(name, _)| name != topic);
-                if tell.asked && is_new {
-                    tell.lost.push((topic.clone(), Lost::TooOld));
+            let asked = tell.asked;
+            let its = |it: &mut (u32, Name, u64)| asked && tell.numbers.contains(&it.0);
+            for (_, topic, _) in gone.extract_if(.., its) {
+                if tell.lost.iter().all(|(name, _)| *name != topic) {
+                    tell.lost.push((topic, Lost::TooOld));
                 }
             }
             self.tell(slot, tell, out);
         }
+        self.tell_gone(slot, &gone, out);
+        if !self.is_open(slot) {
+            return;
+        }
         let nothing = piece.messages.is_empty();
-        self.give(slot, numbers, &piece.messages, out);
+        self.give(slot, numbers, &piece, out);
         let Some(follower) = self.following.followers.get_mut(&slot) else {
             return;
         };
@@ -183,15 +181,51 @@ impl Shard {
         }
     }
 
+    /// Tells a client that what it was about to be given is gone, for it took long.
+    fn tell_gone(&mut self, slot: u32, gone: &[(u32, Name, u64)], out: &mut Vec<u8>) {
+        let (Some(variant), Some(after)) = (
+            self.table.get(slot).map(|connection| connection.variant),
+            gone.iter().map(|(_, _, after)| *after).min(),
+        ) else {
+            return;
+        };
+        if variant.phoenix().is_some() {
+            // It is told such things when it joins: it comes back.
+            let mut last = std::mem::take(out);
+            last.extend(self.goodbye(slot, Close::SlowConsumer));
+            return self.close(slot, Close::SlowConsumer, &last);
+        }
+        let since = Since::from(Id { epoch: self.kept().epoch(), offset: after });
+        let lost: Vec<(Name, Lost)> =
+            gone.iter().map(|(_, topic, _)| (topic.clone(), Lost::TooOld)).collect();
+        let mut text = Vec::new();
+        wire::transport::recovery(&since, Some(&lost), &mut text);
+        recovery_line(variant, &text, &mut self.tools, out);
+    }
+
+    /// Tells what waits for the first piece of this topic alone, which the connection is about to
+    /// leave.
+    pub(crate) fn tell_waiting(&mut self, slot: u32, hash: u64, out: &mut Vec<u8>) {
+        let Some(Follower { follows, tells, .. }) = self.following.followers.get_mut(&slot) else {
+            return;
+        };
+        let waits = |number: &u32| {
+            let follow = follows.iter().find(|follow| follow.number == *number);
+            follow.is_some_and(|follow| follow.pulls() && follow.wanted.hash != hash)
+        };
+        let told: Vec<Tell> =
+            tells.extract_if(.., |tell| !tell.numbers.iter().any(waits)).collect();
+        told.into_iter().for_each(|tell| self.tell(slot, tell, out));
+    }
+
     /// Appends messages that were missed.
-    fn give(&mut self, slot: u32, numbers: &[u32], messages: &[Arc<Message>], out: &mut Vec<u8>) {
+    fn give(&mut self, slot: u32, numbers: &[u32], piece: &Piece, out: &mut Vec<u8>) {
         let Some(variant) = self.table.get(slot).map(|connection| connection.variant) else {
             return;
         };
         let Some(follower) = self.following.followers.get(&slot) else {
             return;
         };
-        let base = follower.base.unwrap_or(0);
         // One that left a topic meanwhile gets nothing more of it.
         let follows = |message: &Message| {
             follower.follows.iter().any(|follow| {
@@ -201,23 +235,44 @@ impl Shard {
             })
         };
         let wanted: Vec<&Arc<Message>> =
-            messages.iter().filter(|message| follows(message)).collect();
+            piece.messages.iter().filter(|message| follows(message)).collect();
+        let plain_from = match variant.is_kept() {
+            true => self.plain_from(slot, numbers),
+            false => 0,
+        };
         let mut given = 0;
         for (at, message) in wanted.iter().enumerate() {
             if !self.chooses(slot, message) {
                 continue;
             }
             given += 1;
+            let offset = message.id.offset;
             match variant.sse_json() {
-                Some(json) if variant.is_kept() && message.id.offset < base => {
-                    let position = missed(message.id, base, &wanted[at + 1..]);
-                    let id = Since { id: message.id, position: Some(position) };
+                Some(json) if offset < plain_from => {
+                    let (rest, through) = (&wanted[at + 1..], piece.through);
+                    let pulled = Some(Pulled { numbers, offset, rest, through });
+                    let waiting = &self.waiting(slot);
+                    let given = Given { waiting, pulled, ..Given::default() };
+                    let position = self.position(slot, &given);
+                    let id = id_with(message.id, position);
                     wire::transport::sse_with_id(message, json, &id, out);
                 }
                 _ => out.extend_from_slice(&message.encoded(variant, &mut self.tools)),
             }
         }
         self.metrics.delivered.add(given);
+    }
+
+    /// From this offset on, a message of a piece says by its own id how far the connection has
+    /// everything: all of its topics are in the piece, and none is ahead.
+    fn plain_from(&self, slot: u32, numbers: &[u32]) -> u64 {
+        let in_piece = |hash: u64| {
+            let mut pulled =
+                self.plain_follows(slot).filter(|follow| numbers.contains(&follow.number));
+            pulled.find(|follow| follow.wanted.hash == hash).map(|follow| follow.wanted.after)
+        };
+        let places = self.plain_topics(slot).map(|(hash, _)| in_piece(hash));
+        places.map(|after| after.unwrap_or(ALL)).max().unwrap_or(ALL)
     }
 
     /// Tells a client from where it follows, in its transport's way.
@@ -267,25 +322,10 @@ impl Shard {
             return;
         };
         if connection.variant.is_kept() {
-            let position = self.position(slot);
+            let position = self.position_now(slot);
             let own = position.through;
             sse_position(&id_with(own, position), out);
         }
-    }
-}
-
-/// How far a connection has everything that missed single messages up to `base`, with this one.
-fn missed(own: Id, base: u64, rest: &[&Arc<Message>]) -> Position {
-    let mut missing: Vec<(u64, u64)> = Vec::new();
-    for message in rest.iter().filter(|message| message.id.offset <= base) {
-        if missing.iter().all(|(hash, _)| *hash != message.topic_hash) {
-            missing.push((message.topic_hash, message.id.offset));
-        }
-    }
-    missing.truncate(wire::since::MISSING_MAX - 1);
-    Position {
-        through: Id { offset: base, ..own },
-        missing: missing.into_iter().map(|(_, offset)| offset).collect(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Messages that not every member of a topic gets alike.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use wire::message::PERSONAL;
 use wire::{ConnectionId, Message, Since, Variant};
 
-use super::{Following, id_with};
+use super::{Following, Given, id_with};
 use crate::batch::Outboxes;
 use crate::deliver::encode;
 use crate::shard::Shard;
@@ -46,7 +47,6 @@ impl Following {
 }
 
 impl Shard {
-
     /// Puts the messages of a slice into the batch for one member, with what is its own in them.
     /// Gives how many it gets, and false when it is a slow consumer now.
     pub(crate) fn deliver_specially(
@@ -81,9 +81,7 @@ impl Shard {
         let piece = self.batch.piece(bytes, wanted.len() as u32);
         let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
         match self.table.get_mut(slot) {
-            Some(connection) => {
-                (wanted.len(), self.batch.gather(connection, slot, piece, limits))
-            }
+            Some(connection) => (wanted.len(), self.batch.gather(connection, slot, piece, limits)),
             None => (0, true),
         }
     }
@@ -122,30 +120,46 @@ impl Shard {
         tags.is_empty() || message.draft.tags().iter().any(|tag| tags.contains(tag))
     }
 
-    /// Events whose ids say how far the connection has everything when it has read them.
+    /// Events whose ids say how far the connection has everything when it has read them: what comes
+    /// behind one in the same write may be cut off.
     fn with_positions(&self, slot: u32, json: bool, messages: &[Arc<Message>]) -> Arc<[u8]> {
-        let position = self.position(slot);
         let mut out = Vec::new();
+        let waiting = &self.waiting(slot);
         for (at, message) in messages.iter().enumerate() {
-            let mut position = position.clone();
-            // What comes behind it in the same write may be cut off.
-            let next = messages.get(at + 1).filter(|next| next.kept == wire::Kept::History);
-            if let Some(next) = next {
-                // Its topic's list of missing ones begins with it, now.
-                let hash = next.topic_hash;
-                let later: Vec<u64> = self
-                    .hub
-                    .owed(slot, None)
-                    .iter()
-                    .filter(|owed| owed.topic_hash == hash)
-                    .map(|owed| owed.id.offset)
-                    .collect();
-                position.missing.retain(|offset| !later.contains(offset));
-                position.missing.push(next.id.offset);
-            }
-            let id: Since = id_with(message.id, position);
+            let given = Given { behind: &messages[at + 1..], waiting, pulled: None };
+            let id: Since = id_with(message.id, self.position(slot, &given));
             wire::transport::sse_with_id(message, json, &id, &mut out);
         }
         out.into()
+    }
+
+    /// Appends messages that the connection is owed and will not get from the hub, for it is about
+    /// to leave: by all, or by one topic.
+    pub(crate) fn settle_these(&mut self, slot: u32, messages: &[Arc<Message>], out: &mut Vec<u8>) {
+        let Some(variant) = self.table.get(slot).map(|connection| connection.variant) else {
+            return;
+        };
+        let json = variant.sse_json().filter(|_| variant.is_kept());
+        let Some(json) = json else {
+            for message in messages {
+                out.extend_from_slice(&message.encoded(variant, &mut self.tools));
+            }
+            return;
+        };
+        let ours: HashSet<u64> = messages
+            .iter()
+            .filter(|message| message.kept == wire::Kept::History)
+            .map(|message| message.id.offset)
+            .collect();
+        let mut waiting = self.hub.owed(slot, None);
+        waiting.retain(|message| {
+            message.kept != wire::Kept::History || !ours.contains(&message.id.offset)
+        });
+        let waiting = self.first_of_each(slot, waiting.into_iter().map(|message| &**message));
+        for (at, message) in messages.iter().enumerate() {
+            let given = Given { behind: &messages[at + 1..], waiting: &waiting, pulled: None };
+            let id = id_with(message.id, self.position(slot, &given));
+            wire::transport::sse_with_id(message, json, &id, out);
+        }
     }
 }

@@ -3,5 +3,6 @@
 pub mod config;
 pub mod flood;
 pub mod serve;
+pub mod subscriptions;
 pub mod top;
 pub mod tune;

@@ -39,7 +39,7 @@ pub fn run(args: &Top) -> Result<(), Failure> {
 
 /// The key from its file or else from the variable. An empty variable is none, as for
 /// `throng serve`.
-fn key(file: Option<&Path>) -> Result<Option<String>, Failure> {
+pub(super) fn key(file: Option<&Path>) -> Result<Option<String>, Failure> {
     let Some(file) = file else {
         let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
         return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty()));

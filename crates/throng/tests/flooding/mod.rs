@@ -19,13 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub const LONG: &str = "600";
 
 /// What must be zero when all is well.
-const FAULTS: [&str; 8] = [
+const FAULTS: [&str; 10] = [
     "failed",
     "closed",
     "lost",
     "duplicated",
     "out_of_order",
     "strayed",
+    "not_recovered",
+    "ack_failed",
     "publish_failed",
     "probes_failed",
 ];
@@ -211,6 +213,17 @@ impl Ended {
         assert_eq!(got, want, "{:#}", self.summary);
         let bad = want.iter().any(|(_, count)| *count > 0);
         assert_eq!(self.code, Some(if bad { 3 } else { 0 }), "{:#}", self.summary);
+        self
+    }
+
+    /// Checks that everyone was back in the end, and had everything once and in order, however often
+    /// it was closed.
+    pub fn all_recovered(&self, connections: u64) -> &Self {
+        let sequences = ["lost", "duplicated", "out_of_order", "strayed", "not_recovered"]
+            .map(|name| (name, 0));
+        self.counts([("open", connections)]).counts(sequences);
+        assert_eq!(self.summary["faults"], serde_json::json!([]));
+        assert_eq!(self.code, Some(0), "{:#}", self.summary);
         self
     }
 

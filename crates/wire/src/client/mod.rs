@@ -70,6 +70,24 @@ pub trait Client: Sync {
     /// heartbeats are the server's alone.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
+    /// True when the place that came last, as it is, says of all topics how far they were heard;
+    /// false when each topic has its own.
+    fn has_one_place(&self) -> bool {
+        false
+    }
+
+    /// Appends the wish to enter one more topic, from a place or from now; false where all topics
+    /// are in the request.
+    fn subscribe(&self, _topic: &str, _since: Option<&str>, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Appends the acknowledgement of what came of a user's own topic up to this id; false where it
+    /// takes a request of its own, `POST /ack`. A Phoenix client must have joined the topic.
+    fn acknowledge(&self, _user: &str, _id: &str, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Goes over the body and gives how much of it was used; the rest is incomplete. `ended` says
     /// that no more comes. What must be sent in return is appended to `out`.
     fn body(
@@ -91,7 +109,8 @@ pub struct Request<'a> {
     /// The connection's number: what must differ between connections is made from it.
     pub number: u64,
     /// Where it goes on, as [`Event::Place`] or [`Event::Again`] gave it: SSE sends it as
-    /// `Last-Event-ID`, Phoenix in the payload of each join, the others as `since` in the query.
+    /// `Last-Event-ID`, Phoenix in the payload of each join, the others as `since` in the query. A
+    /// single topic may have its own in the target, `since:TOPIC=ID`.
     pub since: Option<&'a str>,
 }
 
@@ -137,6 +156,11 @@ pub enum Event<'a> {
     Place(&'a str),
     /// Whether all that was missed follows, or has come: the answer to [`Request::since`].
     Recovered(bool),
+    /// The events [`Event::Recovered`] and [`Event::Place`] that come just behind it are of this
+    /// topic alone.
+    Entered(&'a str),
+    /// A user's messages are acknowledged up to this id.
+    Acknowledged(&'a str),
     /// A poll is answered: ask again from here.
     Again(&'a str),
     /// The server says why it will close.
@@ -455,7 +479,10 @@ fn json_event(line: &[u8]) -> Option<Event<'_>> {
 /// Gives what a JSON text means, and the place behind it.
 fn emit_json<'a>(line: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
     if line.starts_with(RECOVERY) {
-        return recovery(line, emit);
+        return recovery(line, None, emit);
+    }
+    if line.starts_with(b"{\"type\":\"reply\"") {
+        return reply(line, emit);
     }
     let Some(event) = json_event(line) else {
         return;
@@ -468,17 +495,42 @@ fn emit_json<'a>(line: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
 
 const RECOVERY: &[u8] = b"{\"type\":\"recovery\"";
 
-/// Gives what the server says of what was missed: a line of its own, or the answer to a join.
-fn recovery<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
+/// The answer to a WebSocket's command: what its `ok` says. That something was refused says nothing
+/// here.
+fn reply<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
+    #[derive(Deserialize)]
+    struct Reply<'a> {
+        #[serde(borrow)]
+        ok: Option<&'a serde_json::value::RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Of<'a> {
+        topic: Option<&'a str>,
+    }
+    let reply: Option<Reply<'_>> = serde_json::from_slice(json).ok();
+    if let Some(ok) = reply.and_then(|reply| reply.ok) {
+        let of: Option<Of<'_>> = serde_json::from_str(ok.get()).ok();
+        recovery(ok.get().as_bytes(), of.and_then(|of| of.topic), emit);
+    }
+}
+
+/// Gives what the server says of what was missed, and of acknowledgements: a line of its own, or
+/// the answer to who enters a topic.
+fn recovery<'a>(json: &'a [u8], topic: Option<&'a str>, emit: &mut dyn FnMut(Event<'a>)) {
     #[derive(Deserialize)]
     struct Recovery<'a> {
         since: Option<&'a str>,
         recovered: Option<bool>,
+        acknowledged: Option<&'a str>,
     }
     // What is no such object says nothing.
-    if let Ok(Recovery { since, recovered }) = serde_json::from_slice(json) {
+    if let Ok(Recovery { since, recovered, acknowledged }) = serde_json::from_slice(json) {
+        if since.is_some() || recovered.is_some() {
+            topic.into_iter().for_each(|topic| emit(Event::Entered(topic)));
+        }
         recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
         since.into_iter().for_each(|since| emit(Event::Place(since)));
+        acknowledged.into_iter().for_each(|id| emit(Event::Acknowledged(id)));
     }
 }
 

@@ -48,7 +48,7 @@ impl Client for Phoenix {
         let mut target = format!("{path}?vsn=2.0.0");
         for pair in query.split('&') {
             let key = pair.split('=').next().unwrap_or("");
-            if !matches!(key, "" | "topic" | "vsn") {
+            if !matches!(key, "" | "topic" | "vsn") && !key.starts_with("since:") {
                 target.push('&');
                 target.push_str(pair);
             }
@@ -67,16 +67,20 @@ impl Client for Phoenix {
     /// Each from the same place, where there is one. Without a topic, the answer to a heartbeat shows that the connection is open.
     fn join(&self, request: &Request<'_>, out: &mut Vec<u8>) -> u32 {
         let query = request.target.split_once('?').map_or("", |(_, query)| query);
-        let pairs = crate::query::pairs(query).filter_map(Result::ok);
+        let pairs: Vec<_> = crate::query::pairs(query).filter_map(Result::ok).collect();
+        let own = |topic: &str| {
+            let of = |key: &str| key.strip_prefix("since:") == Some(topic);
+            pairs.iter().find(|(key, _)| of(key)).map(|(_, since)| &**since)
+        };
         let (mut joins, mut text) = (0, Vec::new());
-        for (_, topic) in pairs.filter(|(key, _)| key == "topic") {
+        for (_, topic) in pairs.iter().filter(|(key, _)| key == "topic") {
             joins += 1;
             text.clear();
             // Writing to a Vec can't fail.
             let _ = write!(text, "[\"{joins}\",\"{joins}\",");
-            json::string(&topic, &mut text);
+            json::string(topic, &mut text);
             text.extend_from_slice(b",\"phx_join\",{");
-            if let Some(since) = request.since {
+            if let Some(since) = own(topic).or(request.since) {
                 text.extend_from_slice(b"\"since\":");
                 json::string(since, &mut text);
             }
@@ -88,6 +92,16 @@ impl Client for Phoenix {
             joins = 1;
         }
         joins
+    }
+
+    fn acknowledge(&self, user: &str, id: &str, out: &mut Vec<u8>) -> bool {
+        let mut text = b"[null,\"ack\",".to_vec();
+        json::string(&crate::message::personal(user), &mut text);
+        text.extend_from_slice(b",\"ack\",{\"id\":");
+        json::string(id, &mut text);
+        text.extend_from_slice(b"}]");
+        say(&text, out);
+        true
     }
 
     fn heartbeat(&self, out: &mut Vec<u8>) {
@@ -163,7 +177,7 @@ fn hear(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
     };
     let payload = payload.get();
     match heard.event.as_str() {
-        EVENT_REPLY => reply(heard.ref_.as_deref(), payload, emit)?,
+        EVENT_REPLY => reply(&heard.topic, heard.ref_.as_deref(), payload, emit)?,
         // The topic is no longer heard, so a connection that stayed would count as one that is.
         EVENT_CLOSE => end("phx_close", emit),
         EVENT_ERROR => match closing(payload.as_bytes()) {
@@ -180,7 +194,12 @@ fn hear(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
     Ok(())
 }
 
-fn reply(ref_: Option<&str>, payload: &str, emit: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
+fn reply(
+    topic: &str,
+    ref_: Option<&str>,
+    payload: &str,
+    emit: &mut dyn FnMut(Event<'_>),
+) -> Result<(), Fault> {
     #[derive(Deserialize)]
     struct Reply<'a> {
         status: &'a str,
@@ -192,7 +211,8 @@ fn reply(ref_: Option<&str>, payload: &str, emit: &mut dyn FnMut(Event<'_>)) -> 
         "ok" if ref_ == Some(HEARTBEAT_REF) => emit(Event::Heartbeat),
         "ok" => {
             emit(Event::Open);
-            recovery(reply.response.map_or("", RawValue::get).as_bytes(), emit);
+            let response = reply.response.map_or("", RawValue::get);
+            recovery(response.as_bytes(), Some(topic), emit);
         }
         _ => return Err(refused(reply.response.map_or("", RawValue::get))),
     }
@@ -363,9 +383,31 @@ mod tests {
         });
         let joined = r#"{"since":"5f3a91c2:8","recovered":true}"#;
         let stream = [replied("1", "a", Status::Ok, joined), kept].concat();
-        let want =
-            ["Open", "Recovered(true)", "Place(\"5f3a91c2:8\")", "{}", "Place(\"5f3a91c2:9\")"];
+        let want = [
+            "Open",
+            "Entered(\"a\")",
+            "Recovered(true)",
+            "Place(\"5f3a91c2:8\")",
+            "{}",
+            "Place(\"5f3a91c2:9\")",
+        ];
         assert_eq!(events("/?topic=a", &stream), want);
+        out.clear();
+        let each = "/?topic=a&since:b%22=5f3a91c2:3&topic=b%22";
+        Phoenix.join(&Request { since, ..request(each) }, &mut out);
+        Phoenix.acknowledge("al", "5f3a91c2:9", &mut out);
+        let want = [
+            r#"["1","1","a","phx_join",{"since":"5f3a91c2:7"}]"#,
+            r#"["2","2","b\"","phx_join",{"since":"5f3a91c2:3"}]"#,
+            r#"[null,"ack","@al","ack",{"id":"5f3a91c2:9"}]"#,
+        ];
+        assert_eq!(texts(&out), want);
+        out.clear();
+        Phoenix.request(&request(each), &mut out);
+        assert!(out.starts_with(b"GET /?vsn=2.0.0 HTTP/1.1\r\n"));
+        let answer = replied("ack", "@al", Status::Ok, r#"{"acknowledged":"5f3a91c2:9"}"#);
+        let stream = [granted(&["1"]), answer].concat();
+        assert_eq!(events("/?topic=a", &stream), ["Open", "Acknowledged(\"5f3a91c2:9\")"]);
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl Client for Poll {
         false
     }
 
+    fn has_one_place(&self) -> bool {
+        true
+    }
+
     fn body(
         &self,
         body: &[u8],

@@ -32,6 +32,10 @@ impl Client for Sse {
         }
     }
 
+    fn has_one_place(&self) -> bool {
+        true
+    }
+
     /// An event ends with an empty line. One with data is a message, but for what Throng itself says
     /// of what was missed; one of comments alone is a sign of life.
     fn body(
@@ -68,7 +72,7 @@ fn block(block: &[u8], emit: &mut dyn FnMut(Event<'_>)) {
     }
     match data.map(|line| line.strip_prefix(b"data: ").unwrap_or(line)) {
         Some(told) if told.starts_with(RECOVERY) && block.starts_with(b"event: recovery") => {
-            recovery(told, emit);
+            recovery(told, None, emit);
         }
         Some(_) => emit(Event::Message(block)),
         None if block.starts_with(b":") => emit(Event::Heartbeat),

@@ -53,7 +53,7 @@ fn events_of_a_stream_of_events() {
     bytes.extend(encoded(Variant::Sse, "one\ntwo"));
     Variant::Sse.transport().heartbeat(&mut bytes);
     bytes.extend(b"data: with crlf\r\n\r\n");
-    Variant::Sse.transport().goodbye(Close::Drain, &mut bytes);
+    Variant::Sse.transport().goodbye(Close::Drain, 1700, &mut bytes);
     let interim = [b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".as_slice(), &bytes].concat();
     let (events, out) = read(sse_client, &interim).unwrap();
     let want = [
@@ -75,7 +75,7 @@ fn lines_of_a_stream_in_chunks() {
     bytes.extend(encoded(Variant::Stream, "x"));
     Variant::Stream.transport().heartbeat(&mut bytes);
     bytes.extend(b"2;a=b\r\nhi\r\n3\r\n!\nz\r\n2\r\nz\n\r\n");
-    Variant::Stream.transport().goodbye(Close::ByApplication, &mut bytes);
+    Variant::Stream.transport().goodbye(Close::ByApplication, 1700, &mut bytes);
     let (events, _) = read(by_name("stream").unwrap(), &bytes).unwrap();
     let line = "{\"type\":\"message\",\"topic\":\"t\",\"id\":\"0000000a:7\",\"event\":\"message\",\"data\":\"x\"}";
     let want = [
@@ -210,6 +210,42 @@ fn what_is_said_of_what_was_missed_is_no_message() {
     assert!(events[2].starts_with("message event: recovery"), "{events:?}");
     for variant in [Variant::Poll, Variant::Phoenix2, Variant::Http] {
         assert!(told(variant, None).is_empty());
+    }
+}
+
+#[test]
+fn answers_to_commands_say_where_a_topic_is_entered_and_what_is_acknowledged() {
+    let ws = by_name("ws").unwrap();
+    let mut out = Vec::new();
+    assert!(ws.subscribe("a\"", Some("0000000a:7"), &mut out) && ws.subscribe("b", None, &mut out));
+    assert!(ws.acknowledge("al", "0000000a:9", &mut out));
+    let mut sent = Vec::new();
+    let mut rest = &out[..];
+    while let Some((head, head_bytes)) = crate::ws::frame::Head::parse(rest).unwrap() {
+        let (text, behind) = rest[head_bytes..].split_at(head.length as usize);
+        sent.push(std::str::from_utf8(text).unwrap());
+        rest = behind;
+    }
+    let want = [
+        r#"{"type":"subscribe","id":1,"topic":"a\"","since":"0000000a:7"}"#,
+        r#"{"type":"subscribe","id":1,"topic":"b"}"#,
+        r#"{"type":"ack","id":2,"user":"al","message":"0000000a:9"}"#,
+    ];
+    assert_eq!(sent, want);
+    assert!(sent.iter().all(|text| crate::command::parse(text, None).is_ok()));
+    for (ok, want) in [
+        (
+            r#"{"topic":"a","since":"0000000a:9","recovered":true}"#,
+            &["Entered(\"a\")", "Recovered(true)", "Place(\"0000000a:9\")"][..],
+        ),
+        (r#"{"topic":"@al","acknowledged":"0000000a:9"}"#, &["Acknowledged(\"0000000a:9\")"]),
+        (r#"{"topic":"a"}"#, &[]),
+        ("7", &[]),
+    ] {
+        let mut events = Vec::new();
+        let line = format!("{{\"type\":\"reply\",\"id\":1,\"ok\":{ok}}}");
+        emit_json(line.as_bytes(), &mut |event| events.push(format!("{event:?}")));
+        assert_eq!(events, want);
     }
 }
 

@@ -1,6 +1,7 @@
 //! WebSocket (RFC 6455), the client's side, without compression.
 
 use super::{Client, Event, Fault, Goodbye, Head, Request, emit_json, place, since};
+use crate::transport::json;
 use crate::ws::frame::{self, Opcode};
 use crate::ws::handshake;
 
@@ -39,6 +40,28 @@ impl Client for Ws {
             true => Ok(()),
             false => Err(Fault::BadHead("Sec-WebSocket-Accept does not answer the key")),
         }
+    }
+
+    fn subscribe(&self, topic: &str, since: Option<&str>, out: &mut Vec<u8>) -> bool {
+        let mut text = b"{\"type\":\"subscribe\",\"id\":1,\"topic\":".to_vec();
+        json::string(topic, &mut text);
+        if let Some(since) = since {
+            text.extend_from_slice(b",\"since\":");
+            json::string(since, &mut text);
+        }
+        text.push(b'}');
+        answer(Opcode::Text, &text, out);
+        true
+    }
+
+    fn acknowledge(&self, user: &str, id: &str, out: &mut Vec<u8>) -> bool {
+        let mut text = b"{\"type\":\"ack\",\"id\":2,\"user\":".to_vec();
+        json::string(user, &mut text);
+        text.extend_from_slice(b",\"message\":");
+        json::string(id, &mut text);
+        text.push(b'}');
+        answer(Opcode::Text, &text, out);
+        true
     }
 
     fn body(
@@ -90,8 +113,8 @@ impl Client for Ws {
     }
 }
 
-/// Appends a control frame that gives a payload back. The mask is zero: it protects proxies from
-/// what a page's script chooses to send (section 10.3), and the server chose this.
+/// Appends a frame. The mask is zero: it protects proxies from what a page's script chooses to send
+/// (section 10.3), and no page chose this.
 fn answer(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
     frame::encode_masked(opcode, false, payload, [0; 4], out);
 }

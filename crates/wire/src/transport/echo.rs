@@ -17,7 +17,7 @@ impl Transport for Echo {
 
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, _retry_ms: u32, out: &mut Vec<u8>) {
         ws::close(close.code(), close.name(), out);
     }
 

@@ -14,5 +14,5 @@ impl Transport for Http {
 
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    fn goodbye(&self, _close: Close, _out: &mut Vec<u8>) {}
+    fn goodbye(&self, _close: Close, _retry_ms: u32, _out: &mut Vec<u8>) {}
 }

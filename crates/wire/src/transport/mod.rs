@@ -18,8 +18,7 @@ pub use json::recovery;
 pub use phoenix::pack as phoenix_pack;
 pub use poll::answer as poll_answer;
 pub use sse::{
-    position as sse_position, recovery as sse_recovery, retry_ms as sse_retry_ms,
-    with_id as sse_with_id,
+    position as sse_position, recovery as sse_recovery, retry_ms, with_id as sse_with_id,
 };
 pub use stream::line as stream_line;
 
@@ -191,8 +190,9 @@ pub trait Transport: Sync {
     /// Appends what keeps an idle connection alive; nothing where nothing is sent.
     fn heartbeat(&self, out: &mut Vec<u8>);
 
-    /// Appends the last words before the server closes the connection.
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>);
+    /// Appends the last words before the server closes the connection; with them, where the transport
+    /// has a place for it, how long the client should wait before it comes back.
+    fn goodbye(&self, close: Close, retry_ms: u32, out: &mut Vec<u8>);
 
     /// The WebSocket compression window in bits, 0 for none; `None` if this is no WebSocket.
     fn window_bits(&self) -> Option<u8> {

@@ -35,7 +35,7 @@ impl Transport for Phoenix {
     /// Nothing: it is the client that beats, every 30 s, and is answered.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, _retry_ms: u32, out: &mut Vec<u8>) {
         if !self.polled {
             let code = match close {
                 // As Phoenix does for a forced disconnect.

@@ -16,12 +16,14 @@ impl Transport for Poll {
 
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, retry_ms: u32, out: &mut Vec<u8>) {
         let message = format!("the server ended the poll: {}; ask again", close.name());
         let body = crate::http::error_body(close.name(), &message);
+        let seconds = retry_ms.div_ceil(1_000);
+        let headers = format!("Retry-After: {seconds}\r\nAccess-Control-Allow-Origin: *\r\n");
         Answer {
             status: 503,
-            headers: "Retry-After: 1\r\nAccess-Control-Allow-Origin: *\r\n",
+            headers: &headers,
             content_type: "application/json",
             body: &body,
             keep_alive: false,

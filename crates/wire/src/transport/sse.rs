@@ -62,7 +62,7 @@ impl Transport for Sse {
         out.extend_from_slice(b":\n\n");
     }
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, _retry_ms: u32, out: &mut Vec<u8>) {
         // A comment: an event would reach the page as if the application had sent it.
         out.extend_from_slice(b": closing, ");
         out.extend_from_slice(close.name().as_bytes());

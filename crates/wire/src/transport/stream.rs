@@ -64,11 +64,13 @@ impl Transport for Stream {
         chunk(out, |out| out.extend_from_slice(HEARTBEAT));
     }
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, retry_ms: u32, out: &mut Vec<u8>) {
         chunk(out, |out| {
             out.extend_from_slice(b"{\"type\":\"close\",\"reason\":\"");
             out.extend_from_slice(close.name().as_bytes());
-            out.extend_from_slice(b"\"}\n");
+            out.extend_from_slice(b"\",\"retry_ms\":");
+            out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
+            out.extend_from_slice(b"}\n");
         });
         out.extend_from_slice(b"0\r\n\r\n");
     }
@@ -90,11 +92,11 @@ mod tests {
         assert_eq!(body, format!("{:08x}\r\n{line}\r\n", line.len()));
         let mut out = Vec::new();
         Stream.heartbeat(&mut out);
-        Stream.goodbye(Close::Drain, &mut out);
+        Stream.goodbye(Close::Drain, 1700, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(
             text,
-            "00000015\r\n{\"type\":\"heartbeat\"}\n\r\n00000022\r\n{\"type\":\"close\",\"reason\":\"drain\"}\n\r\n0\r\n\r\n"
+            "00000015\r\n{\"type\":\"heartbeat\"}\n\r\n00000032\r\n{\"type\":\"close\",\"reason\":\"drain\",\"retry_ms\":1700}\n\r\n0\r\n\r\n"
         );
     }
 }

@@ -34,7 +34,7 @@ impl Transport for Ws {
         frame::encode(Opcode::Ping, false, &[], out);
     }
 
-    fn goodbye(&self, close: Close, out: &mut Vec<u8>) {
+    fn goodbye(&self, close: Close, _retry_ms: u32, out: &mut Vec<u8>) {
         self::close(close.code(), close.name(), out);
     }
 

@@ -38,13 +38,13 @@ impl Http {
     fn answer(&self, status: &[u8], body: &[u8]) -> Result<Answer> {
         let messages = u64::from(self.mode.messages());
         match (status, self.mode) {
-            (b"503", _) => Ok(Answer { published: 0, refused: messages }),
-            (b"200", Mode::One) => Ok(Answer { published: 1, refused: 0 }),
+            (b"503", _) => Ok(Answer { published: 0, refused: messages, last: true }),
+            (b"200", Mode::One) => Ok(Answer { published: 1, refused: 0, last: true }),
             (b"200", _) => {
                 let published = memmem::find_iter(body, br#"{"ok":"#).count() as u64;
                 let refused = memmem::find_iter(body, br#"{"error":"#).count() as u64;
                 ensure!(published + refused == messages, "a batch was answered {}", text(body));
-                Ok(Answer { published, refused })
+                Ok(Answer { published, refused, last: true })
             }
             _ => bail!("a publish was answered {}: {}", text(status), text(body)),
         }
@@ -121,16 +121,16 @@ mod tests {
     fn answers_are_counted() {
         let one = |status, body| publisher(Mode::One).hear(&answer(status, body));
         let heard = one("200 OK", "{}").expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 1, refused: 0 }));
+        assert_eq!(heard, Some(Answer { published: 1, refused: 0, last: true }));
         let heard = one("503 Full", "{}").expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 0, refused: 1 }));
+        assert_eq!(heard, Some(Answer { published: 0, refused: 1, last: true }));
         let error = one("400 Bad Request", "no").expect_err("a mistake").to_string();
         assert_eq!(error, "a publish was answered 400: no");
 
         let batch = |body| publisher(Mode::Batch(2)).hear(&answer("200 OK", body));
         let body = r#"{"results":[{"ok":{"id":"a:1"}},{"error":{"code":"full"}}]}"#;
         let heard = batch(body).expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 1, refused: 1 }));
+        assert_eq!(heard, Some(Answer { published: 1, refused: 1, last: true }));
         assert!(batch(r#"{"results":[{"ok":{}}]}"#).is_err());
     }
 

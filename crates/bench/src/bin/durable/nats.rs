@@ -97,7 +97,7 @@ impl Nats {
         connect(address, &self.inbox)
     }
 
-    fn acknowledged(&mut self, payload: &[u8]) -> Result<Option<Answer>> {
+    fn acknowledged(&mut self, payload: &[u8]) -> Result<Answer> {
         let is_ack = memmem::find(payload, br#""seq":"#).is_some();
         let is_error = memmem::find(payload, br#""error":"#).is_some();
         ensure!(is_ack && !is_error, "JetStream answered {}", text(payload));
@@ -106,12 +106,9 @@ impl Nats {
             let whole = memmem::find(payload, count.as_bytes()).is_some();
             ensure!(whole, "JetStream answered a batch of {messages} with {}", text(payload));
         }
-        self.acks_have += 1;
-        if self.acks_have < self.acks {
-            return Ok(None);
-        }
-        self.acks_have = 0;
-        Ok(Some(Answer { published: u64::from(self.mode.messages()), refused: 0 }))
+        self.acks_have = (self.acks_have + 1) % self.acks;
+        let published = u64::from(self.mode.messages() / self.acks);
+        Ok(Answer { published, refused: 0, last: self.acks_have == 0 })
     }
 }
 
@@ -133,7 +130,7 @@ impl Publisher for Nats {
         };
         Ok(match frame {
             Frame::Message(payload) => {
-                Heard { bytes, reply: b"", answer: self.acknowledged(payload)? }
+                Heard { bytes, reply: b"", answer: Some(self.acknowledged(payload)?) }
             }
             Frame::Ping => Heard { bytes, reply: b"PONG\r\n", answer: None },
             Frame::Pong | Frame::Other => Heard { bytes, reply: b"", answer: None },
@@ -274,19 +271,19 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_counted() {
-        let published = |published| Some(Answer { published, refused: 0 });
+        let answer = |published, last| Some(Answer { published, refused: 0, last });
         let ack = message(r#"{"stream":"BENCH","seq":7}"#);
-        assert_eq!(Nats::new(1, Mode::One).hear(&ack).expect("ack").answer, published(1));
+        assert_eq!(Nats::new(1, Mode::One).hear(&ack).expect("ack").answer, answer(1, true));
         let mut two = Nats::new(1, Mode::Pipelined(2));
-        for answer in [None, published(2), None, published(2)] {
-            assert_eq!(two.hear(&ack).expect("ack").answer, answer);
+        for last in [false, true, false, true] {
+            assert_eq!(two.hear(&ack).expect("ack").answer, answer(1, last));
         }
         let error = message(r#"{"error":{"code":503},"stream":"BENCH","seq":0}"#);
         assert!(two.hear(&error).is_err());
         let mut batch = Nats::new(1, Mode::Batch(5));
         assert!(batch.hear(&ack).is_err());
         let ack = message(r#"{"stream":"BENCH","seq":5,"batch":"p1-0","count":5}"#);
-        assert_eq!(batch.hear(&ack).expect("ack").answer, published(5));
+        assert_eq!(batch.hear(&ack).expect("ack").answer, answer(5, true));
         assert_eq!(batch.hear(b"PING\r\n").expect("ping").reply, b"PONG\r\n");
     }
 

@@ -165,8 +165,13 @@ impl Windows {
     /// True when every message that the topic had after this offset is here, but for those that are
     /// worth nothing any more: expired ones and former states of keys.
     pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {
-        let floor = self.find(hash, name).map_or(self.gone, |at| self.topics[at].floor);
-        after >= floor
+        after >= self.floor(hash, name)
+    }
+
+    /// The offset of the newest message that the topic lost, or may have lost where nothing is known
+    /// of it.
+    pub fn floor(&self, hash: u64, name: &str) -> u64 {
+        self.find(hash, name).map_or(self.gone, |at| self.topics[at].floor)
     }
 
     /// Whether the topic's message with exactly this offset is here.

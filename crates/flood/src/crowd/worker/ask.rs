@@ -13,7 +13,7 @@ use crate::target::{Paths, Url};
 
 impl Worker<'_> {
     /// Writes what a connection asks for into `self.path`, and gives its server's index.
-    fn path(&mut self, index: u32) -> usize {
+    pub(super) fn path(&mut self, index: u32) -> usize {
         let plan = &self.common.plan;
         let all = self.from + index;
         let number = plan.first + all;
@@ -35,12 +35,14 @@ impl Worker<'_> {
 
     /// Writes the request of a connection into `self.request`, and gives its server.
     pub(super) fn prepare(&mut self, index: u32) -> &Url {
-        let server = self.path(index);
-        let server = &self.common.plan.servers[server];
+        let server_at = self.path(index);
+        let whole = self.add_places(index);
+        let server = &self.common.plan.servers[server_at];
         self.request.clear();
-        let since = match self.places.get(&index) {
-            Some(since) => Some(since.to_string()),
-            None => self.connections[index as usize].since().map(|id| id.to_string()),
+        let since = match (self.places.get(&index), whole) {
+            (_, Some(since)) => Some(since),
+            (Some(since), None) => Some(since.to_string()),
+            (None, None) => self.connections[index as usize].since().map(|id| id.to_string()),
         };
         let request = Request {
             host: &server.host,
@@ -68,8 +70,12 @@ impl Worker<'_> {
 
     /// A poll goes on from here.
     pub(super) fn ask_again(&mut self, index: u32, since: wire::Since) {
-        self.connections[index as usize].set_since(since.id);
-        if since.position.is_some() {
+        if !self.recovers() {
+            self.connections[index as usize].set_since(since.id);
+        }
+        if self.recovers() {
+            // It is remembered.
+        } else if since.position.is_some() {
             self.places.insert(index, since);
         } else {
             self.places.remove(&index);
@@ -81,6 +87,7 @@ impl Worker<'_> {
     /// The server waits for the connection to join its topics.
     pub(super) fn join(&mut self, index: u32) {
         let server = self.path(index);
+        self.add_places(index);
         let request = Request {
             host: &self.common.plan.servers[server].host,
             target: &self.path,

@@ -1,33 +1,34 @@
 //! One thread of a crowd: its poller, its connections, its counts.
 
 mod ask;
+mod cut;
+mod open;
+mod remember;
 mod round;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send,
-    socket_with, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
-use wire::client::{Client, Feed, Goodbye};
+use wire::client::{Client, Fault, Feed, Goodbye};
 
+use self::cut::Pause;
 use self::round::Round;
+use super::acker::Acker;
 use super::connection::{Connection, Stage, Trackers};
-use super::ear::{Ear, Numbers};
+use super::ear::{Ear, Heard, Numbers};
+use super::memory::Memory;
 use super::{Common, Order, Reason, Shared, Stat, lock};
 use crate::clock::now_ns;
 use crate::payload::Scanner;
 use crate::random::Random;
-use crate::source::bind_address_without_port;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -69,12 +70,22 @@ pub(super) struct Worker<'a> {
     phase_ns: u64,
     /// Away, and to return some time.
     away: Vec<u32>,
+    /// Away until they are told to come back.
+    held: Vec<u32>,
+    /// They read nothing for a while.
+    paused: HashMap<u32, Pause>,
+    /// What connections remember, by index; empty where they don't.
+    memories: Vec<Option<Box<Memory>>>,
+    acker: Option<Acker>,
     in_flight: usize,
     storms: u32,
+    returns: u32,
     /// Of heartbeats, where clients send them.
     round: Option<Round>,
     turn_ns: u64,
     second_ns: u64,
+    cut_ns: u64,
+    calmed: bool,
     random: Random,
     path: String,
     request: Vec<u8>,
@@ -90,6 +101,7 @@ pub(super) struct Worker<'a> {
     times: Vec<u32>,
     user_times: Vec<u32>,
     connects: Vec<u32>,
+    recoveries: Vec<u32>,
 }
 
 /// Opens the connections with these indexes and holds them until told to stop.
@@ -111,11 +123,21 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
             _ => 0,
         },
         away: Vec::new(),
+        held: Vec::new(),
+        paused: HashMap::new(),
+        memories: match common.plan.remembers() {
+            true => std::iter::repeat_with(|| None).take(count).collect(),
+            false => Vec::new(),
+        },
+        acker: None,
         in_flight: 0,
         storms: 0,
+        returns: 0,
         round: common.plan.clients_beat().then(|| Round::begin(now_ns())),
         turn_ns: now_ns(),
         second_ns: now_ns(),
+        cut_ns: now_ns(),
+        calmed: false,
         random: Random::new(common.plan.seed ^ (u64::from(thread) << 32)),
         path: String::new(),
         request: Vec::with_capacity(512),
@@ -129,6 +151,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         times: Vec::with_capacity(TIMES),
         user_times: Vec::new(),
         connects: Vec::with_capacity(TIMES),
+        recoveries: Vec::new(),
     };
     worker.work()
 }
@@ -150,6 +173,8 @@ impl Worker<'_> {
             self.storm();
             self.arrive(now);
             self.turn(now);
+            self.cut_some(now);
+            self.take_acknowledged(now);
             self.each_second(now);
             self.beat(now);
             events.clear();
@@ -159,7 +184,7 @@ impl Worker<'_> {
                 Err(error) => return Err(error).context("waiting for events"),
             }
             for index in std::mem::take(&mut self.unread) {
-                self.read(index, EventFlags::empty());
+                self.read(index, EventFlags::RDHUP);
             }
             for event in &events {
                 let (index, flags) = (event.data.u64() as u32, event.flags);
@@ -184,6 +209,7 @@ impl Worker<'_> {
             () if opening && self.in_flight < self.common.in_flight_each => {
                 if self.next_arrival_ns() <= now { 0 } else { BUSY_MS }
             }
+            () if self.cuts_now() => BUSY_MS,
             () if life.stay_seconds.is_some() || !self.away.is_empty() => TURN_NS / 1_000_000,
             () => CALM_MS,
         };
@@ -272,28 +298,45 @@ impl Worker<'_> {
         {
             reset(&socket);
         }
-        connection.stage = Stage::Away;
+        let was = std::mem::replace(&mut connection.stage, Stage::Away);
         connection.forget_place();
         self.pending.remove(&index);
         self.places.remove(&index);
-        self.numbers[Stat::Open as usize] -= 1;
-        self.numbers[Stat::Left as usize] += 1;
+        self.paused.remove(&index);
+        match was {
+            Stage::Open => {
+                self.numbers[Stat::Open as usize] -= 1;
+                self.numbers[Stat::Left as usize] += 1;
+            }
+            Stage::Connecting | Stage::Asked => self.in_flight -= 1,
+            Stage::Away => {}
+        }
     }
 
+    /// Everyone drops, and comes back at once, or when told to where something is to be missed.
     fn storm(&mut self) {
-        let storms = self.shared.storms.load(Ordering::Relaxed);
-        if storms == self.storms {
-            return;
-        }
-        self.storms = storms;
         let now = now_ns();
-        for index in 0..self.connections.len() as u32 {
-            if self.connections[index as usize].stage == Stage::Open {
-                self.depart(index, false);
-                self.due.push_back((index, now));
+        let storms = self.shared.storms.load(Ordering::Relaxed);
+        if storms != self.storms {
+            self.storms = storms;
+            let mut dropped = std::mem::take(&mut self.away);
+            for index in 0..self.connections.len() as u32 {
+                if self.connections[index as usize].stage == Stage::Open {
+                    self.depart(index, false);
+                    dropped.push(index);
+                }
             }
+            if self.common.plan.missed > 0 {
+                dropped.iter().for_each(|index| self.owe(*index));
+                self.held.append(&mut dropped);
+            }
+            self.due.extend(dropped.into_iter().map(|index| (index, now)));
         }
-        self.due.extend(self.away.drain(..).map(|index| (index, now)));
+        let returns = self.shared.returns.load(Ordering::Relaxed);
+        if returns != self.returns {
+            self.returns = returns;
+            self.due.extend(self.held.drain(..).map(|index| (index, now)));
+        }
     }
 
     /// Once a second: who waits too long for an answer, and who has heard nothing for too long.
@@ -338,113 +381,6 @@ impl Worker<'_> {
         transports[(self.from + index) as usize % transports.len()]
     }
 
-    fn open(&mut self, index: u32, due_ns: u64) {
-        let address = self.prepare(index).address;
-        let (due_us, heard_seconds) = (self.us(due_ns), self.seconds(now_ns()));
-        self.in_flight += 1;
-        let began = self.begin(index, &address);
-        let connection = &mut self.connections[index as usize];
-        *connection = Connection { due_us, heard_seconds, ..Connection::default() };
-        connection.stage = Stage::Connecting;
-        match began {
-            Ok((socket, written)) => {
-                connection.socket = Some(socket);
-                if written {
-                    self.asked(index);
-                }
-            }
-            Err(reason) => self.failed(index, reason),
-        }
-    }
-
-    /// Connects, and writes the request if that succeeds at once, as loopback often lets it.
-    fn begin(&self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), Reason> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        if let Some(source) = self.common.plan.sources.address((self.from + index) as usize) {
-            bind_address_without_port(&socket)
-                .map_err(|error| Reason::System(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
-            match bind(&socket, &SocketAddrV4::new(source, 0)) {
-                Err(Errno::ADDRNOTAVAIL) => return Err(NOT_OURS),
-                bound => bound?,
-            }
-        }
-        match connect(&socket, address) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        let written = self.write_request(&socket)?;
-        if !written {
-            flags |= EventFlags::OUT;
-        }
-        epoll::add(&self.poller, &socket, EventData::new_u64(u64::from(index)), flags)?;
-        Ok((socket, written))
-    }
-
-    /// The request is written: without an answer to wait for, the connection is open.
-    fn asked(&mut self, index: u32) {
-        let at_once = self.client(index).answers_at_once();
-        let connection = &mut self.connections[index as usize];
-        connection.stage = Stage::Asked;
-        if !at_once {
-            // When the server reads it is not known: any first message is right.
-            connection.trackers = Trackers::anywhere();
-            self.opened(index, now_ns());
-        }
-    }
-
-    fn opened(&mut self, index: u32, now: u64) {
-        // Of a poll it isn't known when the server took it.
-        let answered = self.client(index).answers_at_once();
-        let us = self.us(now);
-        let connection = &mut self.connections[index as usize];
-        connection.stage = Stage::Open;
-        self.in_flight -= 1;
-        if answered {
-            self.connects.push(us.wrapping_sub(connection.due_us));
-        }
-        self.numbers[Stat::Open as usize] += 1;
-        self.numbers[Stat::Opened as usize] += 1;
-    }
-
-    /// Closes a connection for a fault of the server's, from whichever stage it was in.
-    fn end(&mut self, index: u32, reason: Reason) {
-        let connection = &mut self.connections[index as usize];
-        let said = usize::from(connection.said).checked_sub(1);
-        let reason = said.and_then(|at| self.said.get(at)).map_or(reason, |said| (*said).into());
-        if connection.stage != Stage::Open {
-            return self.failed(index, reason);
-        }
-        connection.socket = None;
-        connection.stage = Stage::Away;
-        connection.forget_place();
-        self.pending.remove(&index);
-        self.places.remove(&index);
-        self.numbers[Stat::Open as usize] -= 1;
-        self.numbers[Stat::Closed as usize] += 1;
-        *lock(&self.common.closes).entry(reason).or_default() += 1;
-        self.later(index);
-    }
-
-    fn failed(&mut self, index: u32, reason: Reason) {
-        let connection = &mut self.connections[index as usize];
-        if connection.stage == Stage::Away {
-            return;
-        }
-        connection.socket = None;
-        connection.stage = Stage::Away;
-        self.pending.remove(&index);
-        self.in_flight -= 1;
-        self.numbers[Stat::Failed as usize] += 1;
-        *lock(&self.common.failures).entry(reason).or_default() += 1;
-        self.later(index);
-    }
-
     fn later(&mut self, index: u32) {
         if self.common.plan.life.away_seconds.is_some() {
             self.away.push(index);
@@ -469,6 +405,9 @@ impl Worker<'_> {
     /// Reads what is there. A short read of a stream socket has taken all (epoll(7)), unless the
     /// peer is gone too.
     fn read(&mut self, index: u32, flags: EventFlags) {
+        if self.paused.contains_key(&index) {
+            return;
+        }
         let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut reads = 0;
@@ -500,6 +439,9 @@ impl Worker<'_> {
         let (now, client, all) = (now_ns(), self.client(index), self.from + index);
         let heard = self.seconds(now);
         let number = plan.first + all;
+        let mut memory = self.memories.get_mut(index as usize).and_then(Option::take);
+        let names = memory.as_deref().map_or(Vec::new(), |memory| self.common.names(memory));
+        let subscribes = self.subscribes(index);
         let connection = &mut self.connections[index as usize];
         let mut ear = Ear {
             scanner: &self.scanner,
@@ -507,17 +449,17 @@ impl Worker<'_> {
             numbers: &mut self.numbers,
             times: &mut self.times,
             user_times: &mut self.user_times,
+            faults: &self.common.faults,
             run: plan.run,
             user: number,
             index: all,
             room: plan.room(number),
             now_ns: now,
             trackers: connection.trackers,
-            join: false,
-            opened: false,
-            ended: false,
-            again: None,
-            said: None,
+            memory: memory.as_deref_mut(),
+            names: &names,
+            subscribes,
+            heard: Heard::default(),
         };
         let mut pending = self.pending.remove(&index).unwrap_or_default();
         let mut state = connection.state;
@@ -525,25 +467,43 @@ impl Worker<'_> {
         let mut feed =
             Feed { client, number: u64::from(number), pending: &mut pending, out: &mut self.reply };
         let fed = state.feed(&mut feed, bytes, &mut |event| ear.hear(event));
-        let Ear { trackers, join, opened, ended, again, said, .. } = ear;
+        let Ear { trackers, heard: after, .. } = ear;
         connection.state = state;
         connection.trackers = trackers;
         connection.heard_seconds = heard;
         self.numbers[Stat::Bytes as usize] += bytes.len() as u64;
+        if let Some(place) = self.memories.get_mut(index as usize) {
+            *place = memory;
+        }
         if !pending.is_empty() {
             self.pending.insert(index, pending);
         }
-        if let Some(said) = said {
+        self.follow_up(index, now, fed, after);
+    }
+
+    /// Does what is to be done about what was heard.
+    fn follow_up(&mut self, index: u32, now: u64, fed: Result<(), Fault>, mut heard: Heard) {
+        if let Some(said) = heard.said {
             self.remember(index, said);
         }
-        if opened {
+        if let Some(us) = heard.recovered_us {
+            self.recoveries.push(us);
+            self.common.recovered_ns.fetch_max(now, Ordering::Relaxed);
+        }
+        if heard.opened {
             self.opened(index, now);
         }
         if let Err(fault) = fed {
             return self.end(index, fault.into());
         }
-        if ended {
+        if heard.ended {
             return self.end(index, Reason::Ended);
+        }
+        if heard.opened {
+            self.subscribe(index);
+        }
+        if let Some((number, id)) = heard.user_message.take() {
+            self.acknowledge(index, heard.user_messages, number, id);
         }
         if !self.reply.is_empty()
             && let Some(socket) = &self.connections[index as usize].socket
@@ -551,10 +511,10 @@ impl Worker<'_> {
             // What doesn't fit is lost, as on a network that is slow.
             let _ = send(socket, &self.reply, SendFlags::NOSIGNAL);
         }
-        if join {
+        if heard.join {
             self.join(index);
         }
-        if let Some(since) = again {
+        if let Some(since) = heard.again {
             self.ask_again(index, since);
         }
     }
@@ -576,6 +536,7 @@ impl Worker<'_> {
             return;
         }
         let Common { plan, published, .. } = self.common;
+        let tells = self.common.tells.load(Ordering::Relaxed);
         let mut missing = 0;
         for (at, connection) in self.connections.iter().enumerate() {
             if connection.stage != Stage::Open {
@@ -583,9 +544,13 @@ impl Worker<'_> {
             }
             let all = self.from + at as u32;
             let Trackers { user, topic, all: everyone } = &connection.trackers;
+            missing += u64::from(everyone.missing(published.all()));
+            if let Some(Some(memory)) = self.memories.get(at) {
+                missing += self.common.missing(memory, all, self.client(at as u32), tells);
+                continue;
+            }
             missing += u64::from(user.missing(published.user(all)));
             missing += u64::from(topic.missing(published.topic(plan.room(plan.first + all))));
-            missing += u64::from(everyone.missing(published.all()));
         }
         self.numbers[Stat::Missing as usize] = missing;
         self.publish();
@@ -601,6 +566,7 @@ impl Worker<'_> {
             (&mut self.times, &self.common.delivery),
             (&mut self.user_times, &self.common.delivery_user),
             (&mut self.connects, &self.common.connect),
+            (&mut self.recoveries, &self.common.recovery),
         ] {
             if !times.is_empty() {
                 let mut all = lock(to);
@@ -621,8 +587,6 @@ impl Worker<'_> {
         }
     }
 }
-
-const NOT_OURS: Reason = Reason::Rule("a source address is none of this machine's: see --source");
 
 /// Makes the close of a socket a reset. Without it the connection closes all the same, only more
 /// slowly.

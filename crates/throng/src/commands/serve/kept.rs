@@ -36,11 +36,7 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<(Store, Fou
 /// From where the numbering of topics with history goes on.
 pub(super) fn begin(opened: &Option<(Store, Found)>) -> Option<Begin> {
     let (store, found) = opened.as_ref()?;
-    Some(Begin {
-        epoch: Epoch(found.epoch),
-        last: found.last_offset,
-        store: Some(store.clone()),
-    })
+    Some(Begin { epoch: Epoch(found.epoch), last: found.last_offset, store: Some(store.clone()) })
 }
 
 pub(super) fn limits(config: &Config) -> KeptLimits {
@@ -59,9 +55,7 @@ pub(super) fn load(
     subscriptions: &Subscriptions,
 ) -> Result<(), Failure> {
     let started = std::time::Instant::now();
-    let failed = |error: String| {
-        Failure::Runtime(format!("the store can't be read: {error}"))
-    };
+    let failed = |error: String| Failure::Runtime(format!("the store can't be read: {error}"));
     let (mut cursors, mut keys) = (Vec::new(), Vec::new());
     let mut bad: Option<String> = None;
     store

@@ -137,6 +137,7 @@ impl Server {
             live: live.clone(),
             webhook: webhook.clone(),
             subscriptions,
+            subscription_turns: control::Turns::default(),
             keep_subscriptions: store.clone().map(|store| {
                 Arc::new(kept::KeepSubscriptions(store)) as Arc<dyn subscriptions::Keep>
             }),

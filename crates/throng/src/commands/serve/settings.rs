@@ -194,7 +194,10 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: config.history.subscriptions_per_user_max as usize,
-        limits: loaded.numbers("limits.").collect(),
+        limits: ["limits.", "history.", "store.", "offline."]
+            .into_iter()
+            .flat_map(|section| loaded.numbers(section))
+            .collect(),
         config: config::effective(loaded),
     }
 }

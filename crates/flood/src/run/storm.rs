@@ -1,0 +1,77 @@
+//! A storm in which something is missed: everyone drops, messages are published, everyone comes
+//! back for them in the same moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{Run, percentiles};
+use crate::clock::now_ns;
+use crate::publisher;
+use crate::record;
+use crate::show::{Phase, Show};
+
+/// How long dropping everyone may take.
+const DROP_MAX: Duration = Duration::from_secs(60);
+
+impl Run {
+    /// One such storm, to its end. It ends early when it takes longer than answers and the settling
+    /// may.
+    pub(super) fn storm(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+        let connections = self.crowd()?.counts().open;
+        self.crowd()?.storm();
+        let begin = Instant::now();
+        self.wait(stop, show, |run| {
+            Ok(run.crowd()?.counts().open == 0 || begin.elapsed() > DROP_MAX)
+        })?;
+        let missed = self.shape.missed;
+        if let Some(desk) = self.desk.clone() {
+            let rooms = self.rooms;
+            let publishing = std::thread::Builder::new()
+                .name("publisher-storm".into())
+                .spawn(move || publisher::publish_each(&desk, rooms, missed))
+                .context("starting a publisher thread")?;
+            self.wait(stop, show, |_| Ok(publishing.is_finished()))?;
+        }
+        let cpu_before = self.server_cpu_seconds();
+        let recovered_before = self.crowd()?.recovered();
+        self.crowd()?.take_recovery();
+        let (begin, begin_ns) = (Instant::now(), now_ns());
+        self.crowd()?.come_back();
+        let most = self.answer_timeout + self.settle;
+        self.wait(stop, show, |run| {
+            let recovered = run.crowd()?.recovered() - recovered_before;
+            Ok(recovered >= connections || begin.elapsed() > most)
+        })?;
+        let cpu_after = self.server_cpu_seconds();
+        let recovered = self.crowd()?.recovered() - recovered_before;
+        let (times, last_ns) = self.crowd()?.take_recovery();
+        self.storms.push(record::Storm {
+            connections,
+            recovered,
+            missed: u64::from(missed),
+            seconds: last_ns.saturating_sub(begin_ns) as f64 / 1e9,
+            recovery: percentiles(&times),
+            server_cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
+        });
+        Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        stop: &AtomicBool,
+        show: &mut dyn Show,
+        so: impl Fn(&Self) -> Result<bool>,
+    ) -> Result<()> {
+        while !stop.load(Ordering::Relaxed) && !so(self)? {
+            self.pause(Phase::Holding, show)?;
+        }
+        Ok(())
+    }
+
+    fn server_cpu_seconds(&self) -> Option<f64> {
+        self.ask_server();
+        self.watch.as_ref()?.take().map(|server| server.cpu_seconds)
+    }
+}

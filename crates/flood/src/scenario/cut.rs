@@ -1,0 +1,52 @@
+//! `cut`: mobile networks, all the time.
+
+use clap::Args;
+
+use super::{Shape, stream};
+use crate::args::Common;
+use crate::crowd::{Cuts, Life, Memberships};
+use crate::publisher::Audience;
+
+/// Connections in some of many topics are cut at random while messages flow, and come back for what
+/// they missed. In the end each must have had every message of its topics once, in order.
+#[derive(Args, Clone, Debug)]
+pub struct Cut {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Topics.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    topics: u32,
+    /// A connection is in one to so many of them, beside its user's own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    topics_each: u32,
+    /// Messages a second, over all topics by chance.
+    #[arg(long, default_value_t = 50.0, value_parser = crate::args::positive)]
+    messages: f64,
+    /// Connections that are cut in a second: half of them with a reset, the others closed, some of
+    /// each in the middle of what came.
+    #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive)]
+    cuts_per_second: f64,
+    /// Seconds until one that was cut comes back, in the mean.
+    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive)]
+    away: f64,
+    /// Connections a second that stop reading for 0.2 to 3 seconds [default: a tenth of the cuts].
+    #[arg(long, value_parser = crate::args::positive)]
+    pauses_per_second: Option<f64>,
+}
+
+impl Cut {
+    pub(super) fn shape(&self) -> Shape {
+        let per_second = self.cuts_per_second;
+        let pauses_per_second = self.pauses_per_second.unwrap_or(per_second / 10.0);
+        Shape {
+            topic: "room-{room}",
+            life: Life { stay_seconds: None, away_seconds: Some(self.away.max(0.01)) },
+            streams: vec![stream(Audience::Topics { count: self.topics }, self.messages)],
+            publish_at_once: true,
+            recover: true,
+            memberships: Some(Memberships { topics: self.topics, each_max: self.topics_each }),
+            cuts: Some(Cuts { per_second, pauses_per_second }),
+            ..Shape::new(1_000)
+        }
+    }
+}

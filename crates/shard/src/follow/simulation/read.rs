@@ -1,0 +1,209 @@
+//! What clients of each transport read from the bytes that come.
+
+use serde_json::Value;
+
+/// A transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sse,
+    SseJson,
+    Stream,
+    Poll,
+    Ws,
+    Phoenix,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 6] =
+        [Kind::Sse, Kind::SseJson, Kind::Stream, Kind::Poll, Kind::Ws, Kind::Phoenix];
+
+    pub fn is_sse(self) -> bool {
+        matches!(self, Kind::Sse | Kind::SseJson)
+    }
+
+    pub fn is_socket(self) -> bool {
+        matches!(self, Kind::Ws | Kind::Phoenix)
+    }
+}
+
+/// One whole thing that a server said.
+#[derive(Debug)]
+pub(super) enum Unit {
+    /// A message: the number of its topic, its place among the topic's, and its id.
+    Message(usize, usize, Option<String>),
+    /// Where an event stream is, without a message.
+    Place(String),
+    /// From where topics are followed, and which of them lost messages.
+    Recovery { since: String, recovered: Option<bool>, lost: Vec<(String, String)> },
+    /// The answer to a command.
+    Reply { id: u64, ok: bool, since: Option<String>, recovered: Option<bool>, why: String },
+    /// The answer to a poll.
+    Poll { messages: Vec<(usize, usize)>, since: String, recovered: Option<bool>, why: String },
+}
+
+/// What has come on one connection and is not read yet.
+#[derive(Default)]
+pub(super) struct Reader {
+    bytes: Vec<u8>,
+    /// The head of an answer that does not end has been read.
+    body: bool,
+    /// The content of chunks.
+    text: Vec<u8>,
+}
+
+impl Reader {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole thing; what says nothing of messages is passed over.
+    pub fn next(&mut self, kind: Kind) -> Option<Unit> {
+        loop {
+            if !self.body {
+                let head = self.head()?;
+                if kind == Kind::Poll {
+                    return self.poll(&head);
+                }
+                self.bytes.drain(..head.len());
+                self.body = true;
+            }
+            let found = match kind {
+                Kind::Sse | Kind::SseJson => self.block()?,
+                Kind::Stream => json_unit(&self.line()?),
+                Kind::Ws => self.frame()?.and_then(|text| json_unit(&text)),
+                Kind::Phoenix => self.frame()?.and_then(|text| phoenix_unit(&text)),
+                Kind::Poll => None,
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    fn head(&self) -> Option<String> {
+        let end = find(&self.bytes, b"\r\n\r\n")? + 4;
+        let head = String::from_utf8(self.bytes[..end].to_vec()).unwrap();
+        let status = &head[9..12];
+        assert!(["200", "101", "503"].contains(&status), "{head}");
+        Some(head)
+    }
+
+    fn poll(&mut self, head: &str) -> Option<Unit> {
+        let length = head.split("Content-Length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+        let length: usize = length.parse().unwrap();
+        let body = self.bytes.get(head.len()..head.len() + length)?.to_vec();
+        self.bytes.drain(..head.len() + length);
+        if !head.starts_with("HTTP/1.1 200") {
+            return None;
+        }
+        let json: Value = serde_json::from_slice(&body).unwrap();
+        let messages = json["messages"].as_array().unwrap();
+        let messages = messages.iter().map(|it| mark(it["data"].as_str().unwrap()).unwrap());
+        Some(Unit::Poll {
+            messages: messages.collect(),
+            since: text(&json["since"]).unwrap(),
+            recovered: json["recovered"].as_bool(),
+            why: text(&json["reason"]).unwrap_or_default(),
+        })
+    }
+
+    /// One block of an event stream.
+    fn block(&mut self) -> Option<Option<Unit>> {
+        let end = find(&self.bytes, b"\n\n")? + 2;
+        let block: Vec<u8> = self.bytes.drain(..end).collect();
+        let block = String::from_utf8(block).unwrap();
+        let id = block.strip_prefix("id: ").map(|rest| rest.lines().next().unwrap().to_string());
+        let data = block.lines().find_map(|line| line.strip_prefix("data: "));
+        Some(match (data, id) {
+            (Some(data), _) if block.starts_with("event: recovery") => json_unit(data.as_bytes()),
+            (Some(data), id) => mark(data).map(|(topic, number)| Unit::Message(topic, number, id)),
+            (None, id) => id.map(Unit::Place),
+        })
+    }
+
+    /// One line of a chunked answer.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(end) = find(&self.text, b"\n") {
+                return Some(self.text.drain(..=end).collect());
+            }
+            let end = find(&self.bytes, b"\r\n")?;
+            let size = std::str::from_utf8(&self.bytes[..end]).unwrap();
+            let size = usize::from_str_radix(size, 16).unwrap();
+            let chunk = self.bytes.get(end + 2..end + 2 + size + 2)?;
+            self.text.extend_from_slice(&chunk[..size]);
+            self.bytes.drain(..end + 2 + size + 2);
+        }
+    }
+
+    /// One frame of a WebSocket, if it is text.
+    fn frame(&mut self) -> Option<Option<Vec<u8>>> {
+        let [first, second, ..] = self.bytes[..] else { return None };
+        let (from, length) = match second {
+            126 => (4, u16::from_be_bytes(self.bytes.get(2..4)?.try_into().unwrap()).into()),
+            127 => (10, u64::from_be_bytes(self.bytes.get(2..10)?.try_into().unwrap()) as usize),
+            length => (2, usize::from(length)),
+        };
+        let text = self.bytes.get(from..from + length)?.to_vec();
+        self.bytes.drain(..from + length);
+        Some((first == 0x81).then_some(text))
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_string)
+}
+
+/// `<topic.number>` in a payload.
+fn mark(payload: &str) -> Option<(usize, usize)> {
+    let (topic, number) = payload.split('<').nth(1)?.split('>').next()?.split_once('.')?;
+    Some((topic.parse().ok()?, number.parse().ok()?))
+}
+
+fn json_unit(line: &[u8]) -> Option<Unit> {
+    let json: Value = serde_json::from_slice(line).unwrap();
+    match json["type"].as_str() {
+        Some("message") => {
+            let (topic, number) = mark(json["data"].as_str().unwrap())?;
+            Some(Unit::Message(topic, number, text(&json["id"])))
+        }
+        Some("recovery") => Some(Unit::Recovery {
+            since: text(&json["since"]).unwrap(),
+            recovered: json["recovered"].as_bool(),
+            lost: json["topics"].as_object().map_or_else(Vec::new, |lost| {
+                lost.iter().map(|(name, why)| (name.clone(), text(why).unwrap())).collect()
+            }),
+        }),
+        Some("reply") => Some(Unit::Reply {
+            id: json["id"].as_u64().unwrap(),
+            ok: json.get("ok").is_some(),
+            since: text(&json["ok"]["since"]),
+            recovered: json["ok"]["recovered"].as_bool(),
+            why: text(&json["ok"]["reason"]).unwrap_or_else(|| json["error"].to_string()),
+        }),
+        _ => None,
+    }
+}
+
+/// `[join_ref, ref, topic, event, payload]`
+fn phoenix_unit(frame: &[u8]) -> Option<Unit> {
+    let json: Value = serde_json::from_slice(frame).unwrap();
+    match json[3].as_str().unwrap() {
+        "phx_reply" => Some(Unit::Reply {
+            id: json[1].as_str().unwrap().parse().unwrap(),
+            ok: json[4]["status"] == "ok",
+            since: text(&json[4]["response"]["since"]),
+            recovered: json[4]["response"]["recovered"].as_bool(),
+            why: json[4]["response"].to_string(),
+        }),
+        "message" => {
+            let (topic, number) = mark(&json[4].to_string())?;
+            Some(Unit::Message(topic, number, text(&json[1])))
+        }
+        _ => None,
+    }
+}

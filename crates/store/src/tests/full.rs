@@ -1,0 +1,126 @@
+//! A disk that takes no more: a real one of 12 MiB where this may be mounted, and a limit on the
+//! size of files.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+
+use super::*;
+
+/// Appends until the disk refuses. Gives what is on disk and the next offset.
+fn fill(store: &Store) -> (Vec<u64>, u64) {
+    let big = draft("t", &"x".repeat(50_000));
+    let mut stored = Vec::new();
+    for offset in 1..10_000 {
+        match append(store, &big, offset).unwrap().recv_timeout(WAIT).unwrap() {
+            Ok(()) => stored.push(offset),
+            Err(fault) => {
+                assert!(fault.to_string().contains("nothing that was acknowledged is lost"));
+                return (stored, offset + 1);
+            }
+        }
+    }
+    panic!("the disk is never full");
+}
+
+/// A full disk from its first refusal until there is room again.
+fn refuses_and_goes_on(dir: &Path, says: &str, make_room: impl FnOnce(&Store, &[u64])) {
+    let (store, _) = Store::open(options(dir)).unwrap();
+    let (mut stored, mut next) = fill(&store);
+    assert!(!stored.is_empty());
+    let reason = match append(&store, &draft("t", "x"), next) {
+        Err(Refused::Failed(reason)) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(reason.contains(says) && reason.contains(&*dir.to_string_lossy()), "{reason}");
+    assert!(store.stats().failed.is_some() && store.stats().failures > 0);
+    assert_eq!(offsets(&store, "t", 0), stored, "what is there is read while the disk is full");
+    make_room(&store, &stored);
+    let started = Instant::now();
+    while store.failed().is_some() {
+        assert!(started.elapsed() < WAIT, "it does not go on: {:?}", store.failed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for _ in 0..20 {
+        appended(&store, &draft("t", &"y".repeat(50_000)), next);
+        stored.push(next);
+        next += 1;
+    }
+    assert_eq!(offsets(&store, "t", 0), stored);
+    store.close().unwrap();
+    let (store, found) = Store::open(options(dir)).unwrap();
+    assert!(found.clean && found.last_offset == next - 1);
+    assert_eq!(offsets(&store, "t", 0), stored);
+    store.close().unwrap();
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on() {
+    let dir = Dir::new();
+    // In a mount namespace of this thread, which the store's threads inherit, so that nothing is
+    // left behind.
+    // SAFETY: the calls take C strings that live through them, or null.
+    let mounted = unsafe {
+        let root = c"/".as_ptr();
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let nothing = std::ptr::null();
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(nothing, root, nothing, private, nothing.cast()) == 0
+            && libc::mount(
+                c"tmpfs".as_ptr(),
+                text(&dir.0).as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                c"size=12m".as_ptr().cast(),
+            ) == 0
+    };
+    if !mounted {
+        eprintln!("this user may not mount a disk: left out");
+        return;
+    }
+    let data = dir.0.join("data");
+    let ballast = dir.0.join("ballast");
+    std::fs::write(&ballast, vec![1; 8 << 20]).unwrap();
+    refuses_and_goes_on(&data, "the disk is full", |store, stored| {
+        // Also after it has looked for room in vain.
+        std::thread::sleep(Duration::from_millis(2_500));
+        assert!(store.failed().is_some());
+        assert_eq!(offsets(store, "t", 0), stored);
+        std::fs::remove_file(&ballast).unwrap();
+    });
+    // SAFETY: as above.
+    unsafe { libc::umount2(text(&dir.0).as_ptr(), libc::MNT_DETACH) };
+}
+
+const LIMITED: &str = "THRONG_STORE_LIMITED";
+
+#[test]
+fn a_limit_on_the_size_of_files_refuses_and_goes_on() {
+    let Some(dir) = std::env::var_os(LIMITED) else {
+        let dir = Dir::new();
+        let test = "tests::full::a_limit_on_the_size_of_files_refuses_and_goes_on";
+        let output = child(test, LIMITED, &dir.0).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(output.status.success() && text.contains("gone on"), "{text}");
+        return;
+    };
+    let limit = |bytes: libc::rlim_t| {
+        // SAFETY: the struct lives through the call; ignoring a signal has no handler.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        }
+    };
+    limit(5 << 20);
+    refuses_and_goes_on(Path::new(&dir), "raise the limit on file sizes", |_, _| {
+        limit(libc::RLIM_INFINITY);
+    });
+    println!("gone on");
+}

@@ -1,0 +1,96 @@
+//! `kill -9` at any moment: what was acknowledged is there.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
+
+use super::*;
+
+const ROUNDS: u64 = 20;
+const DIR: &str = "THRONG_STORE_KILL";
+
+/// Appends until it is killed, and tells of each append that is on disk.
+fn append_for_ever(dir: &Path) {
+    let (store, found) = Store::open(options(dir)).unwrap();
+    let keep = History { messages_max: 1_000_000, ..history() };
+    let started = Instant::now();
+    let mut offset = found.last_offset;
+    println!("from {offset}");
+    while started.elapsed() < Duration::from_secs(30) {
+        offset += 1;
+        let topic = format!("t{}", offset % 5);
+        let draft = draft(&topic, &"x".repeat((offset * 37 % 2_000) as usize));
+        let message =
+            Append { draft: &draft, offset, at_ms: offset, keep: &keep, idempotency_key: None };
+        let done = move |result: Result<(), Fault>| {
+            result.unwrap();
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "stored {offset}").and_then(|()| out.flush());
+        };
+        if store.append(message, Box::new(done)).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if offset % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(offset % 7));
+        }
+    }
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_acknowledged() {
+    if let Some(dir) = std::env::var_os(DIR) {
+        return append_for_ever(Path::new(&dir));
+    }
+    let dir = Dir::new();
+    let mut acknowledged = BTreeSet::new();
+    let mut random = std::process::id() as u64 | 1;
+    let mut last = 0;
+    for round in 0..ROUNDS {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut child =
+            child("tests::kill::a_kill_loses_nothing_that_was_acknowledged", DIR, &dir.0)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (send, opened) = mpsc::channel();
+        let reading = std::thread::spawn(move || {
+            let mut told = Vec::new();
+            for line in output.lines().map_while(Result::ok) {
+                match line.split_once(' ') {
+                    // The test harness writes on the same line before it.
+                    _ if line.contains("from ") => {
+                        let from =
+                            line.rsplit(' ').next().and_then(|from| from.parse::<u64>().ok());
+                        send.send(from.unwrap()).unwrap();
+                    }
+                    Some(("stored", offset)) => told.extend(offset.parse::<u64>()),
+                    _ => {}
+                }
+            }
+            told
+        });
+        let from = opened.recv_timeout(WAIT).unwrap();
+        std::thread::sleep(Duration::from_micros(random % 150_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = reading.join().unwrap();
+        assert!(from >= last, "round {round}: an offset is drawn again");
+        last = told.last().copied().unwrap_or(from).max(from);
+        acknowledged.extend(told);
+    }
+    let started = Instant::now();
+    let (store, found) = Store::open(options(&dir.0)).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(!found.clean && found.last_offset > last);
+    let stored: BTreeSet<u64> =
+        (0..5).flat_map(|topic| offsets(&store, &format!("t{topic}"), 0)).collect();
+    let lost: Vec<_> = acknowledged.difference(&stored).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), acknowledged.len());
+    assert!(acknowledged.len() > 20, "only {} were acknowledged", acknowledged.len());
+    store.close().unwrap();
+}

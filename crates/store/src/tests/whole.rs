@@ -1,0 +1,178 @@
+use super::*;
+use crate::{Found, OFFSETS_SKIPPED};
+
+#[test]
+fn what_was_stored_is_there_after_a_close() {
+    let dir = Dir::new();
+    let (store, found) = Store::open(options(&dir.0)).unwrap();
+    assert_eq!(found, Found { epoch: 0x5f3a_91c2, last_offset: 0, clean: true });
+    let marks = Marks { tags: vec!["a".into()], key: Some("k".into()), expires_ms: Some(9_999) };
+    let marked = Draft {
+        event: Some("e".into()),
+        marks: Some(Box::new(marks)),
+        ..Draft::new("room:1", Data::Binary([0, 255].into()))
+    };
+    appended(&store, &draft("room:1", "one"), 1);
+    appended(&store, &draft("room:2", "two"), 2);
+    appended(&store, &marked, 7);
+    let (user, topic) = ("alice".into(), "room:1".into());
+    store.cursor(&user, &topic, 5).unwrap();
+    store.cursor(&"bob".into(), &topic, 5).unwrap();
+    store.cursor(&"bob".into(), &topic, 0).unwrap();
+    let (send, receive) = mpsc::channel();
+    let puts = vec![(user, [1, 2].into()), ("bob".into(), [3].into())];
+    let done = Box::new(move |result| drop(send.send(result)));
+    store.subscriptions(puts, vec![(4, "room:4".into())], done).unwrap();
+    assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
+    store.subscriptions(vec![("bob".into(), [].into())], vec![], Box::new(|_| ())).unwrap();
+    let keep = history();
+    let append =
+        Append { draft: &marked, offset: 9, at_ms: 50, keep: &keep, idempotency_key: Some("once") };
+    store.append(append, Box::new(|_| ())).unwrap();
+    store.close().unwrap();
+    assert_eq!(store.append(append, Box::new(|_| ())), Err(Refused::Closed));
+    assert_eq!(store.after("room:1", 0, ALL, 0), Err(Fault::Closed));
+
+    let (store, found) = Store::open(Options { new_epoch: 7, ..options(&dir.0) }).unwrap();
+    assert_eq!(found, Found { epoch: 0x5f3a_91c2, last_offset: 9, clean: true });
+    let stored = store.after("room:1", 1, ALL, 0).unwrap();
+    assert_eq!(stored.records[0].draft, marked);
+    assert_eq!((stored.records.len(), stored.floor, stored.last), (2, 0, 9));
+    let expired = store.after("room:1", 0, ALL, 9_999).unwrap();
+    assert_eq!((expired.records.len(), expired.floor, expired.through), (1, 0, 9));
+    assert_eq!(store.last("room:2"), Ok(Some(2)));
+    assert_eq!((store.last("room:3"), store.floor("room:3")), (Ok(None), Ok(0)));
+    let mut seen = Vec::new();
+    store.each_cursor(|user, topic, offset| seen.push(format!("{user} {topic} {offset}"))).unwrap();
+    store
+        .each_idempotency_key(|topic, key, offset, at_ms| {
+            seen.push(format!("{topic} {key} {offset} {at_ms}"));
+        })
+        .unwrap();
+    store.each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
+    store.each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
+    assert_eq!(seen, ["alice room:1 5", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]);
+    store.close().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn pages_go_both_ways() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    for offset in 1..=9 {
+        append(&store, &draft("t", "12345"), offset * 10).unwrap();
+    }
+    appended(&store, &draft("u", ""), 100);
+    let amount = Amount { messages_max: 4, bytes_max: 1_000 };
+    let offsets = |stored: &crate::Stored| -> Vec<u64> {
+        stored.records.iter().map(|record| record.offset).collect()
+    };
+    let page = store.after("t", 30, amount, 0).unwrap();
+    assert_eq!((offsets(&page), page.through, page.more), (vec![40, 50, 60, 70], 70, true));
+    let page = store.after("t", page.through, amount, 0).unwrap();
+    assert_eq!((offsets(&page), page.through, page.more), (vec![80, 90], 90, false));
+    let page = store.before("t", u64::MAX, amount, 0).unwrap();
+    assert_eq!((offsets(&page), page.through, page.more), (vec![90, 80, 70, 60], 60, true));
+    let page = store.before("t", 20, amount, 0).unwrap();
+    assert_eq!((offsets(&page), page.more), (vec![10], false));
+    let small = Amount { messages_max: 9, bytes_max: 11 };
+    assert_eq!(offsets(&store.after("t", 0, small, 0).unwrap()), [10, 20]);
+    let none = Amount { messages_max: 0, bytes_max: 0 };
+    assert_eq!(offsets(&store.after("t", 0, none, 0).unwrap()), [10], "one is always given");
+    assert!(store.after("t", u64::MAX, ALL, 0).unwrap().records.is_empty());
+    assert!(store.before("t", 0, ALL, 0).unwrap().records.is_empty());
+    store.close().unwrap();
+}
+
+#[test]
+fn a_full_queue_refuses_and_calls_nothing() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(Options { queue_messages_max: 2, ..options(&dir.0) }).unwrap();
+    let (hold, held) = mpsc::channel::<()>();
+    let (holding, holds) = mpsc::channel();
+    let keep = history();
+    let one = draft("t", "x");
+    let message = Append { draft: &one, offset: 1, at_ms: 1, keep: &keep, idempotency_key: None };
+    let wait = move |_| {
+        holding.send(()).unwrap();
+        let _ = held.recv_timeout(WAIT);
+    };
+    store.append(message, Box::new(wait)).unwrap();
+    holds.recv_timeout(WAIT).unwrap();
+    let (send, receive) = mpsc::channel();
+    let mut refused = 0;
+    for offset in 2..6 {
+        let send = send.clone();
+        let done = Box::new(move |result: Result<(), Fault>| drop(send.send((offset, result))));
+        match store.append(Append { offset, ..message }, done) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error, Refused::Full);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((refused, store.stats().queue_messages), (2, 2));
+    hold.send(()).unwrap();
+    drop(send);
+    let told: Vec<_> = receive.iter().collect();
+    assert_eq!(told, [(2, Ok(())), (3, Ok(()))]);
+    assert_eq!(offsets(&store, "t", 0), [1, 2, 3]);
+    store.close().unwrap();
+    let found = Store::open(options(&dir.0)).unwrap().1;
+    assert_eq!(found.last_offset, 5, "an offset that was handed in is not drawn again");
+}
+
+#[test]
+fn a_done_that_panics_does_not_stop_the_others() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let keep = history();
+    let one = draft("t", "x");
+    let message = Append { draft: &one, offset: 1, at_ms: 1, keep: &keep, idempotency_key: None };
+    store.append(message, Box::new(|_| panic!("as it should in this test"))).unwrap();
+    appended(&store, &one, 2);
+    store.close().unwrap();
+}
+
+#[test]
+fn reads_run_on_the_stores_own_thread() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &draft("t", "x"), 3);
+    let (send, receive) = mpsc::channel();
+    let job = move |store: &Store| {
+        let name = std::thread::current().name().map(String::from);
+        let _ = send.send((name, offsets(store, "t", 0)));
+    };
+    store.read_later(Box::new(job)).unwrap();
+    assert_eq!(receive.recv_timeout(WAIT).unwrap(), (Some("store-read".into()), vec![3]));
+    let stats = store.stats();
+    assert_eq!((stats.messages, stats.topics, stats.commits), (1, 1, 1));
+    assert!(stats.file_bytes > 0 && stats.failed.is_none());
+    store.close().unwrap();
+    assert_eq!(store.read_later(Box::new(|_| ())), Err(Refused::Closed));
+}
+
+#[test]
+fn without_a_close_offsets_jump() {
+    let (dir, copy) = (Dir::new(), Dir::new());
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &draft("t", "x"), 3);
+    // As a kill leaves the file.
+    for (round, last) in [(1, 3), (2, 3)] {
+        std::fs::copy(dir.0.join(crate::FILE), copy.0.join(crate::FILE)).unwrap();
+        let (killed, found) = Store::open(options(&copy.0)).unwrap();
+        let want = Found { epoch: 0x5f3a_91c2, last_offset: last + OFFSETS_SKIPPED, clean: false };
+        assert_eq!(found, want, "{round}");
+        assert_eq!(offsets(&killed, "t", 0), [3]);
+        killed.close().unwrap();
+        let (closed, found) = Store::open(options(&copy.0)).unwrap();
+        assert_eq!(found, Found { clean: true, ..want });
+        closed.close().unwrap();
+        // The second time from a file that was idle.
+        std::thread::sleep(Duration::from_millis(2_500));
+    }
+    store.close().unwrap();
+}

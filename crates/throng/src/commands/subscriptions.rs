@@ -1,0 +1,484 @@
+//! `throng subscriptions`: users' durable subscriptions, from a file, and a graph of followers to
+//! try them with.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, IsTerminal, Read, Write, stderr, stdin, stdout};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use flood::report::number::grouped;
+use serde_json::Value;
+use subscriptions::csv;
+use subscriptions::generate::Graph;
+use top::admin::{Admin, encoded};
+use top::{Target, Trouble};
+
+use crate::cli::Failure;
+
+use super::top::key;
+
+const IMPORT: &str = "/api/subscriptions/import";
+/// What requests say of who asks.
+const AGENT: &str = "throng-subscriptions";
+/// Bytes of a file that are sent at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How often a chunk is sent again to a node that is behind, restarts or can't be reached.
+const RETRIES_MAX: u32 = 10;
+/// The first wait before that, doubled each time, and the longest.
+const WAIT_MS: u64 = 250;
+const WAIT_MS_MAX: u64 = 5_000;
+/// How often the progress is shown: in a terminal, and in a log.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+const LOG_EVERY: Duration = Duration::from_secs(5);
+
+/// What to do with users' durable subscriptions.
+#[derive(Subcommand)]
+pub enum What {
+    /// Subscribe users as a CSV file says, on a running node.
+    Import(Import),
+    /// Print a made-up graph of followers as CSV: a few are followed by very many, most by few.
+    Generate(Generate),
+    /// Print the topics that a user enters on connect.
+    List(List),
+}
+
+/// Importing what is there already changes nothing, so an import that stopped can be begun anew.
+#[derive(Args)]
+pub struct Import {
+    /// The file: user,topic a line, with that as a header or without; - is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    node: Node,
+}
+
+/// The same values give the same graph. User u7 follows u9 as the line u7,feed:u9.
+#[derive(Args)]
+pub struct Generate {
+    /// Users, u0 and on.
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    users: u32,
+    /// How many each follows, on the average.
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    edges: u32,
+    /// Which of all such graphs.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Write to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// One topic a line, by name.
+#[derive(Args)]
+pub struct List {
+    /// Whose topics.
+    #[arg(value_name = "USER")]
+    user: String,
+    #[command(flatten)]
+    node: Node,
+}
+
+/// Which node, and how to be let in.
+#[derive(Args)]
+struct Node {
+    /// The node's admin port: a URL, or a host and port.
+    #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
+    admin: String,
+    /// Read the API key from this file instead of the variable THRONG_ADMIN_API_KEY.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+}
+
+impl Node {
+    fn admin(&self) -> Result<Admin, Failure> {
+        let target = Target::parse(&self.admin, key(self.api_key_file.as_deref())?)
+            .map_err(|error| Failure::Usage(format!("{error:#}")))?;
+        Ok(Admin::with_agent(&target, AGENT))
+    }
+}
+
+/// Does it.
+pub fn run(what: &What) -> Result<(), Failure> {
+    match what {
+        What::Import(args) => import(args),
+        What::Generate(args) => generate(args),
+        What::List(args) => list(args),
+    }
+}
+
+fn list(args: &List) -> Result<(), Failure> {
+    let path = format!("/api/subscriptions/{}", encoded(&args.user));
+    let answer: Result<Value, Trouble> = args.node.admin()?.get(&path);
+    let answer = answer.map_err(|trouble| Failure::Runtime(trouble.to_string()))?;
+    let mut text = String::new();
+    for topic in answer["topics"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        text.push_str(topic);
+        text.push('\n');
+    }
+    // A reader that has gone away is no error.
+    let _ = stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn generate(args: &Generate) -> Result<(), Failure> {
+    let name =
+        args.output.as_ref().map_or("standard output".into(), |path| path.display().to_string());
+    let failed =
+        |error: std::io::Error| Failure::Runtime(format!("{name}: can't be written: {error}"));
+    let output: Box<dyn Write> = match &args.output {
+        Some(path) => Box::new(File::create(path).map_err(failed)?),
+        None => Box::new(stdout().lock()),
+    };
+    let graph = Graph { users: args.users, edges_per_user: args.edges, seed: args.seed };
+    match write_graph(graph, BufWriter::with_capacity(CHUNK_BYTES, output)) {
+        // A reader that has gone away has what it wanted.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(failed),
+    }
+}
+
+fn write_graph(graph: Graph, mut output: impl Write) -> std::io::Result<()> {
+    writeln!(output, "{}", csv::HEADER)?;
+    for (follower, followed) in graph.edges() {
+        writeln!(output, "u{follower},feed:u{followed}")?;
+    }
+    output.flush()
+}
+
+fn import(args: &Import) -> Result<(), Failure> {
+    let is_stdin = args.file.as_os_str() == "-";
+    let name = if is_stdin { "standard input".into() } else { args.file.display().to_string() };
+    let unreadable =
+        |error: std::io::Error| Failure::Runtime(format!("{name}: can't be read: {error}"));
+    let mut admin = args.node.admin()?;
+    let (input, bytes): (Box<dyn Read>, Option<u64>) = if is_stdin {
+        (Box::new(stdin().lock()), None)
+    } else {
+        let file = File::open(&args.file).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        (Box::new(file), metadata.is_file().then_some(metadata.len()))
+    };
+    let mut chunks = Chunks::new(input);
+    let mut progress = Progress::new(bytes);
+    let done = loop {
+        let chunk = match chunks.next() {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break Ok(()),
+            Err(Unread::Io(error)) => break Err(unreadable(error)),
+            Err(Unread::Line(line, why)) => {
+                break Err(Failure::Runtime(format!("{name}: line {line}: {why}")));
+            }
+        };
+        match send(&mut admin, &chunk, &mut progress) {
+            Ok((rows, added)) => progress.add(rows, added, chunk.bytes),
+            Err(why) => break Err(Failure::Runtime(format!("{name}: {why}"))),
+        }
+    };
+    progress.end();
+    let said = progress.summary();
+    match done {
+        Ok(()) => {
+            let _ = writeln!(stdout(), "{said}");
+            Ok(())
+        }
+        Err(Failure::Runtime(why)) => Err(Failure::Runtime(format!(
+            "{why}\nstopped after {said}; what is before is imported, and importing it again \
+             changes nothing"
+        ))),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whole lines of a file.
+struct Chunk {
+    /// With a header of its own.
+    text: String,
+    /// Its first line in the file, from 1.
+    first: usize,
+    /// Its last line in the file.
+    last: usize,
+    /// Lines of the text before the first of the file's: the header that was put there.
+    headers: usize,
+    /// Of the file.
+    bytes: u64,
+}
+
+enum Unread {
+    Io(std::io::Error),
+    Line(usize, String),
+}
+
+/// A file, cut at ends of lines.
+struct Chunks<R> {
+    input: R,
+    /// What was read and not sent.
+    rest: Vec<u8>,
+    /// Lines before that.
+    lines: usize,
+}
+
+impl<R: Read> Chunks<R> {
+    fn new(input: R) -> Self {
+        Chunks { input, rest: Vec::new(), lines: 0 }
+    }
+
+    /// The next lines, which were all checked.
+    fn next(&mut self) -> Result<Option<Chunk>, Unread> {
+        let room = CHUNK_BYTES.saturating_sub(self.rest.len()) as u64;
+        let read = (&mut self.input).take(room).read_to_end(&mut self.rest).map_err(Unread::Io)?;
+        let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
+            _ if (read as u64) < room => self.rest.len(),
+            Some(end) => end + 1,
+            None => {
+                let why = format!("it is longer than {CHUNK_BYTES} bytes: is this a CSV file?");
+                return Err(Unread::Line(self.lines + 1, why));
+            }
+        };
+        if end == 0 {
+            return Ok(None);
+        }
+        let rest = self.rest.split_off(end);
+        let piece = std::mem::replace(&mut self.rest, rest);
+        let ends = piece.iter().filter(|byte| **byte == b'\n').count();
+        let (first, bytes) = (self.lines + 1, piece.len() as u64);
+        self.lines += ends + usize::from(!piece.ends_with(b"\n"));
+        // A header before each piece but the file's first, so that no row is taken for one.
+        let headers = usize::from(first > 1);
+        let header = format!("{}\n", csv::HEADER);
+        let text = if first == 1 { piece } else { [header.as_bytes(), &piece].concat() };
+        if let Some(wrong) = csv::rows(&text).find_map(Result::err) {
+            return Err(Unread::Line(first - 1 + wrong.line - headers, wrong.why.into()));
+        }
+        let text = String::from_utf8(text)
+            .map_err(|_| Unread::Line(first, "what follows is not UTF-8".into()))?;
+        Ok(Some(Chunk { text, first, last: self.lines, headers, bytes }))
+    }
+}
+
+impl Chunk {
+    /// The file's line that is this line of the text.
+    fn line(&self, line: usize) -> usize {
+        (self.first + line).saturating_sub(1 + self.headers)
+    }
+}
+
+/// Rows, and those that were new; or why the chunk was not taken.
+fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u64, u64), String> {
+    let mut tries = 0;
+    loop {
+        let answer = admin.exchange("POST", IMPORT, "text/csv", &chunk.text);
+        let (why, may_pass) = match answer {
+            Ok((200, body)) => {
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let count = |name: &str| body[name].as_u64();
+                let counts = count("rows").zip(count("added"));
+                return counts.ok_or_else(|| "the node's answer can't be understood".into());
+            }
+            Ok((status, body)) => match line_of(&body) {
+                Some((line, why)) => return Err(format!("line {}: {why}", chunk.line(line))),
+                None => {
+                    let trouble = admin.refusal(IMPORT, status, &body);
+                    (trouble.to_string(), matches!(status, 408 | 503))
+                }
+            },
+            Err(trouble) => (trouble.to_string(), matches!(trouble, Trouble::Away(_))),
+        };
+        if !may_pass || tries == RETRIES_MAX {
+            return Err(format!("lines {} to {}: {why}", chunk.first, chunk.last));
+        }
+        let wait = (WAIT_MS << tries).min(WAIT_MS_MAX);
+        tries += 1;
+        progress.say(&format!("{why}; trying again ({tries} of {RETRIES_MAX})"));
+        std::thread::sleep(Duration::from_millis(wait));
+    }
+}
+
+/// The line that a refusal is about, and why.
+fn line_of(body: &[u8]) -> Option<(usize, String)> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let message = body["error"]["message"].as_str()?;
+    let (line, why) = message.strip_prefix("line ")?.split_once(": ")?;
+    Some((line.parse().ok()?, why.to_owned()))
+}
+
+/// How far it is, told on standard error.
+struct Progress {
+    /// Of the whole file, if it has a length.
+    bytes_total: Option<u64>,
+    bytes: u64,
+    rows: u64,
+    added: u64,
+    began: Instant,
+    shown: Instant,
+    in_terminal: bool,
+}
+
+impl Progress {
+    fn new(bytes_total: Option<u64>) -> Self {
+        let (began, in_terminal) = (Instant::now(), stderr().is_terminal());
+        Progress { bytes_total, bytes: 0, rows: 0, added: 0, began, shown: began, in_terminal }
+    }
+
+    fn add(&mut self, rows: u64, added: u64, bytes: u64) {
+        self.rows += rows;
+        self.added += added;
+        self.bytes += bytes;
+        let every = if self.in_terminal { SHOW_EVERY } else { LOG_EVERY };
+        if self.shown.elapsed() < every {
+            return;
+        }
+        self.shown = Instant::now();
+        let share = self.bytes_total.filter(|total| *total > 0).map_or(String::new(), |total| {
+            format!("{:3.0} %  ", self.bytes as f64 / total as f64 * 100.0)
+        });
+        let line = format!("{share}{} rows, {} a second", grouped(self.rows), grouped(self.rate()));
+        if self.in_terminal {
+            // To the line's beginning, and what was there is erased.
+            let _ = write!(stderr(), "\r\x1b[K{line}");
+        } else {
+            let _ = writeln!(stderr(), "{line}");
+        }
+    }
+
+    /// A line that stays.
+    fn say(&self, line: &str) {
+        self.end();
+        let _ = writeln!(stderr(), "{line}");
+    }
+
+    /// Nothing is left on the line.
+    fn end(&self) {
+        if self.in_terminal {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn rate(&self) -> u64 {
+        (self.rows as f64 / self.began.elapsed().as_secs_f64().max(1e-3)) as u64
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{} rows ({} new) in {:.1} s, {} a second",
+            grouped(self.rows),
+            grouped(self.added),
+            self.began.elapsed().as_secs_f64(),
+            grouped(self.rate())
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of 15-byte lines, the last without its end.
+    fn file(lines: usize) -> String {
+        let lines: Vec<String> = (0..lines).map(|n| format!("u{n:06},t{n:05}")).collect();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn files_are_cut_at_line_ends_and_every_row_is_there_once() {
+        let text = format!("{}\n{}", csv::HEADER, file(200_000));
+        let mut chunks = Chunks::new(text.as_bytes());
+        let (mut rows, mut next, mut bytes) = (0, 1, 0);
+        while let Some(chunk) = chunks.next().ok().unwrap() {
+            assert_eq!(chunk.first, next);
+            next = chunk.last + 1;
+            bytes += chunk.bytes;
+            for row in csv::rows(chunk.text.as_bytes()) {
+                let row = row.unwrap();
+                assert_eq!(row.user, format!("u{rows:06}"));
+                rows += 1;
+                assert_eq!(chunk.line(row.line), rows + 1);
+            }
+        }
+        assert_eq!((rows, next, bytes), (200_000, 200_002, text.len() as u64));
+    }
+
+    #[test]
+    fn bad_lines_are_named_wherever_they_are() {
+        for (lines, at) in [(10, 3), (200_000, 150_000), (200_000, 200_000)] {
+            let mut text: Vec<String> = file(lines).lines().map(str::to_owned).collect();
+            text[at - 1] = "alice".into();
+            let text = text.join("\r\n");
+            let mut chunks = Chunks::new(text.as_bytes());
+            let wrong = loop {
+                match chunks.next() {
+                    Ok(chunk) => assert!(chunk.is_some()),
+                    Err(Unread::Line(line, why)) => break (line, why),
+                    Err(Unread::Io(error)) => panic!("{error}"),
+                }
+            };
+            assert!(wrong.0 == at && wrong.1.contains("one field"), "{wrong:?} {at}");
+        }
+        let long = vec![b'x'; CHUNK_BYTES + 1];
+        let wrong = Chunks::new(&long[..]).next();
+        assert!(matches!(wrong, Err(Unread::Line(1, why)) if why.contains("CSV")));
+        assert!(Chunks::new(&b""[..]).next().ok().unwrap().is_none());
+        // Only the file's own first line may be its header.
+        let text = format!("{}\nuser,topic\n", file(100_000));
+        let mut chunks = Chunks::new(text.as_bytes());
+        let mut last = chunks.next().ok().unwrap().unwrap();
+        while let Some(chunk) = chunks.next().ok().unwrap() {
+            last = chunk;
+        }
+        let last = csv::rows(last.text.as_bytes()).last().unwrap().unwrap();
+        assert_eq!((&*last.user, &*last.topic), ("user", "topic"));
+    }
+
+    #[test]
+    fn a_refused_line_is_found_in_the_answer() {
+        let body = br#"{"error":{"code":"bad_line","message":"line 7: it is: bad"}}"#;
+        assert_eq!(line_of(body), Some((7, "it is: bad".into())));
+        assert_eq!(line_of(br#"{"error":{"message":"7: bad"}}"#), None);
+        assert_eq!(line_of(b"<html>"), None);
+    }
+
+    #[test]
+    fn a_node_that_is_behind_is_asked_again_and_a_refusal_ends_it() {
+        use std::io::{BufRead, BufReader};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let error = |status: &str, message: &str| {
+            let body = format!(r#"{{"error":{{"code":"x","message":"{message}"}}}}"#);
+            (status.to_owned(), body)
+        };
+        let answers = [
+            error("503 Service Unavailable", "the queue is full"),
+            ("200 OK".into(), r#"{"rows":2,"added":1}"#.into()),
+            error("409 Conflict", "line 3: too many"),
+            error("413 Payload Too Large", "the body is over 4096 bytes"),
+        ];
+        let node = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream);
+            for (status, body) in answers {
+                let (mut line, mut bytes) = (String::new(), 0);
+                while line != "\r\n" {
+                    line.clear();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(length) = line.strip_prefix("Content-Length: ") {
+                        bytes = length.trim().parse().unwrap();
+                    }
+                }
+                reader.read_exact(&mut vec![0; bytes]).unwrap();
+                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+                reader.get_mut().write_all((head + &body).as_bytes()).unwrap();
+            }
+        });
+        let mut admin = Admin::with_agent(&Target::parse(&address, None).unwrap(), AGENT);
+        let text = "user,topic\na,b\na,c\n".to_owned();
+        let chunk = Chunk { text, first: 101, last: 102, headers: 1, bytes: 8 };
+        let mut progress = Progress::new(None);
+        let mut send = || send(&mut admin, &chunk, &mut progress);
+        assert_eq!(send(), Ok((2, 1)));
+        assert_eq!(send(), Err("line 102: too many".into()));
+        let refused = send().unwrap_err();
+        assert!(refused.starts_with("lines 101 to 102: ") && refused.contains("over 4096"));
+        node.join().unwrap();
+    }
+}

@@ -1,0 +1,230 @@
+//! A disk that is full in earnest: a small file system of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::place::{Caller, Folder, Kept, end};
+use crate::support::Server;
+
+/// A file system in memory; gone at the end.
+pub struct Mount {
+    pub path: PathBuf,
+}
+
+impl Mount {
+    /// `None`, and a line that says so, where that is not permitted.
+    pub fn new(path: &Path, options: &str) -> Option<Self> {
+        std::fs::create_dir_all(path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(path);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Mount { path: path.into() }),
+            Ok(output) => {
+                println!("SKIPPED: no mount: {}", String::from_utf8_lossy(&output.stderr));
+                None
+            }
+            Err(error) => {
+                println!("SKIPPED: no mount: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+const TOPICS: &str = r#"
+[client]
+publish_prefixes = [""]
+[timeouts]
+drain_seconds = 0
+[[topics]]
+pattern = "d:*"
+history_messages_max = 1000000
+history_bytes_max = "1GiB"
+durable = true
+[[topics]]
+pattern = "h:*"
+history_messages_max = 1000000
+history_bytes_max = "1GiB"
+"#;
+
+/// Writing goes on within this after room was made; it is looked for once a second.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// What was acknowledged, and a number for the next message.
+#[derive(Default)]
+struct Publisher {
+    acknowledged: Vec<(String, String)>,
+    next: usize,
+}
+
+impl Publisher {
+    /// The error's body, if it is refused.
+    fn publish(&mut self, caller: &mut Caller) -> Result<(), Value> {
+        let data = format!("{}.{}", self.next, "x".repeat(60_000));
+        self.next += 1;
+        let message = json!({"topic": "d:a", "data": data});
+        let answer = caller.post("/api/publish", &message).unwrap();
+        if answer.status == 200 {
+            self.acknowledged.push((answer.body["id"].as_str().unwrap().into(), data));
+            return Ok(());
+        }
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        Err(answer.body)
+    }
+
+    fn until_full(&mut self, caller: &mut Caller) -> Value {
+        for _ in 0..5_000 {
+            if let Err(refused) = self.publish(caller) {
+                return refused;
+            }
+        }
+        panic!("the disk is never full");
+    }
+
+    /// Until it is taken in again: how long that took.
+    fn until_room(&mut self, caller: &mut Caller) -> Duration {
+        let begun = Instant::now();
+        while self.publish(caller).is_err() {
+            assert!(begun.elapsed() < RECOVERY, "there is room, and nothing is taken in");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        begun.elapsed()
+    }
+
+    /// All that was acknowledged is there once, in order; and nothing else.
+    fn check(&self, caller: &mut Caller) {
+        let pairs = |kept: Kept| (kept.id, kept.data);
+        let stored = caller.history("d:a", None, 1_000).into_iter().map(pairs);
+        let stored: Vec<_> = stored.collect();
+        let same = stored.iter().zip(&self.acknowledged).take_while(|(a, b)| a == b).count();
+        assert!(
+            stored == self.acknowledged,
+            "{} are there and {} were acknowledged; the first {same} are the same",
+            stored.len(),
+            self.acknowledged.len()
+        );
+    }
+}
+
+/// A small disk with a file in the way, and a server on it.
+fn small_disk(name: &str) -> Option<(Folder, Mount, PathBuf)> {
+    let folder = Folder::new(name, TOPICS);
+    let mount = Mount::new(&folder.data(), "size=12m")?;
+    let filler = mount.path.join("filler");
+    std::fs::write(&filler, vec![1; 5 << 20]).unwrap();
+    Some((folder, mount, filler))
+}
+
+fn says_what_to_do(refused: &Value, folder: &Folder) {
+    assert_eq!(refused["error"]["code"], "store_failed", "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    let data = folder.data();
+    for want in ["the disk is full", "free space in", data.to_str().unwrap()] {
+        assert!(message.contains(want), "{want:?} in {message}");
+    }
+}
+
+/// What needs no disk goes on: connections, topics without history, and what is there to be read.
+fn all_else_goes_on(server: &Server, held: &mut crate::support::Stream, number: u64) {
+    let told = server.publish("plain", number.into());
+    assert_eq!(told["members"], 1);
+    assert_eq!(held.data(), number.to_string());
+    let mut other = server.listen("/sse?topic=d:a&topic=other");
+    server.until_members("other", 1);
+    server.publish("other", "new".into());
+    assert_eq!(other.data(), "new");
+    assert_eq!(server.get("/healthz").0, 200);
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers_by_itself() {
+    let Some((folder, mount, filler)) = small_disk("full") else { return };
+    let server = folder.serve();
+    let mut held = server.listen("/sse?topic=plain");
+    server.until_members("plain", 1);
+    let (mut caller, mut publisher) = (Caller::new(server.admin).unwrap(), Publisher::default());
+    for round in 0..3 {
+        let refused = publisher.until_full(&mut caller);
+        says_what_to_do(&refused, &folder);
+        // Also what would not wait for the disk is not taken in.
+        let (status, body) = server.api(
+            "POST",
+            "/api/publish",
+            Some(json!({"topic": "h:a", "data": "x".repeat(60_000)})),
+        );
+        assert_eq!(status, 503, "{body}");
+        says_what_to_do(&body, &folder);
+        all_else_goes_on(&server, &mut held, round);
+        publisher.check(&mut caller);
+        match round {
+            0 => std::fs::remove_file(&filler).unwrap(),
+            // The store has taken all the disk: it gets a larger one.
+            _ => remount(&mount, 12 + 4 * round),
+        }
+        let took = publisher.until_room(&mut caller);
+        println!("{} messages, and after {took:?} more", publisher.acknowledged.len());
+        publisher.check(&mut caller);
+    }
+    drop(server);
+    let server = folder.serve();
+    let mut caller = Caller::new(server.admin).unwrap();
+    publisher.check(&mut caller);
+    publisher.publish(&mut caller).unwrap();
+    publisher.check(&mut caller);
+    drop(server);
+    drop(mount);
+}
+
+fn remount(mount: &Mount, mib: u64) {
+    let mut command = Command::new("mount");
+    command.arg("-o").arg(format!("remount,size={mib}m")).arg(&mount.path);
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn a_server_that_is_restarted_on_a_full_disk_says_so_or_serves() {
+    let Some((folder, mount, filler)) = small_disk("restart-full") else { return };
+    for kill in [true, false] {
+        let server = folder.serve();
+        let (mut caller, mut publisher) =
+            (Caller::new(server.admin).unwrap(), Publisher::default());
+        if !filler.exists() {
+            let _ = std::fs::write(&filler, vec![1; 16 << 20]);
+        }
+        says_what_to_do(&publisher.until_full(&mut caller), &folder);
+        let had = caller.history("d:a", None, 1_000);
+        match kill {
+            true => drop(server),
+            false => drop(end(server)),
+        }
+        // Whatever was left is gone now.
+        let _ = std::fs::write(mount.path.join("rest"), vec![1; 16 << 20]);
+        match folder.serve_or_refused() {
+            Some(server) => {
+                println!("after kill={kill} it serves");
+                assert!(Caller::new(server.admin).unwrap().history("d:a", None, 1_000) == had);
+            }
+            None => {
+                let (code, text) = folder.refused(&folder.data());
+                println!("after kill={kill}: {text}");
+                assert_eq!(code, Some(1), "{text}");
+                assert!(text.contains("free space in"), "{text}");
+            }
+        }
+        std::fs::remove_file(mount.path.join("rest")).unwrap();
+        std::fs::remove_file(&filler).unwrap();
+        let server = folder.serve();
+        let mut caller = Caller::new(server.admin).unwrap();
+        assert!(caller.history("d:a", None, 1_000) == had);
+        publisher.publish(&mut caller).unwrap();
+    }
+}

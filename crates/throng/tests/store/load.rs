@@ -1,0 +1,149 @@
+//! Publishers that go on until the server is gone.
+
+use std::io::{Error, Result};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::place::Caller;
+
+/// No publisher lives longer.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// Publishes that one WebSocket or one batch has on the way.
+const AT_ONCE: usize = 8;
+
+/// The door through which a publisher comes.
+#[derive(Clone, Copy, Debug)]
+pub enum Door {
+    /// `POST /api/publish`.
+    Api,
+    /// The same, each with an idempotency key.
+    Keys,
+    /// `POST /api/batch`.
+    Batch,
+    /// `POST /publish` on the client port.
+    Client,
+    /// `/ws`, several before the first answer.
+    Ws,
+}
+
+/// One publisher: its messages are numbered.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    pub door: Door,
+    pub topic: &'static str,
+    /// New for each publisher of each round.
+    pub name: String,
+}
+
+/// What a publisher sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub topic: &'static str,
+    pub data: String,
+    pub key: Option<String>,
+    /// Its id, if it was answered.
+    pub answered: Option<String>,
+}
+
+impl Publisher {
+    /// Publishes until the connection ends: all that was sent, in order.
+    pub fn run(&self, client: SocketAddr, admin: SocketAddr) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        let end = Instant::now() + LIFE;
+        // An error is the kill.
+        let _ = match self.door {
+            Door::Ws => self.ws(client, end, &mut sent),
+            Door::Client => self.http(client, end, &mut sent),
+            Door::Api | Door::Keys | Door::Batch => self.http(admin, end, &mut sent),
+        };
+        sent
+    }
+
+    fn next(&self, sent: &mut Vec<Sent>) -> usize {
+        let number = sent.len();
+        // Some are long enough to lie on pages of their own.
+        let padding = if number % 50 == 49 { 20_000 } else { number * 37 % 400 };
+        let data = format!("{}.{number} .{}", self.name, "x".repeat(padding));
+        let key = matches!(self.door, Door::Keys).then(|| format!("{}.{number}", self.name));
+        sent.push(Sent { topic: self.topic, data, key, answered: None });
+        number
+    }
+
+    fn http(&self, address: SocketAddr, end: Instant, sent: &mut Vec<Sent>) -> Result<()> {
+        let mut caller = Caller::new(address)?;
+        while Instant::now() < end {
+            let first = self.next(sent);
+            let answer = match self.door {
+                Door::Client => {
+                    let target = format!("/publish?topic={}", self.topic);
+                    caller.call("POST", &target, "text/plain", &sent[first].data)?
+                }
+                Door::Batch => {
+                    (1..AT_ONCE).for_each(|_| _ = self.next(sent));
+                    let command = |sent: &Sent| json!({"publish": sent.body()});
+                    let commands: Vec<Value> = sent[first..].iter().map(command).collect();
+                    caller.post("/api/batch", &json!({"commands": commands}))?
+                }
+                _ => caller.post("/api/publish", &sent[first].body())?,
+            };
+            assert_eq!(answer.status, 200, "{self:?}: {}", answer.body);
+            for (at, sent) in sent[first..].iter_mut().enumerate() {
+                let ok = match self.door {
+                    Door::Batch => &answer.body["results"][at]["ok"],
+                    _ => &answer.body,
+                };
+                sent.answered(ok, &answer.body);
+            }
+        }
+        Ok(())
+    }
+
+    fn ws(&self, address: SocketAddr, end: Instant, sent: &mut Vec<Sent>) -> Result<()> {
+        let socket = std::net::TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(LIFE))?;
+        let (mut socket, _) = tungstenite::client(format!("ws://{address}/ws"), socket)
+            .map_err(|error| Error::other(error.to_string()))?;
+        while Instant::now() < end {
+            let first = sent.len();
+            for _ in 0..AT_ONCE {
+                let number = self.next(sent);
+                let (topic, data) = (self.topic, &sent[number].data);
+                let command =
+                    json!({"type": "publish", "id": number, "topic": topic, "data": data});
+                socket
+                    .send(tungstenite::Message::text(command.to_string()))
+                    .map_err(Error::other)?;
+            }
+            while sent[first..].iter().any(|sent| sent.answered.is_none()) {
+                let tungstenite::Message::Text(text) = socket.read().map_err(Error::other)? else {
+                    continue;
+                };
+                let reply: Value = serde_json::from_str(&text).unwrap();
+                if reply["type"] == "reply" {
+                    let number = reply["id"].as_u64().unwrap() as usize;
+                    sent[number].answered(&reply["ok"], &reply);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sent {
+    pub fn body(&self) -> Value {
+        let mut body = json!({"topic": self.topic, "data": self.data});
+        if let Some(key) = &self.key {
+            body["idempotency_key"] = key.as_str().into();
+        }
+        body
+    }
+
+    fn answered(&mut self, ok: &Value, whole: &Value) {
+        let id = ok["id"].as_str().unwrap_or_else(|| panic!("refused: {whole}"));
+        assert!(self.answered.replace(id.into()).is_none(), "answered twice: {whole}");
+    }
+}

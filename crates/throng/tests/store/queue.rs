@@ -1,0 +1,96 @@
+//! A queue that is full is said to be full, and what was said to be taken in is there.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::place::{Caller, Folder, end};
+use crate::support::header;
+
+const SMALL_QUEUE: &str = r#"
+[client]
+publish_prefixes = [""]
+[timeouts]
+drain_seconds = 0
+[store]
+queue_messages_max = 4
+[[topics]]
+pattern = "d:*"
+history_messages_max = 1000000
+history_bytes_max = "1GiB"
+durable = true
+[[topics]]
+pattern = "h:*"
+history_messages_max = 1000000
+history_bytes_max = "1GiB"
+"#;
+
+/// Publishers of each kind at the same time, and what each publishes in vain or not.
+const PUBLISHERS: usize = 8;
+const MESSAGES: usize = 40;
+
+/// The texts that were taken in, in order, and how many were refused.
+type Outcome = (Vec<(String, String)>, usize);
+
+fn publisher(name: String, topic: &'static str, client: bool, caller: &mut Caller) -> Outcome {
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    for number in 0..MESSAGES {
+        let data = format!("{name}.{number}");
+        let answer = match client {
+            true => caller.call("POST", &format!("/publish?topic={topic}"), "text/plain", &data),
+            false => caller.post("/api/publish", &json!({"topic": topic, "data": data})),
+        };
+        let answer = answer.unwrap();
+        if answer.status == 200 {
+            taken.push((data, answer.body["id"].as_str().unwrap().into()));
+            continue;
+        }
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert!(header(&answer.head, "retry-after").is_some(), "{}", answer.head);
+        let (code, message) = (&answer.body["error"]["code"], &answer.body["error"]["message"]);
+        let want = if client { "overloaded" } else { "store_busy" };
+        assert_eq!(code, want, "{message}");
+        assert!(message.as_str().unwrap().contains("behind with its writing"), "{message}");
+        refused += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    (taken, refused)
+}
+
+#[test]
+fn a_full_queue_refuses_and_loses_nothing() {
+    let folder = Folder::new("queue", SMALL_QUEUE);
+    let server = folder.serve();
+    let publishers = [("d:a", false), ("h:a", false), ("d:a", true), ("h:a", true)];
+    let threads: Vec<_> = (0..PUBLISHERS * publishers.len())
+        .map(|at| {
+            let (topic, client) = publishers[at % publishers.len()];
+            let address = if client { server.client } else { server.admin };
+            std::thread::spawn(move || {
+                let mut caller = Caller::new(address).unwrap();
+                (topic, publisher(format!("{at}"), topic, client, &mut caller))
+            })
+        })
+        .collect();
+    let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let refused: usize = outcomes.iter().map(|(_, (_, refused))| refused).sum();
+    assert!(refused > 0, "the queue was never full");
+    println!("{refused} of {} were refused", outcomes.len() * MESSAGES);
+    // Nothing of the answers was wrong: not now, and not after a restart in order.
+    assert_eq!(end(server), Some(0));
+    let server = folder.serve();
+    let mut caller = Caller::new(server.admin).unwrap();
+    for topic in ["d:a", "h:a"] {
+        let stored = caller.history(topic, None, 1_000);
+        let places: HashMap<&str, &str> =
+            stored.iter().map(|kept| (&*kept.data, &*kept.id)).collect();
+        assert_eq!(places.len(), stored.len(), "{topic}: a message is there twice");
+        let mine: Vec<_> = outcomes.iter().filter(|(of, _)| *of == topic).collect();
+        let taken: usize = mine.iter().map(|(_, (taken, _))| taken.len()).sum();
+        assert_eq!(stored.len(), taken, "{topic}: what was refused is not there");
+        for (data, id) in mine.iter().flat_map(|(_, (taken, _))| taken) {
+            assert_eq!(places.get(&**data), Some(&&**id), "{topic}: {data}");
+        }
+    }
+}

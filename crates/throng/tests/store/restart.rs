@@ -1,0 +1,204 @@
+//! What a restart in order keeps, how limits change while it runs, and how soon much is read.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::place::{Caller, Folder, end};
+use crate::support::{Server, Stream, header};
+
+const TOPICS: &str = r#"
+[timeouts]
+drain_seconds = 0
+[offline]
+enabled = true
+[[topics]]
+pattern = "jobs"
+history_messages_max = 1000
+acknowledge = true
+[[topics]]
+pattern = "state"
+history_messages_max = 1000
+compact = true
+[[topics]]
+pattern = "*:*"
+history_messages_max = 1000
+"#;
+
+fn ok(server: &Server, method: &str, target: &str, body: Option<Value>) -> Value {
+    let (status, answer) = server.api(method, target, body);
+    assert_eq!(status, 200, "{method} {target}: {answer}");
+    answer
+}
+
+fn id(answer: &Value) -> String {
+    answer["id"].as_str().unwrap().into()
+}
+
+#[test]
+fn a_restart_in_order_keeps_everything() {
+    let folder = Folder::new("restart", TOPICS);
+    let server = folder.serve();
+    let mut ids: Vec<String> = Vec::new();
+    for number in 0..10 {
+        let body = json!({"topic": "n:a", "data": format!("{number}"), "tags": ["t"],
+            "event": "tick", "idempotency_key": format!("key-{number}")});
+        ids.push(id(&server.post("/api/publish", body)));
+    }
+    let job = id(&server.publish("jobs", "first".into()));
+    server.publish("jobs", "second".into());
+    // Its publisher did not wait for the disk, and before it is there nobody can have seen it.
+    server.until("the jobs are there", |server| {
+        ok(server, "GET", "/api/history/jobs", None)["messages"].as_array().unwrap().len() == 2
+    });
+    server.post("/api/ack", json!({"user": "alice", "topic": "jobs", "id": job}));
+    let waits = server.post("/api/send", json!({"user": "alice", "data": "while you were away"}));
+    for value in ["old", "new"] {
+        server.post("/api/publish", json!({"topic": "state", "data": value, "key": "k"}));
+    }
+    let follows = json!({"user": "alice", "add": ["n:a", "n:b"]});
+    assert_eq!(server.post("/api/subscriptions", follows)["count"], 2);
+    let history = ok(&server, "GET", "/api/history/n:a", None);
+    let cursor = ok(&server, "GET", "/api/cursors/alice?topic=jobs", None);
+    let subscriptions = ok(&server, "GET", "/api/subscriptions/alice", None);
+    assert_eq!(cursor["acknowledged"], *job);
+
+    assert_eq!(end(server), Some(0));
+    let server = folder.serve();
+    let same = |target: &str, before: &Value| {
+        let mut after = ok(&server, "GET", target, None);
+        if !before["last"].is_null() {
+            after["last"] = before["last"].clone();
+        }
+        assert_eq!(&after, before, "{target}");
+    };
+    same("/api/history/n:a", &history);
+    same("/api/cursors/alice?topic=jobs", &cursor);
+    assert_eq!(ok(&server, "GET", "/api/subscriptions/alice", None), subscriptions);
+    let mut caller = Caller::new(server.admin).unwrap();
+    let data = |topic: &str, caller: &mut Caller| -> Vec<String> {
+        caller.history(topic, None, 10).into_iter().map(|kept| kept.data).collect()
+    };
+    assert_eq!(data("jobs", &mut caller), ["first", "second"]);
+    assert_eq!(data("state", &mut caller), ["new"]);
+    // The keys are known: nothing is published twice.
+    for (number, id) in ids.iter().enumerate() {
+        let body =
+            json!({"topic": "n:a", "data": "again", "idempotency_key": format!("key-{number}")});
+        let again = server.post("/api/publish", body);
+        assert_eq!((&again["id"], &again["repeated"]), (&json!(id), &json!(true)));
+    }
+    // The numbering goes on.
+    let next = id(&server.publish("n:a", "next".into()));
+    let offset = |id: &str| id.split_once(':').unwrap().1.parse::<u64>().unwrap();
+    assert_eq!(next.split(':').next(), ids[0].split(':').next());
+    assert!(offset(&next) > offset(&id(&waits)));
+    // Alice enters what she follows, gets what waited, and of the jobs what she has not done.
+    let mut stream = server.listen("/sse?user=alice&topic=jobs");
+    let got: Vec<String> = [stream.data(), stream.data()].into();
+    assert!(got.contains(&"second".into()), "{got:?}");
+    assert!(got.contains(&"while you were away".into()), "{got:?}");
+    server.until_members("n:b", 1);
+    server.publish("n:b", "followed".into());
+    assert_eq!(stream.data(), "followed");
+}
+
+#[test]
+fn a_client_comes_back_after_a_restart_on_every_transport() {
+    let folder = Folder::new("back", TOPICS);
+    let server = folder.serve();
+    let first = id(&server.publish("n:a", "1".into()));
+    server.publish("n:a", "2".into());
+    server.publish("n:a", "3".into());
+    assert_eq!(end(server), Some(0));
+    let server = folder.serve();
+    let (status, poll) = server.get(&format!("/poll?topic=n:a&since={first}&timeout=0"));
+    assert_eq!((status, &poll["recovered"]), (200, &json!(true)), "{poll}");
+    let data = |messages: &Value| -> Vec<String> {
+        let messages = messages.as_array().unwrap().iter();
+        messages.map(|message| message["data"].as_str().unwrap().into()).collect()
+    };
+    assert_eq!(data(&poll["messages"]), ["2", "3"]);
+    let mut sse = Stream::new(server.connect());
+    sse.send(&format!("GET /sse?topic=n:a HTTP/1.1\r\nHost: t\r\nLast-Event-ID: {first}\r\n\r\n"));
+    assert!(header(&sse.head(), "content-type").is_some());
+    assert!(sse.data().contains("\"recovered\":true"));
+    assert_eq!([sse.data(), sse.data()], ["2", "3"]);
+}
+
+#[test]
+fn a_reload_changes_what_is_kept() {
+    let rule = |messages: u64| {
+        format!("[[topics]]\npattern = \"n:*\"\nhistory_messages_max = {messages}\n")
+    };
+    let folder = Folder::new("reload", &rule(1_000));
+    let server = folder.serve();
+    (0..200).for_each(|number| drop(server.publish("n:a", format!("{number}").into())));
+    let mut caller = Caller::new(server.admin).unwrap();
+    let mut kept = |publish: &str| {
+        server.publish("n:a", publish.into());
+        caller.history("n:a", None, 1_000).len()
+    };
+    // What is published without `durable` is read once it is written.
+    server.until("all is written", |_| kept("one more") >= 201);
+    folder.configure(&rule(20));
+    server.signal("-HUP");
+    server.until("the new limit holds", |_| (20..=22).contains(&kept("less")));
+    folder.configure(&rule(0));
+    server.signal("-HUP");
+    server.until("nothing is kept", |server| server.api("GET", "/api/history/n:a", None).0 == 404);
+    folder.configure(&rule(1_000));
+    server.signal("-HUP");
+    server.until("it is kept again", |server| server.api("GET", "/api/history/n:a", None).0 == 200);
+}
+
+/// Messages in the store, and in how many topics.
+const MANY: usize = 300_000;
+const TOPICS_MANY: usize = 100;
+
+#[test]
+fn a_large_store_opens_in_seconds() {
+    let rule = "[[topics]]\npattern = \"n:*\"\nhistory_messages_max = 10000\n[timeouts]\n\
+                drain_seconds = 0\n";
+    let folder = Folder::new("large", rule);
+    let server = folder.serve();
+    let mut caller = Caller::new(server.admin).unwrap();
+    let begun = Instant::now();
+    for part in 0..MANY / 1_000 {
+        let command = |number: usize| {
+            let topic = format!("n:{}", number % TOPICS_MANY);
+            let data = format!("{} {}", part * 1_000 + number, "x".repeat(100));
+            json!({"publish": {"topic": topic, "data": data}})
+        };
+        let commands: Vec<Value> = (0..1_000).map(command).collect();
+        loop {
+            let answer = caller.post("/api/batch", &json!({"commands": commands})).unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let results = answer.body["results"].as_array().unwrap();
+            let done = results.iter().filter(|result| result["ok"].is_object()).count();
+            if done == results.len() {
+                break;
+            }
+            assert_eq!(done, 0, "a part of a batch was refused: publish slower");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    println!("{MANY} messages were published in {:?}", begun.elapsed());
+    let starting = Instant::now();
+    assert_eq!(end(server), Some(0));
+    println!("the end took {:?}", starting.elapsed());
+    for kill in [false, true] {
+        let starting = Instant::now();
+        let server = folder.serve();
+        let took = starting.elapsed();
+        println!("with {MANY} stored messages, after a kill: {kill}, it starts in {took:?}");
+        assert!(took < Duration::from_secs(20));
+        let mut caller = Caller::new(server.admin).unwrap();
+        let each = MANY / TOPICS_MANY;
+        // Nobody waits for the one more to be on disk.
+        assert!((each..=each + 1).contains(&caller.history("n:7", None, 1_000).len()));
+        server.publish("n:7", "one more".into());
+        // A kill: the next start finds a file that was not closed.
+        drop(server);
+    }
+}

@@ -1,0 +1,80 @@
+//! Durable subscriptions against a server: from a file, over the API, and on connect.
+
+mod support;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::json;
+use support::*;
+
+fn throng(arguments: &[&str], admin: Option<SocketAddr>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.arg("subscriptions").args(arguments).env_remove("THRONG_ADMIN_API_KEY");
+    command.args(admin.map(|admin| format!("--admin={admin}")));
+    command
+}
+
+/// With a text on standard input.
+fn run(mut command: Command, input: &str) -> (i32, String, String) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that has failed already doesn't read.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn a_graph_is_made_imported_and_entered() {
+    let (code, graph, _) = run(throng(&["generate", "--users", "3000", "--edges", "40"], None), "");
+    assert_eq!(code, 0);
+    let rows = graph.lines().count() - 1;
+    assert!(graph.starts_with("user,topic\nu0,feed:u") && (110_000..130_000).contains(&rows));
+    let server = Server::with(&["--shards", "2"], &[]);
+    let mut stream = server.listen("/sse?user=u7");
+    let (code, said, error) = run(throng(&["import", "-"], Some(server.admin)), &graph);
+    assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    let told = said.replace(',', "");
+    assert!(told.starts_with(&format!("{rows} rows ({rows} new) in ")), "{said}");
+    let (_, said, _) = run(throng(&["import", "-"], Some(server.admin)), &graph);
+    assert!(said.contains(" rows (0 new) in "), "{said}");
+    let mut topics: Vec<&str> = graph.lines().filter_map(|line| line.strip_prefix("u7,")).collect();
+    topics.sort_unstable();
+    let (code, said, _) = run(throng(&["list", "u7"], Some(server.admin)), "");
+    assert_eq!((code, said.lines().collect::<Vec<_>>()), (0, topics.clone()));
+    // Who was here has entered, and who comes later enters.
+    let topic = topics[0];
+    server.until_members(topic, 1);
+    let mut later = server.listen("/sse?user=u7");
+    server.until_members(topic, 2);
+    server.publish(topic, json!("hello"));
+    for stream in [&mut stream, &mut later] {
+        assert_eq!(stream.data(), "hello");
+    }
+    let body = json!({"user": "u7", "remove": [topic]});
+    let (status, answer) = server.api("POST", "/api/subscriptions", Some(body));
+    assert_eq!((status, &answer["removed"], &answer["connections"]), (200, &json!(1), &json!(2)));
+    server.until_members(topic, 0);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let server = Server::with(&["--shards", "1"], &[]);
+    let import = |input: &str| run(throng(&["import", "-"], Some(server.admin)), input);
+    let (code, _, error) = import("user,topic\na,b\na,b,c\n");
+    assert!(code == 1 && error.contains("standard input: line 3: it has more than two"), "{error}");
+    let many: String = (0..1001).map(|n| format!("bob,t{n}\n")).collect();
+    let (code, _, error) = import(&format!("alice,a\n{many}"));
+    let want =
+        "standard input: line 2: \"bob\" would have 1001 subscriptions; a user may have 1000";
+    assert!(code == 1 && error.contains(want), "{error}");
+    let (code, _, error) = run(throng(&["import", "/no/such/file"], Some(server.admin)), "");
+    assert!(code == 1 && error.contains("/no/such/file: can't be read"), "{error}");
+    let (code, said, error) = run(throng(&["list", "alice"], Some(server.admin)), "");
+    assert_eq!((code, said.as_str(), error.as_str()), (0, "", ""));
+}
