@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use broker::{AcknowledgeError, Kept};
 use serde::{Deserialize, Serialize};
+use shard::Command;
 use utoipa::{IntoParams, ToSchema};
 use wire::Id;
 use wire::message::{PERSONAL, check_name, check_topic, personal};
@@ -60,6 +61,11 @@ pub(crate) async fn acknowledge(
         AcknowledgeError::Epoch => Refused::epoch(kept.epoch()),
         error => bad(error.code(), error.to_string()),
     })?;
+    for shard in 0..node.shards.count() {
+        // The user's open connections have room for more.
+        let (user, topic) = (asked.user.as_str().into(), topic.as_str().into());
+        node.shards.send(shard, Command::Acknowledged { user, topic, offset });
+    }
     Ok(Json(Cursor::new(kept, asked.user, topic, Some(offset))))
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use wire::{Close, Variant};
+use wire::Close;
 
 use crate::connection::{Chunk, Connection, Flag};
 use crate::metrics::Metrics;
@@ -106,8 +106,9 @@ impl Outboxes<'_> {
             true => usize::MAX,
             false => self.settings.outbox_messages_max,
         };
-        // One answer to a request may be larger, since more is asked for only when it has come.
-        let one_answer = connection.variant == Variant::Http && outbox.is_one();
+        // One answer to a request may be larger, since more is asked for only when it has come; so
+        // may a piece of what was missed, since the next is made only when it has left.
+        let one_answer = outbox.is_one();
         connection.variant.name() == "echo"
             || one_answer
             || (outbox.bytes() <= self.settings.outbox_bytes_max

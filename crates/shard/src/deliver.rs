@@ -143,8 +143,7 @@ impl Shard {
             return;
         };
         let id = self.id(slot, connection.serial);
-        let mut owed: Vec<Arc<Message>> =
-            self.hub.owed(slot, topic).into_iter().cloned().collect();
+        let mut owed: Vec<Arc<Message>> = self.hub.owed(slot, topic).into_iter().cloned().collect();
         owed.retain(|message| {
             message.draft.except != Some(id)
                 && self.admits(slot, message)

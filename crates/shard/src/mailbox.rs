@@ -43,6 +43,11 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).len() < self.items_max
     }
 
+    /// True when nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Exchanges the queue for `empty`, an empty vector whose room is used again.
     pub fn take(&self, empty: Vec<T>) -> Vec<T> {
         debug_assert!(empty.is_empty());

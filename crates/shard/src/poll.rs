@@ -20,6 +20,9 @@ pub(crate) struct PollKept {
     plain: usize,
     /// What the client asked for and can't be given.
     pub lost: Option<Lost>,
+    /// Messages in one answer: a poll has a new window with each, for it says how far it has
+    /// everything.
+    pub messages_max: usize,
     /// The disk was asked.
     pub reading: bool,
 }
@@ -73,6 +76,7 @@ impl Shard {
     fn poll_kept(&mut self, slot: u32, asked: &Asked) -> Option<PollKept> {
         let topics: Vec<wire::Name> = self.hub.topics_of(slot).cloned().collect();
         let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
+        let mut messages_max = ANSWER_MESSAGES;
         for topic in &topics {
             let Some(keep) = self.kept().rule(topic) else { continue };
             let hash = self.broker.hash(topic);
@@ -99,7 +103,7 @@ impl Shard {
             let says = asked.of(topic).is_some() && start.lost[plain + at] != Some(Lost::Epoch);
             it.after = if says { it.after.max(cursor) } else { cursor };
         }
-        Some(PollKept { wanted, plain, lost, reading: false })
+        Some(PollKept { wanted, plain, lost, messages_max, reading: false })
     }
 
     /// What was published lately to the poll's topics without history.
@@ -131,12 +135,13 @@ impl Shard {
         if poll.kept.as_ref().is_some_and(|kept| kept.reading) && !now {
             return;
         }
+        let messages_max = poll.kept.as_ref().map_or(0, |kept| kept.messages_max);
         let wanted = poll.kept.as_ref().map(|kept| kept.wanted.clone());
         let piece = match wanted {
             None => None,
             Some(wanted) => {
                 let bytes_max = self.settings.outbox_bytes_max / 2;
-                match self.kept().pull(&wanted, ANSWER_MESSAGES, bytes_max) {
+                match self.kept().pull(&wanted, messages_max, bytes_max) {
                     Pull::Piece(piece) => Some(piece),
                     Pull::Disk => {
                         let handle = self.handle.clone();
@@ -145,7 +150,7 @@ impl Shard {
                             handle.send(Command::Pulled { slot, serial, numbers, piece });
                         });
                         let kept = self.kept();
-                        if kept.pull_later(wanted, ANSWER_MESSAGES, bytes_max, reply).is_ok() {
+                        if kept.pull_later(wanted, messages_max, bytes_max, reply).is_ok() {
                             if let Some(kept) = self.poll_kept_mut(slot) {
                                 kept.reading = true;
                             }

@@ -199,6 +199,7 @@ impl Shard {
     pub(crate) fn wake(&mut self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.handle.inbox.mailbox.waker().0, &mut count);
+        self.following.takes += 1;
         if self.commands.is_empty() {
             let empty = Vec::from(std::mem::take(&mut self.commands));
             self.commands = self.handle.inbox.mailbox.take(empty).into();

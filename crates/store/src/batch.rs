@@ -125,10 +125,7 @@ pub(crate) fn apply<'a>(
 
 fn put_cursor(txn: &WriteTransaction, user: &str, topic: &str, offset: u64) -> Result<(), Trouble> {
     let mut cursors = txn.open_table(CURSORS)?;
-    match offset {
-        0 => drop(cursors.remove((user, topic))?),
-        _ => drop(cursors.insert((user, topic), offset)?),
-    }
+    cursors.insert((user, topic), offset)?;
     Ok(())
 }
 

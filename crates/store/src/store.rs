@@ -218,7 +218,7 @@ impl Store {
         self.push(op, bytes, Some(done))
     }
 
-    /// Has it stored how far a user has done everything in a topic. 0 forgets the user there.
+    /// Has it stored how far a user has done everything in a topic.
     pub fn cursor(&self, user: &Name, topic: &Name, offset: u64) -> Result<(), Refused> {
         let bytes = user.len() + topic.len();
         self.push(Op::Cursor { user: user.clone(), topic: topic.clone(), offset }, bytes, None)

@@ -333,9 +333,8 @@ impl Message {
     /// What the message holds in memory before it is encoded, in bytes, roughly.
     pub fn bytes(&self) -> usize {
         let marks = self.draft.marks.as_ref();
-        let marks = marks.map_or(0, |marks| {
-            size_of::<Marks>() + marks.tags.len() * size_of::<Name>()
-        });
+        let marks =
+            marks.map_or(0, |marks| size_of::<Marks>() + marks.tags.len() * size_of::<Name>());
         size_of::<Message>() + self.draft.data.bytes() + marks
     }
 }

@@ -183,7 +183,8 @@ impl Kept {
     pub fn delete(&self, hash: u64, topic: &str, done: Deleted) {
         let through = {
             let mut state = self.state();
-            let through = state.delivered;
+            // With a store, also what is being written: it comes before this to the disk.
+            let through = state.last;
             state.windows.delete(hash, topic, through);
             through
         };
@@ -197,7 +198,10 @@ impl Kept {
                     done.into_iter().for_each(|done| done(result.clone()));
                 };
                 let later = done.clone();
+                let (kept, name) = (self.clone(), wire::Name::from(topic));
                 let written = move |result: Result<(), store::Fault>| {
+                    // What was written meanwhile has entered the window since.
+                    kept.state().windows.delete(hash, &name, through);
                     let result =
                         result.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()));
                     tell(&later, result);

@@ -233,7 +233,11 @@ impl Kept {
             if stored.more {
                 through = through.min(stored.through);
             }
-            messages.extend(stored.records.into_iter().map(|record| {
+            // Whoever wants the state from its beginning has nothing that could be removed.
+            let newcomer = keep.compact && topic.after == 0;
+            let records = stored.records.into_iter();
+            let records = records.filter(|record| !(newcomer && windows::removes(&record.draft)));
+            messages.extend(records.map(|record| {
                 let id = self.id(record.offset);
                 let message = Message::new(record.draft, id, topic.hash, 0);
                 Arc::new(message.kept(kind(&keep), record.at_ms))

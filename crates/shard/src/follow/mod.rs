@@ -47,8 +47,8 @@ pub(crate) struct Following {
     taken: u64,
     /// The last number that was given to a follow.
     number: u32,
-    /// Turns of the loop.
-    turn: u64,
+    /// How often the mailbox was emptied.
+    pub(crate) takes: u64,
 }
 
 /// A connection that follows topics with history. It stays here while something is to be done.
@@ -85,7 +85,8 @@ impl Follow {
 struct Lift {
     slot: u32,
     number: u32,
-    turn: u64,
+    /// How often the mailbox had been emptied when the hold was made.
+    takes: u64,
 }
 
 /// The messages that a connection wants, by their tags.
@@ -305,22 +306,22 @@ impl Shard {
     }
 
     fn lift_later(&mut self, slot: u32, number: u32) {
-        let turn = self.following.turn;
-        self.following.lifts.push_back(Lift { slot, number, turn });
+        let takes = self.following.takes;
+        self.following.lifts.push_back(Lift { slot, number, takes });
     }
 
     /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
     /// commands have been done.
     pub(crate) fn lift(&mut self) {
-        self.following.turn += 1;
-        if !self.commands.is_empty() {
+        if self.following.lifts.is_empty() || !self.commands.is_empty() {
             return;
         }
         let mut later = VecDeque::new();
-        // What was pushed before a hold was made is taken from the mailbox in the turn after it at
-        // the latest, and that turn's commands are done.
-        while let Some(lift) =
-            self.following.lifts.pop_front_if(|lift| lift.turn + 1 < self.following.turn)
+        // What was pushed before a hold was made has been taken, if the mailbox was emptied since or
+        // is empty; and all that was taken is done.
+        let takes = self.following.takes;
+        let empty = self.handle.inbox.mailbox.is_empty();
+        while let Some(lift) = self.following.lifts.pop_front_if(|lift| empty || lift.takes < takes)
         {
             let Some(follower) = self.following.followers.get(&lift.slot) else {
                 continue;

@@ -14,7 +14,10 @@ use crate::shard::Shard;
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
 
 /// Bytes of payload in a piece: less than what may wait for a connection.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+
+/// What a small message takes up when it is written, in bytes, generously.
+const MESSAGE_BYTES: usize = 1 << 10;
 
 impl Shard {
     /// The connection has taken what it was sent: it gets more, if there is more.
@@ -57,13 +60,20 @@ impl Shard {
     }
 
     fn piece(&self) -> (usize, usize) {
-        (PIECE_MESSAGES, PIECE_BYTES.min(self.settings.outbox_bytes_max / 2))
+        // What is around the payloads has to fit as well.
+        let messages_max =
+            (self.settings.outbox_bytes_max / MESSAGE_BYTES).clamp(1, PIECE_MESSAGES);
+        (messages_max, self.piece_bytes())
+    }
+
+    fn piece_bytes(&self) -> usize {
+        PIECE_BYTES.min(self.settings.outbox_bytes_max / 4)
     }
 
     /// Sends what is in `out` when it is much. False while the connection has not taken it.
     pub(super) fn takes_more(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
         let polled = self.table.get(slot).is_some_and(|it| it.variant.is_polled());
-        if out.len() >= PIECE_BYTES || (polled && !out.is_empty()) {
+        if out.len() >= self.piece_bytes() || (polled && !out.is_empty()) {
             self.send(slot, out, 0);
             out.clear();
         }

@@ -51,7 +51,10 @@ fn what_was_stored_is_there_after_a_close() {
         .unwrap();
     store.each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
     store.each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
-    assert_eq!(seen, ["alice room:1 5", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]);
+    assert_eq!(
+        seen,
+        ["alice room:1 5", "bob room:1 0", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]
+    );
     store.close().unwrap();
     store.close().unwrap();
 }

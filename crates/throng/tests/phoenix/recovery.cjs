@@ -117,9 +117,10 @@ run({
       assert.match(bad.answer.response.reason, /since/);
     }),
 
-  // Rejoins are the client's own, with the payload that the application gives then.
+  // Rejoins are the client's own, with the payload that the application gives then. An old client
+  // that polls takes a new session without a word, and doesn't join again in it.
   cut: () =>
-    each(ALL, async (kind) => {
+    each(ALL.filter(({ name }) => name !== "old-v2-polled"), async (kind) => {
       const topic = `h:cut-${kind.name}`;
       const user = `user-${kind.name}`;
       const heard = follower(kind, user, topic);

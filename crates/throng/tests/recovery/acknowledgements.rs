@@ -107,6 +107,26 @@ fn a_window_bounds_what_is_not_acknowledged() {
 }
 
 #[test]
+fn what_the_application_acknowledges_opens_the_window() {
+    let home = Home::new(Keeps::Memory);
+    let mut listener = Listener::with(&home, Idiom::Stream, &["w:1"], "user=al");
+    home.count("w:1", 0..6);
+    let (last, _) = take(&home, &mut listener, 3);
+    home.post("/api/ack", json!({"user": "al", "topic": "w:1", "id": last}));
+    assert_eq!(take(&home, &mut listener, 3).1, numbers(3..6));
+}
+
+#[test]
+fn polls_have_a_window_as_well() {
+    let home = Home::new(Keeps::Memory);
+    // From here on the topic's messages are the user's.
+    home.get("/poll?topic=w:1&user=al&timeout=0");
+    home.count("w:1", 0..6);
+    let (_, answer) = home.get("/poll?topic=w:1&user=al&timeout=0");
+    assert_eq!(datas(&answer), numbers(0..3));
+}
+
+#[test]
 fn polls_acknowledge_by_post() {
     for keeps in BOTH {
         let mut home = Home::new(keeps);

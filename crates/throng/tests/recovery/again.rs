@@ -293,16 +293,11 @@ fn those_who_are_cut_while_messages_flow_end_with_the_sequence() {
     }
 }
 
-#[test]
-fn one_that_reads_slowly_gets_a_long_history_whole_and_in_order() {
+/// Of 3,000 messages that it missed.
+fn one_reads_slowly(settings: &[(&str, &str)]) {
     const MESSAGES: u64 = 3_000;
-    let settings = [
-        ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "8KiB"),
-        ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "16KiB"),
-        ("THRONG_PRESENCE_LIST_BYTES_MAX", "8KiB"),
-    ];
     for keeps in BOTH {
-        let mut home = Home::with(keeps, &settings);
+        let mut home = Home::with(keeps, settings);
         let first = home.count("h:long", 0..1).remove(0);
         let pad = "x".repeat(3_000);
         let publish = |n| json!({"publish": {"topic": "h:long", "data": {"n": n, "pad": pad}}});
@@ -330,4 +325,18 @@ fn one_that_reads_slowly_gets_a_long_history_whole_and_in_order() {
             assert_eq!(listener.recovered(&home).0, true);
         }
     }
+}
+
+#[test]
+fn one_that_reads_slowly_gets_a_long_history_whole_and_in_order() {
+    one_reads_slowly(&[]);
+}
+
+#[test]
+fn a_small_outbox_is_enough_for_a_long_history() {
+    one_reads_slowly(&[
+        ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "8KiB"),
+        ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "16KiB"),
+        ("THRONG_PRESENCE_LIST_BYTES_MAX", "8KiB"),
+    ]);
 }

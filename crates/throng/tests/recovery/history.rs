@@ -111,6 +111,19 @@ fn what_is_deleted_is_gone_and_those_who_come_back_are_told() {
 }
 
 #[test]
+fn a_delete_is_for_all_that_was_published_before() {
+    for keeps in BOTH {
+        let home = Home::new(keeps);
+        for round in 0..20 {
+            (0..10).for_each(|number| _ = home.publish("h:1", json!(number)));
+            let (status, deleted) = home.api("DELETE", "/api/history/h:1", None);
+            assert_eq!(status, 200, "{deleted}");
+            assert_eq!(home.history("h:1", "").0, numbers(0..0), "{keeps:?} {round}");
+        }
+    }
+}
+
+#[test]
 fn a_repeat_is_answered_and_not_published() {
     for keeps in BOTH {
         let mut home = Home::new(keeps);

@@ -294,20 +294,17 @@ impl Listener {
             assert!(self.waiting.is_empty(), "{:?}", self.waiting);
             return;
         }
-        let end = std::time::Instant::now() + std::time::Duration::from_millis(milliseconds);
         assert!(self.waiting.is_empty(), "{:?}", self.waiting);
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(milliseconds);
         loop {
             let left = end.saturating_duration_since(std::time::Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            if !self.readable(left) {
-                break;
-            }
-            let object = self.object(server);
+            let object = match left.is_zero() {
+                true => None,
+                false => self.object_within(server, left),
+            };
+            let Some(object) = object else { break };
             assert_ne!(object["type"], "message", "{:?}: {object}", self.idiom);
         }
-        self.patience(PATIENCE);
     }
 
     fn patience(&mut self, patience: std::time::Duration) {
@@ -318,15 +315,26 @@ impl Listener {
         }
     }
 
-    /// Something is there to be read within this time.
-    fn readable(&mut self, left: std::time::Duration) -> bool {
+    /// What comes in this time, or nothing.
+    fn object_within(&mut self, server: &Server, left: std::time::Duration) -> Option<Value> {
         self.patience(left);
-        let some = match &mut self.io {
-            Io::Lines(stream) => stream.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()),
-            Io::Ws(socket) => socket.get_ref().peek(&mut [0]).is_ok_and(|bytes| bytes > 0),
-            Io::Away | Io::Poll => false,
+        let object = match &mut self.io {
+            Io::Away | Io::Poll => None,
+            Io::Lines(stream) => match stream.reader.fill_buf() {
+                Ok(bytes) if !bytes.is_empty() => {
+                    self.patience(PATIENCE);
+                    Some(self.object(server))
+                }
+                _ => None,
+            },
+            Io::Ws(socket) => match socket.read() {
+                Ok(tungstenite::Message::Text(text)) => Some(serde_json::from_str(&text).unwrap()),
+                // A ping.
+                Ok(_) => Some(Value::Null),
+                Err(_) => None,
+            },
         };
         self.patience(PATIENCE);
-        some
+        object
     }
 }

@@ -83,41 +83,77 @@ fn tags_are_checked() {
     assert_eq!((&message["tags"], &message["key"]), (&json!(["red", "é"]), &json!("k")));
 }
 
+fn set(home: &Home, key: &str, data: Value) {
+    home.tell("c:1", data, json!({"key": key}));
+}
+
 #[test]
 fn a_compact_topic_gives_newcomers_the_state_and_then_changes() {
     for keeps in BOTH {
         let mut home = Home::new(keeps);
-        let set = |home: &Home, key: &str, data: Value| home.tell("c:1", data, json!({"key": key}));
         for round in 0..5 {
-            for key in ["a", "b", "c"] {
+            for key in ["a", "c"] {
                 set(&home, key, json!(format!("{key}{round}")));
             }
         }
-        set(&home, "b", Value::Null);
         let state = [json!("a4"), json!("c4")];
-        assert_eq!(home.history("c:1", "").0[..2], state, "{keeps:?}");
+        assert_eq!(home.history("c:1", "").0, state, "{keeps:?}");
         if keeps == Keeps::Disk {
             home.restart();
         }
         for (round, idiom) in ALL.into_iter().enumerate() {
             let mut newcomer = Listener::new(&home, idiom, &["c:1"]);
-            if idiom == Idiom::Poll {
-                // It begins with what its first answer gives.
-                newcomer.come(&home);
-            }
             assert_eq!(newcomer.take(&home, 2), state, "{keeps:?} {idiom:?}");
-            set(&home, "d", json!(round));
+            let key = format!("d{round}");
+            set(&home, &key, json!(round));
             assert_eq!(newcomer.take(&home, 1), [json!(round)], "{keeps:?} {idiom:?}");
-            // Who was here gets changes only; what was removed is told by its null.
+            // Who was here gets changes only.
             newcomer.cut();
-            set(&home, "d", Value::Null);
+            set(&home, "c", json!("c5"));
+            set(&home, "c", json!("c4"));
             newcomer.come(&home);
-            assert_eq!(newcomer.take(&home, 1), [Value::Null], "{keeps:?} {idiom:?}");
+            let got = newcomer.take(&home, 1);
+            assert_eq!(got, [json!("c4")], "{keeps:?} {idiom:?}");
             assert_eq!(newcomer.recovered(&home).0, true, "{keeps:?} {idiom:?}");
             // One from another life gets the state, which is all that there is to know.
             let mut lost = Listener::away(idiom, &["c:1"], "").seen(ELSEWHERE);
             lost.come(&home);
-            assert_eq!(lost.take(&home, 2), state, "{keeps:?} {idiom:?}");
+            let (a, last) = (lost.take(&home, 1), lost.rest(&home));
+            assert_eq!((a, last.last()), (state[..1].to_vec(), Some(&json!("c4"))), "{idiom:?}");
+            home.api("DELETE", "/api/history/c:1", None);
+            set(&home, "a", json!("a4"));
+            set(&home, "c", json!("c4"));
         }
     }
+}
+
+/// What is removed is told to those who knew it, and not to newcomers.
+fn null_removes(keeps: Keeps, restart: bool) {
+    for idiom in ALL {
+        let mut home = Home::new(keeps);
+        set(&home, "a", json!("a"));
+        set(&home, "b", json!("b"));
+        let mut known = Listener::new(&home, idiom, &["c:1"]);
+        assert_eq!(known.take(&home, 2), [json!("a"), json!("b")], "{keeps:?} {idiom:?}");
+        known.cut();
+        set(&home, "b", Value::Null);
+        if restart {
+            home.restart();
+        }
+        known.come(&home);
+        assert_eq!(known.rest(&home), [Value::Null], "{keeps:?} {idiom:?}");
+        let mut newcomer = Listener::new(&home, idiom, &["c:1"]);
+        assert_eq!(newcomer.rest(&home), [json!("a")], "{keeps:?} {idiom:?}");
+    }
+}
+
+#[test]
+fn null_removes_a_key() {
+    null_removes(Keeps::Memory, false);
+    null_removes(Keeps::Disk, false);
+}
+
+#[test]
+fn null_removes_a_key_also_on_disk() {
+    null_removes(Keeps::Disk, true);
 }

@@ -1,5 +1,6 @@
 //! A listener on SSE that comes back after each end with what it heard last.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -9,14 +10,18 @@ use std::time::{Duration, Instant};
 use crate::ledger::Ledger;
 use crate::support::PATIENCE;
 
+/// Ids that are shown when a test fails.
+const IDS_SHOWN: usize = 1_000;
+
 pub struct Listener {
     topics: &'static [&'static str],
     /// Where it began.
     first: u64,
     heard: Arc<Mutex<Heard>>,
     connections: u64,
-    /// So many messages were compared already.
+    /// So many messages were compared already, in all and of each topic.
     compared: usize,
+    counts: HashMap<&'static str, usize>,
     reader: Option<JoinHandle<()>>,
 }
 
@@ -24,15 +29,26 @@ struct Heard {
     last_id: String,
     messages: Vec<(u64, String)>,
     recoveries: u64,
+    /// The ids as they came, and where connections began: for those who look for a fault.
+    ids: Vec<String>,
 }
 
 impl Listener {
     /// One that has everything up to an id.
     pub fn new(topics: &'static [&'static str], last_id: &str) -> Self {
         let first = last_id.split_once(':').unwrap().1.parse().unwrap();
-        let heard = Heard { last_id: last_id.into(), messages: Vec::new(), recoveries: 0 };
+        let heard =
+            Heard { last_id: last_id.into(), messages: Vec::new(), recoveries: 0, ids: Vec::new() };
         let heard = Arc::new(Mutex::new(heard));
-        Listener { topics, first, heard, connections: 0, compared: 0, reader: None }
+        Listener {
+            topics,
+            first,
+            heard,
+            connections: 0,
+            compared: 0,
+            counts: HashMap::new(),
+            reader: None,
+        }
     }
 
     /// Connects, and listens until the connection ends.
@@ -41,7 +57,10 @@ impl Listener {
         self.connections += 1;
         let topics: Vec<String> =
             self.topics.iter().map(|topic| format!("topic={topic}")).collect();
-        let last_id = self.heard.lock().unwrap().last_id.clone();
+        let mut heard = self.heard.lock().unwrap();
+        let last_id = heard.last_id.clone();
+        heard.ids.push(format!("comes back with {last_id}"));
+        drop(heard);
         let mut socket = TcpStream::connect(client).unwrap();
         let head = format!(
             "GET /sse?{} HTTP/1.1\r\nHost: t\r\nLast-Event-ID: {last_id}\r\n\r\n",
@@ -52,36 +71,36 @@ impl Listener {
         self.reader = Some(std::thread::spawn(move || listen(socket, &heard)));
     }
 
-    /// What was missed comes, each message once and in order, and is said to be all.
+    /// What was missed comes, each message once, those of a topic in order, and is said to be all.
     pub fn check(&mut self, ledger: &Ledger) {
         let want = ledger.after(self.topics, self.first);
         let until = Instant::now() + PATIENCE;
-        loop {
+        let heard = loop {
             let heard = self.heard.lock().unwrap();
-            if (heard.messages.len() >= want.len() && heard.recoveries == self.connections)
-                || Instant::now() > until
-            {
-                let (got, want) = (&heard.messages[self.compared..], &want[self.compared..]);
-                let same = got.iter().zip(want).take_while(|(got, want)| got == want).count();
-                assert!(
-                    got == want && heard.recoveries == self.connections,
-                    "{:?}: {} of {} messages; at {same} {:?} came and {:?} was due; told to have \
-                     recovered {} times on {} connections; last id {}",
-                    self.topics,
-                    got.len(),
-                    want.len(),
-                    got.get(same),
-                    want.get(same),
-                    heard.recoveries,
-                    self.connections,
-                    heard.last_id,
-                );
-                self.compared = heard.messages.len();
-                return;
+            let all = heard.messages.len() >= want.len() && heard.recoveries == self.connections;
+            if all || Instant::now() > until {
+                break heard;
             }
             drop(heard);
             std::thread::sleep(Duration::from_millis(1));
+        };
+        let ids = &heard.ids[heard.ids.len().saturating_sub(IDS_SHOWN)..];
+        let about = format!("{:?}, ids {}", self.topics, ids.join(", "));
+        assert_eq!(heard.recoveries, self.connections, "{about}: told to have recovered");
+        for topic in self.topics {
+            let want = ledger.after(&[topic], self.first);
+            let got = heard.messages[self.compared..].iter();
+            let got = got.filter(|got| ledger.topic(got.0) == Some(topic));
+            let from = self.counts.entry(topic).or_default();
+            let mut due = want[*from..].iter();
+            for got in got {
+                assert_eq!(Some(got), due.next(), "{about}: {topic}");
+                *from += 1;
+            }
+            assert_eq!(due.next(), None, "{about}: {topic}: did not come");
         }
+        self.compared = heard.messages.len();
+        assert_eq!(self.compared, want.len(), "{about}: more came than was stored");
     }
 }
 
@@ -104,6 +123,7 @@ fn understand(block: &[String], heard: &mut Heard) {
     let (id, data) = (field("id: "), field("data: "));
     if let Some(id) = id {
         heard.last_id = id.into();
+        heard.ids.push(id.into());
     }
     match (field("event: "), data) {
         (Some("recovery"), Some(data)) => {

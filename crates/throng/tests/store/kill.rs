@@ -128,7 +128,7 @@ fn a_kill_while_the_store_is_made_leaves_one_that_opens() {
         let folder = Folder::new("new", TOPICS);
         folder.begin_and_kill(Duration::from_micros(random.below(80_000)));
         let server = folder.serve();
-        assert_eq!(server.publish("d:one", "first".into())["offset"].as_u64().is_some(), true);
+        server.publish("d:one", "first".into());
         assert_eq!(Caller::new(server.admin).unwrap().history("d:one", None, 10).len(), 1);
     }
 }

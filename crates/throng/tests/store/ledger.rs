@@ -52,6 +52,11 @@ impl Ledger {
         all
     }
 
+    /// Whose message has this offset.
+    pub fn topic(&self, offset: u64) -> Option<&str> {
+        self.owners.get(&offset).map(|(topic, _)| &**topic)
+    }
+
     /// An offset belongs to one message for ever, and all ids are of one epoch.
     fn own(&mut self, id: &str, topic: &str, data: &str) -> u64 {
         let (epoch, offset) = id.split_once(':').unwrap();

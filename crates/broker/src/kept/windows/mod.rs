@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use wire::message::Data;
-use wire::{History, Message, Name};
+use wire::{Draft, History, Message, Name};
 
 use super::index::{Index, Table, fold};
 use super::slab::{List, NONE, Slab};
@@ -563,6 +563,10 @@ impl Page {
 
 /// Whether the message says that its key has no state any more.
 fn is_removal(message: &Message) -> bool {
-    message.draft.key().is_some()
-        && matches!(&message.draft.data, Data::Json(text) if **text == *"null")
+    removes(&message.draft)
+}
+
+/// Whether a message of a compact topic removes the state of its key.
+pub(super) fn removes(draft: &Draft) -> bool {
+    draft.key().is_some() && matches!(&draft.data, Data::Json(text) if **text == *"null")
 }

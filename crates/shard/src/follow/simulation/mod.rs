@@ -183,10 +183,10 @@ impl Swarm {
             kinds.swap_remove(random.below(kinds.len()));
         }
         let mut topics: Vec<usize> = (0..TOPICS.len()).collect();
-        while !random.one_in(6) && topics.len() > 1 {
+        while !random.one_in(8) && topics.len() > 1 {
             topics.swap_remove(random.below(topics.len()));
         }
-        let weights = [25, 40, 22, 3, 3, 3, 6, 3].map(|weight| weight * (1 + random.below(5)));
+        let weights = [25, 40, 22, 4, 3, 3, 8, 3].map(|weight| weight * (1 + random.below(7)));
         Swarm { kinds, topics, weights }
     }
 }
@@ -313,7 +313,7 @@ impl World {
                 WAKE => self.shards[at].wake(),
                 slot => self.shards[at].ready(slot as u32, flags),
             }
-            if self.publishes && self.random.one_in(4) {
+            for _ in 0..if self.publishes { self.random.below(3) } else { 0 } {
                 let topic = self.topic();
                 self.publish(topic);
             }
