@@ -84,6 +84,9 @@ impl Shard {
             match user {
                 None => hashed.push((hash, topic.as_str())),
                 Some(user) => {
+                    let rule = keep.acknowledge.as_ref();
+                    let window = rule.map_or(1, |rule| rule.window_messages_max as usize);
+                    messages_max = messages_max.min(window.max(1));
                     let cursor = self.kept().cursor(&user, topic);
                     acknowledged.push((hash, topic.as_str(), cursor));
                 }

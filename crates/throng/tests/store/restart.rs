@@ -148,7 +148,10 @@ fn a_place_with_a_gap_is_understood_after_a_restart() {
         let messages = poll["messages"].as_array().unwrap().iter();
         messages.map(|message| message["data"].clone()).collect()
     };
-    server.until("all is written", |server| missed(server).len() == 2);
+    server.until("all is written", |server| {
+        let page = ok(server, "GET", "/api/history/n:a", None);
+        page["messages"].as_array().unwrap().len() == 3
+    });
     assert_eq!(missed(&server), ["a2", "a3"]);
     assert_eq!(end(server), Some(0));
     assert_eq!(missed(&folder.serve()), ["a2", "a3"]);
