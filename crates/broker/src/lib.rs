@@ -173,6 +173,19 @@ pub enum PublishError {
     NoHistory,
 }
 
+impl PublishError {
+    /// Its name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            PublishError::Overloaded => "overloaded",
+            PublishError::StoreBusy => "store_busy",
+            PublishError::StoreFailed(_) => "store_failed",
+            PublishError::Newer(_) => "newer_message",
+            PublishError::NoHistory => "no_history",
+        }
+    }
+}
+
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

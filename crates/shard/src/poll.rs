@@ -2,7 +2,7 @@
 
 use broker::{Piece, Pull, Recent, Wanted};
 use wire::session::{self, Asked};
-use wire::{Close, Id, Lost, Position, Since, Variant};
+use wire::{Behind, Close, Id, Lost, Position, Since, Variant};
 
 use crate::command::Command;
 use crate::connection::Poll;
@@ -235,12 +235,16 @@ impl Shard {
         let epoch = self.kept().epoch();
         wanted.iter_mut().for_each(|topic| topic.after = topic.after.max(through));
         let ahead = wanted.iter().map(|topic| topic.after).max().unwrap_or(through);
-        let missing = self.kept().missing(&wanted, ahead);
-        match missing.filter(|missing| missing.len() < wire::since::MISSING_MAX) {
-            Some(missing) => Position { through: Id { epoch, offset: ahead }, missing },
-            // Better some twice than one not at all.
-            None => Position::at(Id { epoch, offset: through }),
+        let behind: Vec<Behind> = wanted
+            .iter()
+            .filter(|topic| topic.after < ahead)
+            .map(|topic| Behind { topic: wire::since::mark(&topic.topic), through: topic.after })
+            .collect();
+        if behind.len() > wire::since::BEHIND_MAX {
+            // Too many to name: better some twice than one not at all.
+            return Position::at(Id { epoch, offset: through });
         }
+        Position { through: Id { epoch, offset: ahead }, behind }
     }
 
     fn answer_poll(

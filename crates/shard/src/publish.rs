@@ -84,7 +84,7 @@ impl Shard {
         let extra = self.table.get_mut(slot).and_then(|connection| connection.extra.as_mut());
         let mut rest = extra.map(|extra| std::mem::take(&mut extra.input)).unwrap_or_default();
         let mut out = Vec::new();
-        let result = result.map_err(|error| error.to_string());
+        let result = result.map_err(|error| (error.code(), error.to_string()));
         session::publish_answer(respond, result, &mut out);
         self.answered(slot, 0, respond.keep_alive, &mut out);
         if !out.is_empty() {
@@ -107,9 +107,9 @@ impl Shard {
     ) {
         let answer = match published {
             Ok(id) => Ok(wire::command::published(*id)),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err((error.code(), error.to_string())),
         };
-        let result = answer.as_deref().map_err(|message| ("overloaded", message.as_str()));
+        let result = answer.as_deref().map_err(|(code, message)| (*code, message.as_str()));
         session::ws_reply(variant, &mut self.tools, id, result, out);
     }
 

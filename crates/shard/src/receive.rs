@@ -264,7 +264,8 @@ impl Shard {
                 self.publish_request(slot, draft, respond, out);
             }
             Action::Publish { draft, respond } => {
-                let published = self.publish(draft).map_err(|error| error.to_string());
+                let published =
+                    self.publish(draft).map_err(|error| (error.code(), error.to_string()));
                 session::publish_answer(&respond, published, out);
                 self.answered(slot, from, respond.keep_alive, out);
             }

@@ -22,5 +22,5 @@ pub use close::Close;
 pub use message::{Data, Draft, Epoch, Id, Kept, Marks, Message, Name};
 pub use rules::{Acknowledge, EventRule, History, JoinRule, Rule, Rules};
 pub use session::{Action, ConnectionId, Settings};
-pub use since::{Lost, Position, Since};
+pub use since::{Behind, Lost, Position, Since};
 pub use transport::{Tools, Transport, Variant};

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! 5f3a91c2:1042                   this message, and all before it
-//! 5f3a91c2:1042/1050-1044-1047    this message; of all topics everything through 1050, but not
-//!                                 1044 and what its topic had after it, nor 1047 and after it
+//! 5f3a91c2:1042/1050-9c0f33aa.1043  this message; of all topics everything through 1050, but of one
+//!                                 topic only through 1043
 //! 77aa0001:9/5f3a91c2:1050        this message, of another numbering; everything through 1050
 //! ```
 
@@ -13,23 +13,38 @@ use std::str::FromStr;
 
 use crate::{Epoch, Id};
 
-/// The offsets that a [`Position`] may leave out when it is read.
-pub const MISSING_MAX: usize = 256;
+/// The topics that a [`Position`] may name when it is read.
+pub const BEHIND_MAX: usize = 256;
 
 /// How far a connection has everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Everything up to here, but for what is missing.
+    /// Everything up to here, but for what some topics are behind.
     pub through: Id,
-    /// Of some topics, the first message that it has not: it has no later one of that topic either.
-    /// In no order.
-    pub missing: Vec<u64>,
+    /// Topics of which it has less, in no order.
+    pub behind: Vec<Behind>,
+}
+
+/// A topic of which a connection has less than of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Which topic, by its [`mark`].
+    pub topic: u32,
+    /// Everything of it up to this offset.
+    pub through: u64,
+}
+
+/// What a topic's name is shortened to in a position: FNV-1a of 32 bits, the same on every node.
+/// Two topics of one connection that share it are both given from the lesser place: something may
+/// come twice then, and nothing is lost.
+pub fn mark(topic: &str) -> u32 {
+    topic.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl Position {
     /// Everything up to here.
     pub fn at(through: Id) -> Self {
-        Position { through, missing: Vec::new() }
+        Position { through, behind: Vec::new() }
     }
 }
 
@@ -89,14 +104,14 @@ impl From<Id> for Since {
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.id)?;
-        let Some(Position { through, missing }) = &self.position else {
+        let Some(Position { through, behind }) = &self.position else {
             return Ok(());
         };
         match through.epoch == self.id.epoch {
             true => write!(f, "/{}", through.offset)?,
             false => write!(f, "/{through}")?,
         }
-        missing.iter().try_for_each(|offset| write!(f, "-{offset}"))
+        behind.iter().try_for_each(|it| write!(f, "-{:08x}.{}", it.topic, it.through))
     }
 }
 
@@ -136,11 +151,21 @@ fn position(epoch: Epoch, text: &str) -> Result<Position, BadSince> {
         true => first.parse().map_err(|_| BadSince)?,
         false => Id { epoch, offset: number(first)? },
     };
-    let missing: Vec<u64> = parts.map(number).collect::<Result<_, _>>()?;
-    if missing.len() > MISSING_MAX {
+    let behind: Vec<Behind> = parts.map(self::behind).collect::<Result<_, _>>()?;
+    if behind.len() > BEHIND_MAX {
         return Err(BadSince);
     }
-    Ok(Position { through, missing })
+    Ok(Position { through, behind })
+}
+
+fn behind(text: &str) -> Result<Behind, BadSince> {
+    let (topic, through) = text.split_once('.').ok_or(BadSince)?;
+    let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if topic.len() != 8 || !topic.bytes().all(hex) {
+        return Err(BadSince);
+    }
+    let topic = u32::from_str_radix(topic, 16).map_err(|_| BadSince)?;
+    Ok(Behind { topic, through: number(through)? })
 }
 
 fn number(text: &str) -> Result<u64, BadSince> {
@@ -158,20 +183,32 @@ mod tests {
 
     #[test]
     fn it_is_read_as_documented() {
-        let since: Since = "5f3a91c2:1042/1050-1044-1047".parse().unwrap();
+        let since: Since = "5f3a91c2:1042/1050-9c0f33aa.1043-00000001.7".parse().unwrap();
         assert_eq!(since.id, Id { epoch: EPOCH, offset: 1042 });
         let position = since.position(EPOCH).unwrap();
-        assert_eq!((position.through.offset, position.missing), (1050, vec![1044, 1047]));
+        let behind = |topic, through| Behind { topic, through };
+        let want = vec![behind(0x9c0f_33aa, 1043), behind(1, 7)];
+        assert_eq!((position.through.offset, position.behind), (1050, want));
+        assert_eq!(mark("room:1"), mark("room:1"));
+        assert_ne!(mark("room:1"), mark("room:2"));
         let plain: Since = "5f3a91c2:7".parse().unwrap();
         assert_eq!(plain.position(EPOCH), Some(Position::at(plain.id)));
         assert_eq!(plain.position(Epoch(1)), None);
         let other: Since = "77aa0001:9/5f3a91c2:1050".parse().unwrap();
         assert_eq!(other.position(EPOCH).unwrap().through.offset, 1050);
         assert_eq!((other.offset(EPOCH), other.offset(Epoch(0x77aa_0001))), (Some(1050), Some(9)));
-        for bad in ["", "5f3a91c2:1/", "5f3a91c2:1/x", "5f3a91c2:1/2-", "5f3a91c2:1/2--3", "/2"] {
+        for bad in [
+            "",
+            "5f3a91c2:1/",
+            "5f3a91c2:1/x",
+            "5f3a91c2:1/2-",
+            "5f3a91c2:1/2-3",
+            "5f3a91c2:1/2-0000000g.1",
+            "/2",
+        ] {
             assert_eq!(bad.parse::<Since>(), Err(BadSince), "{bad}");
         }
-        let long = format!("5f3a91c2:1/2{}", "-1".repeat(MISSING_MAX + 1));
+        let long = format!("5f3a91c2:1/2{}", "-00000000.1".repeat(BEHIND_MAX + 1));
         assert_eq!(long.parse::<Since>(), Err(BadSince));
     }
 
@@ -180,10 +217,12 @@ mod tests {
         fn what_is_written_is_read(
             own in proptest::prelude::any::<(u32, u64)>(),
             through in proptest::option::of((0..3u32, proptest::prelude::any::<u64>())),
-            missing in proptest::collection::vec(proptest::prelude::any::<u64>(), 0..5),
+            behind in proptest::collection::vec(proptest::prelude::any::<(u32, u64)>(), 0..5),
         ) {
             let id = |(epoch, offset)| Id { epoch: Epoch(epoch), offset };
-            let position = through.map(|through| Position { through: id(through), missing });
+            let behind: Vec<Behind> =
+                behind.into_iter().map(|(topic, through)| Behind { topic, through }).collect();
+            let position = through.map(|through| Position { through: id(through), behind });
             let since = Since { id: id(own), position };
             proptest::prop_assert_eq!(since.to_string().parse(), Ok(since));
         }

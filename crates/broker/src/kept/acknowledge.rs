@@ -113,7 +113,7 @@ impl Kept {
         if id.epoch != self.epoch() {
             return Err(AcknowledgeError::Epoch);
         }
-        if id.offset > self.top().offset {
+        if id.offset > self.state().last {
             return Err(AcknowledgeError::Ahead);
         }
         if self.move_cursor(user, topic, id.offset) {

@@ -7,7 +7,7 @@ use store::{Amount, Store};
 use wire::session::Asked;
 use wire::{Id, Lost, Message, Name, Since};
 
-use super::windows::{self, Windows};
+use super::windows;
 use super::{Kept, kind, unix_ms};
 use crate::PublishError;
 
@@ -76,8 +76,10 @@ impl Kept {
             let newcomer = if compact { 0 } else { top };
             let (after, lost) = match asked.of(name) {
                 None => (newcomer, None),
-                Some(since) => match self.place(&state.windows, *hash, name, since, topics) {
-                    Some(after) if after <= top => {
+                Some(since) => match self.place(name, since) {
+                    // One that is being written was told to its publisher.
+                    Some(after) if after <= state.last => {
+                        let after = after.min(top);
                         let here = state.windows.reaches(*hash, name, after);
                         match here || self.0.store.is_some() {
                             true => (after, None),
@@ -106,29 +108,12 @@ impl Kept {
     }
 
     /// The offset that the client has a topic up to; `None` in another epoch.
-    fn place(
-        &self,
-        windows: &Windows,
-        hash: u64,
-        topic: &str,
-        since: &Since,
-        topics: &[(u64, &str)],
-    ) -> Option<u64> {
+    fn place(&self, topic: &str, since: &Since) -> Option<u64> {
         let position = since.position(self.0.epoch)?;
-        let mut after = position.through.offset;
-        for missing in position.missing {
-            let here = windows.holds(hash, topic, missing);
-            // One that is in no window was dropped from its topic's, which then doesn't reach it.
-            let nowhere = || {
-                let holds = |(hash, name): &(u64, &str)| windows.holds(*hash, name, missing);
-                !topics.iter().any(holds)
-                    && !windows.reaches(hash, topic, missing.saturating_sub(1))
-            };
-            if here || nowhere() {
-                after = after.min(missing.saturating_sub(1));
-            }
-        }
-        Some(after)
+        let mark = wire::since::mark(topic);
+        let behind = position.behind.iter().filter(|behind| behind.topic == mark);
+        let behind = behind.map(|behind| behind.through).min();
+        Some(behind.map_or(position.through.offset, |less| less.min(position.through.offset)))
     }
 
     /// The next piece of what is wanted, if memory has it: at most so many messages and, once one is
@@ -161,27 +146,6 @@ impl Kept {
             caught_up: found.through.is_none(),
             gone,
         })
-    }
-
-    /// Of each topic, the first message after the place up to which somebody has it, if there is one
-    /// that is not after `through`. `None` when that is not known without asking the disk.
-    pub fn missing(&self, topics: &[Wanted], through: u64) -> Option<Vec<u64>> {
-        let state = self.state();
-        let mut missing = Vec::new();
-        for Wanted { hash, topic, after } in topics.iter().filter(|topic| topic.after < through) {
-            let first = match state.windows.floor(*hash, topic) {
-                // It is gone, and who asks for it is told so.
-                floor if floor > *after && self.0.store.is_none() => Some(floor),
-                floor if floor > *after => return None,
-                _ => {
-                    let wanted = windows::Wanted { hash: *hash, topic, after: *after };
-                    let found = state.windows.collect(&[wanted], 1, usize::MAX, 0);
-                    found.messages.first().map(|message| message.id.offset)
-                }
-            };
-            missing.extend(first.filter(|offset| *offset <= through));
-        }
-        Some(missing)
     }
 
     /// The same from the disk: `reply` is called once, on the store's reader, unless it is refused

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 use wire::session::Asked;
 use wire::{
-    Acknowledge, Data, Draft, Epoch, History, Id, Lost, Name, Position, Rule, Rules, Since,
+    Acknowledge, Behind, Data, Draft, Epoch, History, Id, Lost, Name, Position, Rule, Rules, Since,
 };
 
 use super::Begin;
@@ -143,7 +143,8 @@ fn a_place_with_missing_ones_gets_those_and_what_their_topics_had_after() {
         local.publish(draft(topic), None).unwrap();
     }
     let through = Id { epoch: local.kept().epoch(), offset: 4 };
-    let position = Some(Position { through, missing: vec![3] });
+    let behind = vec![Behind { topic: wire::since::mark("h:1"), through: 2 }];
+    let position = Some(Position { through, behind });
     let since = Since { id: through, position };
     let start = local.kept().start(&names(&local, &["h:1", "h:2"]), &asked(since));
     assert_eq!(pulled(&local, &start.topics), (vec![3, 5], true));

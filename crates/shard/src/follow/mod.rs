@@ -21,7 +21,7 @@ use std::sync::Arc;
 use broker::{Kept, Wanted};
 use wire::message::PERSONAL;
 use wire::session::{Asked, Heard};
-use wire::{Id, Lost, Message, Name, Position, Since};
+use wire::{Behind, Id, Lost, Message, Name, Position, Since};
 
 use crate::shard::Shard;
 
@@ -355,69 +355,46 @@ impl Shard {
     /// How far a connection has everything of its topics with history, when what was sent to it so
     /// far has come, and what is said in `given`.
     fn position(&self, slot: u32, given: &Given<'_>) -> Position {
-        let epoch = self.kept().epoch();
         // Of one topic, what is behind comes before what waits.
-        let behind = given.behind.iter().map(|message| &**message);
-        let mut missing = self.first_of_each(slot, behind);
-        for (hash, offset) in given.waiting {
-            if missing.iter().all(|(of, _)| of != hash) {
-                missing.push((*hash, *offset));
-            }
-        }
+        let mut behind = self.first_of_each(slot, given.behind.iter().map(|message| &**message));
+        given.waiting.iter().for_each(|waits| lower(&mut behind, *waits));
         let mut through = self.following.taken;
         if self.plain_follows(slot).next().is_some() {
             // Not all topics are as far as the mailbox.
             let has = self.has(slot, given);
             through = has.iter().map(|topic| topic.after).max().unwrap_or(through);
-            let (mut unknown, mut least) = (Vec::new(), through);
             for topic in has.into_iter().filter(|topic| topic.after < through) {
-                least = least.min(topic.after);
-                let is_known = missing.iter().any(|(hash, _)| *hash == topic.hash);
-                match given.pulled.as_ref().and_then(|pulled| pulled.next(topic.hash)) {
-                    _ if is_known => {}
-                    Some(next) => missing.extend((next <= through).then_some((topic.hash, next))),
-                    None => unknown.push(topic),
-                }
-            }
-            match self.kept().missing(&unknown, through) {
-                Some(found) => missing.extend(found.into_iter().map(|offset| (0, offset))),
-                // Better some twice than one not at all.
-                None => {
-                    let first = missing.iter().map(|(_, offset)| offset - 1).min();
-                    let offset = first.map_or(least, |first| first.min(least));
-                    return Position::at(Id { epoch, offset });
-                }
+                let mark = wire::since::mark(&topic.topic);
+                lower(&mut behind, Behind { topic: mark, through: topic.after });
             }
         }
-        let mut missing: Vec<u64> = missing.into_iter().map(|(_, offset)| offset).collect();
-        if missing.len() >= wire::since::MISSING_MAX {
-            // The same, with too many to name.
-            missing.sort_unstable();
-            through = through.min(missing[0] - 1);
-            missing.clear();
+        if behind.len() > wire::since::BEHIND_MAX {
+            // Too many to name: better some twice than one not at all.
+            through = behind.iter().map(|it| it.through).min().unwrap_or(through);
+            behind.clear();
         }
-        Position { through: Id { epoch, offset: through }, missing }
+        Position { through: Id { epoch: self.kept().epoch(), offset: through }, behind }
     }
 
-    /// The first message of each topic that a connection is owed by the hub: its topic's hash and
-    /// its offset.
-    fn waiting(&self, slot: u32) -> Vec<(u64, u64)> {
+    /// How far a connection has the topics of which the hub owes it something.
+    fn waiting(&self, slot: u32) -> Vec<Behind> {
         self.first_of_each(slot, self.hub.owed(slot, None).into_iter().map(|message| &**message))
     }
 
+    /// The places before the first message of each topic.
     fn first_of_each<'a>(
         &self,
         slot: u32,
         messages: impl Iterator<Item = &'a Message>,
-    ) -> Vec<(u64, u64)> {
-        let mut first: Vec<(u64, u64)> = Vec::new();
+    ) -> Vec<Behind> {
+        let mut behind = Vec::new();
         for message in messages.filter(|message| message.kept == wire::Kept::History) {
-            let (hash, offset) = (message.topic_hash, message.id.offset);
-            if self.held(slot, hash) < offset && first.iter().all(|(of, _)| *of != hash) {
-                first.push((hash, offset));
+            if self.held(slot, message.topic_hash) < message.id.offset {
+                let topic = wire::since::mark(&message.draft.topic);
+                lower(&mut behind, Behind { topic, through: message.id.offset - 1 });
             }
         }
-        first
+        behind
     }
 
     /// The position at the end of all that was sent.
@@ -480,7 +457,7 @@ struct Given<'a> {
     /// Messages that come behind it in the same write.
     behind: &'a [Arc<Message>],
     /// The first message of each topic that the hub has for it: see [`Shard::waiting`].
-    waiting: &'a [(u64, u64)],
+    waiting: &'a [Behind],
     /// The same with a piece of what was missed.
     pulled: Option<Pulled<'a>>,
 }
@@ -507,6 +484,14 @@ impl Pulled<'_> {
 
 /// The id of a message that says how far its reader has everything, if its own does not.
 fn id_with(own: Id, position: Position) -> Since {
-    let plain = position.through == own && position.missing.is_empty();
+    let plain = position.through == own && position.behind.is_empty();
     Since { id: own, position: Some(position).filter(|_| !plain) }
+}
+
+/// Notes that of a topic no more is there than this.
+fn lower(behind: &mut Vec<Behind>, less: Behind) {
+    match behind.iter_mut().find(|it| it.topic == less.topic) {
+        Some(it) => it.through = it.through.min(less.through),
+        None => behind.push(less),
+    }
 }

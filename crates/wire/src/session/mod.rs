@@ -322,14 +322,20 @@ pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends the answer to a client's publish: where the message is, or that there was no room.
-pub fn publish_answer(respond: &Respond, published: Result<Id, String>, out: &mut Vec<u8>) {
+///
+/// The error is its name for programs, and what it says.
+pub fn publish_answer(
+    respond: &Respond,
+    published: Result<Id, (&'static str, String)>,
+    out: &mut Vec<u8>,
+) {
     match published {
         Ok(id) => {
             let body = command::published(id);
             short_answer(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
         }
-        Err(message) => {
-            let refused = refused(503, "overloaded", message);
+        Err((code, message)) => {
+            let refused = refused(503, code, message);
             refuse(&refused, &respond.cors, respond.keep_alive, false, out);
         }
     }

@@ -175,6 +175,7 @@ impl Windows {
     }
 
     /// Whether the topic's message with exactly this offset is here.
+    #[cfg(test)]
     pub fn holds(&self, hash: u64, name: &str, offset: u64) -> bool {
         let found = self.find(hash, name);
         found.is_some_and(|at| self.topics[at].held.at(offset, &self.messages).is_some())

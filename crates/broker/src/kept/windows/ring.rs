@@ -161,6 +161,7 @@ impl Held {
     }
 
     /// The number of the message with this offset.
+    #[cfg(test)]
     pub fn at(&self, offset: u64, messages: &Messages) -> Option<u32> {
         match self {
             Held::Nothing => None,

@@ -476,7 +476,7 @@ impl World {
     fn end(&mut self) {
         self.publishes = false;
         let mut missing = BTreeMap::new();
-        for _ in 0..400 {
+        for _ in 0..4_000 {
             missing.clear();
             for client in 0..self.clients.len() {
                 match &self.clients[client].connection {
