@@ -223,7 +223,7 @@ settings! {
         /// The directory of the store, which survives the process; "" keeps all in memory only.
         data: String = Fixed, Text, r#""""#;
         /// Messages that may wait to be written; more are answered 503.
-        queue_messages_max: u64 = Fixed, Number(1, 10_000_000), "65536";
+        queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536";
         /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
         /// The store's own memory, for what is read often.
@@ -239,7 +239,7 @@ settings! {
         /// How long a publisher's idempotency key is remembered.
         idempotency_seconds_max: u64 = Live, Number(1, DAY), "300";
         /// Idempotency keys that are remembered; above it the oldest are forgotten.
-        idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "100000";
+        idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
         /// Cursors, one for each user and topic where the user has acknowledged; above it the one not used longest is forgotten: its user gets all that waits in the own topic again, and begins anew in others.
         cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000";
         /// Durable subscriptions that one user may have; more are refused.
@@ -263,7 +263,7 @@ settings! {
         /// A message that is not acknowledged for so long is delivered again.
         redelivery_seconds: u64 = Live, Number(1, DAY), "30";
         /// How often a message is delivered in all; 0 is without end.
-        tries_max: u64 = Live, Number(0, 1_000_000), "5";
+        tries_max: u64 = Live, Number(0, 60_000), "5";
         /// The topic where messages go after tries_max deliveries; "" drops them.
         dead_letter: String = Live, Text, r#""""#;
     }

@@ -97,7 +97,7 @@ topic_keys! {
     /// A message that is not acknowledged for so long is delivered again.
     ack_redelivery_seconds: u64 = Number(1, DAY), Default("30");
     /// How often a message is delivered in all; 0 is without end.
-    ack_tries_max: u64 = Number(0, 1_000_000), Default("5");
+    ack_tries_max: u64 = Number(0, 60_000), Default("5");
     /// The topic where messages go after ack_tries_max deliveries; "" drops them.
     dead_letter: String = Text, Default(r#""""#);
 }

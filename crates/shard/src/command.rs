@@ -122,8 +122,8 @@ pub enum Command {
         serial: u32,
         /// For which of what it follows.
         numbers: Vec<u32>,
-        /// What was missed.
-        piece: broker::Piece,
+        /// What was missed; nothing when the disk can't be read.
+        piece: Option<broker::Piece>,
     },
     /// A user has acknowledged a topic.
     Acknowledged {

@@ -98,7 +98,10 @@ impl Shard {
             }
             Command::Pulled { slot, serial, numbers, piece } => {
                 if self.is_same(slot, serial) {
-                    self.was_read(slot, &numbers, piece);
+                    match piece {
+                        Some(piece) => self.was_read(slot, &numbers, piece),
+                        None => self.come_back_later(slot),
+                    }
                 }
             }
             Command::Acknowledged { user, topic, offset } => {

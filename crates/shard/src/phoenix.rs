@@ -53,8 +53,20 @@ impl Shard {
         }
         let hash = self.broker.hash(&heard.topic);
         // A client that joins again has lost its first join: the old one ends.
+        if !own
+            && self.joins.get(slot, hash).is_some()
+            && self.kept().rule(&heard.topic).is_some()
+            && phoenix::join_since(&heard.payload).is_ok_and(|since| since.is_some())
+        {
+            // What it is still owed is among what it asks for.
+            self.tell_waiting(slot, hash, out);
+            self.leave(slot, &heard.topic);
+        }
         let end = self.phoenix_end_join(slot, variant, &heard.topic, hash, out);
         out.extend_from_slice(&end);
+        if !self.is_open(slot) {
+            return;
+        }
         let max = self.settings.session.topics_per_connection_max;
         let is_in = own || self.hub.topics_of(slot).any(|name| *name == heard.topic);
         if !is_in && self.hub.count(slot) + self.joins.pending(slot) >= max {

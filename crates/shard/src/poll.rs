@@ -23,8 +23,8 @@ pub(crate) struct PollKept {
     /// Messages in one answer: a poll has a new window with each, for it says how far it has
     /// everything.
     pub messages_max: usize,
-    /// The disk was asked.
-    pub reading: bool,
+    /// The disk was asked; with the number of the question.
+    pub reading: Option<u32>,
 }
 
 impl Shard {
@@ -106,7 +106,7 @@ impl Shard {
             let says = asked.of(topic).is_some() && start.lost[plain + at] != Some(Lost::Epoch);
             it.after = if says { it.after.max(cursor) } else { cursor };
         }
-        Some(PollKept { wanted, plain, lost, messages_max, reading: false })
+        Some(PollKept { wanted, plain, lost, messages_max, reading: None })
     }
 
     /// What was published lately to the poll's topics without history.
@@ -135,7 +135,8 @@ impl Shard {
             return;
         };
         let (since, serial) = (poll.since, connection.serial);
-        if poll.kept.as_ref().is_some_and(|kept| kept.reading) && !now {
+        if poll.kept.as_ref().is_some_and(|kept| kept.reading.is_some()) {
+            // Answered when the disk has, or with the next look after that.
             return;
         }
         let messages_max = poll.kept.as_ref().map_or(0, |kept| kept.messages_max);
@@ -148,20 +149,19 @@ impl Shard {
                     Pull::Piece(piece) => Some(piece),
                     Pull::Disk => {
                         let handle = self.handle.clone();
-                        let numbers = Vec::new();
+                        let number = self.following.question();
+                        let numbers = vec![number];
                         let reply = Box::new(move |piece| {
                             handle.send(Command::Pulled { slot, serial, numbers, piece });
                         });
                         let kept = self.kept();
                         if kept.pull_later(wanted, messages_max, bytes_max, reply).is_ok() {
                             if let Some(kept) = self.poll_kept_mut(slot) {
-                                kept.reading = true;
+                                kept.reading = Some(number);
                             }
                             return;
                         }
-                        // It asks again, and finds the disk less busy.
-                        let last = self.goodbye(slot, Close::Overloaded);
-                        return self.close(slot, Close::Overloaded, &last);
+                        return self.come_back_later(slot);
                     }
                 }
             }
@@ -186,12 +186,14 @@ impl Shard {
     }
 
     /// The disk has answered.
-    pub(crate) fn poll_was_read(&mut self, slot: u32, piece: Piece) {
+    pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
         let gone = self.gone(slot, &piece);
-        let Some(kept) = self.poll_kept_mut(slot) else {
+        // Not what another poll of this connection asked before.
+        let kept = self.poll_kept_mut(slot).filter(|kept| kept.reading == Some(number));
+        let Some(kept) = kept else {
             return;
         };
-        kept.reading = false;
+        kept.reading = None;
         let lost = kept.lost.or(gone);
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;

@@ -31,6 +31,14 @@ impl Shard {
         self.broker.submit(Publish { draft, options }, None, done);
     }
 
+    /// True for a request that waits until what it publishes is on disk.
+    pub(crate) fn is_publishing(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| {
+            let asks = connection.extra.as_ref().is_some_and(|extra| extra.asking.is_some());
+            connection.variant == Variant::Asking && !asks
+        })
+    }
+
     /// A request waits until what it publishes is on disk.
     pub(crate) fn publish_request(
         &mut self,

@@ -88,9 +88,13 @@ impl Shard {
             // Nothing that is sent after such a request means anything.
             Variant::Stream => connection.heard_s = now_s,
             variant if variant.sse_json().is_some() => connection.heard_s = now_s,
-            Variant::Poll | Variant::Asking => {
+            Variant::Poll => {
                 let max = self.settings.session.http.head_bytes_max;
                 self.stash(slot, bytes, max);
+            }
+            Variant::Asking => {
+                let max = self.settings.session.http.head_bytes_max;
+                self.stash(slot, bytes, READ_BYTES + max);
             }
             // Its answers must leave first: see `understand`.
             Variant::Http if connection.outbox().is_some() => {

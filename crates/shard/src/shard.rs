@@ -187,7 +187,8 @@ impl Shard {
         };
         // Commands that wait for room in the fan-outs can go on only when these do.
         let commands = !self.commands.is_empty() && !self.is_behind();
-        let busy = fanouts > 0 || commands || !self.unread.is_empty();
+        let busy =
+            fanouts > 0 || commands || !self.unread.is_empty() || !self.following.due.is_empty();
         if busy {
             return 0;
         }

@@ -295,6 +295,10 @@ impl Shard {
         let to =
             if self.now_us + STRIPE_US >= drain.told_us { end } else { end * passed_us / span_us };
         for slot in drain.next..to as u32 {
+            if self.is_publishing(slot) {
+                // It ends with its answer.
+                continue;
+            }
             let last = self.goodbye(slot, Close::Drain);
             self.close(slot, Close::Drain, &last);
         }

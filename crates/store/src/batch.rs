@@ -20,8 +20,8 @@ const TRIM_MAX: usize = 16_384;
 /// How long a message that says its key is no more stays in a compact topic, in seconds.
 pub const TOMBSTONE_SECONDS: u64 = 86_400;
 
-/// Rows that one sweep takes from the table of expiries, and from that of idempotency keys.
-const SWEPT_MAX: usize = 8_192;
+/// Rows that one look takes from the table of expiries, and from that of idempotency keys.
+pub(crate) const SWEPT_MAX: usize = 8_192;
 
 /// Something to write.
 pub(crate) enum Op {
@@ -63,6 +63,8 @@ pub(crate) struct Due {
     pub expired: bool,
     /// Idempotency keys are older than this, in milliseconds since 1970.
     pub keys_before_ms: Option<u64>,
+    /// Rows that go at most for the expired, and as many for the keys.
+    pub rows_max: usize,
     /// Topics go that have had no message since this, in milliseconds since 1970.
     pub empty_before_ms: u64,
 }
@@ -73,9 +75,18 @@ impl Due {
     }
 }
 
+/// What a transaction leads to once it is committed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applied {
+    pub node: Node,
+    /// The sweep took as many rows as it may: there may be more.
+    pub more: bool,
+}
+
 /// The tables of messages while a transaction changes them.
 pub(crate) struct Batch<'t> {
     node: Node,
+    more: bool,
     now_ms: u64,
     opened: HashMap<Name, Opened>,
     topics: Table<'t, &'static str, &'static [u8]>,
@@ -91,15 +102,14 @@ struct Opened {
     was_empty: bool,
 }
 
-/// Applies operations in their order and then what retention asks for. Gives what is true of the
-/// whole store once the transaction is committed.
+/// Applies operations in their order and then what retention asks for.
 pub(crate) fn apply<'a>(
     txn: &WriteTransaction,
     node: Node,
     now_ms: u64,
     ops: impl Iterator<Item = &'a Op>,
     due: &Due,
-) -> Result<Node, Trouble> {
+) -> Result<Applied, Trouble> {
     let mut batch = Batch::new(txn, node, now_ms)?;
     for op in ops {
         match op {
@@ -110,6 +120,7 @@ pub(crate) fn apply<'a>(
         }
     }
     batch.sweep(due)?;
+    let more = batch.more;
     let node = batch.finish(due.empty_before_ms)?;
     let mut table = txn.open_table(NODE)?;
     for (name, number) in [
@@ -120,12 +131,16 @@ pub(crate) fn apply<'a>(
     ] {
         table.insert(name, number)?;
     }
-    Ok(node)
+    Ok(Applied { node, more })
 }
 
 fn put_cursor(txn: &WriteTransaction, user: &str, topic: &str, offset: u64) -> Result<(), Trouble> {
     let mut cursors = txn.open_table(CURSORS)?;
-    cursors.insert((user, topic), offset)?;
+    // Acknowledgements of a user's several connections may come in any order.
+    let before = cursors.get((user, topic))?.map(|row| row.value());
+    if before.is_none_or(|before| before < offset) {
+        cursors.insert((user, topic), offset)?;
+    }
     Ok(())
 }
 
@@ -156,6 +171,7 @@ impl<'t> Batch<'t> {
     fn new(txn: &'t WriteTransaction, node: Node, now_ms: u64) -> Result<Self, Trouble> {
         Ok(Batch {
             node,
+            more: false,
             now_ms,
             opened: HashMap::new(),
             topics: txn.open_table(TOPICS)?,
@@ -206,16 +222,16 @@ impl<'t> Batch<'t> {
                 self.remove_message(&mut topic, before)?;
             }
         }
-        if let Some(before) = self.messages.insert((topic.number, offset), &**record)? {
-            topic.count -= 1;
-            topic.bytes = topic.bytes.saturating_sub(payload_bytes(before.value())?);
+        if offset <= topic.last {
+            // It may be there, though a caller that goes by the rules never hands it in twice.
+            self.remove_message(&mut topic, offset)?;
         }
+        self.messages.insert((topic.number, offset), &**record)?;
         topic.count += 1;
         topic.bytes += head.payload.len() as u64;
         topic.last = topic.last.max(offset);
         self.node.last = self.node.last.max(offset);
-        let tombstone_ms = at_ms.saturating_add(TOMBSTONE_SECONDS * 1000);
-        let tombstone_ms = Some(tombstone_ms).filter(|_| keep.compact && head.is_tombstone());
+        let tombstone_ms = tombstone_ms(&head).filter(|_| keep.compact);
         let expires_ms = head.expires_ms.into_iter().chain(tombstone_ms).min();
         if let Some(expires_ms) = expires_ms {
             self.expiries.insert((expires_ms, topic.number, offset), append.topic.as_str())?;
@@ -227,14 +243,18 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Removes a message without a trace in the floor. Gives it if it was there.
-    fn remove_message(&mut self, topic: &mut Topic, offset: u64) -> Result<bool, Trouble> {
+    /// Removes a message if it is there, without a trace in the floor.
+    fn remove_message(&mut self, topic: &mut Topic, offset: u64) -> Result<(), Trouble> {
         let Some(row) = self.messages.remove((topic.number, offset))? else {
-            return Ok(false);
+            return Ok(());
         };
+        let head = Head::read(row.value())?;
         topic.count = topic.count.saturating_sub(1);
-        topic.bytes = topic.bytes.saturating_sub(payload_bytes(row.value())?);
-        Ok(true)
+        topic.bytes = topic.bytes.saturating_sub(head.payload.len() as u64);
+        for expires_ms in expiries(&head) {
+            self.expiries.remove((expires_ms, topic.number, offset))?;
+        }
+        Ok(())
     }
 
     /// Takes away the key's row if it means this message.
@@ -264,6 +284,7 @@ impl<'t> Batch<'t> {
     ) -> Result<(), Trouble> {
         let (mut through, mut rows) = (None, 0);
         let mut keys: Vec<(Name, u64)> = Vec::new();
+        let mut expire: Vec<(u64, u64)> = Vec::new();
         for row in self.messages.range(all_of(topic.number))? {
             let (key, value) = row?;
             let (offset, head) = (key.value().1, Head::read(value.value())?);
@@ -276,11 +297,15 @@ impl<'t> Batch<'t> {
             topic.count = topic.count.saturating_sub(1);
             topic.bytes = topic.bytes.saturating_sub(head.payload.len() as u64);
             keys.extend(head.key.map(|key| (key.into(), offset)));
+            expire.extend(expiries(&head).map(|expires_ms| (expires_ms, offset)));
         }
         if let Some(through) = through {
             topic.floor = topic.floor.max(through);
             let range = (topic.number, 0)..=(topic.number, through);
             self.messages.retain_in(range, |_, _| false)?;
+        }
+        for (expires_ms, offset) in expire {
+            self.expiries.remove((expires_ms, topic.number, offset))?;
         }
         keys.iter().try_for_each(|(key, offset)| self.remove_key(topic.number, key, *offset))
     }
@@ -288,24 +313,30 @@ impl<'t> Batch<'t> {
     fn sweep(&mut self, due: &Due) -> Result<(), Trouble> {
         due.topics.iter().try_for_each(|name| self.find(name).map(|_| ()))?;
         if due.expired {
-            self.expire()?;
+            self.expire(due.rows_max)?;
         }
         if let Some(before_ms) = due.keys_before_ms {
             let rows = self.idempotency.extract_from_if(..(before_ms, 0), |_, _| true)?;
-            rows.take(SWEPT_MAX).try_for_each(|row| row.map(|_| ()))?;
+            let mut swept = 0;
+            for row in rows.take(due.rows_max) {
+                row?;
+                swept += 1;
+            }
+            self.more |= swept == due.rows_max;
         }
         Ok(())
     }
 
-    fn expire(&mut self) -> Result<(), Trouble> {
+    fn expire(&mut self, rows_max: usize) -> Result<(), Trouble> {
         let mut gone = Vec::new();
         let rows =
             self.expiries.extract_from_if(..=(self.now_ms, u64::MAX, u64::MAX), |_, _| true)?;
-        for row in rows.take(SWEPT_MAX) {
+        for row in rows.take(rows_max) {
             let (key, name) = row?;
             let (_, number, offset) = key.value();
             gone.push((Name::from(name.value()), number, offset));
         }
+        self.more |= gone.len() == rows_max;
         for (name, number, offset) in gone {
             let Some(mut topic) = self.find(&name)?.filter(|topic| topic.number == number) else {
                 continue;
@@ -316,8 +347,9 @@ impl<'t> Batch<'t> {
             };
             let head = Head::read(&row)?;
             // What expires is worth nothing, so nobody misses it. But who has not seen that a key
-            // is no more must be told that something is missing.
-            if !head.is_expired(self.now_ms) {
+            // is no more, or has another value, must be told that something is missing: the value
+            // that they know went with this message.
+            if !head.is_expired(self.now_ms) || topic.is_missed(&head) {
                 topic.floor = topic.floor.max(offset);
             }
             self.remove_message(&mut topic, offset)?;
@@ -359,6 +391,13 @@ impl<'t> Batch<'t> {
     }
 }
 
-fn payload_bytes(record: &[u8]) -> Result<u64, Trouble> {
-    Ok(Head::read(record)?.payload.len() as u64)
+/// When a message that says its key is no more goes from a compact topic.
+fn tombstone_ms(head: &Head<'_>) -> Option<u64> {
+    head.is_tombstone().then(|| head.at_ms.saturating_add(TOMBSTONE_SECONDS * 1000))
+}
+
+/// Where the table of expiries may have a row for a message. Both, as its topic's rule may have
+/// changed since.
+fn expiries(head: &Head<'_>) -> impl Iterator<Item = u64> {
+    head.expires_ms.into_iter().chain(tombstone_ms(head))
 }

@@ -13,6 +13,11 @@ use redb::{BackendError, StorageBackend};
 
 use crate::fault::Trouble;
 
+/// The file whose next sync says that it failed, though the data is on disk.
+#[cfg(test)]
+pub(crate) static SYNC_FAILS: std::sync::Mutex<Option<std::path::PathBuf>> =
+    std::sync::Mutex::new(None);
+
 /// A file that redb may have, and that can be let through to the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
@@ -22,6 +27,8 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 struct Inner {
     file: FileBackend,
+    #[cfg(test)]
+    path: std::path::PathBuf,
     /// What is held back; `None` once it was let through.
     held: RwLock<Option<Held>>,
 }
@@ -51,7 +58,13 @@ impl Disk {
             return Err(Error::new(ErrorKind::InvalidData, "it is empty").into());
         }
         let held = RwLock::new(Some(Held { acts: Vec::new(), len }));
-        Ok(Disk { inner: Arc::new(Inner { file, held }) })
+        let inner = Inner {
+            file,
+            #[cfg(test)]
+            path: path.into(),
+            held,
+        };
+        Ok(Disk { inner: Arc::new(inner) })
     }
 
     fn held(&self) -> RwLockWriteGuard<'_, Option<Held>> {
@@ -146,7 +159,15 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> Result<(), Error> {
-        if self.hold(|_| Act::Sync) { Ok(()) } else { self.inner.file.sync_data() }
+        if self.hold(|_| Act::Sync) {
+            return Ok(());
+        }
+        self.inner.file.sync_data()?;
+        #[cfg(test)]
+        if SYNC_FAILS.lock().unwrap().take_if(|path| *path == self.inner.path).is_some() {
+            return Err(Error::other("as it should in this test"));
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {

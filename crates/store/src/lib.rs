@@ -23,8 +23,8 @@
 //! the new one, and the floor does not tell: who has seen everything up to an offset and is given
 //! what came after it knows the last state of each key. A message under a key whose data is JSON
 //! `null` says that the key is no more. It is a message like any other, and goes after
-//! [`TOMBSTONE_SECONDS`]; that does raise the floor. Messages without a key are kept like in any
-//! other topic.
+//! [`TOMBSTONE_SECONDS`]; that does raise the floor, as it does when a message under a key expires
+//! by its own time. Messages without a key are kept like in any other topic.
 
 mod batch;
 mod disk;

@@ -176,29 +176,38 @@ fn format(db: &Database) -> Result<Option<u64>, Trouble> {
     }
 }
 
+/// A fact about the whole store; 0 where nothing is said.
+fn fact(table: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, Trouble> {
+    Ok(table.get(name)?.map_or(0, |row| row.value()))
+}
+
+fn read_node(table: &impl ReadableTable<&'static str, u64>) -> Result<Node, Trouble> {
+    Ok(Node {
+        last: fact(table, NODE_LAST)?,
+        gone: fact(table, NODE_GONE)?,
+        next: fact(table, NODE_NEXT)?,
+        empty: fact(table, NODE_EMPTY)?,
+    })
+}
+
+/// What is true of the whole store as of its last transaction.
+pub(crate) fn node(db: &Database) -> Result<Node, Trouble> {
+    read_node(&db.begin_read()?.open_table(NODE)?)
+}
+
 /// Reads what is true of the whole store, and marks it as not closed.
 fn begin(db: &Database) -> Result<Start, Trouble> {
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
     let start = {
-        let mut node = txn.open_table(NODE)?;
-        let get = |name: &str| node.get(name).map(|row| row.map_or(0, |row| row.value()));
-        let clean = get(NODE_CLEAN)? == 1;
-        let last = get(NODE_LAST)?;
+        let mut table = txn.open_table(NODE)?;
+        let clean = fact(&table, NODE_CLEAN)? == 1;
+        let found = read_node(&table)?;
         let skipped = if clean { 0 } else { OFFSETS_SKIPPED };
-        let start = Start {
-            epoch: get(NODE_EPOCH)? as u32,
-            node: Node {
-                last: last.saturating_add(skipped),
-                gone: get(NODE_GONE)?,
-                next: get(NODE_NEXT)?,
-                empty: get(NODE_EMPTY)?,
-            },
-            clean,
-        };
-        node.insert(NODE_CLEAN, 0)?;
-        node.insert(NODE_LAST, start.node.last)?;
-        start
+        let node = Node { last: found.last.saturating_add(skipped), ..found };
+        table.insert(NODE_CLEAN, 0)?;
+        table.insert(NODE_LAST, node.last)?;
+        Start { epoch: fact(&table, NODE_EPOCH)? as u32, node, clean }
     };
     txn.commit()?;
     Ok(start)

@@ -115,6 +115,10 @@ fn read(
                 return Ok(stored);
             }
         }
+        if head.is_expired(now_ms) && topic.is_missed(&head) {
+            // As its removal will tell.
+            stored.floor = stored.floor.max(offset);
+        }
         let is_given = !topic.keep.is_aged(head.at_ms, now_ms) && !head.is_expired(now_ms);
         let is_full = match is_given {
             true => {

@@ -31,6 +31,8 @@ pub struct Stats {
     pub commit_us_max: u64,
     /// Transactions that failed.
     pub failures: u64,
+    /// Reads that panicked, which is a bug.
+    pub read_panics: u64,
     /// Why nothing is taken in at the moment.
     pub failed: Option<String>,
     /// The file's length in bytes.
@@ -51,6 +53,7 @@ pub(crate) struct Counters {
     pub sum: AtomicU64,
     pub max: AtomicU64,
     pub failures: AtomicU64,
+    pub read_panics: AtomicU64,
     pub topics: AtomicU64,
     pub messages: AtomicU64,
 }
@@ -79,6 +82,7 @@ impl Counters {
             commit_us_sum: self.sum.load(Relaxed),
             commit_us_max: self.max.load(Relaxed),
             failures: self.failures.load(Relaxed),
+            read_panics: self.read_panics.load(Relaxed),
             topics: self.topics.load(Relaxed),
             messages: self.messages.load(Relaxed),
             ..Stats::default()

@@ -1,5 +1,6 @@
 //! The door of the store: what other rooms call.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -33,13 +34,14 @@ pub struct Options {
     /// The epoch of the numbering, for a new store.
     pub new_epoch: u32,
     /// Operations that may wait for the writer. Up to 8,192 more are in the transaction that it
-    /// writes.
+    /// writes; together they are to be fewer than [`crate::OFFSETS_SKIPPED`].
     pub queue_messages_max: usize,
     /// Their bytes. Up to 16 MiB more are in the transaction that is being written.
     pub queue_bytes_max: usize,
     /// What redb may keep in memory of the file.
     pub cache_bytes_max: usize,
-    /// How long an idempotency key is kept, in seconds.
+    /// How long an idempotency key is kept, in seconds; see also
+    /// [`Store::set_idempotency_seconds_max`].
     pub idempotency_seconds_max: u64,
 }
 
@@ -63,7 +65,8 @@ pub struct Found {
 /// say so.
 pub type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
-/// Called on the reader's thread.
+/// Called on the reader's thread. Where it panics nobody is told but the log: who waits for its
+/// answer must see by what the job owned that it was dropped.
 pub type ReadJob = Box<dyn FnOnce(&Store) + Send>;
 
 /// A message to store.
@@ -93,7 +96,7 @@ pub struct Store {
 pub(crate) struct Shared {
     pub directory: Directory,
     pub cache_bytes_max: usize,
-    pub idempotency_seconds_max: u64,
+    pub idempotency_seconds_max: AtomicU64,
     pub queue: Queue<Item>,
     pub reads: Queue<ReadJob>,
     /// `None` while the file is opened anew after an error, and after the end.
@@ -126,7 +129,7 @@ impl Store {
         let shared = Arc::new(Shared {
             directory,
             cache_bytes_max: options.cache_bytes_max,
-            idempotency_seconds_max: options.idempotency_seconds_max,
+            idempotency_seconds_max: AtomicU64::new(options.idempotency_seconds_max),
             queue: Queue::new(options.queue_messages_max, options.queue_bytes_max),
             reads: Queue::new(READS_MAX, usize::MAX),
             db: RwLock::new(Some(db)),
@@ -163,7 +166,14 @@ impl Store {
             if taken.is_end {
                 return;
             }
-            taken.items.into_iter().for_each(|job| job(self));
+            for job in taken.items {
+                // A panic in there is a fault of the caller or of damage on the disk, and must not
+                // end the thread on which all other reads wait.
+                if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
+                    self.shared.counters.read_panics.fetch_add(1, Relaxed);
+                    tracing::error!("a read of the store panicked: this is a bug");
+                }
+            }
         }
     }
 
@@ -218,7 +228,8 @@ impl Store {
         self.push(op, bytes, Some(done))
     }
 
-    /// Has it stored how far a user has done everything in a topic.
+    /// Has it stored how far a user has done everything in a topic. Less than what is stored
+    /// changes nothing.
     pub fn cursor(&self, user: &Name, topic: &Name, offset: u64) -> Result<(), Refused> {
         let bytes = user.len() + topic.len();
         self.push(Op::Cursor { user: user.clone(), topic: topic.clone(), offset }, bytes, None)
@@ -334,6 +345,12 @@ impl Store {
             }
             Ok(())
         })
+    }
+
+    /// Changes how long an idempotency key is kept, in seconds. May be called on any thread. What
+    /// is older goes with the next sweeps; what went before does not come back.
+    pub fn set_idempotency_seconds_max(&self, seconds: u64) {
+        self.shared.idempotency_seconds_max.store(seconds, Relaxed);
     }
 
     /// Why nothing is taken in at the moment, if that is so.

@@ -34,7 +34,7 @@ pub(crate) const MESSAGES: TableDefinition<'static, (u64, u64), &[u8]> =
 pub(crate) const KEYS: TableDefinition<'static, (u64, &str), u64> = TableDefinition::new("keys");
 
 /// When a message goes (milliseconds since 1970), its topic's number and its offset, to the
-/// topic's name. The message may be gone already.
+/// topic's name.
 pub(crate) const EXPIRIES: TableDefinition<'static, (u64, u64, u64), &str> =
     TableDefinition::new("expiries");
 

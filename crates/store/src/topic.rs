@@ -2,7 +2,7 @@
 
 use wire::History;
 
-use crate::record::{BadRow, Input, put_number};
+use crate::record::{BadRow, Head, Input, put_number};
 
 /// The row of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,12 @@ impl Topic {
         self.count > self.keep.messages_max
             || (self.bytes > self.keep.bytes_max && self.count > 1)
             || self.keep.is_aged(at_ms, now_ms)
+    }
+
+    /// True for a message that somebody misses though it has expired: it replaced what its key was
+    /// before.
+    pub fn is_missed(&self, head: &Head<'_>) -> bool {
+        self.keep.compact && head.key.is_some()
     }
 
     pub fn encode(&self) -> Vec<u8> {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 use wire::Name;
 
-use crate::batch::{Due, Node, Op, apply};
+use crate::batch::{Applied, Due, Node, Op, SWEPT_MAX, apply};
 use crate::fault::{Fault, Trouble};
-use crate::open::database;
+use crate::open::{database, node};
 use crate::store::{Done, Shared};
 use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
 use crate::topic::Topic;
@@ -68,6 +68,8 @@ pub(crate) struct Writer {
     is_large: bool,
     /// The number of transactions at the last look.
     commits_seen: u64,
+    /// The last sweep took as many rows as it may: there is more to drop.
+    is_behind: bool,
 }
 
 fn now_ms() -> u64 {
@@ -85,20 +87,22 @@ impl Writer {
             quick_repair: true,
             is_large: false,
             commits_seen: 0,
+            is_behind: false,
         }
     }
 
     pub fn run(mut self) {
         loop {
-            let taken =
-                self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(self.next_look));
+            let deadline = if self.is_behind { Instant::now() } else { self.next_look };
+            let taken = self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(deadline));
             if taken.is_end {
                 return;
             }
-            if !taken.items.is_empty() {
+            let is_quiet = taken.items.is_empty();
+            if !is_quiet {
                 self.write(taken.items);
             }
-            if Instant::now() >= self.next_look {
+            if Instant::now() >= self.next_look || (is_quiet && self.is_behind) {
                 match self.refused_bytes {
                     Some(bytes) => self.probe(bytes),
                     None => self.look(),
@@ -112,7 +116,7 @@ impl Writer {
         // What got into the queue while the last transaction failed.
         let result = match self.shared.failed() {
             Some(reason) => Err(Fault::Disk(reason)),
-            None => self.commit(&items, &Due::default(), self.is_large),
+            None => self.commit(&items, &self.share(items.len()), self.is_large),
         };
         for done in items.into_iter().filter_map(|item| item.done) {
             // A panic in there is a fault of the caller, and must not end the thread on which all
@@ -122,6 +126,22 @@ impl Writer {
                 tracing::error!("what was to be done after a commit panicked: this is a bug");
             }
         }
+    }
+
+    /// What a transaction of so many operations drops while there is more to drop than one look
+    /// may: each adds one row at most to a table that is swept, so twice as many catch up.
+    fn share(&self, ops: usize) -> Due {
+        if !self.is_behind {
+            return Due::default();
+        }
+        let keys_before_ms = Some(self.keys_before_ms(now_ms()));
+        Due { expired: true, keys_before_ms, rows_max: 2 * ops, ..Due::default() }
+    }
+
+    /// Idempotency keys that are older are forgotten.
+    fn keys_before_ms(&self, now_ms: u64) -> u64 {
+        let seconds = self.shared.idempotency_seconds_max.load(Relaxed);
+        now_ms.saturating_sub(seconds.saturating_mul(1000))
     }
 
     /// One transaction, on disk when this gives `Ok`.
@@ -136,8 +156,11 @@ impl Writer {
             None => return Err(Fault::Closed),
         };
         match result {
-            Ok(Committed { node, topics, messages }) => {
-                self.node = node;
+            Ok(Committed { applied, topics, messages }) => {
+                self.node = applied.node;
+                if !due.is_nothing() {
+                    self.is_behind = applied.more;
+                }
                 self.quick_repair = quick_repair;
                 let counters = &self.shared.counters;
                 counters.topics.store(topics, Relaxed);
@@ -157,6 +180,7 @@ impl Writer {
         self.set_failed(Some(reason.clone()));
         let bytes = items.iter().map(|item| item.op.bytes()).sum::<usize>();
         self.refused_bytes = Some(bytes);
+        self.is_behind = false;
         self.next_look = Instant::now() + LOOK;
         // redb does nothing more with a file after an error. Reads go on as soon as it is open
         // again, which needs no room.
@@ -170,13 +194,16 @@ impl Writer {
         *self.shared.failed.write().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    fn reopen(&self) -> Result<(), Trouble> {
+    fn reopen(&mut self) -> Result<(), Trouble> {
         let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
         // Dropped first: the file is locked.
         *db = None;
         let file = self.shared.directory.file();
         let (opened, disk) = database(&file, self.shared.cache_bytes_max)?;
         disk.let_through()?;
+        // A transaction whose commit failed may be on disk all the same. What is written next must
+        // go on from it, or two topics get one number.
+        self.node = node(&opened)?;
         *db = Some(opened);
         Ok(())
     }
@@ -220,17 +247,14 @@ impl Writer {
     /// a quick one: a look costs a read, and a transaction only where something
     /// was found.
     fn look(&mut self) {
+        self.is_behind = false;
         let now_ms = now_ms();
         let metadata = std::fs::metadata(self.shared.directory.file());
         self.is_large = metadata.is_ok_and(|metadata| metadata.len() > LARGE_BYTES);
         let found = match &*self.shared.db() {
-            Some(db) => find_due(
-                db,
-                &self.looked,
-                now_ms,
-                self.node.empty,
-                self.shared.idempotency_seconds_max,
-            ),
+            Some(db) => {
+                find_due(db, &self.looked, now_ms, self.node.empty, self.keys_before_ms(now_ms))
+            }
             None => return,
         };
         match found {
@@ -261,7 +285,7 @@ impl Op {
 }
 
 struct Committed {
-    node: Node,
+    applied: Applied,
     topics: u64,
     messages: u64,
 }
@@ -276,11 +300,11 @@ fn transact(
     let mut txn = db.begin_write()?;
     txn.set_durability(Durability::Immediate).map_err(redb::Error::from).map_err(Trouble::Redb)?;
     txn.set_quick_repair(quick_repair);
-    let node = apply(&txn, node, now_ms(), items.iter().map(|item| &item.op), due)?;
+    let applied = apply(&txn, node, now_ms(), items.iter().map(|item| &item.op), due)?;
     let topics = txn.open_table(TOPICS)?.len()?;
     let messages = txn.open_table(MESSAGES)?.len()?;
     txn.commit()?;
-    Ok(Committed { node, topics, messages })
+    Ok(Committed { applied, topics, messages })
 }
 
 /// What there is to drop, and the name of the topic that was looked at last.
@@ -289,17 +313,17 @@ fn find_due(
     after: &Name,
     now_ms: u64,
     empty: u64,
-    idempotency_seconds_max: u64,
+    keys_before_ms: u64,
 ) -> Result<(Due, Name), Trouble> {
     let txn = db.begin_read()?;
     let empty_ms = if empty > EMPTY_TOPICS_MAX { 0 } else { EMPTY_SECONDS_MAX * 1000 };
-    let keys_before_ms = now_ms.saturating_sub(idempotency_seconds_max.saturating_mul(1000));
     let first_key = txn.open_table(IDEMPOTENCY)?.first()?.map(|(key, _)| key.value().0);
     let first_expiry = txn.open_table(EXPIRIES)?.first()?.map(|(key, _)| key.value().0);
     let mut due = Due {
         topics: Vec::new(),
         expired: first_expiry.is_some_and(|at_ms| at_ms <= now_ms),
         keys_before_ms: first_key.filter(|at_ms| *at_ms < keys_before_ms).map(|_| keys_before_ms),
+        rows_max: SWEPT_MAX,
         empty_before_ms: now_ms.saturating_sub(empty_ms),
     };
     let after = after.as_str();

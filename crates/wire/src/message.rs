@@ -330,12 +330,12 @@ impl Message {
         }
     }
 
-    /// What the message holds in memory before it is encoded, in bytes, roughly.
+    /// What the message holds in memory, encoded for one variant, in bytes, roughly.
     pub fn bytes(&self) -> usize {
         let marks = self.draft.marks.as_ref();
         let marks =
             marks.map_or(0, |marks| size_of::<Marks>() + marks.tags.len() * size_of::<Name>());
-        size_of::<Message>() + self.draft.data.bytes() + marks
+        size_of::<Message>() + size_of::<Encodings>() + 2 * self.draft.data.bytes() + marks + 128
     }
 }
 

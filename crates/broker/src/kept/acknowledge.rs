@@ -93,7 +93,13 @@ impl Kept {
                 return 0;
             }
             let top = self.top().offset;
-            self.move_cursor(user, topic, top);
+            let is_full = self.cursors().is_full();
+            if is_full {
+                // Maybe the store knows more of the user than fits into memory.
+                self.cursors().acknowledge(user, topic, top);
+            } else {
+                self.move_cursor(user, topic, top);
+            }
             top
         })
     }
@@ -135,8 +141,11 @@ impl Kept {
 
     /// Counts a delivery of the first message that the user has not acknowledged; gives how many
     /// there were.
-    pub fn tried(&self, user: &str, topic: &str, offset: u64) -> u32 {
-        self.cursors().tried(user, topic, offset)
+    ///
+    /// A user's connections get it together, and those that come and go get it again: it counts
+    /// once in `seconds`, as of `now_s`.
+    pub fn tried(&self, user: &str, topic: &str, offset: u64, now_s: u32, seconds: u32) -> u32 {
+        self.cursors().tried(user, topic, offset, now_s, seconds)
     }
 
     /// Counts that messages are delivered again.

@@ -34,14 +34,16 @@ struct Entry {
     /// The user's name, and then the topic's if that is not the user's own.
     text: Name,
     /// The length of the user's name, or [`OWN`].
-    user_bytes: u32,
-    tries: u32,
+    user_bytes: u16,
+    tries: u16,
+    /// When the last of them was counted, in seconds of the node's clock.
+    tried_s: u32,
     acknowledged: u64,
     head: u64,
 }
 
 /// The topic is the user's own.
-const OWN: u32 = u32::MAX;
+const OWN: u16 = u16::MAX;
 
 impl Entry {
     fn new(user: &str, topic: &str, acknowledged: u64) -> Entry {
@@ -51,10 +53,10 @@ impl Entry {
                 let mut text = Name::with_capacity(user.len() + topic.len());
                 text.push_str(user);
                 text.push_str(topic);
-                (text, user.len() as u32)
+                (text, user.len() as u16)
             }
         };
-        Entry { text, user_bytes, tries: 0, acknowledged, head: 0 }
+        Entry { text, user_bytes, tries: 0, tried_s: 0, acknowledged, head: 0 }
     }
 
     fn is(&self, user: &str, topic: &str) -> bool {
@@ -95,7 +97,7 @@ impl Cursors {
     pub fn cursor(&self, user: &str, topic: &str) -> Option<Cursor> {
         let entry = &self.entries[self.find(self.hash(user, topic), user, topic)?];
         let Entry { acknowledged, head, tries, .. } = *entry;
-        Some(Cursor { acknowledged, head, tries })
+        Some(Cursor { acknowledged, head, tries: tries.into() })
     }
 
     /// The user has all messages up to this offset. False when that was known: a cursor never goes
@@ -115,7 +117,9 @@ impl Cursors {
 
     /// Counts a delivery of the first message that the user has not acknowledged, and gives how
     /// often this one was delivered; 0 when it is acknowledged.
-    pub fn tried(&mut self, user: &str, topic: &str, offset: u64) -> u32 {
+    ///
+    /// Deliveries of one message within `seconds` count once.
+    pub fn tried(&mut self, user: &str, topic: &str, offset: u64, now_s: u32, seconds: u32) -> u32 {
         // It is the first: all before it is done.
         let (at, _) = self.enter(user, topic, offset.saturating_sub(1));
         let Some(entry) = at.map(|at| &mut self.entries[at]) else { return 1 };
@@ -125,8 +129,16 @@ impl Cursors {
         if entry.head != offset {
             (entry.head, entry.tries) = (offset, 0);
         }
-        entry.tries = entry.tries.saturating_add(1);
-        entry.tries
+        if entry.tries == 0 || now_s.wrapping_sub(entry.tried_s) >= seconds {
+            entry.tries = entry.tries.saturating_add(1);
+            entry.tried_s = now_s;
+        }
+        entry.tries.into()
+    }
+
+    /// True when the next new cursor takes the place of another.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.cursors_max
     }
 
     /// Cursors that are known.
@@ -217,16 +229,16 @@ mod tests {
     #[test]
     fn deliveries_of_the_first_message_are_counted() {
         let mut cursors = Cursors::new(10);
-        assert_eq!(cursors.tried("bob", "jobs", 5), 1);
-        assert_eq!(cursors.tried("bob", "jobs", 5), 2);
+        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 1);
+        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 2);
         assert_eq!(cursors.get("bob", "jobs"), Some(4), "it was the first: those before are done");
         cursors.acknowledge("bob", "jobs", 4);
-        assert_eq!(cursors.tried("bob", "jobs", 5), 3);
-        assert_eq!(cursors.tried("bob", "jobs", 8), 1, "5 has expired, say");
+        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 3);
+        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 1, "5 has expired, say");
         assert!(cursors.acknowledge("bob", "jobs", 6));
-        assert_eq!(cursors.tried("bob", "jobs", 8), 2, "it is still not acknowledged");
+        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 2, "it is still not acknowledged");
         assert!(cursors.acknowledge("bob", "jobs", 8));
-        assert_eq!(cursors.tried("bob", "jobs", 8), 0);
+        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 0);
         let cursor = Cursor { acknowledged: 8, head: 0, tries: 0 };
         assert_eq!(cursors.cursor("bob", "jobs"), Some(cursor));
     }
@@ -271,7 +283,7 @@ mod tests {
                         (cursor.head, cursor.tries) = (0, 0);
                     }
                 } else {
-                    let tries = cursors.tried(user_name, topic_name, offset);
+                    let tries = cursors.tried(user_name, topic_name, offset, 0, 0);
                     if offset > cursor.acknowledged {
                         let same = cursor.head == offset;
                         cursor.tries = if same { cursor.tries + 1 } else { 1 };

@@ -15,6 +15,9 @@ const COUNTED: usize = 256;
 /// Bytes of payload in a page from the disk.
 const PAGE_BYTES: usize = 16 << 20;
 
+/// Reads that one page may take where much has expired.
+const PASSES: usize = 64;
+
 /// Topics whose windows one sweep goes over.
 const SWEPT: usize = 4_096;
 
@@ -68,7 +71,7 @@ pub struct KeptStats {
 
 impl Kept {
     /// A page of a topic's history, given to `reply` once: at once when memory has it, else on the
-    /// store's reader. Forwards are the messages after the offset `from`, or all; backwards those
+    /// store's reader; dropped when the disk can't be read. Forwards are the messages after the offset `from`, or all; backwards those
     /// before it, or all.
     pub fn page(
         &self,
@@ -98,7 +101,11 @@ impl Kept {
         let (kept, topic) = (self.clone(), wire::Name::from(topic));
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         let job = move |store: &Store| {
-            reply(kept.read_page(store, hash, &topic, from, backwards, limit));
+            // Without a reply whoever asked knows that it can't be had.
+            let page = kept.read_page(store, hash, &topic, from, backwards, limit);
+            if let Some(page) = page {
+                reply(page);
+            }
         };
         store.read_later(Box::new(job)).map_err(|_| PublishError::StoreBusy)
     }
@@ -111,22 +118,40 @@ impl Kept {
         from: Option<u64>,
         backwards: bool,
         limit: usize,
-    ) -> Page {
+    ) -> Option<Page> {
         let now_ms = unix_ms();
+        let delivered = self.state().delivered;
         let amount = Amount { messages_max: limit, bytes_max: PAGE_BYTES };
-        let stored = match backwards {
+        let read = |from: Option<u64>| match backwards {
             true => store.before(topic, from.unwrap_or(u64::MAX), amount, now_ms),
             false => store.after(topic, from.unwrap_or(0), amount, now_ms),
         };
-        let (Ok(stored), Some(keep)) = (stored, self.rule(topic)) else {
-            return Page { gone: true, ..Page::default() };
+        let mut stored = read(from);
+        // What has expired is passed over, a piece at a time.
+        for _ in 0..PASSES {
+            match &stored {
+                Ok(found) if found.records.is_empty() && found.more => {
+                    stored = read(Some(found.through));
+                }
+                _ => break,
+            }
+        }
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::error!("the store can't be read: {error}");
+                return None;
+            }
         };
-        let messages = stored.records.into_iter().map(|record| {
+        let keep = self.rule(topic)?;
+        // What is on disk and not handed on yet is told with the next look.
+        let records = stored.records.into_iter().filter(|record| record.offset <= delivered);
+        let messages = records.map(|record| {
             let message = Message::new(record.draft, self.id(record.offset), hash, 0);
             Arc::new(message.kept(kind(&keep), record.at_ms))
         });
         let gone = from.is_some_and(|from| !backwards && stored.floor > from);
-        Page { messages: messages.collect(), more: stored.more, gone }
+        Some(Page { messages: messages.collect(), more: stored.more, gone })
     }
 
     /// The newest messages of all topics, newest first: at most `limit`, and 1,024.

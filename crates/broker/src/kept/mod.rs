@@ -14,7 +14,7 @@ mod recover;
 mod slab;
 mod windows;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -73,6 +73,9 @@ struct Inner {
     state: Mutex<State>,
     cursors: Mutex<Cursors>,
     store: Option<Store>,
+    /// Until then the writer does not wait for shards that are behind, in microseconds of the
+    /// node's clock.
+    patient_after_us: AtomicU64,
     counts: Counts,
 }
 
@@ -101,7 +104,7 @@ struct State {
     /// Of topics that have messages being written, by hash: the last of those.
     writing: HashMap<u64, u64>,
     /// Repeats of messages that are being written.
-    waiting: Vec<(u64, Done)>,
+    waiting: BTreeMap<u64, Vec<Done>>,
 }
 
 /// With how much of the past it begins.
@@ -139,10 +142,11 @@ impl Kept {
                 newest: Window::new(recent),
                 idempotency: Idempotency::new(limits.idempotency_keys_max),
                 writing: HashMap::new(),
-                waiting: Vec::new(),
+                waiting: BTreeMap::new(),
             }),
             cursors: Mutex::new(Cursors::new(limits.cursors_max)),
             store: begin.store,
+            patient_after_us: AtomicU64::new(0),
             counts: Counts::default(),
         }))
     }
@@ -230,7 +234,7 @@ impl Put<'_> {
         let now_ms = unix_ms();
         // The disk is asked before the lock is taken: what it says can only have grown since.
         let on_disk = match (&inner.store, self.options.if_offset) {
-            (Some(store), Some(_)) => store.last(&draft.topic).ok().flatten().unwrap_or(0),
+            (Some(store), Some(if_offset)) => newest_on_disk(store, &draft.topic, if_offset)?,
             _ => 0,
         };
         let mut state = self.kept.state();
@@ -270,7 +274,7 @@ impl Put<'_> {
         }
         if let Some(done) = self.done.take() {
             if offset > state.delivered && self.keep.durable {
-                state.waiting.push((offset, done));
+                state.waiting.entry(offset).or_default().push(done);
             } else {
                 done(Ok(Published { id, repeated: true }));
             }
@@ -364,6 +368,9 @@ impl Put<'_> {
 const ROOM_WAITS: u32 = 2_000;
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
+/// After it waited in vain it does not for so long, in microseconds.
+const IMPATIENT_US: u64 = 30_000_000;
+
 impl Kept {
     /// A message enters its topic's window and goes to everyone who is there.
     fn hand_on(
@@ -393,11 +400,21 @@ impl Kept {
         result: Result<(), PublishError>,
     ) {
         let full = |inbox: &Arc<dyn Inbox>| inbox.wants(hash) && !inbox.has_room();
-        for _ in 0..ROOM_WAITS {
-            if result.is_err() || !self.0.inboxes.iter().any(full) {
-                break;
+        let now_us = self.0.started.elapsed().as_micros() as u64;
+        let waits = match self.0.patient_after_us.load(Ordering::Relaxed) {
+            after_us if after_us > now_us || result.is_err() => 0,
+            _ => ROOM_WAITS,
+        };
+        let has_room = (0..waits).any(|_| {
+            let has_room = !self.0.inboxes.iter().any(full);
+            if !has_room {
+                std::thread::sleep(ROOM_WAIT);
             }
-            std::thread::sleep(ROOM_WAIT);
+            has_room
+        });
+        if waits > 0 && !has_room {
+            // One shard that is stuck must not hold up everybody else's messages, each for so long.
+            self.0.patient_after_us.store(now_us + IMPATIENT_US, Ordering::Relaxed);
         }
         let offset = message.id.offset;
         let answer = result.map(|()| Published { id: message.id, repeated: false });
@@ -405,16 +422,7 @@ impl Kept {
         if state.writing.get(&hash) == Some(&offset) {
             state.writing.remove(&hash);
         }
-        let repeats: Vec<Done> = match state.waiting.is_empty() {
-            true => Vec::new(),
-            false => {
-                let waiting = std::mem::take(&mut state.waiting);
-                let (ours, others) = waiting.into_iter().partition(|(of, _)| *of == offset);
-                state.waiting = others;
-                let ours: Vec<(u64, Done)> = ours;
-                ours.into_iter().map(|(_, done)| done).collect()
-            }
-        };
+        let repeats = state.waiting.remove(&offset).unwrap_or_default();
         match &answer {
             Ok(_) => self.hand_on(&mut state, message, keep, receipt),
             Err(_) => {
@@ -434,6 +442,16 @@ impl Kept {
             done(answer);
         }
     }
+}
+
+/// The offset of a topic's newest message on disk. One that the disk has forgotten had none after
+/// the floor that such topics share; who says that there never was one is believed.
+fn newest_on_disk(store: &Store, topic: &str, if_offset: u64) -> Result<u64, PublishError> {
+    let newest = match store.last(topic) {
+        Ok(None) if if_offset > 0 => store.floor(topic),
+        other => other.map(Option::unwrap_or_default),
+    };
+    newest.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()))
 }
 
 /// Why the store does not take something in.

@@ -20,6 +20,8 @@ pub struct Wanted {
     pub topic: Name,
     /// Messages after this offset are wanted.
     pub after: u64,
+    /// It began with the whole state of a compacted topic: what came before that is not missed.
+    pub state: bool,
 }
 
 /// From where topics are followed.
@@ -83,17 +85,18 @@ impl Kept {
                         let here = state.windows.reaches(*hash, name, after);
                         match here || self.0.store.is_some() {
                             true => (after, None),
-                            // The state is complete, whatever came before it.
-                            false if compact => (0, None),
+                            // The state comes, and what was removed from it is not known any more.
+                            false if compact => (0, Some(Lost::TooOld)),
                             false => (after, Some(Lost::TooOld)),
                         }
                     }
-                    Some(_) | None if compact => (0, None),
+                    Some(_) | None if compact => (0, Some(Lost::Epoch)),
                     Some(_) | None => (top, Some(Lost::Epoch)),
                 },
             };
             let topic = Name::from(*name);
-            start.topics.push(Wanted { hash: *hash, topic, after });
+            let state = compact && after == 0;
+            start.topics.push(Wanted { hash: *hash, topic, after, state });
             start.lost.push(lost);
         }
         let lost = start.lost.iter().any(Option::is_some);
@@ -116,6 +119,12 @@ impl Kept {
         Some(behind.map_or(position.through.offset, |less| less.min(position.through.offset)))
     }
 
+    /// Whether all messages of the topic after this offset are still there, as far as memory knows;
+    /// with a store the disk may have another word.
+    pub fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool {
+        self.0.store.is_some() || self.state().windows.reaches(hash, topic, after)
+    }
+
     /// The next piece of what is wanted, if memory has it: at most so many messages and, once one is
     /// there, bytes.
     pub fn pull(&self, wanted: &[Wanted], messages_max: usize, bytes_max: usize) -> Pull {
@@ -129,7 +138,7 @@ impl Kept {
         }
         for (gone, topic) in gone.iter_mut().zip(wanted).filter(|(gone, _)| **gone) {
             // The state is complete, whatever came before it.
-            *gone = topic.after > 0 || self.rule(&topic.topic).is_none_or(|keep| !keep.compact);
+            *gone = !topic.state;
         }
         let topics: Vec<windows::Wanted<'_>> = wanted
             .iter()
@@ -149,13 +158,13 @@ impl Kept {
     }
 
     /// The same from the disk: `reply` is called once, on the store's reader, unless it is refused
-    /// because too many wait.
+    /// because too many wait; with nothing when the disk can't be read.
     pub fn pull_later(
         &self,
         wanted: Vec<Wanted>,
         messages_max: usize,
         bytes_max: usize,
-        reply: Box<dyn FnOnce(Piece) + Send>,
+        reply: Box<dyn FnOnce(Option<Piece>) + Send>,
     ) -> Result<(), PublishError> {
         let Some(store) = &self.0.store else {
             return Err(PublishError::StoreBusy);
@@ -163,7 +172,10 @@ impl Kept {
         let kept = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         let job = move |store: &Store| {
-            reply(kept.read(store, &wanted, messages_max, bytes_max));
+            // Whoever asked waits for the reply, whatever happens.
+            let read = || kept.read(store, &wanted, messages_max, bytes_max);
+            let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+            reply(read.ok().flatten());
         };
         store.read_later(Box::new(job)).map_err(|_| PublishError::StoreBusy)
     }
@@ -174,26 +186,24 @@ impl Kept {
         wanted: &[Wanted],
         messages_max: usize,
         bytes_max: usize,
-    ) -> Piece {
+    ) -> Option<Piece> {
         // What is written from here on may be among what is read: it is left to the next piece.
         let mut through = self.state().delivered;
         let now_ms = unix_ms();
         let (mut messages, mut gone) = (Vec::new(), Vec::new());
         for topic in wanted {
-            let amount = Amount { messages_max, bytes_max };
+            // Of many topics a little each: no more than one piece is given.
+            let share = |max: usize| max / wanted.len() + 1;
+            let amount = Amount { messages_max: share(messages_max), bytes_max: share(bytes_max) };
             let stored = match store.after(&topic.topic, topic.after, amount, now_ms) {
                 Ok(stored) => stored,
                 Err(error) => {
                     tracing::error!("the store can't be read: {error}");
-                    gone.push(true);
-                    continue;
+                    return None;
                 }
             };
-            let Some(keep) = self.rule(&topic.topic) else {
-                gone.push(true);
-                continue;
-            };
-            gone.push(stored.floor > topic.after && !(keep.compact && topic.after == 0));
+            let keep = self.rule(&topic.topic)?;
+            gone.push(stored.floor > topic.after && !topic.state);
             if stored.more {
                 through = through.min(stored.through);
             }
@@ -220,6 +230,6 @@ impl Kept {
             messages.truncate(count.max(1));
             through = messages.last().map_or(through, |message| message.id.offset);
         }
-        Piece { messages, through, caught_up: false, gone }
+        Some(Piece { messages, through, caught_up: false, gone })
     }
 }

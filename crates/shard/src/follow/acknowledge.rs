@@ -29,6 +29,8 @@ pub(crate) struct Acks {
     flight: VecDeque<u64>,
     /// They are delivered again in this second, if none is acknowledged before.
     due_s: u32,
+    /// When that is looked at; not always the same, so that an acknowledgement costs nothing.
+    pub(super) queued_s: Option<u32>,
 }
 
 impl Shard {
@@ -41,7 +43,7 @@ impl Shard {
         user: Name,
         keep: Arc<History>,
         asked: &Asked,
-    ) -> u32 {
+    ) -> (u32, bool) {
         let kept = self.kept();
         let named = asked.topics.iter().find(|(name, _)| name == topic);
         let named = named.and_then(|(_, since)| since.offset(kept.epoch()));
@@ -57,25 +59,36 @@ impl Shard {
             tries_max: 0,
             dead_letter: None,
         });
-        let acks = Acks { user, rule, flight: VecDeque::new(), due_s: 0 };
-        let wanted = Wanted { hash, topic: topic.clone(), after };
+        let acks = Acks { user, rule, flight: VecDeque::new(), due_s: 0, queued_s: None };
+        let wanted = Wanted { hash, topic: topic.clone(), after, state: false };
         let follower = self.following.followers.entry(slot).or_default();
-        follower.follows.retain(|follow| follow.wanted.hash != hash);
+        for old in follower.follows.extract_if(.., |follow| follow.wanted.hash == hash) {
+            super::forget(&mut self.following.again, slot, &old);
+        }
         follower.follows.push(Follow { number, wanted, through: ALL, acks: Some(acks.into()) });
-        number
+        // One who begins with all that waits has missed nothing.
+        (number, after == 0 || self.kept().has_all(hash, topic, after))
     }
 
     /// Appends what the connection's acknowledged topics have for it, as their windows allow.
     pub(super) fn serve(&mut self, slot: u32, out: &mut Vec<u8>) {
         let numbers: Vec<u32> = match self.following.followers.get(&slot) {
-            Some(follower) if !follower.reading => {
+            Some(follower) if follower.reading.is_none() => {
                 let acknowledged = follower.follows.iter().filter(|it| it.acks.is_some());
                 acknowledged.map(|follow| follow.number).collect()
             }
             _ => return,
         };
         for number in numbers {
-            while self.serve_one(slot, number, out) {}
+            let mut pieces = 0;
+            while self.serve_one(slot, number, out) {
+                pieces += 1;
+                if pieces == super::pull::PIECES {
+                    // The others have their turn.
+                    self.following.due.push(slot);
+                    break;
+                }
+            }
         }
     }
 
@@ -100,7 +113,7 @@ impl Shard {
                 more
             }
             Pull::Disk => {
-                self.read(slot, vec![number], vec![wanted]);
+                self.read(slot, vec![number], vec![wanted], out);
                 false
             }
         }
@@ -122,7 +135,8 @@ impl Shard {
             }
             wanted.after = offset;
             let (user, topic) = (acks.user.clone(), wanted.topic.clone());
-            if !self.chooses(slot, message) {
+            let own = self.table.get(slot).map(|connection| self.id(slot, connection.serial));
+            if !self.chooses(slot, message) || message.draft.except == own {
                 continue;
             }
             let followers = &mut self.following.followers;
@@ -130,15 +144,23 @@ impl Shard {
                 return;
             };
             if acks.flight.is_empty() {
-                let tries = kept.tried(&user, &topic, offset);
                 let rule = acks.rule.clone();
-                if rule.tries_max > 0 && tries > rule.tries_max {
-                    self.give_up(&user, &rule, message);
+                let seconds = rule.redelivery_seconds;
+                let tries = kept.tried(&user, &topic, offset, now_s, seconds);
+                let is_over = rule.tries_max > 0 && tries > rule.tries_max;
+                if is_over && self.give_up(&user, &rule, message) {
                     continue;
                 }
+                let followers = &mut self.following.followers;
+                let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) else {
+                    return;
+                };
                 let due_s = now_s.saturating_add(rule.redelivery_seconds.max(1));
                 acks.due_s = due_s;
-                self.following.again.insert((due_s, slot, number));
+                if acks.queued_s.is_none() {
+                    acks.queued_s = Some(due_s);
+                    self.following.again.insert((due_s, slot, number));
+                }
             }
             let followers = &mut self.following.followers;
             if let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) {
@@ -168,12 +190,13 @@ impl Shard {
         }
     }
 
-    /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story.
-    fn give_up(&self, user: &str, rule: &Acknowledge, message: &Message) {
+    /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
+    /// that has no room for it now.
+    fn give_up(&self, user: &str, rule: &Acknowledge, message: &Message) -> bool {
         let draft = &message.draft;
-        self.kept().give_up(user, &draft.topic, message.id.offset);
         let Some(topic) = &rule.dead_letter else {
-            return;
+            self.kept().give_up(user, &draft.topic, message.id.offset);
+            return true;
         };
         let mut text = b"{\"topic\":".to_vec();
         wire::command::push_string(&draft.topic, &mut text);
@@ -200,7 +223,10 @@ impl Shard {
         let letter = Draft { event, ..Draft::new(topic.clone(), Data::Json(json.into())) };
         if let Err(error) = self.broker.publish(letter, None) {
             tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
+            return false;
         }
+        self.kept().give_up(user, &draft.topic, message.id.offset);
+        true
     }
 
     /// Serves the connections for which something came. To be called when a batch has left.
@@ -231,7 +257,13 @@ impl Shard {
             let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
                 continue;
             };
-            if acks.due_s != due_s || acks.flight.is_empty() {
+            acks.queued_s = None;
+            if acks.flight.is_empty() {
+                continue;
+            }
+            if acks.due_s > now_s {
+                acks.queued_s = Some(acks.due_s);
+                self.following.again.insert((acks.due_s, slot, number));
                 continue;
             }
             let (user, topic) = (acks.user.clone(), wanted.topic.clone());
@@ -252,6 +284,7 @@ impl Shard {
                 self.pull_more(slot);
             } else {
                 acks.due_s = now_s + acks.rule.redelivery_seconds.max(1);
+                acks.queued_s = Some(acks.due_s);
                 self.following.again.insert((acks.due_s, slot, number));
             }
         }
@@ -300,7 +333,6 @@ impl Shard {
             let Some(follow) = follower.follows.iter_mut().find(ours) else {
                 continue;
             };
-            let number = follow.number;
             let Some(acks) = follow.acks.as_mut().filter(|acks| acks.user == user) else {
                 continue;
             };
@@ -308,7 +340,6 @@ impl Shard {
             while acks.flight.pop_front_if(|first| *first <= offset).is_some() {}
             if acks.flight.len() < before && !acks.flight.is_empty() {
                 acks.due_s = now_s.saturating_add(acks.rule.redelivery_seconds.max(1));
-                self.following.again.insert((acks.due_s, slot, number));
             }
             if follow.wanted.after < offset {
                 follow.wanted.after = offset;

@@ -39,7 +39,7 @@ pub(crate) struct Following {
     /// Holds that end when all that was under way has passed, in the order of their places.
     lifts: VecDeque<Lift>,
     /// Connections for which a message of an acknowledged topic came.
-    due: Vec<u32>,
+    pub(crate) due: Vec<u32>,
     /// When messages are delivered again: second, slot, and the follow's number.
     again: BTreeSet<(u32, u32, u32)>,
     /// Every message with history up to this offset that was for this shard has been taken from its
@@ -55,8 +55,8 @@ pub(crate) struct Following {
 #[derive(Default)]
 struct Follower {
     follows: Vec<Follow>,
-    /// The disk was asked for the next piece.
-    reading: bool,
+    /// The disk was asked for the next piece; with the number of the question.
+    reading: Option<u32>,
     /// What the client is told when the first piece is there.
     tells: Vec<Tell>,
 }
@@ -73,8 +73,19 @@ struct Follow {
     acks: Option<Box<Acks>>,
 }
 
+/// Holds that one turn looks at.
+const LIFTS: usize = 1_024;
+
 /// Everything that comes live is held back.
 const ALL: u64 = u64::MAX;
+
+impl Following {
+    /// A number for what is asked or followed.
+    pub fn question(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+}
 
 impl Follow {
     fn pulls(&self) -> bool {
@@ -151,7 +162,10 @@ impl Shard {
         for topic in topics {
             let Some(keep) = self.kept().rule(topic) else {
                 // Users' own topics come along with everything: only who names them is told.
-                if asked.topics.iter().any(|(name, _)| name == topic) {
+                let own = topic.starts_with(PERSONAL);
+                if asked.of(topic).is_some_and(|_| !own)
+                    || asked.topics.iter().any(|it| it.0 == *topic)
+                {
                     tell.lost.push((topic.clone(), Lost::NoHistory));
                 }
                 continue;
@@ -160,8 +174,11 @@ impl Shard {
             let user = keep.acknowledge.as_ref().and_then(|_| self.user_of(slot, topic));
             match user {
                 Some(user) => {
-                    let number = self.follow_acknowledged(slot, topic, user, keep, asked);
+                    let (number, whole) = self.follow_acknowledged(slot, topic, user, keep, asked);
                     tell.numbers.push(number);
+                    if tell.asked && !whole {
+                        tell.lost.push((topic.clone(), Lost::TooOld));
+                    }
                 }
                 None => plain.push(topic.clone()),
             }
@@ -188,6 +205,11 @@ impl Shard {
 
     /// The same for topics that nobody asked anything about, and that the connection got into.
     pub(crate) fn follow_now(&mut self, slot: u32, topics: &[Name]) {
+        let variant = self.table.get(slot).map(|connection| connection.variant);
+        if variant.is_some_and(|variant| variant.phoenix().is_some()) {
+            // A Phoenix client follows what it joins.
+            return;
+        }
         let mut out = Vec::new();
         self.follow(slot, topics, &Asked::default(), To::Nobody, &mut out);
         if !out.is_empty() {
@@ -280,11 +302,14 @@ impl Shard {
     /// The connection has left a topic.
     pub(crate) fn unfollow(&mut self, slot: u32, hash: u64) {
         if let Some(follower) = self.following.followers.get_mut(&slot) {
-            follower.follows.retain(|follow| follow.wanted.hash != hash);
+            for follow in follower.follows.extract_if(.., |follow| follow.wanted.hash == hash) {
+                forget(&mut self.following.again, slot, &follow);
+            }
             let Follower { follows, tells, .. } = follower;
             let is_here = |number: &u32| follows.iter().any(|follow| follow.number == *number);
             tells.retain(|tell| tell.numbers.iter().any(is_here));
-            if follower.follows.is_empty() {
+            // While the disk reads for it, it asks for nothing else.
+            if follower.follows.is_empty() && follower.reading.is_none() {
                 self.following.followers.remove(&slot);
             }
         }
@@ -295,7 +320,10 @@ impl Shard {
 
     /// The connection has left.
     pub(crate) fn unfollow_all(&mut self, slot: u32) {
-        self.following.followers.remove(&slot);
+        if let Some(follower) = self.following.followers.remove(&slot) {
+            let again = &mut self.following.again;
+            follower.follows.iter().for_each(|follow| forget(again, slot, follow));
+        }
         self.following.many.remove(&slot);
         self.following.filters.remove(&slot);
     }
@@ -316,13 +344,15 @@ impl Shard {
         if self.following.lifts.is_empty() || !self.commands.is_empty() {
             return;
         }
-        let mut later = VecDeque::new();
+        let (mut later, mut left) = (VecDeque::new(), LIFTS);
         // What was pushed before a hold was made has been taken, if the mailbox was emptied since or
         // is empty; and all that was taken is done.
         let takes = self.following.takes;
         let empty = self.handle.inbox.mailbox.is_empty();
-        while let Some(lift) = self.following.lifts.pop_front_if(|lift| empty || lift.takes < takes)
+        while let Some(lift) =
+            self.following.lifts.pop_front_if(|lift| left > 0 && (empty || lift.takes < takes))
         {
+            left -= 1;
             let Some(follower) = self.following.followers.get(&lift.slot) else {
                 continue;
             };
@@ -339,14 +369,13 @@ impl Shard {
             self.following.taken = self.following.taken.max(through);
             self.let_go(lift.slot, lift.number);
         }
-        later.append(&mut self.following.lifts);
-        self.following.lifts = later;
+        self.following.lifts.append(&mut later);
     }
 
     fn let_go(&mut self, slot: u32, number: u32) {
         if let Some(follower) = self.following.followers.get_mut(&slot) {
             follower.follows.retain(|follow| follow.number != number);
-            if follower.follows.is_empty() {
+            if follower.follows.is_empty() && follower.reading.is_none() {
                 self.following.followers.remove(&slot);
             }
         }
@@ -388,7 +417,7 @@ impl Shard {
         messages: impl Iterator<Item = &'a Message>,
     ) -> Vec<Behind> {
         let mut behind = Vec::new();
-        for message in messages.filter(|message| message.kept == wire::Kept::History) {
+        for message in messages.filter(|message| message.kept != wire::Kept::No) {
             if self.held(slot, message.topic_hash) < message.id.offset {
                 let topic = wire::since::mark(&message.draft.topic);
                 lower(&mut behind, Behind { topic, through: message.id.offset - 1 });
@@ -438,7 +467,7 @@ impl Shard {
                 Some(follow) => taken.max(follow.through),
                 None => taken,
             };
-            Wanted { hash, topic: topic.clone(), after }
+            Wanted { hash, topic: topic.clone(), after, state: false }
         });
         topics.collect()
     }
@@ -486,6 +515,13 @@ impl Pulled<'_> {
 fn id_with(own: Id, position: Position) -> Since {
     let plain = position.through == own && position.behind.is_empty();
     Since { id: own, position: Some(position).filter(|_| !plain) }
+}
+
+/// Nothing of what is not followed any more is delivered again.
+fn forget(again: &mut BTreeSet<(u32, u32, u32)>, slot: u32, follow: &Follow) {
+    if let Some(second) = follow.acks.as_ref().and_then(|acks| acks.queued_s) {
+        again.remove(&(second, slot, follow.number));
+    }
 }
 
 /// Notes that of a topic no more is there than this.

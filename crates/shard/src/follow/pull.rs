@@ -13,6 +13,9 @@ use crate::shard::Shard;
 /// Messages in a piece.
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
 
+/// Pieces that one connection is given in a turn.
+pub(super) const PIECES: usize = 4;
+
 /// Bytes of payload in a piece: less than what may wait for a connection.
 const PIECE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
@@ -34,11 +37,11 @@ impl Shard {
 
     /// Appends the next pieces to `out`, as far as the connection takes them and memory has them.
     pub(super) fn pull_on(&mut self, slot: u32, out: &mut Vec<u8>) {
-        loop {
+        for pieces in 0.. {
             let Some(follower) = self.following.followers.get(&slot) else {
                 return;
             };
-            if follower.reading || !self.is_open(slot) {
+            if follower.reading.is_some() || !self.is_open(slot) {
                 return;
             }
             let pulling = follower.follows.iter().filter(|follow| follow.pulls());
@@ -47,13 +50,18 @@ impl Shard {
             if wanted.is_empty() {
                 break;
             }
+            if pieces == PIECES {
+                // The others have their turn.
+                self.following.due.push(slot);
+                return;
+            }
             if !self.takes_more(slot, out) {
                 return;
             }
             let (messages_max, bytes_max) = self.piece();
             match self.kept().pull(&wanted, messages_max, bytes_max) {
                 Pull::Piece(piece) => self.pulled(slot, &numbers, piece, out),
-                Pull::Disk => return self.read(slot, numbers, wanted),
+                Pull::Disk => return self.read(slot, numbers, wanted, out),
             }
         }
         self.serve(slot, out);
@@ -84,12 +92,21 @@ impl Shard {
                 .is_some_and(|it| it.outbox().is_none_or(|outbox| outbox.is_empty()))
     }
 
-    pub(super) fn read(&mut self, slot: u32, numbers: Vec<u32>, wanted: Vec<Wanted>) {
+    pub(super) fn read(
+        &mut self,
+        slot: u32,
+        numbers: Vec<u32>,
+        wanted: Vec<Wanted>,
+        out: &mut Vec<u8>,
+    ) {
         let (messages_max, bytes_max) = self.piece();
         let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
         let handle = self.handle.clone();
+        let question = self.following.question();
+        // The question goes first, and then for which follows it is.
+        let numbers: Vec<u32> = std::iter::once(question).chain(numbers).collect();
         let reply = Box::new(move |piece| {
             handle.send(Command::Pulled { slot, serial, numbers, piece });
         });
@@ -97,15 +114,23 @@ impl Shard {
         match later {
             Ok(()) => {
                 if let Some(follower) = self.following.followers.get_mut(&slot) {
-                    follower.reading = true;
+                    follower.reading = Some(question);
                 }
             }
             // It comes back, and finds the disk less busy.
             Err(_) => {
-                let last = self.goodbye(slot, Close::Overloaded);
+                // What it was to be told before goes before.
+                let mut last = std::mem::take(out);
+                last.extend(self.goodbye(slot, Close::Overloaded));
                 self.close(slot, Close::Overloaded, &last);
             }
         }
+    }
+
+    /// The disk is too busy or can't be read: what was missed is not skipped, the client asks again.
+    pub(crate) fn come_back_later(&mut self, slot: u32) {
+        let last = self.goodbye(slot, Close::Overloaded);
+        self.close(slot, Close::Overloaded, &last);
     }
 
     /// The disk has answered.
@@ -113,20 +138,30 @@ impl Shard {
         let Some(variant) = self.table.get(slot).map(|connection| connection.variant) else {
             return;
         };
+        let Some((question, numbers)) = numbers.split_first() else {
+            return;
+        };
         if variant == Variant::Poll {
-            return self.poll_was_read(slot, piece);
+            return self.poll_was_read(slot, *question, piece);
         }
         let Some(follower) = self.following.followers.get_mut(&slot) else {
             return;
         };
-        follower.reading = false;
+        if follower.reading != Some(*question) {
+            return;
+        }
+        follower.reading = None;
+        if follower.follows.is_empty() {
+            self.following.followers.remove(&slot);
+            return;
+        }
         let acknowledged = follower
             .follows
             .iter()
             .any(|follow| numbers.contains(&follow.number) && follow.acks.is_some());
         let mut out = Vec::new();
-        if acknowledged {
-            self.serve_piece(slot, numbers[0], piece, &mut out);
+        if let Some(number) = numbers.first().filter(|_| acknowledged) {
+            self.serve_piece(slot, *number, piece, &mut out);
         } else {
             self.pulled(slot, numbers, piece, &mut out);
         }
@@ -250,9 +285,10 @@ impl Shard {
             true => self.plain_from(slot, numbers),
             false => 0,
         };
+        let own = self.table.get(slot).map(|connection| self.id(slot, connection.serial));
         let mut given = 0;
         for (at, message) in wanted.iter().enumerate() {
-            if !self.chooses(slot, message) {
+            if !self.chooses(slot, message) || message.draft.except == own {
                 continue;
             }
             given += 1;

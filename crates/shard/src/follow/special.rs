@@ -16,7 +16,7 @@ use crate::shard::Shard;
 pub(crate) struct Care {
     /// Some member is left out, or chooses, or may hold messages back.
     pub each: bool,
-    /// The messages have history, and nobody acknowledges them.
+    /// All messages have history, and nobody acknowledges them.
     pub kept: bool,
     /// They have history, and are of a user's own topic.
     pub own: bool,
@@ -25,10 +25,10 @@ pub(crate) struct Care {
 impl Following {
     /// What must be looked at for each member of a slice with these messages.
     pub fn care<'a>(&self, messages: impl Iterator<Item = &'a Arc<Message>>) -> Care {
-        let mut care = Care { each: !self.filters.is_empty(), ..Care::default() };
+        let mut care = Care { each: !self.filters.is_empty(), kept: true, own: false };
         let follows = !self.followers.is_empty();
         for message in messages {
-            care.kept |= message.kept == wire::Kept::History;
+            care.kept &= message.kept == wire::Kept::History;
             let kept = message.kept != wire::Kept::No;
             care.each |= message.draft.except.is_some() || (kept && follows);
             care.own |= kept && message.draft.topic.starts_with(PERSONAL);
@@ -161,13 +161,12 @@ impl Shard {
         };
         let ours: HashSet<u64> = messages
             .iter()
-            .filter(|message| message.kept == wire::Kept::History)
+            .filter(|message| message.kept != wire::Kept::No)
             .map(|message| message.id.offset)
             .collect();
         let mut waiting = self.hub.owed(slot, None);
-        waiting.retain(|message| {
-            message.kept != wire::Kept::History || !ours.contains(&message.id.offset)
-        });
+        waiting
+            .retain(|message| message.kept == wire::Kept::No || !ours.contains(&message.id.offset));
         let waiting = self.first_of_each(slot, waiting.into_iter().map(|message| &**message));
         for (at, message) in messages.iter().enumerate() {
             let given = Given { behind: &messages[at + 1..], waiting: &waiting, pulled: None };

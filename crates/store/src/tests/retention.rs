@@ -1,10 +1,11 @@
 //! Retention on the tables, with a clock of the test's.
 
-use redb::{Database, backends::InMemoryBackend};
+use redb::{Database, ReadableDatabase, ReadableTableMetadata, backends::InMemoryBackend};
 use wire::Name;
 
 use super::*;
 use crate::batch::{self, Due, Node, Op, TOMBSTONE_SECONDS, apply};
+use crate::tables::EXPIRIES;
 use crate::topic::Keep;
 use crate::{Stored, read, record};
 
@@ -25,10 +26,17 @@ impl Tables {
         Tables { db, node: Node::default() }
     }
 
-    pub fn apply(&mut self, now_ms: u64, ops: &[Op], due: &Due) {
+    /// Gives whether the sweep took as many rows as it may.
+    pub fn apply(&mut self, now_ms: u64, ops: &[Op], due: &Due) -> bool {
         let txn = self.db.begin_write().unwrap();
-        self.node = apply(&txn, self.node, now_ms, ops.iter(), due).unwrap();
+        let applied = apply(&txn, self.node, now_ms, ops.iter(), due).unwrap();
         txn.commit().unwrap();
+        self.node = applied.node;
+        applied.more
+    }
+
+    fn expiries(&self) -> u64 {
+        self.db.begin_read().unwrap().open_table(EXPIRIES).unwrap().len().unwrap()
     }
 
     /// One sweep over these topics.
@@ -37,6 +45,7 @@ impl Tables {
             topics: topics.iter().map(|topic| Name::from(*topic)).collect(),
             expired: true,
             keys_before_ms: Some(now_ms),
+            rows_max: 8_192,
             empty_before_ms: now_ms.saturating_sub(EMPTY_MS),
         };
         self.apply(now_ms, &[], &due);
@@ -165,9 +174,62 @@ fn old_idempotency_keys_go() {
         all.push(Op::Append(batch::Append { idempotency_key: Some("k".into()), ..append }));
     }
     tables.apply(0, &all, &Due::default());
-    let due = Due { keys_before_ms: Some(50), ..Due::default() };
-    tables.apply(0, &[], &due);
-    use redb::{ReadableDatabase, ReadableTableMetadata};
-    let txn = tables.db.begin_read().unwrap();
-    assert_eq!(txn.open_table(crate::tables::IDEMPOTENCY).unwrap().len().unwrap(), 5);
+    let due = Due { keys_before_ms: Some(50), rows_max: 3, ..Due::default() };
+    let keys = |tables: &Tables| {
+        let txn = tables.db.begin_read().unwrap();
+        txn.open_table(crate::tables::IDEMPOTENCY).unwrap().len().unwrap()
+    };
+    assert!(tables.apply(0, &[], &due), "there is more");
+    assert_eq!(keys(&tables), 6);
+    assert!(!tables.apply(0, &[], &due));
+    assert_eq!(keys(&tables), 5);
+}
+
+fn expiring(draft: Draft, expires_ms: u64) -> Draft {
+    let marks = draft.marks.map_or_else(Marks::default, |marks| *marks);
+    let marks = Marks { expires_ms: Some(expires_ms), ..marks };
+    Draft { marks: Some(Box::new(marks)), ..draft }
+}
+
+#[test]
+fn an_expiry_goes_with_its_message() {
+    let mut tables = Tables::new();
+    let far = |text: &str| expiring(draft("t", text), 1_000_000);
+    let two = Keep { messages_max: 2, ..keep() };
+    for offset in 1..=9 {
+        tables.apply(0, &[op(&far("x"), offset, 0, two)], &Due::default());
+    }
+    assert_eq!((tables.offsets("t", 0).0, tables.expiries()), (vec![8, 9], 2), "retention");
+    tables.apply(0, &[op(&expiring(draft("t", "y"), 2_000_000), 9, 0, two)], &Due::default());
+    assert_eq!((tables.offsets("t", 0).0, tables.expiries()), (vec![8, 9], 2), "the same again");
+    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 9 }], &Due::default());
+    assert_eq!(tables.expiries(), 0, "a deletion");
+    let compact = Keep { compact: true, ..keep() };
+    for (offset, json) in [(10, "1"), (11, "null"), (12, "2")] {
+        let draft = expiring(keyed("t", "a", json), 1_000_000_000);
+        tables.apply(0, &[op(&draft, offset, 0, compact)], &Due::default());
+        assert_eq!(tables.expiries(), 1, "compaction");
+    }
+    tables.apply(0, &[op(&keyed("t", "a", "null"), 13, 0, compact)], &Due::default());
+    assert_eq!(tables.expiries(), 1, "a message without a time that says its key is no more");
+    tables.apply(0, &[op(&keyed("t", "a", "3"), 14, 0, compact)], &Due::default());
+    assert_eq!(tables.expiries(), 0);
+}
+
+#[test]
+fn who_misses_a_value_that_expired_in_a_compact_topic_is_told() {
+    let mut tables = Tables::new();
+    let compact = Keep { compact: true, ..keep() };
+    let drafts = [
+        keyed("t", "a", "1"),
+        expiring(keyed("t", "a", "2"), 100),
+        expiring(draft("t", "without a key"), 100),
+    ];
+    for (at, draft) in drafts.iter().enumerate() {
+        tables.apply(0, &[op(draft, at as u64 + 1, 0, compact)], &Due::default());
+    }
+    assert_eq!(tables.offsets("t", 99), (vec![2, 3], 0));
+    assert_eq!(tables.offsets("t", 100), (vec![], 2), "before the sweep");
+    tables.sweep(100, &[]);
+    assert_eq!(tables.offsets("t", 100), (vec![], 2), "who has seen 1 only takes it for the last");
 }

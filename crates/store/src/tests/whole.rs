@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use super::*;
 use crate::{Found, OFFSETS_SKIPPED};
 
@@ -53,7 +55,7 @@ fn what_was_stored_is_there_after_a_close() {
     store.each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
     assert_eq!(
         seen,
-        ["alice room:1 5", "bob room:1 0", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]
+        ["alice room:1 5", "bob room:1 5", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]
     );
     store.close().unwrap();
     store.close().unwrap();
@@ -156,6 +158,72 @@ fn reads_run_on_the_stores_own_thread() {
     assert!(stats.file_bytes > 0 && stats.failed.is_none());
     store.close().unwrap();
     assert_eq!(store.read_later(Box::new(|_| ())), Err(Refused::Closed));
+}
+
+#[test]
+fn a_read_that_panics_does_not_stop_the_others() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &draft("t", "x"), 1);
+    let (send, receive) = mpsc::channel();
+    store.read_later(Box::new(|_| panic!("as it should in this test"))).unwrap();
+    let job = move |store: &Store| drop(send.send(offsets(store, "t", 0)));
+    store.read_later(Box::new(job)).unwrap();
+    assert_eq!(receive.recv_timeout(WAIT), Ok(vec![1]));
+    assert_eq!(store.stats().read_panics, 1);
+    store.close().unwrap();
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < WAIT, "it never comes: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_time_of_idempotency_keys_may_change_and_all_that_are_old_go() {
+    let dir = Dir::new();
+    let window = Options { idempotency_seconds_max: u64::MAX, ..options(&dir.0) };
+    let (store, _) = Store::open(window).unwrap();
+    let keep = history();
+    let one = draft("t", "x");
+    // More than one look takes.
+    for offset in 1..=9_000 {
+        let key = Some("k");
+        let append = Append { draft: &one, offset, at_ms: 1, keep: &keep, idempotency_key: key };
+        store.append(append, Box::new(|_| ())).unwrap();
+    }
+    appended(&store, &one, 9_001);
+    std::thread::sleep(Duration::from_millis(1_200));
+    let keys = || {
+        let mut keys = 0;
+        store.each_idempotency_key(|_, _, _, _| keys += 1).unwrap();
+        keys
+    };
+    assert_eq!(keys(), 9_000);
+    store.set_idempotency_seconds_max(300);
+    wait_until("a sweep", || keys() < 9_000);
+    let first = Instant::now();
+    wait_until("the last sweep", || keys() == 0);
+    assert!(first.elapsed() < Duration::from_millis(900), "a look later: {:?}", first.elapsed());
+    store.close().unwrap();
+}
+
+#[test]
+fn what_a_failed_commit_left_on_disk_keeps_its_number() {
+    let dir = Dir::new();
+    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &draft("a", "x"), 1);
+    *crate::disk::SYNC_FAILS.lock().unwrap() = Some(dir.0.join(crate::FILE));
+    let failed = append(&store, &draft("b", "x"), 2).unwrap().recv_timeout(WAIT).unwrap();
+    assert!(matches!(failed, Err(Fault::Disk(_))), "{failed:?}");
+    wait_until("a probe that succeeds", || store.failed().is_none());
+    appended(&store, &draft("c", "x"), 3);
+    let all = ["a", "b", "c"].map(|topic| offsets(&store, topic, 0));
+    assert_eq!(all, [[1], [2], [3]], "a number for each");
+    store.close().unwrap();
 }
 
 #[test]

@@ -404,8 +404,10 @@ impl Windows {
     /// Takes a message out of a topic, which is missed from now on unless it is worth nothing.
     fn lose(&mut self, at: u32, number: u32, now_ms: u64) {
         let message = self.take(at, number);
-        if !message.is_expired(now_ms) {
-            let topic = &mut self.topics[at];
+        let topic = &mut self.topics[at];
+        // What a key was before is gone with what replaced it.
+        let state = topic.compact && message.draft.key().is_some();
+        if state || !message.is_expired(now_ms) {
             topic.floor = topic.floor.max(message.id.offset);
         }
     }
@@ -500,7 +502,7 @@ impl Windows {
         let done = rest.next().is_none();
         drop(rest);
         for number in expired {
-            self.take(at, number);
+            self.lose(at, number, now_ms);
         }
         self.sweep.after = after;
         done

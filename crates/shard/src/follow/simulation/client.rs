@@ -57,6 +57,9 @@ pub(super) struct Connection {
     reader: Reader,
     /// Of topics without history, and such as the application put it in: the next message.
     live: BTreeMap<usize, usize>,
+    /// How many messages each topic had when it came: of those it may get some, where nothing is
+    /// kept.
+    joined: Vec<usize>,
     /// The application takes it out of topics.
     pub loose: bool,
     pub acks: BTreeMap<usize, Acks>,
@@ -147,6 +150,7 @@ impl Client {
             socket,
             reader: Reader::default(),
             live: BTreeMap::new(),
+            joined: log.iter().map(Vec::len).collect(),
             loose: false,
             acks: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -265,7 +269,11 @@ impl Client {
             let next = connection.live.entry(topic).or_insert(number);
             match number.cmp(next) {
                 std::cmp::Ordering::Less => wrong("a duplicate", *next),
-                std::cmp::Ordering::Greater if !connection.loose => wrong("a gap", *next),
+                std::cmp::Ordering::Greater
+                    if !connection.loose && number > connection.joined[topic] =>
+                {
+                    wrong("a gap", *next)
+                }
                 _ => *next = number + 1,
             }
             return;
@@ -342,6 +350,9 @@ impl Client {
             return;
         };
         connection.inside.insert(topic);
+        if !was_in {
+            connection.joined[topic] = log[topic].len();
+        }
         if !what(topic).has_history() || (was_in && from.is_none()) {
             return;
         }
@@ -420,7 +431,10 @@ impl Client {
             let next = match (self.heard.get(topic), connection.acks.get(topic)) {
                 (_, Some(acks)) => *acks.cursors.last().unwrap(),
                 (Some(heard), _) => heard.next.max(heard.acknowledged),
-                _ => connection.live.get(topic).copied().unwrap_or(log[*topic].len()),
+                _ => match connection.live.get(topic) {
+                    Some(next) => connection.joined[*topic].max(*next),
+                    None => log[*topic].len(),
+                },
             };
             if next != log[*topic].len() {
                 let (name, topic, len) = (self.name, TOPICS[*topic].0, log[*topic].len());

@@ -94,9 +94,6 @@ impl Server {
         let begin = kept::begin(&opened);
         let subscriptions = Arc::new(subscriptions::Subscriptions::default());
         let broker = broker(config, &prepared.handles, started, begin)?;
-        if let Some((store, _)) = &opened {
-            kept::load(store, &*broker, &subscriptions)?;
-        }
         let store = opened.map(|(store, _)| store);
         let (client, handles) = (prepared.address, prepared.handles.clone());
         let (_, capacity) = prepared.capacity();
@@ -113,6 +110,9 @@ impl Server {
         let settings = Arc::new(settings(config, &fixed));
         let keys_seconds = config.history.idempotency_seconds_max;
         broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
+        if let Some(store) = &store {
+            kept::load(store, &*broker, &subscriptions)?;
+        }
         let shards = prepared
             .start(settings, broker.clone(), Some(asked), shared.clone(), started)
             .map_err(|error| Failure::Runtime(format!("a shard can't start: {error}")))?;
@@ -234,6 +234,9 @@ impl Server {
         let settings = Arc::new(settings(&new.config, &self.fixed));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
+        if let Some(store) = &self.store {
+            store.set_idempotency_seconds_max(keys_seconds);
+        }
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }

@@ -22,6 +22,7 @@ struct Topic {
     last: u64,
     /// The last offset that was taken in.
     added: u64,
+    compact: bool,
     window: Vec<Arc<Message>>,
 }
 
@@ -57,7 +58,9 @@ impl Model {
         let (gone, rest): (Vec<_>, _) = topic.window.drain(..).partition(|message| out(message));
         topic.window = rest;
         for message in gone {
-            if missed_at.is_some_and(|now_ms| !message.is_expired(now_ms)) {
+            // What a key was before is gone with what replaced it.
+            let state = topic.compact && message.draft.key().is_some();
+            if missed_at.is_some_and(|now_ms| state || !message.is_expired(now_ms)) {
                 topic.floor = topic.floor.max(message.id.offset);
             }
         }
@@ -98,6 +101,7 @@ impl Model {
         self.published.push(message.clone());
         let topic = self.topics.get_mut(&name).unwrap();
         topic.last = message.id.offset;
+        topic.compact = keep.compact;
         if keep.compact {
             self.replace_former_states(&name, Some(message));
         }
@@ -150,7 +154,7 @@ impl Model {
             {
                 self.take_first(&name, now_ms);
             }
-            self.take(&name, None, |message| message.is_expired(now_ms));
+            self.take(&name, Some(now_ms), |message| message.is_expired(now_ms));
         }
     }
 
