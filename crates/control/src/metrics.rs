@@ -172,6 +172,12 @@ impl Reading {
         gauge(encoder, "cursors", help, None, stats.cursors as f64)?;
         let help = "Idempotency keys that are remembered";
         gauge(encoder, "idempotency_keys", help, None, stats.idempotency_keys as f64)?;
+        let help = "Users with topics that they enter whenever they connect";
+        gauge(encoder, "subscribers", help, None, self.0.subscriptions.users() as f64)?;
+        let help = "Topics that users enter whenever they connect, over all users";
+        gauge(encoder, "subscriptions", help, None, self.0.subscriptions.edges() as f64)?;
+        let (help, bytes) = ("Memory for those", self.0.subscriptions.memory_bytes() as f64);
+        gauge(encoder, "subscriptions", help, Some(Unit::Bytes), bytes)?;
         let help = "Messages published to topics with history";
         counter(encoder, "history_published", help, None, stats.published as f64)?;
         let help = "Publishes that had been done before with the same idempotency key";

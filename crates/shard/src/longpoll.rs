@@ -183,13 +183,8 @@ impl Shard {
         asking: Asking,
         out: &mut Vec<u8>,
     ) {
-        if !out.is_empty() {
-            // Earlier answers of the same pipeline leave first.
-            let earlier = std::mem::take(out);
-            self.send(slot, &earlier, 0);
-            if !self.is_open(slot) {
-                return;
-            }
+        if !self.send_earlier(slot, out) {
+            return;
         }
         let now_s = self.now_s() as u16;
         self.become_variant(slot, Variant::Asking);

@@ -31,13 +31,8 @@ impl Shard {
     /// A poll enters its topics first and then looks: whatever is published after the look wakes
     /// it, and whatever was before is found. So nothing falls between.
     pub(crate) fn poll(&mut self, slot: u32, poll: session::Poll, out: &mut Vec<u8>) {
-        if !out.is_empty() {
-            // Earlier answers of the same pipeline leave first.
-            let earlier = std::mem::take(out);
-            self.send(slot, &earlier, 0);
-            if !self.is_open(slot) {
-                return;
-            }
+        if !self.send_earlier(slot, out) {
+            return;
         }
         self.become_variant(slot, Variant::Poll);
         self.enter_hub(slot, &poll.users, &poll.topics);

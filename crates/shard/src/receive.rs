@@ -206,6 +206,16 @@ impl Shard {
         }
     }
 
+    /// Sends earlier answers of a pipeline, before a request that is not answered at once. False when
+    /// the connection ended with that.
+    pub(crate) fn send_earlier(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
+        if !out.is_empty() {
+            let earlier = std::mem::take(out);
+            self.send(slot, &earlier, 0);
+        }
+        self.is_open(slot)
+    }
+
     /// Sends the answers so far when they are many: what a client asks for with few bytes may be
     /// large, and a client that does not read it must be noticed before it asks for more.
     pub(crate) fn spill(&mut self, slot: u32, out: &mut Vec<u8>) {

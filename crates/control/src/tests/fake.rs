@@ -355,7 +355,7 @@ fn real(begin: Begin) -> Local {
         recent_bytes_max: 1 << 20,
         recent_seconds_max: 60,
         kept: broker::KeptLimits {
-            history_bytes_max: 16 << 20,
+            history_bytes_max: 32 << 20,
             topics_max: 100,
             idempotency_keys_max: 100,
             cursors_max: 100,
