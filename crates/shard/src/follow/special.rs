@@ -18,20 +18,17 @@ pub(crate) struct Care {
     pub each: bool,
     /// All messages have history, and nobody acknowledges them.
     pub kept: bool,
-    /// They have history, and are of a user's own topic.
-    pub own: bool,
 }
 
 impl Following {
     /// What must be looked at for each member of a slice with these messages.
     pub fn care<'a>(&self, messages: impl Iterator<Item = &'a Arc<Message>>) -> Care {
-        let mut care = Care { each: !self.filters.is_empty(), kept: true, own: false };
+        let mut care = Care { each: !self.filters.is_empty(), kept: true };
         let follows = !self.followers.is_empty();
         for message in messages {
             care.kept &= message.kept == wire::Kept::History;
             let kept = message.kept != wire::Kept::No;
             care.each |= message.draft.except.is_some() || (kept && follows);
-            care.own |= kept && message.draft.topic.starts_with(PERSONAL);
         }
         care
     }
@@ -45,8 +42,7 @@ impl Following {
         };
         // The id of a message of the only topic with history says all.
         let positions = || !care.kept || self.many.contains(&slot);
-        let joins = || care.own && variant.phoenix().is_some();
-        (care.each && each()) || (variant.is_kept() && positions()) || joins()
+        (care.each && each()) || (variant.is_kept() && positions())
     }
 }
 
@@ -94,15 +90,6 @@ impl Shard {
     pub(crate) fn admits(&mut self, slot: u32, message: &Message) -> bool {
         if message.kept == wire::Kept::No {
             return true;
-        }
-        // A Phoenix client that has not joined its user's topic yet is given nothing of it: it would
-        // take that for what it asks for when it joins.
-        let phoenix = self.table.get(slot).is_some_and(|it| it.variant.phoenix().is_some());
-        if phoenix && message.draft.topic.starts_with(PERSONAL) {
-            let join = self.joins.get(slot, message.topic_hash);
-            if join.is_none_or(|join| join.pending) {
-                return false;
-            }
         }
         let Some(follower) = self.following.followers.get(&slot) else {
             return true;
