@@ -313,7 +313,8 @@ mod tests {
             (r#","user":"alice","topic":"@alice""#, Some("alice"), None),
             (r#","user":"alice","topic":"orders""#, Some("alice"), Some("orders")),
         ] {
-            let text = format!(r#"{{"type":"ack","id":2,"message":"5f3a91c2:7/9-8"{fields}}}"#);
+            let text =
+                format!(r#"{{"type":"ack","id":2,"message":"5f3a91c2:7/9-0000000b.8"{fields}}}"#);
             let want =
                 Acknowledged { user: user.map(Name::from), topic: topic.map(Name::from), id };
             assert_eq!(parse(&text, None).unwrap().what, What::Acknowledge(want));

@@ -303,10 +303,10 @@ mod tests {
         let mut memory = Memory::new(Idiom::One, [3].into_iter(), false);
         memory.begin(1);
         assert!(memory.topics[0].tracker.is_anywhere());
-        assert_eq!(memory.place("0000000a:7/9-8"), None);
+        assert_eq!(memory.place("0000000a:7/9-0000000b.8"), None);
         memory.topics[0].tracker = Tracker::begin(4);
         memory.begin(2);
-        assert_eq!(memory.last.as_deref(), Some("0000000a:7/9-8"));
+        assert_eq!(memory.last.as_deref(), Some("0000000a:7/9-0000000b.8"));
         assert_eq!(memory.topics[0].tracker, Tracker::begin(4));
         memory.place("");
         memory.begin(3);

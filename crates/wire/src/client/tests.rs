@@ -148,22 +148,27 @@ fn a_websocket_is_proved_answers_pings_and_tells_its_close() {
 #[test]
 fn each_transport_comes_back_with_what_it_saw() {
     let request = |name: &str, target| {
-        let request = Request { host: "h", target, number: 7, since: Some("0000000a:7/9-8") };
+        let request =
+            Request { host: "h", target, number: 7, since: Some("0000000a:7/9-0000000b.8") };
         let mut out = Vec::new();
         by_name(name).unwrap().request(&request, &mut out);
         String::from_utf8(out).unwrap()
     };
-    assert!(request("sse", "/sse").contains("\r\nLast-Event-ID: 0000000a:7/9-8\r\n"));
+    assert!(request("sse", "/sse").contains("\r\nLast-Event-ID: 0000000a:7/9-0000000b.8\r\n"));
     for name in ["stream", "poll", "ws"] {
-        assert!(request(name, "/x").starts_with("GET /x?since=0000000a:7/9-8 HTTP/1.1\r\n"));
-        assert!(request(name, "/x?a=b").starts_with("GET /x?a=b&since=0000000a:7/9-8 HTTP"));
+        assert!(
+            request(name, "/x").starts_with("GET /x?since=0000000a:7/9-0000000b.8 HTTP/1.1\r\n")
+        );
+        assert!(
+            request(name, "/x?a=b").starts_with("GET /x?a=b&since=0000000a:7/9-0000000b.8 HTTP")
+        );
     }
     assert!(!request("phoenix", "/x?a=b").contains("0000000a"), "joins say it");
 }
 
 #[test]
 fn what_is_said_of_what_was_missed_is_no_message() {
-    let since: Since = "0000000a:7/9-8".parse().unwrap();
+    let since: Since = "0000000a:7/9-0000000b.8".parse().unwrap();
     let lost = [("news".into(), Lost::TooOld)];
     let told = |variant, lost: Option<&[_]>| {
         let (mut json, mut out) = (Vec::new(), Vec::new());
@@ -198,7 +203,7 @@ fn what_is_said_of_what_was_missed_is_no_message() {
             bytes.extend(told(variant, lost));
         }
         let (events, _) = read(by_name(name).unwrap(), &bytes).unwrap();
-        let place = "Place(\"0000000a:7/9-8\")";
+        let place = "Place(\"0000000a:7/9-0000000b.8\")";
         let want = ["Open", "Recovered(false)", place, "Recovered(true)", place, place];
         assert_eq!(events, want, "{name}");
     }
@@ -206,7 +211,7 @@ fn what_is_said_of_what_was_missed_is_no_message() {
     crate::transport::sse_position(&since, &mut bytes);
     bytes.extend(b"event: recovery\ndata: the application's own\n\n");
     let (events, _) = read(by_name("sse").unwrap(), &bytes).unwrap();
-    assert_eq!(events[1], "Place(\"0000000a:7/9-8\")");
+    assert_eq!(events[1], "Place(\"0000000a:7/9-0000000b.8\")");
     assert!(events[2].starts_with("message event: recovery"), "{events:?}");
     for variant in [Variant::Poll, Variant::Phoenix2, Variant::Http] {
         assert!(told(variant, None).is_empty());

@@ -126,8 +126,8 @@ mod tests {
     fn a_join_says_what_it_saw_and_wants_and_an_ack_what_it_has() {
         let json = |text: &str| Data::Json(text.into());
         let since = |text: &str| join_since(&json(text));
-        let place: Since = "5f3a91c2:7/9-8".parse().unwrap();
-        assert_eq!(since(r#"{"since":"5f3a91c2:7\/9-8","x":1}"#), Ok(Some(place)));
+        let place: Since = "5f3a91c2:7/9-0000000b.8".parse().unwrap();
+        assert_eq!(since(r#"{"since":"5f3a91c2:7\/9-0000000b.8","x":1}"#), Ok(Some(place)));
         for none in ["{}", r#"{"since":null}"#, r#"{"since":""}"#, r#"["5f3a91c2:7"]"#, "7"] {
             assert_eq!(since(none), Ok(None), "{none}");
         }
@@ -141,7 +141,7 @@ mod tests {
             assert!(tags(bad).is_err(), "{bad}");
         }
         let id = "5f3a91c2:7".parse().unwrap();
-        for good in [r#"{"id":"5f3a91c2:7"}"#, r#"{"id":"5f3a91c2:7/9-8","more":1}"#] {
+        for good in [r#"{"id":"5f3a91c2:7"}"#, r#"{"id":"5f3a91c2:7/9-0000000b.8","more":1}"#] {
             assert_eq!(ack_id(&json(good)), Ok(id));
         }
         for bad in ["{}", r#"{"id":7}"#, r#"{"id":"7"}"#, "[]"] {

@@ -71,10 +71,10 @@ mod tests {
     #[test]
     fn the_reason_is_told_where_something_is_lost() {
         let text = |recovered, reason| {
-            let since = "0000000a:7/9-8".parse().unwrap();
+            let since = "0000000a:7/9-0000000b.8".parse().unwrap();
             String::from_utf8(answer(std::iter::empty(), &since, recovered, reason)).unwrap()
         };
-        let head = r#"{"messages":[],"since":"0000000a:7/9-8""#;
+        let head = r#"{"messages":[],"since":"0000000a:7/9-0000000b.8""#;
         assert_eq!(text(None, Some(Lost::TooOld)), format!("{head}}}"));
         assert_eq!(text(Some(true), Some(Lost::TooOld)), format!("{head},\"recovered\":true}}"));
         let why = r#","recovered":false,"reason":"epoch_changed"}"#;

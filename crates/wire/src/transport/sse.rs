@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn since() -> Since {
-        "0000000a:7/9-8".parse().unwrap()
+        "0000000a:7/9-0000000b.8".parse().unwrap()
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let mut out = Vec::new();
         position(&since(), &mut out);
         recovery(b"{}", &mut out);
-        assert_eq!(out, b"id: 0000000a:7/9-8\n\nevent: recovery\ndata: {}\n\n");
+        assert_eq!(out, b"id: 0000000a:7/9-0000000b.8\n\nevent: recovery\ndata: {}\n\n");
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
                 proptest::prop_assert_eq!(&out[..], &plain[..]);
                 out.clear();
                 with_id(&message, json, &since(), &mut out);
-                let rest = out.strip_prefix(b"id: 0000000a:7/9-8").unwrap();
+                let rest = out.strip_prefix(b"id: 0000000a:7/9-0000000b.8").unwrap();
                 proptest::prop_assert_eq!(rest, plain.strip_prefix(b"id: 0000000a:7").unwrap());
             }
         }
