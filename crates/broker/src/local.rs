@@ -11,7 +11,7 @@ use crate::kept::{Begin, Kept};
 use crate::recent::{Bounds, Window};
 use crate::{
     Activity, Broker, Delivery, Done, Inbox, Latest, Options, Publish, PublishError, Published,
-    Receipt, Recent, TopicActivity,
+    Receipt, Recent,
 };
 
 /// Messages that are looked at in one hold of the lock: about 20 microseconds, for which
@@ -252,12 +252,7 @@ impl Broker for Local {
             if is_in {
                 seen += 1;
                 oldest_us = message.published_us;
-                let topic = activity.topics.entry(message.topic_hash);
-                let topic = topic.or_insert_with(|| TopicActivity {
-                    topic: message.draft.topic.clone(),
-                    messages: 0,
-                });
-                topic.messages += 1;
+                activity.count(message);
             }
             is_in
         });

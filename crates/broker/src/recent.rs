@@ -47,6 +47,14 @@ pub struct TopicActivity {
 }
 
 impl Activity {
+    /// Counts a message of its topic.
+    pub(crate) fn count(&mut self, message: &Message) {
+        let topic = self.topics.entry(message.topic_hash);
+        let topic = topic
+            .or_insert_with(|| TopicActivity { topic: message.draft.topic.clone(), messages: 0 });
+        topic.messages += 1;
+    }
+
     /// How many messages the topic had; 0 for one that had none.
     pub fn messages(&self, topic_hash: u64) -> u64 {
         self.topics.get(&topic_hash).map_or(0, |topic| topic.messages)

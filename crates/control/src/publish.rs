@@ -278,19 +278,7 @@ fn start(node: &Node, said: Said<'_>) -> Result<Pending, Refused> {
         return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
     let (pending, receipt, done) = pending();
-    let kept = node.broker.kept();
-    // Who is answered before the message is on disk doesn't wait for its members, who do.
-    let is_queued = kept.store().is_some()
-        && !options.no_history
-        && kept.rule(&draft.topic).is_some_and(|keep| !keep.durable);
-    let receipt = match is_queued {
-        true => {
-            receipt.uncounted();
-            None
-        }
-        false => Some(receipt),
-    };
-    node.broker.submit(broker::Publish { draft, options }, receipt, done);
+    node.broker.submit(broker::Publish { draft, options }, Some(receipt), done);
     Ok(pending)
 }
 

@@ -7,7 +7,7 @@ use store::{Amount, Store};
 use wire::Message;
 
 use super::{Kept, kind, unix_ms};
-use crate::{Activity, Latest, PublishError, TopicActivity};
+use crate::{Activity, Latest, PublishError};
 
 /// Messages that are counted in one hold of the lock.
 const COUNTED: usize = 256;
@@ -187,12 +187,7 @@ impl Kept {
                 }
                 counted += 1;
                 oldest_us = message.published_us;
-                let topic = activity.topics.entry(message.topic_hash);
-                let topic = topic.or_insert_with(|| TopicActivity {
-                    topic: message.draft.topic.clone(),
-                    messages: 0,
-                });
-                topic.messages += 1;
+                activity.count(message);
             }
             if counted >= messages_max {
                 return oldest_us;

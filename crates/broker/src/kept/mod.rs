@@ -325,10 +325,11 @@ impl Put<'_> {
             true => (None, self.done.take()),
             false => (self.done.take(), None),
         };
-        let receipt = self.receipt.take();
+        let mut receipt = self.receipt.take();
         if now.is_some()
-            && let Some(receipt) = receipt.clone()
+            && let Some(receipt) = receipt.take()
         {
+            // Nobody is kept waiting for the disk by the count.
             receipt.uncounted();
         }
         let after = Arc::new(Mutex::new(after));

@@ -118,19 +118,20 @@ impl Shard {
                 }
             }
             // It comes back, and finds the disk less busy.
-            Err(_) => {
-                // What it was to be told before goes before.
-                let mut last = std::mem::take(out);
-                last.extend(self.goodbye(slot, Close::Overloaded));
-                self.close(slot, Close::Overloaded, &last);
-            }
+            Err(_) => self.dismiss(slot, Close::Overloaded, out),
         }
     }
 
     /// The disk is too busy or can't be read: what was missed is not skipped, the client asks again.
     pub(crate) fn come_back_later(&mut self, slot: u32) {
-        let last = self.goodbye(slot, Close::Overloaded);
-        self.close(slot, Close::Overloaded, &last);
+        self.dismiss(slot, Close::Overloaded, &mut Vec::new());
+    }
+
+    /// Closes a connection with its last words; what it was to be told before goes before.
+    fn dismiss(&mut self, slot: u32, close: Close, out: &mut Vec<u8>) {
+        let mut last = std::mem::take(out);
+        last.extend(self.goodbye(slot, close));
+        self.close(slot, close, &last);
     }
 
     /// The disk has answered.
@@ -236,9 +237,7 @@ impl Shard {
         };
         if variant.phoenix().is_some() {
             // It is told such things when it joins: it comes back.
-            let mut last = std::mem::take(out);
-            last.extend(self.goodbye(slot, Close::SlowConsumer));
-            return self.close(slot, Close::SlowConsumer, &last);
+            return self.dismiss(slot, Close::SlowConsumer, out);
         }
         let since = Since::from(Id { epoch: self.kept().epoch(), offset: after });
         let lost: Vec<(Name, Lost)> =
