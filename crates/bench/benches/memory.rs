@@ -1,6 +1,5 @@
 //! Memory of an idle connection with its own user id and one shared topic, by transport.
 
-use std::net::SocketAddrV4;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -47,31 +46,17 @@ fn run(args: &Args) -> Result<()> {
     if !args.baseline_only {
         for name in TRANSPORTS.into_iter().filter(wanted) {
             let server = Throng::start(shards, connections, Sender::IoUring)?;
-            let plan = plan(name, server.clients, connections);
+            let plan = Plan::idle(name, server.clients, connections);
             let growth = measure(&server.process, plan).with_context(|| name.to_owned())?;
             add(name, &growth);
         }
     }
     let server = Baseline::start(shards, baseline::Sender::Write)?;
-    let growth = measure(&server.process, plan("sse", server.clients, connections))?;
+    let growth = measure(&server.process, Plan::idle("sse", server.clients, connections))?;
     add("bare loop", &growth);
     println!("\nmemory: {connections} idle connections, {shards} shards{cores}, one run each");
     println!("{table}");
     Ok(())
-}
-
-fn plan(transport: &str, target: SocketAddrV4, connections: usize) -> Plan {
-    let path = format!("/{transport}?user=u{{n}}&topic=all");
-    match transport {
-        "phoenix" => {
-            let path = "/socket/websocket?vsn=2.0.0&user=u{n}";
-            Plan::phoenix(target, connections, path, "all")
-        }
-        "ws" => Plan::websocket(target, connections, &path),
-        // Long enough that none ends while the others still come.
-        "poll" => Plan::poll(target, connections, &format!("{path}&timeout=300")),
-        _ => Plan::get(target, connections, &path),
-    }
 }
 
 fn measure(process: &ServerProcess, plan: Plan) -> Result<Growth> {

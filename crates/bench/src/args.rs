@@ -1,5 +1,7 @@
 //! The arguments that all bench targets share.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use clap::Parser;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -37,6 +39,14 @@ pub struct Args {
     /// Only these transports (memory): sse, stream, poll, ws, phoenix.
     #[arg(long, value_delimiter = ',')]
     pub transports: Vec<String>,
+
+    /// The executable of another build of the server, to hold against this one (compare).
+    #[arg(long, value_name = "PATH")]
+    pub before: Option<PathBuf>,
+
+    /// The executable to hold against it (compare); by default this tree's own.
+    #[arg(long, value_name = "PATH", requires = "before")]
+    pub after: Option<PathBuf>,
 
     /// Given by cargo; no meaning here.
     #[arg(long, hide = true)]

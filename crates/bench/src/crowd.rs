@@ -96,6 +96,22 @@ impl Plan {
         Self { status: None, ..Self::get(target, connections, path) }
     }
 
+    /// Connections by transport (`sse`, `stream`, `poll`, `ws` or `phoenix`), each with a user of
+    /// its own and in the topic `all`.
+    pub fn idle(transport: &str, target: SocketAddrV4, connections: usize) -> Self {
+        let path = format!("/{transport}?user=u{{n}}&topic=all");
+        match transport {
+            "phoenix" => {
+                let path = "/socket/websocket?vsn=2.0.0&user=u{n}";
+                Self::phoenix(target, connections, path, "all")
+            }
+            "ws" => Self::websocket(target, connections, &path),
+            // Long enough that none ends while the others still come.
+            "poll" => Self::poll(target, connections, &format!("{path}&timeout=300")),
+            _ => Self::get(target, connections, &path),
+        }
+    }
+
     /// The same with users (and sources) from this number on.
     #[must_use]
     pub fn numbered_from(self, first: usize) -> Self {

@@ -23,6 +23,7 @@ pub mod crowd;
 pub mod marker;
 pub mod process;
 pub mod report;
+pub mod standing;
 pub mod template;
 pub mod throng;
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -27,10 +27,12 @@ pub enum Sender {
     IoUring,
     /// `--sender write`
     Write,
+    /// `--sender auto`, as an operator has it who says nothing.
+    Auto,
 }
 
 impl Sender {
-    /// Both, for side-by-side runs.
+    /// The two ways, for side-by-side runs.
     pub const ALL: [Self; 2] = [Self::IoUring, Self::Write];
 
     /// As the server's flag has it.
@@ -38,6 +40,7 @@ impl Sender {
         match self {
             Self::IoUring => "io_uring",
             Self::Write => "write",
+            Self::Auto => "auto",
         }
     }
 }
@@ -62,6 +65,19 @@ impl Throng {
     /// # Errors
     /// If it can't be built or started, or isn't ready in time; with the end of its log.
     pub fn start(shards: usize, connections: usize, sender: Sender) -> Result<Self> {
+        Self::start_build(&binary()?, shards, connections, sender)
+    }
+
+    /// As [`Throng::start`], with this executable.
+    ///
+    /// # Errors
+    /// If it can't be started, or isn't ready in time; with the end of its log.
+    pub fn start_build(
+        binary: &Path,
+        shards: usize,
+        connections: usize,
+        sender: Sender,
+    ) -> Result<Self> {
         let clients = free_server_address()?;
         let admin = free_server_address()?;
         let log = std::env::temp_dir().join(format!(
@@ -70,7 +86,7 @@ impl Throng {
             clients.port()
         ));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(binary);
         command
             .arg("serve")
             .args(["--listen", &clients.to_string()])
@@ -161,7 +177,10 @@ const QUIET: &[(&str, &str)] = &[
 ];
 
 /// The executable: `THRONG_BIN`, or the one of this very build, brought up to date.
-fn binary() -> Result<PathBuf> {
+///
+/// # Errors
+/// If it can't be built, or isn't there.
+pub fn binary() -> Result<PathBuf> {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = BINARY.get() {
         return Ok(path.clone());
