@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::{Draft, Epoch, Id, Message, Name};
 
 pub use kept::{
-    AcknowledgeError, Begin, Kept, KeptStats, Limits as KeptLimits, Page, Piece, Pull, Start,
-    Wanted,
+    AcknowledgeError, Begin, Cursor, GivenUp, Kept, KeptStats, Limits as KeptLimits, Page, Piece,
+    Pull, Start, Wanted,
 };
 pub use local::{Limits, Local};
 pub use recent::{Activity, Latest, Recent, TopicActivity};

@@ -260,11 +260,11 @@ settings! {
         durable: bool = Live, Bool, "false";
         /// Messages that one connection may have without having acknowledged them.
         window_messages_max: u64 = Live, Number(1, 1_000_000), "100";
-        /// A message that is not acknowledged for so long is delivered again.
-        redelivery_seconds: u64 = Live, Number(1, DAY), "30";
-        /// How often a message is delivered in all; 0 is without end.
-        tries_max: u64 = Live, Number(0, 60_000), "5";
-        /// The topic where messages go after tries_max deliveries; "" drops them.
+        /// A message that is not acknowledged for so long is delivered again to a /ws or Phoenix connection that has it; 0 is never. Whoever connects is given what is not acknowledged in any case.
+        redelivery_seconds: u64 = Live, Number(0, DAY), "0";
+        /// How often a message is delivered before it is given up; 0 is without end, or 5 times where dead_letter is set.
+        tries_max: u64 = Live, Number(0, 60_000), "0";
+        /// The topic where messages go that are given up; "" drops them.
         dead_letter: String = Live, Text, r#""""#;
     }
 

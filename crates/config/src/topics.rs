@@ -90,14 +90,14 @@ topic_keys! {
     durable: bool = Bool, Default("false");
     /// Keep only the last message of each key; whoever joins gets those first.
     compact: bool = Bool, Default("false");
-    /// Users acknowledge messages, and are given again what they have not acknowledged.
+    /// Users acknowledge messages, and are given again what they have not acknowledged when they come back.
     acknowledge: bool = Bool, Default("false");
     /// Messages that one connection may have without having acknowledged them.
     ack_window_messages_max: u64 = Number(1, 1_000_000), Default("100");
-    /// A message that is not acknowledged for so long is delivered again.
-    ack_redelivery_seconds: u64 = Number(1, DAY), Default("30");
-    /// How often a message is delivered in all; 0 is without end.
-    ack_tries_max: u64 = Number(0, 60_000), Default("5");
-    /// The topic where messages go after ack_tries_max deliveries; "" drops them.
+    /// A message that is not acknowledged for so long is delivered again to a /ws or Phoenix connection that has it, for clients whose handlers may fail; 0 is never. Whoever connects is given what is not acknowledged in any case.
+    ack_redelivery_seconds: u64 = Number(0, DAY), Default("0");
+    /// How often a message is delivered before it is given up; 0 is without end, or 5 times where dead_letter is set.
+    ack_tries_max: u64 = Number(0, 60_000), Default("0");
+    /// The topic where messages go that are given up; "" drops them.
     dead_letter: String = Text, Default(r#""""#);
 }

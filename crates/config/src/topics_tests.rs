@@ -31,8 +31,8 @@ fn rules_have_their_keys_and_defaults_and_keep_their_order() {
         compact: false,
         acknowledge: false,
         ack_window_messages_max: 100,
-        ack_redelivery_seconds: 30,
-        ack_tries_max: 5,
+        ack_redelivery_seconds: 0,
+        ack_tries_max: 0,
         dead_letter: String::new(),
     };
     let room = TopicRule {

@@ -39,9 +39,14 @@ pub(crate) struct Cursor {
     user: String,
     #[schema(example = "@alice")]
     topic: String,
-    /// Everything up to this is acknowledged; null while nothing is.
+    /// Everything up to this is acknowledged, but for what was given up; null while nothing is.
     #[schema(example = "5f3a91c2:1042")]
     acknowledged: Option<String>,
+    /// The last message that was given up, which only happens where the configuration has a
+    /// dead_letter topic or a limit of tries: it was not acknowledged in all its deliveries, went to
+    /// the dead-letter topic or was dropped, and is not delivered again. Null while none was.
+    #[schema(example = "5f3a91c2:1040")]
+    given_up: Option<String>,
 }
 
 /// Acknowledge messages on a user's behalf: they are not delivered to the user again. It never
@@ -66,7 +71,7 @@ pub(crate) async fn acknowledge(
         let (user, topic) = (asked.user.as_str().into(), topic.as_str().into());
         node.shards.send(shard, Command::Acknowledged { user, topic, offset });
     }
-    Ok(Json(Cursor::new(kept, asked.user, topic, Some(offset))))
+    Ok(Json(Cursor::new(kept, asked.user, topic)))
 }
 
 /// Which topic.
@@ -94,14 +99,15 @@ pub(crate) async fn cursor(
         let error = AcknowledgeError::NotAcknowledged;
         return Err(bad(error.code(), error.to_string()));
     }
-    let offset = kept.acknowledged(&user, &topic);
-    Ok(Json(Cursor::new(kept, user, topic, offset)))
+    Ok(Json(Cursor::new(kept, user, topic)))
 }
 
 impl Cursor {
-    fn new(kept: &Kept, user: String, topic: String, offset: Option<u64>) -> Self {
+    fn new(kept: &Kept, user: String, topic: String) -> Self {
         let id = |offset| Id { epoch: kept.epoch(), offset }.to_string();
-        Cursor { user, topic, acknowledged: offset.map(id) }
+        let progress = kept.progress(&user, &topic);
+        let (acknowledged, given_up) = (progress.acknowledged.map(id), progress.given_up.map(id));
+        Cursor { user, topic, acknowledged, given_up }
     }
 }
 

@@ -289,10 +289,13 @@ pub(crate) struct HistoryStats {
     lost: u64,
     /// Acknowledgements that moved a cursor.
     acknowledged: u64,
-    /// Messages delivered again because they were not acknowledged.
+    /// Messages delivered again, to connections that had them, because they were not acknowledged in
+    /// time.
     redelivered: u64,
-    /// Messages that were not acknowledged in all their tries.
-    dead: u64,
+    /// Messages that were not acknowledged in all their tries and went to a dead-letter topic.
+    dead_lettered: u64,
+    /// Messages that were not acknowledged in all their tries and were dropped.
+    dropped: u64,
     /// Clients that came back and were given all that they missed.
     recovered: u64,
     /// Clients that came back and were told that something is lost to them.
@@ -346,7 +349,8 @@ impl HistoryStats {
             lost: stats.lost,
             acknowledged: stats.acknowledged,
             redelivered: stats.redelivered,
-            dead: stats.dead,
+            dead_lettered: stats.dead_lettered,
+            dropped: stats.dropped,
             recovered: stats.recovered,
             unrecovered: stats.unrecovered,
             disk_reads: stats.disk_reads,

@@ -186,10 +186,15 @@ impl Reading {
         counter(encoder, "history_lost", help, None, stats.lost as f64)?;
         let help = "Acknowledgements that moved a cursor";
         counter(encoder, "acknowledgements", help, None, stats.acknowledged as f64)?;
-        let help = "Messages delivered again because they were not acknowledged";
+        let help = "Messages delivered again, to connections that had them, because they were not \
+                    acknowledged in time";
         counter(encoder, "messages_redelivered", help, None, stats.redelivered as f64)?;
-        let help = "Messages that were not acknowledged in all their tries";
-        counter(encoder, "messages_dead", help, None, stats.dead as f64)?;
+        let rows = vec![
+            ("outcome", "dead_lettered".into(), stats.dead_lettered as f64),
+            ("outcome", "dropped".into(), stats.dropped as f64),
+        ];
+        let help = "Messages that were not acknowledged in all their tries, by what became of them";
+        counters(encoder, "messages_given_up", help, None, rows)?;
         let rows = vec![
             ("result", "recovered".into(), stats.recovered as f64),
             ("result", "lost".into(), stats.unrecovered as f64),

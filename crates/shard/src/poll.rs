@@ -254,6 +254,11 @@ impl Shard {
         let mut messages = recent.messages.clone();
         messages.extend(piece.iter().flat_map(|piece| piece.messages.iter().cloned()));
         messages.retain(|message| self.chooses(slot, message));
+        let kept = self.poll_of(slot).and_then(|poll| poll.kept.as_ref());
+        let acknowledged = kept.map(|kept| kept.wanted[kept.plain..].to_vec());
+        if let Some(acknowledged) = acknowledged.filter(|topics| !topics.is_empty()) {
+            self.count_polled(slot, &acknowledged, &mut messages);
+        }
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };

@@ -9,6 +9,8 @@ mod again;
 mod history;
 #[path = "recovery/home.rs"]
 mod home;
+#[path = "recovery/inbox.rs"]
+mod inbox;
 #[path = "recovery/listener.rs"]
 mod listener;
 #[path = "recovery/lost.rs"]

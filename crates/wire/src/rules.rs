@@ -71,10 +71,12 @@ pub struct History {
 pub struct Acknowledge {
     /// Messages that a connection may have without having acknowledged them; at least 1.
     pub window_messages_max: u32,
-    /// After so long without an acknowledgement a message is delivered again, in seconds.
+    /// Whoever acknowledges on the connection itself ([`crate::Variant::acknowledges`]) is given a
+    /// message again there after so many seconds without an acknowledgement; 0 is never. A new
+    /// connection is given it in any case.
     pub redelivery_seconds: u32,
-    /// So often a message is delivered in all; then it goes to the dead-letter topic, or nowhere,
-    /// and counts as acknowledged. 0 is without end.
+    /// So often a message is delivered in all; then it is given up: it goes to the dead-letter topic,
+    /// or nowhere. 0 is without end.
     pub tries_max: u32,
     /// Where messages go that nobody acknowledges.
     pub dead_letter: Option<Name>,

@@ -7,11 +7,13 @@ use wire::message::PERSONAL;
 
 use super::index::{Index, fold};
 use super::slab::{List, NONE, Slab};
+use super::tries::Tries;
 
 /// The cursors that were last used. One for a user's own topic takes about 70 bytes, and its name if
 /// that has over 24.
 pub struct Cursors {
     cursors_max: usize,
+    tries: Tries,
     hasher: RandomState,
     entries: Slab<Entry>,
     index: Index,
@@ -22,31 +24,37 @@ pub struct Cursors {
 /// How far a user is in a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Everything up to this offset is done.
-    pub acknowledged: u64,
-    /// The first message after it, once its deliveries were counted; 0 before.
-    pub head: u64,
-    /// How often that was delivered.
-    pub tries: u32,
+    /// Everything up to this offset was acknowledged, but for what was given up.
+    pub acknowledged: Option<u64>,
+    /// The last message that was given up: nobody acknowledged it in all its tries.
+    pub given_up: Option<u64>,
+}
+
+impl Cursor {
+    /// Everything up to this offset is done, in one way or the other.
+    pub fn done(self) -> Option<u64> {
+        self.acknowledged.max(self.given_up)
+    }
 }
 
 struct Entry {
     /// The user's name, and then the topic's if that is not the user's own.
     text: Name,
+    /// 0 where `is_known` is false.
+    acknowledged: u64,
+    /// 0 is nothing: offsets begin with 1.
+    given_up: u64,
     /// The length of the user's name, or [`OWN`].
     user_bytes: u16,
-    tries: u16,
-    /// When the last of them was counted, in seconds of the node's clock.
-    tried_s: u32,
-    acknowledged: u64,
-    head: u64,
+    /// The user has acknowledged something, or was taken to have.
+    is_known: bool,
 }
 
 /// The topic is the user's own.
 const OWN: u16 = u16::MAX;
 
 impl Entry {
-    fn new(user: &str, topic: &str, acknowledged: u64) -> Entry {
+    fn new(user: &str, topic: &str) -> Entry {
         let (text, user_bytes) = match is_own(user, topic) {
             true => (Name::from(user), OWN),
             false => {
@@ -56,7 +64,18 @@ impl Entry {
                 (text, user.len() as u16)
             }
         };
-        Entry { text, user_bytes, tries: 0, tried_s: 0, acknowledged, head: 0 }
+        Entry { text, acknowledged: 0, given_up: 0, user_bytes, is_known: false }
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor {
+            acknowledged: Some(self.acknowledged).filter(|_| self.is_known),
+            given_up: Some(self.given_up).filter(|offset| *offset > 0),
+        }
+    }
+
+    fn done(&self) -> u64 {
+        self.acknowledged.max(self.given_up)
     }
 
     fn is(&self, user: &str, topic: &str) -> bool {
@@ -80,6 +99,7 @@ impl Cursors {
     pub fn new(cursors_max: usize) -> Self {
         Cursors {
             cursors_max: cursors_max.min(u32::MAX as usize / 2),
+            tries: Tries::new(cursors_max),
             hasher: RandomState::new(),
             entries: Slab::new(),
             index: Index::new(),
@@ -87,53 +107,54 @@ impl Cursors {
         }
     }
 
-    /// The offset up to which the user has acknowledged the topic's messages; `None` when nothing
-    /// is known of it.
-    pub fn get(&self, user: &str, topic: &str) -> Option<u64> {
-        Some(self.cursor(user, topic)?.acknowledged)
-    }
-
-    /// The whole cursor.
-    pub fn cursor(&self, user: &str, topic: &str) -> Option<Cursor> {
-        let entry = &self.entries[self.find(self.hash(user, topic), user, topic)?];
-        let Entry { acknowledged, head, tries, .. } = *entry;
-        Some(Cursor { acknowledged, head, tries: tries.into() })
+    /// How far the user is in the topic; `None` when nothing is known of it.
+    pub fn get(&self, user: &str, topic: &str) -> Option<Cursor> {
+        Some(self.entries[self.find(self.hash(user, topic), user, topic)?].cursor())
     }
 
     /// The user has all messages up to this offset. False when that was known: a cursor never goes
     /// back.
     pub fn acknowledge(&mut self, user: &str, topic: &str, offset: u64) -> bool {
-        let (at, is_new) = self.enter(user, topic, offset);
-        let Some(entry) = at.map(|at| &mut self.entries[at]) else { return is_new };
-        if offset > entry.acknowledged {
-            entry.acknowledged = offset;
-            if entry.head <= offset {
-                (entry.head, entry.tries) = (0, 0);
-            }
-            return true;
+        let Some(at) = self.enter(user, topic) else { return true };
+        let entry = &mut self.entries[at];
+        if entry.is_known && offset <= entry.acknowledged {
+            return false;
         }
-        is_new
+        entry.is_known = true;
+        entry.acknowledged = offset;
+        self.tries.done(at, entry.done());
+        true
     }
 
-    /// Counts a delivery of the first message that the user has not acknowledged, and gives how
-    /// often this one was delivered; 0 when it is acknowledged.
+    /// Nobody acknowledged the message at this offset, and all before it is done: so is this. False
+    /// when that was known.
+    pub fn give_up(&mut self, user: &str, topic: &str, offset: u64) -> bool {
+        let Some(at) = self.enter(user, topic) else { return true };
+        let entry = &mut self.entries[at];
+        if offset <= entry.given_up {
+            return false;
+        }
+        entry.given_up = offset;
+        self.tries.done(at, entry.done());
+        true
+    }
+
+    /// Counts a delivery of a message, and gives how often it was delivered; 0 when it is done.
     ///
-    /// Deliveries of one message within `seconds` count once.
-    pub fn tried(&mut self, user: &str, topic: &str, offset: u64, now_s: u32, seconds: u32) -> u32 {
-        // It is the first: all before it is done.
-        let (at, _) = self.enter(user, topic, offset.saturating_sub(1));
-        let Some(entry) = at.map(|at| &mut self.entries[at]) else { return 1 };
-        if offset <= entry.acknowledged {
+    /// Deliveries of one message within `apart_s` seconds count once.
+    pub fn delivered(
+        &mut self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        apart_s: u32,
+    ) -> u32 {
+        let Some(at) = self.enter(user, topic) else { return 1 };
+        if offset <= self.entries[at].done() {
             return 0;
         }
-        if entry.head != offset {
-            (entry.head, entry.tries) = (offset, 0);
-        }
-        if entry.tries == 0 || now_s.wrapping_sub(entry.tried_s) >= seconds {
-            entry.tries = entry.tries.saturating_add(1);
-            entry.tried_s = now_s;
-        }
-        entry.tries.into()
+        self.tries.count(at, offset, now_s, apart_s)
     }
 
     /// True when the next new cursor takes the place of another.
@@ -146,25 +167,24 @@ impl Cursors {
         self.entries.len()
     }
 
-    /// The cursor, used just now; and whether it was not known before. `None` when none may be
-    /// known.
-    fn enter(&mut self, user: &str, topic: &str, acknowledged: u64) -> (Option<u32>, bool) {
+    /// The cursor, used just now. `None` when none may be known.
+    fn enter(&mut self, user: &str, topic: &str) -> Option<u32> {
         let hash = self.hash(user, topic);
         if let Some(at) = self.find(hash, user, topic) {
             self.entries.unlink(&mut self.used, at);
             self.entries.link(&mut self.used, at);
-            return (Some(at), false);
+            return Some(at);
         }
         if self.cursors_max == 0 {
-            return (None, true);
+            return None;
         }
         if self.entries.len() == self.cursors_max {
             self.drop_oldest();
         }
-        let at = self.entries.insert(Entry::new(user, topic, acknowledged));
+        let at = self.entries.insert(Entry::new(user, topic));
         self.entries.link(&mut self.used, at);
         self.index.insert(hash, at);
-        (Some(at), true)
+        Some(at)
     }
 
     fn drop_oldest(&mut self) {
@@ -183,6 +203,7 @@ impl Cursors {
         self.entries.unlink(&mut self.used, at);
         self.entries.remove(at);
         self.index.remove(hash, at);
+        self.tries.done(at, u64::MAX);
     }
 
     fn find(&self, hash: u32, user: &str, topic: &str) -> Option<u32> {
@@ -211,43 +232,59 @@ mod tests {
 
     use super::*;
 
+    fn acknowledged(cursors: &Cursors, user: &str, topic: &str) -> Option<u64> {
+        cursors.get(user, topic)?.acknowledged
+    }
+
     #[test]
     fn a_cursor_never_goes_back() {
         let mut cursors = Cursors::new(10);
         assert_eq!(cursors.get("alice", "@alice"), None);
         assert!(cursors.acknowledge("alice", "@alice", 0), "it is known from now on");
         assert!(!cursors.acknowledge("alice", "@alice", 0));
-        assert_eq!(cursors.get("alice", "@alice"), Some(0));
+        assert_eq!(acknowledged(&cursors, "alice", "@alice"), Some(0));
         assert!(cursors.acknowledge("alice", "@alice", 7));
         assert!(!cursors.acknowledge("alice", "@alice", 5));
-        assert_eq!(cursors.get("alice", "@alice"), Some(7));
+        assert_eq!(acknowledged(&cursors, "alice", "@alice"), Some(7));
         assert_eq!(cursors.get("alice", "alice"), None);
         assert_eq!(cursors.get("alic", "e@alice"), None);
         assert_eq!(cursors.get("@alice", "alice"), None);
     }
 
     #[test]
-    fn deliveries_of_the_first_message_are_counted() {
+    fn deliveries_are_counted_by_message() {
         let mut cursors = Cursors::new(10);
-        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 1);
-        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 2);
-        assert_eq!(cursors.get("bob", "jobs"), Some(4), "it was the first: those before are done");
-        cursors.acknowledge("bob", "jobs", 4);
-        assert_eq!(cursors.tried("bob", "jobs", 5, 0, 0), 3);
-        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 1, "5 has expired, say");
+        assert_eq!(cursors.delivered("bob", "jobs", 5, 0, 0), 1);
+        assert_eq!(cursors.delivered("bob", "jobs", 5, 0, 0), 2);
+        assert_eq!(cursors.delivered("bob", "jobs", 8, 0, 0), 1, "it came behind");
+        assert_eq!(cursors.get("bob", "jobs"), Some(Cursor::default()), "nobody acknowledged");
+        assert!(cursors.acknowledge("bob", "jobs", 4));
+        assert_eq!(cursors.delivered("bob", "jobs", 5, 0, 0), 3);
+        assert_eq!(cursors.delivered("bob", "jobs", 8, 0, 0), 2);
         assert!(cursors.acknowledge("bob", "jobs", 6));
-        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 2, "it is still not acknowledged");
+        assert_eq!(cursors.delivered("bob", "jobs", 5, 0, 0), 0);
+        assert_eq!(cursors.delivered("bob", "jobs", 8, 0, 0), 3, "it is still not acknowledged");
         assert!(cursors.acknowledge("bob", "jobs", 8));
-        assert_eq!(cursors.tried("bob", "jobs", 8, 0, 0), 0);
-        let cursor = Cursor { acknowledged: 8, head: 0, tries: 0 };
-        assert_eq!(cursors.cursor("bob", "jobs"), Some(cursor));
+        assert_eq!(cursors.delivered("bob", "jobs", 8, 0, 0), 0);
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_called_acknowledged() {
+        let mut cursors = Cursors::new(10);
+        assert!(cursors.give_up("bob", "@bob", 5) && !cursors.give_up("bob", "@bob", 5));
+        let cursor = Cursor { acknowledged: None, given_up: Some(5) };
+        assert_eq!(cursors.get("bob", "@bob"), Some(cursor));
+        assert_eq!((cursor.done(), cursors.delivered("bob", "@bob", 5, 0, 0)), (Some(5), 0));
+        assert!(cursors.acknowledge("bob", "@bob", 3) && cursors.acknowledge("bob", "@bob", 9));
+        let cursor = Cursor { acknowledged: Some(9), given_up: Some(5) };
+        assert_eq!((cursors.get("bob", "@bob"), cursor.done()), (Some(cursor), Some(9)));
     }
 
     #[test]
     fn a_cursor_takes_little_memory() {
         assert!(size_of::<Option<Entry>>() <= 48, "{}", size_of::<Option<Entry>>());
         assert_eq!(
-            Entry::new("a user of 24 bytes, here", "@a user of 24 bytes, here", 1).text.len(),
+            Entry::new("a user of 24 bytes, here", "@a user of 24 bytes, here").text.len(),
             24
         );
     }
@@ -256,7 +293,7 @@ mod tests {
         #[test]
         fn it_knows_the_cursors_last_used(
             cursors_max in 0_usize..12,
-            steps in prop::collection::vec((0_u8..3, 0_usize..4, 0_usize..5, 0_u64..30), 0..300),
+            steps in prop::collection::vec((0_u8..4, 0_usize..4, 0_usize..5, 1_u64..30), 0..300),
         ) {
             let users = ["a", "@a", "b", "bb"];
             let topics = ["@a", "@@a", "@b", "b", "bb"];
@@ -267,31 +304,27 @@ mod tests {
                 let at = model.iter().position(|(of, _)| *of == (user, topic));
                 let (user_name, topic_name) = (users[user], topics[topic]);
                 let known = at.map(|at| model[at].1);
-                prop_assert_eq!(cursors.cursor(user_name, topic_name), known);
-                if kind == 0 {
-                    continue;
-                }
-                let mut cursor = known.unwrap_or(Cursor {
-                    acknowledged: if kind == 1 { offset } else { offset.saturating_sub(1) },
-                    ..Cursor::default()
-                });
-                if kind == 1 {
-                    let moved = known.is_none_or(|known| offset > known.acknowledged);
-                    prop_assert_eq!(cursors.acknowledge(user_name, topic_name, offset), moved);
-                    cursor.acknowledged = cursor.acknowledged.max(offset);
-                    if cursor.head <= cursor.acknowledged {
-                        (cursor.head, cursor.tries) = (0, 0);
+                prop_assert_eq!(cursors.get(user_name, topic_name), known);
+                let mut cursor = known.unwrap_or_default();
+                let place = match kind {
+                    0 => continue,
+                    1 => &mut cursor.acknowledged,
+                    2 => &mut cursor.given_up,
+                    _ => {
+                        let tries = cursors.delivered(user_name, topic_name, offset, 0, 0);
+                        let is_done = cursor.done().is_some_and(|done| offset <= done);
+                        prop_assert_eq!(tries == 0, is_done && cursors_max > 0);
+                        &mut None
                     }
-                } else {
-                    let tries = cursors.tried(user_name, topic_name, offset, 0, 0);
-                    if offset > cursor.acknowledged {
-                        let same = cursor.head == offset;
-                        cursor.tries = if same { cursor.tries + 1 } else { 1 };
-                        cursor.head = offset;
-                        prop_assert_eq!(tries, cursor.tries);
-                    } else if cursors_max > 0 {
-                        prop_assert_eq!(tries, 0);
-                    }
+                };
+                if kind < 3 {
+                    let moved = place.is_none_or(|known| offset > known);
+                    *place = (*place).max(Some(offset));
+                    let told = match kind {
+                        1 => cursors.acknowledge(user_name, topic_name, offset),
+                        _ => cursors.give_up(user_name, topic_name, offset),
+                    };
+                    prop_assert_eq!(told, moved);
                 }
                 if let Some(at) = at {
                     model.remove(at);

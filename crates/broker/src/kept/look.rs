@@ -57,10 +57,13 @@ pub struct KeptStats {
     pub lost: u64,
     /// Acknowledgements that moved a cursor.
     pub acknowledged: u64,
-    /// Deliveries that were repeated, for nothing of them was acknowledged in time.
+    /// Messages that were delivered again to a connection that had them, for they were not
+    /// acknowledged in time.
     pub redelivered: u64,
-    /// Messages that nobody acknowledged in all their tries.
-    pub dead: u64,
+    /// Messages that nobody acknowledged in all their tries, and that went to a dead-letter topic.
+    pub dead_lettered: u64,
+    /// The same where there is no such topic.
+    pub dropped: u64,
     /// Clients that came back and were told that they have everything.
     pub recovered: u64,
     /// Clients that came back and were told that something is missing.
@@ -258,7 +261,8 @@ impl Kept {
             lost: count(&counts.lost),
             acknowledged: count(&counts.acknowledged),
             redelivered: count(&counts.redelivered),
-            dead: count(&counts.dead),
+            dead_lettered: count(&counts.dead_lettered),
+            dropped: count(&counts.dropped),
             recovered: count(&counts.recovered),
             unrecovered: count(&counts.unrecovered),
             disk_reads: count(&counts.disk_reads),

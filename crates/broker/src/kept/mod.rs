@@ -12,6 +12,7 @@ mod index;
 mod look;
 mod recover;
 mod slab;
+mod tries;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +29,8 @@ use cursors::Cursors;
 use idempotency::Idempotency;
 use windows::Windows;
 
-pub use acknowledge::AcknowledgeError;
+pub use acknowledge::{AcknowledgeError, GivenUp};
+pub use cursors::Cursor;
 pub use look::{KeptStats, Page};
 pub use recover::{Piece, Pull, Start, Wanted};
 
@@ -77,6 +79,7 @@ struct Inner {
     /// node's clock.
     patient_after_us: AtomicU64,
     counts: Counts,
+    given_up: acknowledge::GivenUpLog,
 }
 
 #[derive(Default)]
@@ -86,7 +89,8 @@ struct Counts {
     lost: AtomicU64,
     acknowledged: AtomicU64,
     redelivered: AtomicU64,
-    dead: AtomicU64,
+    dead_lettered: AtomicU64,
+    dropped: AtomicU64,
     recovered: AtomicU64,
     unrecovered: AtomicU64,
     disk_reads: AtomicU64,
@@ -148,6 +152,7 @@ impl Kept {
             store: begin.store,
             patient_after_us: AtomicU64::new(0),
             counts: Counts::default(),
+            given_up: acknowledge::GivenUpLog::default(),
         }))
     }
 

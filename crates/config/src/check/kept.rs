@@ -193,7 +193,7 @@ mod tests {
             ("acknowledge = true", 15),
             ("ack_window_messages_max = 1", 27),
             ("ack_redelivery_seconds = 1", 26),
-            ("ack_tries_max = 0", 17),
+            ("ack_tries_max = 1", 17),
             ("dead_letter = \"@a\"", 15),
         ] {
             let key = line.split(' ').next().unwrap();
@@ -208,7 +208,7 @@ mod tests {
             only(&file, "3:24: topics[0].history_messages_max: string is not right here");
         }
         // What says what holds anyway is none.
-        let file = "[[topics]]\npattern = \"a\"\ndurable = false\nack_tries_max = 5\n\
+        let file = "[[topics]]\npattern = \"a\"\ndurable = false\nack_tries_max = 0\n\
                     history_seconds_max = 86400\nhistory_bytes_max = 1048576\n";
         assert!(load(file).is_ok());
     }
@@ -218,7 +218,7 @@ mod tests {
         for line in [
             "ack_window_messages_max = 1",
             "ack_redelivery_seconds = 1",
-            "ack_tries_max = 0",
+            "ack_tries_max = 1",
             "dead_letter = \"b\"",
         ] {
             let (key, value) = line.split_once(" = ").unwrap();

@@ -12,7 +12,7 @@ function lines({ history, store }) {
     ['Came back', `${count(history.recovered)} recovered, ${count(history.unrecovered)} too late`,
       `${exact(history.recovered)} clients were given all that they missed, ${exact(history.unrecovered)} were not`],
     ['Acknowledged', `${count(history.acknowledged)}, ${count(history.redelivered)} delivered again`,
-      `${exact(history.dead)} given up`],
+      `${exact(history.dead_lettered)} given up to a dead-letter topic, ${exact(history.dropped)} dropped`],
   ];
   if (history.lost) shown.push(['Lost', `${count(history.lost)} messages`, 'The store could not write them', true]);
   if (!store) return [...shown, ['Store', 'none: memory only', 'throng serve --data DIR']];

@@ -11,17 +11,21 @@ async fn an_application_acknowledges_for_its_users() {
         bench.post("/api/send", json!({"user": user, "data": 1})).await;
     }
     bench.post("/api/publish", json!({"topic": "job:1", "data": 1})).await;
-    let own = json!({"user": "keen", "topic": "@keen", "acknowledged": null});
+    let own = json!({"user": "keen", "topic": "@keen", "acknowledged": null, "given_up": null});
     assert_eq!(bench.get("/api/cursors/keen").await.json(), own);
     let answer = bench.post("/api/ack", json!({"user": "keen", "id": "0badcafe:2"})).await;
-    let own = json!({"user": "keen", "topic": "@keen", "acknowledged": "0badcafe:2"});
+    let own =
+        json!({"user": "keen", "topic": "@keen", "acknowledged": "0badcafe:2", "given_up": null});
     assert_eq!((answer.status, answer.json()), (200, own.clone()));
     let back = bench.post("/api/ack", json!({"user": "keen", "id": "0badcafe:1"})).await;
     assert_eq!(back.json(), own, "it never goes back");
     assert_eq!(bench.get("/api/cursors/keen?topic=%40keen").await.json(), own);
     let job = json!({"user": "b/c", "topic": "job:1", "id": "0badcafe:3"});
     let job = bench.post("/api/ack", job).await.json();
-    assert_eq!(job, json!({"user": "b/c", "topic": "job:1", "acknowledged": "0badcafe:3"}));
+    let want = json!({
+        "user": "b/c", "topic": "job:1", "acknowledged": "0badcafe:3", "given_up": null
+    });
+    assert_eq!(job, want);
     assert_eq!(bench.get("/api/cursors/b%2Fc?topic=job:1").await.json(), job);
     let other = bench.get("/api/cursors/keen?topic=job:1").await.json();
     assert_eq!(other["acknowledged"], Value::Null, "to look makes no cursor");

@@ -1,15 +1,18 @@
 //! Topics whose users acknowledge: what is not acknowledged is delivered again.
 //!
 //! A connection has a window of messages that it may have without an acknowledgement; the next one
-//! is pulled from the history when there is room. Acknowledgements are cumulative. When one does
-//! not come in time, everything after the last one is delivered again.
+//! is pulled from the history when there is room. Acknowledgements are cumulative. A connection is
+//! given each message once, and whoever connects is given all that is not acknowledged: what was
+//! written to a connection that is open arrives, or the connection ends. Only where the rule says so,
+//! and the client acknowledges on the connection itself, so that a handler that failed can be told
+//! from a page that nobody reads, a message is given again there after a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use broker::{AcknowledgeError, Piece, Pull, Wanted};
+use broker::{AcknowledgeError, GivenUp, Piece, Pull, Wanted};
 use wire::message::{PERSONAL, personal};
 use wire::session::{Acknowledged, Asked};
 use wire::{Acknowledge, Data, Draft, History, Id, Message, Name};
@@ -21,16 +24,46 @@ use crate::shard::Shard;
 /// Connections that one second delivers to again; more wait for the next.
 const AGAIN_MAX: usize = 10_000;
 
+/// A window of more messages than this is looked through for such as are gone once a second only.
+const LOOKED_THROUGH: usize = 1_000;
+
 /// How a connection stands with a topic that its user acknowledges.
 pub(crate) struct Acks {
     user: Name,
     rule: Acknowledge,
-    /// Offsets of the messages that it has and that are not acknowledged, in order.
-    flight: VecDeque<u64>,
-    /// They are delivered again in this second, if none is acknowledged before.
-    due_s: u32,
-    /// When that is looked at; not always the same, so that an acknowledgement costs nothing.
+    /// It was given everything after this offset, as far as it was there.
+    from: u64,
+    /// The messages that it has and that are not acknowledged, in order.
+    flight: VecDeque<Given>,
+    /// When it is looked at whether they are delivered again; not always the same, so that an
+    /// acknowledgement costs nothing.
     pub(super) queued_s: Option<u32>,
+    /// When it was last looked at which of them are gone.
+    looked_s: u32,
+}
+
+/// A message that a connection has.
+struct Given {
+    offset: u64,
+    given_s: u32,
+    /// It was not acknowledged in time and is given again.
+    again: bool,
+}
+
+impl Acks {
+    fn window(&self) -> usize {
+        self.rule.window_messages_max as usize
+    }
+}
+
+/// What becomes of a message of an acknowledged topic.
+enum Next {
+    /// The connection gets it.
+    Give,
+    /// It has it, or is not to have it.
+    Pass,
+    /// There is no room for it now.
+    Wait,
 }
 
 impl Shard {
@@ -55,11 +88,12 @@ impl Shard {
         let number = self.following.number;
         let rule = keep.acknowledge.clone().unwrap_or(Acknowledge {
             window_messages_max: 1,
-            redelivery_seconds: 1,
+            redelivery_seconds: 0,
             tries_max: 0,
             dead_letter: None,
         });
-        let acks = Acks { user, rule, flight: VecDeque::new(), due_s: 0, queued_s: None };
+        let flight = VecDeque::new();
+        let acks = Acks { user, rule, from: after, flight, queued_s: None, looked_s: 0 };
         let wanted = Wanted { hash, topic: topic.clone(), after, state: false };
         let follower = self.following.followers.entry(slot).or_default();
         for old in follower.follows.extract_if(.., |follow| follow.wanted.hash == hash) {
@@ -97,14 +131,14 @@ impl Shard {
         if !self.takes_more(slot, out) {
             return false;
         }
-        let Some((follow, acks)) = acks_of(self.following.followers.get_mut(&slot), number) else {
+        let room = self.room(slot, number);
+        let Some((wanted, _)) = acks_of(self.following.followers.get_mut(&slot), number) else {
             return false;
         };
-        let room = (acks.rule.window_messages_max as usize).saturating_sub(acks.flight.len());
         if room == 0 {
             return false;
         }
-        let wanted = follow.clone();
+        let wanted = wanted.clone();
         let bytes_max = self.settings.outbox_bytes_max / 2;
         match self.kept().pull(std::slice::from_ref(&wanted), room, bytes_max) {
             Pull::Piece(piece) => {
@@ -119,60 +153,160 @@ impl Shard {
         }
     }
 
+    /// How many messages of one topic the connection may be given now, with those that it has and
+    /// that are passed on the way.
+    fn room(&mut self, slot: u32, number: u32) -> usize {
+        let now_s = self.now_s();
+        let kept = self.broker.kept();
+        let Some((wanted, acks)) = acks_of(self.following.followers.get_mut(&slot), number) else {
+            return 0;
+        };
+        let looks = acks.flight.len() <= LOOKED_THROUGH || acks.looked_s != now_s;
+        if acks.flight.len() >= acks.window() && looks {
+            // What the limits of history have dropped can't be acknowledged, and holds up nothing.
+            acks.looked_s = now_s;
+            let offsets: Vec<u64> = acks.flight.iter().map(|given| given.offset).collect();
+            let here = kept.retain_kept(wanted.hash, &wanted.topic, &offsets);
+            acks.flight.retain(|given| here.binary_search(&given.offset).is_ok());
+        }
+        let free = acks.window().saturating_sub(acks.flight.len());
+        match acks.flight.back() {
+            Some(last) if wanted.after < last.offset => free + acks.flight.len(),
+            _ => free,
+        }
+    }
+
     /// Messages of an acknowledged topic, as many as its window had room for.
     pub(super) fn serve_piece(&mut self, slot: u32, number: u32, piece: Piece, out: &mut Vec<u8>) {
-        let now_s = self.now_s();
-        let kept = self.kept().clone();
         for message in &piece.messages {
-            let followers = &mut self.following.followers;
-            let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
-                return;
-            };
-            let offset = message.id.offset;
-            if offset <= wanted.after || acks.flight.len() >= acks.rule.window_messages_max as usize
-            {
-                continue;
+            match self.next(slot, number, message) {
+                Next::Give => self.give_one(slot, message, out),
+                Next::Pass => {}
+                Next::Wait => return,
             }
-            wanted.after = offset;
-            let (user, topic) = (acks.user.clone(), wanted.topic.clone());
-            let own = self.table.get(slot).map(|connection| self.id(slot, connection.serial));
-            if !self.chooses(slot, message) || message.draft.except == own {
-                continue;
-            }
-            let followers = &mut self.following.followers;
-            let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) else {
-                return;
-            };
-            if acks.flight.is_empty() {
-                let rule = acks.rule.clone();
-                let seconds = rule.redelivery_seconds;
-                let tries = kept.tried(&user, &topic, offset, now_s, seconds);
-                let is_over = rule.tries_max > 0 && tries > rule.tries_max;
-                if is_over && self.give_up(&user, &rule, message) {
-                    continue;
-                }
-                let followers = &mut self.following.followers;
-                let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) else {
-                    return;
-                };
-                let due_s = now_s.saturating_add(rule.redelivery_seconds.max(1));
-                acks.due_s = due_s;
-                if acks.queued_s.is_none() {
-                    acks.queued_s = Some(due_s);
-                    self.following.again.insert((due_s, slot, number));
-                }
-            }
-            let followers = &mut self.following.followers;
-            if let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) {
-                acks.flight.push_back(offset);
-            }
-            self.give_one(slot, message, out);
         }
         let followers = &mut self.following.followers;
-        if let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number)
-            && acks.flight.len() < acks.rule.window_messages_max as usize
-        {
+        if let Some((wanted, _)) = acks_of(followers.get_mut(&slot), number) {
             wanted.after = wanted.after.max(piece.through);
+        }
+    }
+
+    /// What becomes of the next message of a topic. One that is given is in the window from now on.
+    fn next(&mut self, slot: u32, number: u32, message: &Message) -> Next {
+        let (now_s, offset) = (self.now_s(), message.id.offset);
+        let followers = &mut self.following.followers;
+        let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
+            return Next::Wait;
+        };
+        if offset <= wanted.after {
+            return Next::Pass;
+        }
+        let place = acks.flight.binary_search_by_key(&offset, |given| given.offset);
+        let again = match place {
+            Ok(at) => acks.flight[at].again,
+            Err(at) if at == acks.flight.len() && at >= acks.window() => return Next::Wait,
+            Err(_) => false,
+        };
+        wanted.after = offset;
+        // There is no room for one that the client said it has, and that is before others.
+        let no_room = place.is_err() && acks.flight.len() >= acks.window();
+        if (place.is_ok() && !again) || no_room {
+            return Next::Pass;
+        }
+        let own = self.table.get(slot).map(|connection| self.id(slot, connection.serial));
+        if !self.chooses(slot, message) || message.draft.except == own {
+            return Next::Pass;
+        }
+        if self.is_done(slot, number, message) {
+            return Next::Pass;
+        }
+        let acknowledges = self.table.get(slot).is_some_and(|it| it.variant.acknowledges());
+        let followers = &mut self.following.followers;
+        let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) else {
+            return Next::Wait;
+        };
+        let given = Given { offset, given_s: now_s, again: false };
+        match place {
+            Ok(at) => acks.flight[at] = given,
+            Err(at) => acks.flight.insert(at, given),
+        }
+        let seconds = acks.rule.redelivery_seconds;
+        if acknowledges && seconds > 0 && acks.queued_s.is_none() {
+            let due_s = now_s.saturating_add(seconds);
+            acks.queued_s = Some(due_s);
+            self.following.again.insert((due_s, slot, number));
+        }
+        if again {
+            self.kept().delivered_again();
+        }
+        Next::Give
+    }
+
+    /// Counts a delivery where there is an end to them. True for a message that was delivered as often
+    /// as it may be, and is given up now, or that is done meanwhile. Only the first that is not done
+    /// can be given up: what is before it must not be taken for done.
+    fn is_done(&mut self, slot: u32, number: u32, message: &Message) -> bool {
+        let (now_s, offset) = (self.now_s(), message.id.offset);
+        let followers = &mut self.following.followers;
+        let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
+            return false;
+        };
+        if acks.rule.tries_max == 0 {
+            return false;
+        }
+        let is_first = acks.flight.front().is_none_or(|first| first.offset >= offset);
+        let (rule, from) = (acks.rule.clone(), acks.from);
+        let (user, topic) = (acks.user.clone(), wanted.topic.clone());
+        let tries = self.kept().delivered(&user, &topic, offset, now_s, &rule);
+        if tries == 0 {
+            return true;
+        }
+        let may = is_first && from <= self.kept().cursor(&user, &topic);
+        if tries <= rule.tries_max || !may || !self.give_up(&user, &rule, message) {
+            return false;
+        }
+        // It takes no place in this connection's window, nor in others'.
+        let followers = &mut self.following.followers;
+        if let Some((_, acks)) = acks_of(followers.get_mut(&slot), number) {
+            acks.flight.pop_front_if(|first| first.offset == offset);
+        }
+        self.tell_done(&user, &topic, offset);
+        true
+    }
+
+    /// The same for what a poll is answered, which has a new window each time: counts the deliveries
+    /// of its acknowledged topics, and takes out what is done.
+    pub(crate) fn count_polled(
+        &mut self,
+        slot: u32,
+        acknowledged: &[Wanted],
+        messages: &mut Vec<Arc<Message>>,
+    ) {
+        let now_s = self.now_s();
+        for Wanted { hash, topic, after, .. } in acknowledged {
+            let keep = self.kept().rule(topic);
+            let rule = keep.as_ref().and_then(|keep| keep.acknowledge.as_ref());
+            let rule = rule.filter(|rule| rule.tries_max > 0);
+            let (Some(rule), Some(user)) = (rule, self.user_of(slot, topic)) else {
+                continue;
+            };
+            let mut is_first = *after <= self.kept().cursor(&user, topic);
+            messages.retain(|message| {
+                if message.topic_hash != *hash {
+                    return true;
+                }
+                let offset = message.id.offset;
+                let tries = self.kept().delivered(&user, topic, offset, now_s, rule);
+                if tries == 0 {
+                    return false;
+                }
+                if is_first && tries > rule.tries_max && self.give_up(&user, rule, message) {
+                    self.tell_done(&user, topic, offset);
+                    return false;
+                }
+                is_first = false;
+                true
+            });
         }
     }
 
@@ -182,7 +316,7 @@ impl Shard {
         };
         self.metrics.delivered.add(1);
         match variant.sse_json() {
-            Some(json) if variant.is_kept() => {
+            Some(json) if variant.is_kept() && !self.says_all(slot, message) => {
                 let id = id_with(message.id, self.position_now(slot));
                 wire::transport::sse_with_id(message, json, &id, out);
             }
@@ -195,7 +329,7 @@ impl Shard {
     fn give_up(&self, user: &str, rule: &Acknowledge, message: &Message) -> bool {
         let draft = &message.draft;
         let Some(topic) = &rule.dead_letter else {
-            self.kept().give_up(user, &draft.topic, message.id.offset);
+            self.kept().give_up(user, &draft.topic, message.id.offset, GivenUp::Dropped);
             return true;
         };
         let mut text = b"{\"topic\":".to_vec();
@@ -225,7 +359,7 @@ impl Shard {
             tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
             return false;
         }
-        self.kept().give_up(user, &draft.topic, message.id.offset);
+        self.kept().give_up(user, &draft.topic, message.id.offset, GivenUp::DeadLettered);
         true
     }
 
@@ -258,36 +392,48 @@ impl Shard {
                 continue;
             };
             acks.queued_s = None;
-            if acks.flight.is_empty() {
-                continue;
-            }
-            if acks.due_s > now_s {
-                acks.queued_s = Some(acks.due_s);
-                self.following.again.insert((acks.due_s, slot, number));
-                continue;
-            }
-            let (user, topic) = (acks.user.clone(), wanted.topic.clone());
-            let cursor = self.kept().cursor(&user, &topic);
-            let followers = &mut self.following.followers;
-            let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
+            let seconds = acks.rule.redelivery_seconds.max(1);
+            let Some(first_s) = acks.flight.iter().map(|given| given.given_s).min() else {
                 continue;
             };
+            let (user, topic) = (acks.user.clone(), wanted.topic.clone());
+            let is_due = first_s.saturating_add(seconds) <= now_s;
             // One that does not read gets it when it does.
             let reads = self
                 .table
                 .get(slot)
                 .is_some_and(|it| it.outbox().is_none_or(|outbox| outbox.is_empty()));
-            if reads {
-                acks.flight.clear();
-                wanted.after = cursor;
-                self.kept().delivers_again();
+            let reads = reads && !self.is_reading(slot);
+            let cursor = self.kept().cursor(&user, &topic);
+            let followers = &mut self.following.followers;
+            let Some((wanted, acks)) = acks_of(followers.get_mut(&slot), number) else {
+                continue;
+            };
+            let mut next_s = first_s.saturating_add(seconds);
+            if is_due && reads {
+                next_s = now_s;
+                for given in &mut acks.flight {
+                    if given.given_s.saturating_add(seconds) <= now_s {
+                        (given.given_s, given.again) = (now_s, true);
+                    }
+                    next_s = next_s.min(given.given_s);
+                }
+                next_s = next_s.saturating_add(seconds);
+                (wanted.after, acks.from) = (cursor, cursor);
+            }
+            // Never the same second: this would go on for ever.
+            let next_s = next_s.max(now_s + 1);
+            acks.queued_s = Some(next_s);
+            self.following.again.insert((next_s, slot, number));
+            if is_due && reads {
                 self.pull_more(slot);
-            } else {
-                acks.due_s = now_s + acks.rule.redelivery_seconds.max(1);
-                acks.queued_s = Some(acks.due_s);
-                self.following.again.insert((acks.due_s, slot, number));
             }
         }
+    }
+
+    /// The disk is asked for the connection's next piece.
+    fn is_reading(&self, slot: u32) -> bool {
+        self.following.followers.get(&slot).is_some_and(|follower| follower.reading.is_some())
     }
 
     /// A client says what a user has got. Gives the topic and the place that is acknowledged now.
@@ -311,20 +457,24 @@ impl Shard {
         let user = user.ok_or(AcknowledgeError::NoUser)?;
         let topic = topic.unwrap_or_else(|| personal(&user));
         let offset = self.kept().acknowledge(&user, &topic, id)?;
-        let hash = self.broker.hash(&personal(&user));
+        self.tell_done(&user, &topic, offset);
+        Ok((topic, Id { offset, ..id }))
+    }
+
+    /// Tells all shards that a user has done with a topic's messages up to this offset.
+    fn tell_done(&self, user: &Name, topic: &Name, offset: u64) {
+        let hash = self.broker.hash(&personal(user));
         for shard in self.shards.iter().filter(|shard| shard.inbox.filter.holds(hash)) {
             let (user, topic) = (user.clone(), topic.clone());
             shard.send(Command::Acknowledged { user, topic, offset });
         }
-        Ok((topic, Id { offset, ..id }))
     }
 
-    /// A user has acknowledged a topic up to this offset: the windows of the user's connections have
-    /// room for more.
+    /// A user has acknowledged a topic up to this offset, or it was given up: the windows of the
+    /// user's connections have room for more.
     pub(crate) fn acknowledged(&mut self, user: &str, topic: &str, offset: u64) {
         let own = personal(user);
         let hash = self.broker.hash(topic);
-        let now_s = self.now_s();
         for slot in self.hub.slots(self.broker.hash(&own), &own) {
             let Some(follower) = self.following.followers.get_mut(&slot) else {
                 continue;
@@ -336,11 +486,7 @@ impl Shard {
             let Some(acks) = follow.acks.as_mut().filter(|acks| acks.user == user) else {
                 continue;
             };
-            let before = acks.flight.len();
-            while acks.flight.pop_front_if(|first| *first <= offset).is_some() {}
-            if acks.flight.len() < before && !acks.flight.is_empty() {
-                acks.due_s = now_s.saturating_add(acks.rule.redelivery_seconds.max(1));
-            }
+            while acks.flight.pop_front_if(|first| first.offset <= offset).is_some() {}
             if follow.wanted.after < offset {
                 follow.wanted.after = offset;
             }

@@ -265,7 +265,8 @@ impl Shard {
         if !any || variant.sse_json().is_none() {
             return;
         }
-        if plain > 1 || (plain > 0 && variant.is_kept()) {
+        // Topics that it leaves count on: what it comes back with may name them.
+        if plain > 0 && self.plain_topics(slot).nth(1).is_some() {
             self.following.many.insert(slot);
         }
         if !variant.is_kept() {
@@ -429,6 +430,19 @@ impl Shard {
     /// The position at the end of all that was sent.
     fn position_now(&self, slot: u32) -> Position {
         self.position(slot, &Given { waiting: &self.waiting(slot), ..Given::default() })
+    }
+
+    /// Whether an event with this message needs no more than the message's own id, which is the same
+    /// each time. A place in its only topic with history says how far the connection has everything;
+    /// where all such topics are acknowledged, their users' cursors do.
+    fn says_all(&self, slot: u32, message: &Message) -> bool {
+        let follower = self.following.followers.get(&slot);
+        let acknowledged = || {
+            let ours = |it: &Follow| it.wanted.hash == message.topic_hash && it.acks.is_some();
+            follower.is_some_and(|follower| follower.follows.iter().any(ours))
+        };
+        let plain = message.kept != wire::Kept::No && !acknowledged();
+        (plain && !self.following.many.contains(&slot)) || self.plain_topics(slot).next().is_none()
     }
 
     fn plain_follows(&self, slot: u32) -> impl Iterator<Item = &Follow> {

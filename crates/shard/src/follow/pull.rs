@@ -293,7 +293,7 @@ impl Shard {
             given += 1;
             let offset = message.id.offset;
             match variant.sse_json() {
-                Some(json) if offset < plain_from => {
+                Some(json) if offset < plain_from && !self.says_all(slot, message) => {
                     let (rest, through) = (&wanted[at + 1..], piece.through);
                     let pulled = Some(Pulled { numbers, offset, rest, through });
                     let waiting = &self.waiting(slot);
@@ -366,7 +366,8 @@ impl Shard {
         let Some(connection) = self.table.get(slot) else {
             return;
         };
-        if connection.variant.is_kept() {
+        // Of topics that are acknowledged the user's cursor says it.
+        if connection.variant.is_kept() && self.plain_topics(slot).next().is_some() {
             let position = self.position_now(slot);
             let own = position.through;
             sse_position(&id_with(own, position), out);

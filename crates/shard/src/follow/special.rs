@@ -127,7 +127,7 @@ impl Shard {
         let waiting = &self.waiting(slot);
         for (at, message) in messages.iter().enumerate() {
             let given = Given { behind: &messages[at + 1..], waiting, pulled: None };
-            let id: Since = id_with(message.id, self.position(slot, &given));
+            let id = self.id_of(slot, message, &given);
             wire::transport::sse_with_id(message, json, &id, &mut out);
         }
         out.into()
@@ -157,8 +157,16 @@ impl Shard {
         let waiting = self.first_of_each(slot, waiting.into_iter().map(|message| &**message));
         for (at, message) in messages.iter().enumerate() {
             let given = Given { behind: &messages[at + 1..], waiting: &waiting, pulled: None };
-            let id = id_with(message.id, self.position(slot, &given));
+            let id = self.id_of(slot, message, &given);
             wire::transport::sse_with_id(message, json, &id, out);
+        }
+    }
+
+    /// The id of an event: the message's own comes first in it.
+    fn id_of(&self, slot: u32, message: &Message, given: &Given<'_>) -> Since {
+        match self.says_all(slot, message) {
+            true => message.id.into(),
+            false => id_with(message.id, self.position(slot, given)),
         }
     }
 }

@@ -202,6 +202,14 @@ run({
       const own = await follow(open(kind, { user: mail }), `@${mail}`, {});
       await came(own, range(0, 3));
       assert.deepEqual(own.ids, sent);
+      // Where the rule says so, a client whose handler failed is given a message again, as the same
+      // one; elsewhere an open page is given it once.
+      const drop = `drop:${kind.name}`;
+      const worker = await follow(open(kind, { user }), drop, {});
+      const [id] = await count(drop, 0, 1);
+      await came(worker, [0, 0]);
+      assert.deepEqual(worker.ids, [id, id]);
+      await came(own, range(0, 3));
       assert.equal((await ack(own, sent[1])).status, "ok");
       own.channel.socket.disconnect();
       const rest = await follow(open(kind, { user: mail }), `@${mail}`, {});

@@ -160,6 +160,12 @@ impl Variant {
         matches!(self, Variant::SseKept | Variant::SseJsonKept)
     }
 
+    /// True where clients acknowledge on the connection itself, by message: `/ws` and Phoenix.
+    pub fn acknowledges(self) -> bool {
+        matches!(self, Variant::Ws | Variant::WsDeflate | Variant::WsDeflateSmall)
+            || self.phoenix().is_some()
+    }
+
     /// True for a long-poll session of Phoenix, which has no socket of its own.
     pub fn is_polled(self) -> bool {
         matches!(self, Variant::Polled1 | Variant::Polled2)

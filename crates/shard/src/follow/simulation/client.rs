@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use wire::Id;
 
-use super::read::{Kind, Reader, Unit};
-use super::{ALL, Log, TOPICS, What, what};
+use super::read::{self, Kind, Reader, Unit};
+use super::{AGAIN, ALL, Log, TOPICS, What, what};
 
 /// How far a client has heard a topic with history.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,9 @@ impl Heard {
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     next: usize,
+    /// All that came on this connection.
+    given: BTreeSet<usize>,
+    /// Those that are not acknowledged.
     pub received: BTreeSet<usize>,
     /// Where the user's cursor was since the connection began.
     pub cursors: Vec<usize>,
@@ -82,6 +86,8 @@ pub(super) struct Client {
     since: BTreeMap<usize, String>,
     pub heard: BTreeMap<usize, Heard>,
     pub connection: Option<Connection>,
+    /// The application has put it into a topic.
+    pub is_put_in: bool,
     commands: u64,
 }
 
@@ -96,6 +102,7 @@ impl Client {
             since: BTreeMap::new(),
             heard: BTreeMap::new(),
             connection: None,
+            is_put_in: false,
             commands: 0,
         }
     }
@@ -207,8 +214,9 @@ impl Client {
     fn understand(&mut self, log: &Log, unit: Unit) {
         super::trace(|| format!("  client {} {:?} hears {unit:?}", self.name, self.kind));
         match unit {
-            Unit::Message(topic, number, id) => {
-                self.message(log, topic, number);
+            Unit::Message(heard) => {
+                self.message(log, &heard);
+                let read::Heard { topic, id, .. } = heard;
                 if self.kind.is_sse() {
                     let id = id.expect("an event has an id");
                     self.know(topic, id.split('/').next().unwrap());
@@ -236,9 +244,7 @@ impl Client {
                         self.heard.get_mut(&topic).unwrap().jump = true;
                     }
                 }
-                for (topic, number) in messages {
-                    self.message(log, topic, number);
-                }
+                messages.iter().for_each(|heard| self.message(log, heard));
                 self.place = Some(since);
                 self.connection.as_mut().unwrap().asks = false;
             }
@@ -257,7 +263,21 @@ impl Client {
         self.heard.get(&topic).is_some_and(|it| it.next + kept < log[topic].len())
     }
 
-    fn message(&mut self, log: &Log, topic: usize, number: usize) {
+    /// A message says the same of itself each time, and no more where that is all there is to say.
+    fn check_id(&self, log: &Log, topic: usize, number: usize, id: &str) {
+        let own: Id = id.split('/').next().unwrap().parse().unwrap();
+        assert_eq!(own.offset, log[topic][number], "client {}: {id}", self.name);
+        let histories = self.topics.iter().filter(|it| what(**it).has_history()).count();
+        let is_only = histories == 0 || (histories == 1 && what(topic).has_history());
+        let is_plain = !id.contains('/');
+        assert!(is_plain || (self.kind.is_sse() && (self.is_put_in || !is_only)), "{id}");
+    }
+
+    fn message(&mut self, log: &Log, heard: &read::Heard) {
+        let read::Heard { topic, number, ref id } = *heard;
+        if let Some(id) = id {
+            self.check_id(log, topic, number, id);
+        }
         let Client { name, kind, .. } = *self;
         let connection = self.connection.as_mut().unwrap();
         let wrong = |what: &str, next: usize| -> ! {
@@ -283,10 +303,14 @@ impl Client {
             wrong("not subscribed", 0);
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
-            if number != acks.next && !acks.cursors.contains(&number) {
+            let is_again = !acks.given.insert(number);
+            if is_again && !(topic == AGAIN && kind.is_socket()) {
+                wrong("twice on one connection", acks.next);
+            }
+            if !is_again && number != acks.next && !acks.cursors.contains(&number) {
                 wrong("not from the cursor", acks.next);
             }
-            acks.next = number + 1;
+            acks.next = acks.next.max(number + 1);
             acks.received.insert(number);
             let cursor = *acks.cursors.last().unwrap();
             let flight = acks.received.range(cursor..).count();

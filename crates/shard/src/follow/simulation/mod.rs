@@ -1,6 +1,8 @@
 //! A seeded simulation of topics with history: clients of all transports connect, read slowly, are
 //! cut and come back, while messages are published between any two steps of the shards. Each must
-//! hear every message once and in order, or be told that it can't.
+//! hear every message once and in order, or be told that it can't. What a user has not acknowledged
+//! is never given up, and comes once on each connection, but where the rule has it again. A message
+//! has the same id whenever and however it comes.
 //!
 //! `SHARD_SEED=n cargo test -p shard simulation` replays one run, with `SHARD_TRACE=1` step by step;
 //! `SHARD_SEEDS=n` does so many.
@@ -57,6 +59,8 @@ const TOPICS: [(&str, What); 11] = [
     ("extra", What::Extra),
     ("*", What::All),
 ];
+/// Whoever acknowledges on the connection is given this one's messages again.
+const AGAIN: usize = 8;
 const EXTRA: usize = 9;
 const ALL: usize = 10;
 
@@ -105,7 +109,7 @@ fn history(messages_max: u64, acknowledge: Option<Acknowledge>) -> Option<Arc<Hi
 }
 
 fn rules() -> Rules {
-    let rule = |(pattern, what): &(&str, What)| {
+    let rule = |(at, (pattern, what)): (usize, &(&str, What))| {
         let history = match *what {
             What::Big | What::Extra => history(1_000_000, None),
             What::Small(kept) => history(kept as u64, None),
@@ -113,7 +117,7 @@ fn rules() -> Rules {
             What::Ack => {
                 let acknowledge = Acknowledge {
                     window_messages_max: WINDOW as u32,
-                    redelivery_seconds: REDELIVERY_SECONDS,
+                    redelivery_seconds: if at == AGAIN { REDELIVERY_SECONDS } else { 0 },
                     tries_max: 0,
                     dead_letter: None,
                 };
@@ -122,7 +126,7 @@ fn rules() -> Rules {
         };
         history.is_some().then(|| Rule { pattern: (*pattern).into(), history, ..Rule::default() })
     };
-    Rules { rules: TOPICS.iter().filter_map(rule).collect(), ..Rules::default() }
+    Rules { rules: TOPICS.iter().enumerate().filter_map(rule).collect(), ..Rules::default() }
 }
 
 fn settings() -> Settings {
@@ -201,6 +205,8 @@ struct World {
     parts: Vec<usize>,
     clients: Vec<Client>,
     log: Log,
+    /// How many messages of a topic each user has acknowledged, or was there before.
+    acknowledged: BTreeMap<(String, usize), usize>,
     publishes: bool,
     now_us: u64,
 }
@@ -248,6 +254,7 @@ impl World {
             parts: vec![0; shards.len()],
             shards,
             log: vec![Vec::new(); TOPICS.len()],
+            acknowledged: BTreeMap::new(),
             publishes: true,
             now_us: 1_000_000,
         }
@@ -340,12 +347,19 @@ impl World {
         let sent = rustix::io::write(&ours, request.as_bytes());
         assert_eq!(sent, Ok(request.len()));
         let user = self.clients[client].user.clone();
-        let (broker, log) = (self.broker.clone(), &self.log);
-        let cursor = |topic: usize| {
-            let offset = broker.kept().acknowledged(&user, TOPICS[topic].0);
-            let count = |offset| log[topic].partition_point(|it| *it <= offset);
-            offset.map_or(log[topic].len(), count)
-        };
+        for topic in (0..TOPICS.len()).filter(|it| what(*it) == What::Ack) {
+            let progress = self.broker.kept().progress(&user, TOPICS[topic].0);
+            assert_eq!(progress.given_up, None, "{user} has not read all of {topic}");
+            let count = |offset| self.log[topic].partition_point(|it| *it <= offset);
+            let (has, known) = (progress.acknowledged.map(count), (user.clone(), topic));
+            if self.clients[client].topics.contains(&topic) {
+                self.acknowledged.entry(known.clone()).or_insert(self.log[topic].len());
+            }
+            let want = self.acknowledged.get(&known);
+            assert!(has.is_none() || has.as_ref() == want, "{user}: {has:?} of {topic}");
+        }
+        let acknowledged = &self.acknowledged;
+        let cursor = |topic: usize| acknowledged[&(user.clone(), topic)];
         self.clients[client].begin(&self.log, ours, &cursor);
         self.shards[at].now_us = self.now_us;
         self.shards[at].admit(theirs, None);
@@ -373,8 +387,9 @@ impl World {
             let acknowledged =
                 Acknowledged { user: Some(user.as_str().into()), topic: Some(name.into()), id };
             self.shards[0].acknowledge(None, acknowledged).unwrap();
-            let offset = self.broker.kept().acknowledged(&user, name).unwrap();
-            let cursor = self.log[topic].partition_point(|it| *it <= offset);
+            let cursor = self.acknowledged.get_mut(&(user.clone(), topic)).unwrap();
+            *cursor = (*cursor).max(number + 1);
+            let cursor = *cursor;
             for other in self.clients.iter_mut().filter(|it| it.user == user) {
                 if let Some(heard) = other.heard.get_mut(&topic) {
                     heard.acknowledged = cursor;
@@ -402,6 +417,9 @@ impl World {
                     Command::Disconnect { target, close, reply: Box::new(|_| ()) }
                 }
             });
+        }
+        for other in self.clients.iter_mut().filter(|it| it.user == user) {
+            other.is_put_in |= action < 3;
         }
         if action == 3 {
             for other in self.clients.iter_mut().filter(|it| it.user == user) {

@@ -26,11 +26,19 @@ impl Kind {
     }
 }
 
+/// A message that came: the number of its topic, its place among the topic's, and its id.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub topic: usize,
+    pub number: usize,
+    pub id: Option<String>,
+}
+
 /// One whole thing that a server said.
 #[derive(Debug)]
 pub(super) enum Unit {
-    /// A message: the number of its topic, its place among the topic's, and its id.
-    Message(usize, usize, Option<String>),
+    /// A message.
+    Message(Heard),
     /// Where an event stream is, without a message.
     Place(String),
     /// From where topics are followed, and which of them lost messages.
@@ -38,7 +46,7 @@ pub(super) enum Unit {
     /// The answer to a command.
     Reply { id: u64, ok: bool, since: Option<String>, recovered: Option<bool>, why: String },
     /// The answer to a poll.
-    Poll { messages: Vec<(usize, usize)>, since: String, recovered: Option<bool>, why: String },
+    Poll { messages: Vec<Heard>, since: String, recovered: Option<bool>, why: String },
 }
 
 /// What has come on one connection and is not read yet.
@@ -98,7 +106,8 @@ impl Reader {
         }
         let json: Value = serde_json::from_slice(&body).unwrap();
         let messages = json["messages"].as_array().unwrap();
-        let messages = messages.iter().map(|it| mark(it["data"].as_str().unwrap()).unwrap());
+        let messages =
+            messages.iter().map(|it| heard(it["data"].as_str().unwrap(), text(&it["id"])).unwrap());
         Some(Unit::Poll {
             messages: messages.collect(),
             since: text(&json["since"]).unwrap(),
@@ -116,7 +125,7 @@ impl Reader {
         let data = block.lines().find_map(|line| line.strip_prefix("data: "));
         Some(match (data, id) {
             (Some(data), _) if block.starts_with("event: recovery") => json_unit(data.as_bytes()),
-            (Some(data), id) => mark(data).map(|(topic, number)| Unit::Message(topic, number, id)),
+            (Some(data), id) => heard(data, id).map(Unit::Message),
             (None, id) => id.map(Unit::Place),
         })
     }
@@ -159,17 +168,16 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// `<topic.number>` in a payload.
-fn mark(payload: &str) -> Option<(usize, usize)> {
+fn heard(payload: &str, id: Option<String>) -> Option<Heard> {
     let (topic, number) = payload.split('<').nth(1)?.split('>').next()?.split_once('.')?;
-    Some((topic.parse().ok()?, number.parse().ok()?))
+    Some(Heard { topic: topic.parse().ok()?, number: number.parse().ok()?, id })
 }
 
 fn json_unit(line: &[u8]) -> Option<Unit> {
     let json: Value = serde_json::from_slice(line).unwrap();
     match json["type"].as_str() {
         Some("message") => {
-            let (topic, number) = mark(json["data"].as_str().unwrap())?;
-            Some(Unit::Message(topic, number, text(&json["id"])))
+            heard(json["data"].as_str().unwrap(), text(&json["id"])).map(Unit::Message)
         }
         Some("recovery") => Some(Unit::Recovery {
             since: text(&json["since"]).unwrap(),
@@ -200,10 +208,7 @@ fn phoenix_unit(frame: &[u8]) -> Option<Unit> {
             recovered: json[4]["response"]["recovered"].as_bool(),
             why: json[4]["response"].to_string(),
         }),
-        "message" => {
-            let (topic, number) = mark(&json[4].to_string())?;
-            Some(Unit::Message(topic, number, text(&json[1])))
-        }
+        "message" => heard(&json[4].to_string(), text(&json[1])).map(Unit::Message),
         _ => None,
     }
 }

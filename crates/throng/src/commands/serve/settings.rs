@@ -53,7 +53,7 @@ fn history(rule: &config::TopicRule) -> Option<History> {
     let acknowledge = || Acknowledge {
         window_messages_max: rule.ack_window_messages_max as u32,
         redelivery_seconds: rule.ack_redelivery_seconds as u32,
-        tries_max: rule.ack_tries_max as u32,
+        tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
     (rule.history_messages_max > 0).then(|| History {
@@ -78,10 +78,22 @@ fn offline(config: &Config) -> Option<History> {
         acknowledge: Some(Acknowledge {
             window_messages_max: offline.window_messages_max as u32,
             redelivery_seconds: offline.redelivery_seconds as u32,
-            tries_max: offline.tries_max as u32,
+            tries_max: tries_max(offline.tries_max, &offline.dead_letter),
             dead_letter: name(&offline.dead_letter),
         }),
     })
+}
+
+/// Deliveries before a message goes to the dead letters where nobody says how many.
+const DEAD_LETTER_TRIES: u32 = 5;
+
+/// How often a message is delivered before it is given up: without end (0), unless somebody asks for
+/// an end of it.
+fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
+    match tries_max as u32 {
+        0 if !dead_letter.is_empty() => DEAD_LETTER_TRIES,
+        tries_max => tries_max,
+    }
 }
 
 /// The empty text is no name.
@@ -255,8 +267,8 @@ mod tests {
             compact: false,
             acknowledge: Some(Acknowledge {
                 window_messages_max: 100,
-                redelivery_seconds: 30,
-                tries_max: 5,
+                redelivery_seconds: 0,
+                tries_max: 0,
                 dead_letter: None,
             }),
         };
@@ -264,5 +276,18 @@ mod tests {
         let own = "[[topics]]\npattern = \"@*\"\nhistory_messages_max = 3\n";
         let rules = of(&format!("{offline}{own}"));
         assert_eq!(rules.history("@alice").unwrap().acknowledge, None);
+    }
+
+    #[test]
+    fn nothing_is_given_up_unless_somebody_asks_for_it() {
+        let tries = |more: &str| {
+            let own = format!("[offline]\nenabled = true\n{more}");
+            let rules = of(&own);
+            rules.history("@alice").unwrap().acknowledge.as_ref().unwrap().tries_max
+        };
+        assert_eq!(tries(""), 0);
+        assert_eq!(tries("tries_max = 3\n"), 3);
+        assert_eq!(tries("dead_letter = \"dead\"\n"), DEAD_LETTER_TRIES);
+        assert_eq!(tries("tries_max = 3\ndead_letter = \"dead\"\n"), 3);
     }
 }
