@@ -76,30 +76,51 @@ socket.onmessage = async event => {
 };
 </script>"#;
 
+/// A browser that has opened a page, with a folder of its own.
+struct Browser {
+    folder: std::path::PathBuf,
+    _process: Killed,
+}
+
+impl Browser {
+    fn open(name: &str, page: &str) -> Self {
+        let name = format!("throng-chromium-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let process = spawn(
+            "chromium",
+            &[
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--disable-dev-shm-usage",
+                "--remote-debugging-port=0",
+                &format!("--user-data-dir={}", folder.display()),
+                page,
+            ],
+        );
+        Browser { folder, _process: process }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 #[test]
 fn a_browser_listens_by_event_source_websocket_and_poll() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "chat/")]);
     let pages = TcpListener::bind("127.0.0.1:0").unwrap();
     let page = format!("http://{}/", pages.local_addr().unwrap());
-    let folder = std::env::temp_dir().join(format!("throng-chromium-{}", std::process::id()));
-    let _chromium = spawn(
-        "chromium",
-        &[
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            "--remote-debugging-port=0",
-            &format!("--user-data-dir={}", folder.display()),
-            &page,
-        ],
-    );
-    let heard = serve_until_heard(&pages, &PAGE.replace("THRONG", &server.client.to_string()));
+    let _browser = Browser::open("all", &page);
+    let page = PAGE.replace("THRONG", &server.client.to_string());
+    let heard = serve_until_heard(&pages, &page, |_| ());
     assert_eq!(heard["sse"][0], "two\nlines");
     assert!(heard["sse"][1].as_str().unwrap().contains(':'), "{heard}");
     assert_eq!(heard["named"], "7");
@@ -108,11 +129,68 @@ fn a_browser_listens_by_event_source_websocket_and_poll() {
     assert!(heard["ws"] == "two\nlines" || heard["ws"] == "7", "{heard}");
     assert_eq!(heard["poll"], 2);
     assert_eq!(heard["hidden"], json!([403, "forbidden"]));
-    let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Gives the page to whoever asks, until it reports.
-fn serve_until_heard(pages: &TcpListener, page: &str) -> serde_json::Value {
+/// A page of the messages that wait for alice. It shows each that it did not show before; then it is
+/// loaded again: once with nothing read, once cut off in between, once with the first one read. In
+/// the end it tells what came each time, and what it has shown.
+const INBOX: &str = r#"<!doctype html><script>
+const base = 'http://THRONG', events = [], shown = new Map();
+const loads = JSON.parse(sessionStorage.loads ?? '[]');
+const source = new EventSource(`${base}/sse?user=alice`);
+const pause = seconds => new Promise(done => setTimeout(done, seconds * 1000));
+source.onmessage = ({ data, lastEventId }) => {
+  events.push([data, lastEventId]);
+  shown.set(lastEventId, data);
+};
+(async () => {
+  while (events.length < (loads.length < 3 ? 2 : 1)) await pause(0.05);
+  if (loads.length === 1) {
+    await fetch('/cut');
+    while (events.length < 4) await pause(0.05);
+  }
+  await pause(2.2);
+  sessionStorage.loads = JSON.stringify([...loads, { events, shown: [...shown.values()] }]);
+  if (loads.length === 2) {
+    await fetch(`${base}/ack`, { method: 'POST', body: JSON.stringify({ user: 'alice', id: events[0][1] }) });
+  }
+  if (loads.length === 3) fetch('/heard', { method: 'POST', body: sessionStorage.loads });
+  else location.reload();
+})();
+</script>"#;
+
+#[test]
+fn an_inbox_in_a_browser_shows_each_message_once_and_keeps_what_is_unread() {
+    let settings = [
+        ("THRONG_OFFLINE_ENABLED", "true"),
+        ("THRONG_OFFLINE_REDELIVERY_SECONDS", "1"),
+        ("THRONG_TIMEOUTS_SSE_RETRY_MILLISECONDS", "100"),
+    ];
+    let server = Server::with(&[], &settings);
+    let send = |data| server.post("/api/send", json!({"user": "alice", "data": data}));
+    let ids = ["one", "two"].map(|data| send(data)["id"].clone());
+    let pages = TcpListener::bind("127.0.0.1:0").unwrap();
+    let page = format!("http://{}/", pages.local_addr().unwrap());
+    let _browser = Browser::open("inbox", &page);
+    let page = INBOX.replace("THRONG", &server.client.to_string());
+    let loads = serve_until_heard(&pages, &page, |head| {
+        if head.starts_with("GET /cut ") {
+            server.post("/api/disconnect", json!({"user": "alice"}));
+        }
+    });
+    let (one, two) = (json!(["one", ids[0]]), json!(["two", ids[1]]));
+    assert_eq!(loads[0]["events"], json!([one, two]), "it stays open, and nothing is repeated");
+    let again = json!([one, two, one, two]);
+    assert_eq!(loads[1]["events"], again, "unread: they come again to a new connection");
+    assert_eq!(loads[1]["shown"], json!(["one", "two"]), "as the same ones");
+    assert_eq!(loads[2]["events"], json!([one, two]), "still unread");
+    assert_eq!(loads[3]["events"], json!([two]), "the first was read");
+    let (_, cursor) = server.api("GET", "/api/cursors/alice", None);
+    assert_eq!((&cursor["acknowledged"], &cursor["given_up"]), (&ids[0], &json!(null)));
+}
+
+/// Gives the page to whoever asks, until it reports; `asked` is told what it asks for.
+fn serve_until_heard(pages: &TcpListener, page: &str, asked: impl Fn(&str)) -> serde_json::Value {
     loop {
         let (socket, _) = pages.accept().unwrap();
         let mut stream = Stream::new(socket);
@@ -127,6 +205,7 @@ fn serve_until_heard(pages: &TcpListener, page: &str) -> serde_json::Value {
             stream.reader.read_exact(&mut body).unwrap();
             return serde_json::from_slice(&body).unwrap();
         }
+        asked(&head);
         let body = if head.starts_with("GET / ") { page } else { "" };
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
