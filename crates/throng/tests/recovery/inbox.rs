@@ -1,5 +1,7 @@
 //! What users have not read: it stays, each page shows it once, and it is the same message each time.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -219,4 +221,59 @@ fn a_message_has_one_id_however_it_comes() {
     }
     let own = home.send("al", json!("last"));
     assert_eq!(event_ids(&mut page, 1)[0].split('/').next(), Some(own.as_str()));
+}
+
+/// Polls that are cut in every moment around their answers, each from the `since` of the last one
+/// that was read whole; then what is left. The numbers that came, and how many polls were cut.
+fn polls_cut_around_answers(home: &Home, target: &str, messages: u64) -> (Vec<u64>, usize) {
+    let (_, first) = home.get(&format!("{target}&timeout=0"));
+    let mut since = first["since"].as_str().unwrap().to_string();
+    let (mut numbers, mut cut) = (Vec::new(), 0);
+    for number in 0..messages {
+        let mut poll = Stream::new(home.connect());
+        poll.send(&format!("GET {target}&since={since} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        std::thread::sleep(Duration::from_micros(number * 97 % 1_500));
+        home.publish("plain", json!(number));
+        // It is cut before its answer is read; in all moments.
+        match number % 8 {
+            0 => {
+                let (_, answer) = poll.answer();
+                let answer: Value = serde_json::from_str(&answer).unwrap();
+                numbers.extend(datas(&answer).iter().filter_map(Value::as_u64));
+                since = answer["since"].as_str().unwrap().to_string();
+            }
+            1 => {
+                let _ = poll.reader.get_mut().write_all(b"GET / HTTP");
+                cut += 1;
+            }
+            _ => cut += 1,
+        }
+    }
+    loop {
+        let (_, answer) = home.get(&format!("{target}&timeout=0&since={since}"));
+        let rest = datas(&answer);
+        since = answer["since"].as_str().unwrap().to_string();
+        if rest.is_empty() {
+            return (numbers, cut);
+        }
+        numbers.extend(rest.iter().filter_map(Value::as_u64));
+    }
+}
+
+#[test]
+fn polls_that_are_cut_in_the_moment_of_their_answer_lose_nothing() {
+    let home = Home::new(Keeps::Memory);
+    let (numbers, cut) = polls_cut_around_answers(&home, "/poll?topic=plain", 400);
+    assert!(cut >= 245, "{cut}");
+    assert_eq!(numbers, (0..400).collect::<Vec<u64>>());
+    // The inbox needs no place: what is not acknowledged is there.
+    let sent: BTreeSet<u64> = (0..60).collect();
+    for number in &sent {
+        let mut poll = Stream::new(home.connect());
+        poll.send("GET /poll?user=al HTTP/1.1\r\nHost: t\r\n\r\n");
+        std::thread::sleep(Duration::from_micros(number * 97 % 1_500));
+        home.send("al", json!(number));
+    }
+    let inbox = datas(&home.get("/poll?user=al&timeout=0").1);
+    assert_eq!(inbox.iter().filter_map(Value::as_u64).collect::<BTreeSet<u64>>(), sent);
 }
