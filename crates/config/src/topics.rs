@@ -1,6 +1,8 @@
 //! The keys of a rule by topic, a table of `[[topics]]`. What reads, prints and checks rules is
 //! derived from here.
 
+use wire::message::NAME_BYTES_MAX;
+
 use crate::table::{DAY, Kind, TEN_YEARS, TIB};
 use crate::typed::{ClientEvents, Join, Typed};
 
@@ -71,7 +73,7 @@ use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 // A line is: key, type, what values it takes, what holds without it.
 topic_keys! {
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
-    pattern: String = TextBytes(1, 254), Wrong(r#""room:*""#);
+    pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Wrong(r#""room:*""#);
     /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.
     join: Join = Choice(Join::WORDS), Default(r#""allow""#);
     /// What happens to what clients send to the topic: broadcast gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.

@@ -135,16 +135,10 @@ pub(crate) fn check_media(headers: &HeaderMap, wanted: &str) -> Result<(), Refus
     Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
 }
 
-/// Reads a JSON object. An array of the fields in order, which serde takes for a struct too, is
-/// no form of this API.
+/// Reads a JSON object.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| {
-            let code = if error.is_data() { "bad_request" } else { "bad_json" };
-            bad(code, format!("this is not what the call takes: {error}"))
-        })
-        .and_then(|value| match bytes.trim_ascii_start().first() {
-            Some(b'{') => Ok(value),
-            _ => Err(bad("bad_request", "this is not what the call takes: send a JSON object")),
-        })
+    wire::object::read(bytes).map_err(|error| {
+        let code = if error.is_data() { "bad_request" } else { "bad_json" };
+        bad(code, format!("this is not what the call takes: {error}"))
+    })
 }

@@ -21,7 +21,6 @@ use crate::inspect::{Asked, path};
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Acknowledgement {
-    /// 1 to 254 bytes.
     #[schema(example = "alice")]
     user: String,
     /// The topic; the user's own (`@alice`) if it isn't said.

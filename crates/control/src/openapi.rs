@@ -3,8 +3,9 @@
 use axum::Json;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
+use wire::message::NAME_BYTES_MAX;
 
 use crate::error::ErrorBody;
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
         inspect::healthz, inspect::readyz, metrics::metrics, document
     ),
     components(schemas(publish::Command, ErrorBody)),
-    modifiers(&Key, &Errors),
+    modifiers(&Key, &Errors, &Names),
     security(("key" = []), ())
 )]
 struct Document;
@@ -47,6 +48,34 @@ impl Modify for Key {
                 && guard::is_open(path)
             {
                 get.security = Some(Vec::new());
+            }
+        }
+    }
+}
+
+/// The lengths of names in what callers send.
+struct Names;
+
+impl Modify for Names {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        for called in [
+            "Publish",
+            "Send",
+            "Broadcast",
+            "Disconnect",
+            "Membership",
+            "Acknowledgement",
+            "Subscribe",
+            "UserChange",
+        ] {
+            let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(called) else {
+                continue;
+            };
+            for field in ["topic", "user", "event", "key"] {
+                if let Some(RefOr::T(Schema::Object(name))) = object.properties.get_mut(field) {
+                    (name.min_length, name.max_length) = (Some(1), Some(NAME_BYTES_MAX));
+                }
             }
         }
     }

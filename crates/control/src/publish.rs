@@ -13,6 +13,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
+use wire::events::check_event;
 use wire::message::{BROADCAST, check_name, check_topic, personal};
 use wire::{Data, Draft, Marks, Name};
 
@@ -31,13 +32,14 @@ const COMMANDS_MAX: usize = 1_000;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Publish {
-    /// 1 to 254 bytes, not beginning with `@`.
+    /// Not beginning with `@`.
     #[schema(example = "news")]
     topic: String,
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one.
+    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
+    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
     /// transports that carry raw data.
@@ -64,8 +66,8 @@ pub(crate) struct Publish {
     #[serde(default)]
     #[schema(max_items = 16, example = json!(["urgent", "de"]))]
     tags: Vec<String>,
-    /// What the message is the newest state of, 1 to 254 bytes: where the topic's configuration
-    /// says `compact = true`, history keeps the last message of each key. Elsewhere it is kept as
+    /// What the message is the newest state of: where the topic's configuration says
+    /// `compact = true`, history keeps the last message of each key. Elsewhere it is kept as
     /// information only.
     #[schema(example = "AAPL")]
     key: Option<String>,
@@ -75,13 +77,13 @@ pub(crate) struct Publish {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Send {
-    /// 1 to 254 bytes.
     #[schema(example = "alice")]
     user: String,
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one.
+    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
+    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
@@ -109,7 +111,8 @@ pub(crate) struct Broadcast {
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one.
+    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
+    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
@@ -254,7 +257,7 @@ impl Said<'_> {
     fn draft(self) -> Result<Draft, Refused> {
         let event = self.event.filter(|event| *event != "message");
         if let Some(event) = event {
-            check_name(event).map_err(|wrong| bad("bad_event", wrong))?;
+            check_event(event).map_err(|(code, wrong)| bad(code, wrong))?;
         }
         let data = Data::from_json(self.data, self.encoding);
         let data = data.map_err(|wrong| bad("bad_data", wrong))?;

@@ -80,7 +80,7 @@ impl Turns {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Subscribe {
-    /// 1 to 254 bytes; the user need not be here.
+    /// The user need not be here.
     #[schema(example = "alice")]
     user: Option<String>,
     /// Topics to enter on every connect from now on, and at once where the user is here.
@@ -98,7 +98,6 @@ pub(crate) struct Subscribe {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UserChange {
-    /// 1 to 254 bytes.
     #[schema(example = "alice")]
     user: String,
     /// Topics to enter.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::json;
+use wire::message::{NAME_BYTES_MAX, PERSONAL_BYTES_MAX};
 use wire::{Close, Variant};
 
 use fake::{Bench, Mood, bench};
@@ -251,6 +252,43 @@ async fn the_openapi_document_is_served() {
     let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     assert!(document["paths"]["/api/batch"]["post"].is_object());
+}
+
+/// What tells of names, to programs and in the dashboard's fields, has the length that is checked.
+#[tokio::test]
+async fn the_longest_name_is_told_as_it_is_checked() {
+    let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
+    let schemas = &document["components"]["schemas"];
+    for (schema, fields) in [
+        ("Publish", &["topic", "event", "key"][..]),
+        ("Send", &["user", "event", "key"]),
+        ("Broadcast", &["event"]),
+        ("Disconnect", &["user"]),
+        ("Membership", &["user", "topic"]),
+        ("Acknowledgement", &["user"]),
+        ("Subscribe", &["user"]),
+        ("UserChange", &["user"]),
+    ] {
+        for field in fields {
+            let told = &schemas[schema]["properties"][field];
+            assert_eq!(
+                (&told["minLength"], &told["maxLength"]),
+                (&json!(1), &json!(NAME_BYTES_MAX))
+            );
+        }
+    }
+    let length = |text: &str, before: &str| -> Vec<usize> {
+        let behind = text.split(before).skip(1);
+        behind
+            .map(|it| it.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap())
+            .collect()
+    };
+    let help = include_str!("dashboard/help.js");
+    assert_eq!(length(help, "maxlength: "), [NAME_BYTES_MAX; 2]);
+    let publish = include_str!("dashboard/publish.js");
+    assert_eq!(length(publish, "maxlength: "), [NAME_BYTES_MAX]);
+    let index = include_str!("dashboard/index.html");
+    assert_eq!(length(index, "maxlength=\""), [PERSONAL_BYTES_MAX], "a user is sought as @alice");
 }
 
 #[test]

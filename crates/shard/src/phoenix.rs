@@ -1,5 +1,6 @@
 //! What a Phoenix client asks for: joins, leaves, and events for its topics.
 
+use wire::events::check_event;
 use wire::message::{BROADCAST, PERSONAL, check_name, check_topic};
 use wire::phoenix::{self, Content, Event, Form, Serializer, Status};
 use wire::session::{Acknowledged, Asked, Heard};
@@ -272,9 +273,6 @@ impl Shard {
         if heard.event == phoenix::EVENT_ACK && self.is_acknowledged(&heard.topic) {
             return self.phoenix_ack(slot, variant, &heard, out);
         }
-        if phoenix::is_reserved(&heard.event) {
-            return refuse(variant, &heard, phoenix::RESERVED, out);
-        }
         if check_topic(&heard.topic).is_err() {
             // Its own topic or everyone's: only the application sends to those.
             return refuse(variant, &heard, NOT_HERE, out);
@@ -283,12 +281,16 @@ impl Shard {
             EventRule::Refuse => {
                 refuse(variant, &heard, NOT_HERE, out);
             }
+            // To the application an event may have any name: nobody else hears it.
             EventRule::Webhook => {
                 if let Some(heard) = self.ask(slot, Question::Event, heard) {
                     refuse(variant, &heard, FULL, out);
                 }
             }
-            rule => self.phoenix_publish(slot, variant, heard, rule, out),
+            rule => match check_event(&heard.event) {
+                Ok(()) => self.phoenix_publish(slot, variant, heard, rule, out),
+                Err((_, wrong)) => refuse(variant, &heard, &wrong, out),
+            },
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use wire::message::{check_name, check_topic};
+use wire::message::{BAD_USER, check_name, check_topic};
 
 /// The first line of a file.
 pub const HEADER: &str = "user,topic";
@@ -76,8 +76,7 @@ fn fields(line: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), &'static str> {
         return Err("it has more than two fields: write user,topic, and names with a comma in \
                     quotation marks");
     }
-    check_name(&user)
-        .map_err(|_| "the user's name must have 1 to 254 bytes and no control characters")?;
+    check_name(&user).map_err(|_| BAD_USER)?;
     check_topic(&topic)?;
     Ok((user, topic))
 }

@@ -31,9 +31,7 @@ pub use plan::Plan;
 pub use table::{ROWS_A_HOLD, Subscriptions};
 
 use wire::Name;
-
-/// The longest name in bytes that has a place here. (What clients may use is shorter by one.)
-pub(crate) const NAME_BYTES_MAX: usize = 255;
+use wire::message::NAME_BYTES_MAX;
 
 /// What the store has to keep, all of it or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +94,7 @@ pub struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// It is empty or too long.
-    #[error("a topic's name must have 1 to 255 bytes")]
+    #[error("a topic's name must have 1 to {NAME_BYTES_MAX} bytes")]
     Length,
     /// Its number has another name.
     #[error("two topics have the same number")]
@@ -125,7 +123,7 @@ pub enum BadRow {
     #[error("a user's row has topic number {0}, which has no name")]
     Unnamed(u32),
     /// The user's name is empty or too long.
-    #[error("a user's name must have 1 to 255 bytes")]
+    #[error("a user's name must have 1 to {NAME_BYTES_MAX} bytes")]
     User,
 }
 

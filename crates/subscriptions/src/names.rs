@@ -3,8 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
+use wire::message::NAME_BYTES_MAX;
 
-use crate::{BadName, Full, NAME_BYTES_MAX};
+use crate::{BadName, Full};
 
 /// Names lie in blocks of this size, none over an edge, so that growing copies nothing.
 const BLOCK: usize = 1 << 16;

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use wire::Name;
+use wire::message::NAME_BYTES_MAX;
 
 use crate::names::Names;
 use crate::plan::Plan;
 use crate::users::Users;
-use crate::{BadName, BadRow, Change, EditError, Edited, NAME_BYTES_MAX, row};
+use crate::{BadName, BadRow, Change, EditError, Edited, row};
 
 /// Rows that are put in one hold of the lock.
 pub const ROWS_A_HOLD: usize = 64;

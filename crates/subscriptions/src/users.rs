@@ -54,7 +54,7 @@ impl Users {
         piece.map(|piece| parts(piece).1)
     }
 
-    /// Sets a checked row; an empty one takes the user out. The name has at most 255 bytes.
+    /// Sets a checked row; an empty one takes the user out. The name has at most [`wire::message::NAME_BYTES_MAX`] bytes.
     pub fn put(&mut self, user: &str, packed: &[u8]) {
         let Users { keys, tables, users, edges, bytes } = self;
         let hash = keys.hash_one(user.as_bytes());

@@ -146,6 +146,11 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
+fn supabases_client_broadcasts_and_hears() {
+    run(&serve(&[]), "realtime.cjs", "broadcasts");
+}
+
+#[test]
 fn heartbeats_are_answered_and_keep_a_connection() {
     run(&serve(&[SHORT_SILENCE]), "channels.cjs", "heartbeats_are_answered");
 }

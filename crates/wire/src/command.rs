@@ -18,11 +18,12 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::events::check_event;
 use crate::message::{check_name, check_topic};
 use crate::session::Acknowledged;
 use crate::since::BadSince;
 use crate::transport::json;
-use crate::{Data, Draft, Id, Marks, Name, Since, tags};
+use crate::{Data, Draft, Id, Marks, Name, Since, object, tags};
 
 /// The longest `id` of a command, in bytes as the client wrote it.
 pub const ID_BYTES_MAX: usize = 64;
@@ -126,7 +127,7 @@ struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 
 /// Reads a command from a text frame, or from a binary frame's text and `payload`.
 pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, BadCommand> {
-    let body: Body<'_> = serde_json::from_str(text).map_err(|error| BadCommand {
+    let body: Body<'_> = object::read(text.as_bytes()).map_err(|error| BadCommand {
         id: "null".into(),
         code: "bad_json",
         message: format!(
@@ -179,13 +180,13 @@ fn what(body: &Body<'_>, payload: Option<&[u8]>) -> Result<What, Wrong> {
         }
         "unsubscribe" => What::Unsubscribe(topic()?),
         "publish" => {
-            let named = |name: Option<&str>, code| match name.map(check_name) {
-                Some(Err(wrong)) => Err((code, wrong.to_string())),
-                _ => Ok(name.map(Name::from)),
-            };
             let event = text(&body.event).filter(|event| *event != "message");
-            let event = named(event, "bad_event")?;
-            let marks = Marks::of(tags()?, named(text(&body.key), "bad_key")?);
+            event.map_or(Ok(()), check_event)?;
+            let event = event.map(Name::from);
+            let key = text(&body.key);
+            let wrong = |wrong: &str| ("bad_key", wrong.to_string());
+            key.map_or(Ok(()), check_name).map_err(wrong)?;
+            let marks = Marks::of(tags()?, key.map(Name::from));
             let (topic, data) = (topic()?, data(body, payload)?);
             What::Publish(Draft { topic, event, data, except: None, marks })
         }
@@ -326,6 +327,7 @@ mod tests {
         for (text, id, code) in [
             ("", "null", "bad_json"),
             ("[1]", "null", "bad_json"),
+            (r#"["ping",1,null,null,null,null,null,null,null,null,null]"#, "null", "bad_json"),
             (r#"{"type":"ping","id":{}}"#, "null", "bad_id"),
             (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
@@ -338,6 +340,11 @@ mod tests {
                 "bad_data",
             ),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#, "7", "bad_event"),
+            (
+                r#"{"type":"publish","id":7,"topic":"a","data":1,"event":"error"}"#,
+                "7",
+                "reserved_event",
+            ),
             (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
             (r#"{"type":"subscribe","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
             (r#"{"type":"subscribe","id":7,"topic":"a","tags":[""]}"#, "7", "bad_tag"),

@@ -64,11 +64,15 @@ impl<'a> Request<'a> {
 
     /// All values of a header that are text.
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
+        self.bytes(name).filter_map(|value| std::str::from_utf8(value).ok()).map(str::trim_ascii)
+    }
+
+    /// All values of a header as they came, without the white space around them.
+    pub fn bytes<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a [u8]> + 's {
         self.headers
             .iter()
             .filter(move |(key, _)| key.eq_ignore_ascii_case(name))
-            .filter_map(|(_, value)| std::str::from_utf8(value).ok())
-            .map(str::trim_ascii)
+            .map(|(_, value)| value.trim_ascii())
     }
 }
 
@@ -204,10 +208,12 @@ fn request<'a>(
         body: &[],
         headers,
     };
-    if minor == 1 && request.values("host").count() != 1 {
+    let hosts = request.bytes("host").count();
+    if hosts > 1 || (hosts == 0 && minor == 1) {
         let message = "an HTTP/1.1 request has exactly one Host header";
         return Err(refused(400, "bad_host", message));
     }
+    check_text(&request.headers)?;
     let lists = |name: &str, token: &str| {
         request
             .values(name)
@@ -221,18 +227,42 @@ fn request<'a>(
     Ok(request)
 }
 
+/// Headers that decide what a request is. The first value that is text must not speak for one that
+/// is none: a proxy in front may have read that one.
+const DECIDING: [&str; 8] = [
+    "host",
+    "connection",
+    "upgrade",
+    "expect",
+    "content-type",
+    "sec-websocket-version",
+    "sec-websocket-key",
+    crate::phoenix::longpoll::TOKEN_HEADER,
+];
+
+/// Refuses a request one of whose deciding headers is no text. What is left out here is read as
+/// bytes (`Origin`, `Content-Length`), means nothing but by a value that we know
+/// (`Sec-WebSocket-Protocol` and `-Extensions`), or may be any other server's (`Last-Event-ID`).
+fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Refused> {
+    let decides = |name: &str| DECIDING.iter().any(|it| it.eq_ignore_ascii_case(name));
+    let wrong =
+        headers.iter().find(|(name, value)| std::str::from_utf8(value).is_err() && decides(name));
+    match wrong {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(refused(400, "bad_header", format!("the header {name} is not UTF-8")))
+        }
+    }
+}
+
 /// The announced size of the body. Two ways to announce one are refused: what a proxy in front
 /// takes for the body and what we take must be the same (request smuggling).
 fn body_bytes(request: &Request<'_>, limits: &Limits) -> Result<usize, Refused> {
-    if request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
+    if request.bytes("transfer-encoding").next().is_some() {
         let message = "send the body with a Content-Length: chunked requests are not read";
         return Err(refused(411, "length_required", message));
     }
-    let mut lengths = request
-        .headers
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .map(|(_, value)| *value);
+    let mut lengths = request.bytes("content-length");
     let Some(first) = lengths.next() else {
         return Ok(0);
     };
@@ -378,6 +408,31 @@ mod tests {
         );
         assert_eq!(request.body, b"abc");
         assert!(request.keep_alive);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_not_passed_over() {
+        let status = |head: &[u8]| status(&[b"GET / HTTP/1.1\r\n", head, b"\r\n"].concat());
+        for (head, want) in [
+            (&b"Host: \xff\r\nHost: a\r\n"[..], 400),
+            (b"Host: a\r\nHost: \xff\r\n", 400),
+            (b"Host: \xff\r\n", 400),
+            (b"Host: a\r\nConnection: \xff\r\nConnection: close\r\n", 400),
+            (b"Host: a\r\nUPGRADE: \xffwebsocket\r\n", 400),
+            (b"Host: a\r\nContent-Length: \xff\r\nContent-Length: 0\r\n", 400),
+            (b"Host: a\r\nContent-Length: 0\r\nContent-Length: \xff\r\n", 400),
+            (b"Host: a\r\nTransfer-Encoding: \xff\r\n", 411),
+            (b"Host: a\r\nContent-Type: \xff\r\n", 400),
+            (b"Host: a\r\nX-Phoenix-Longpoll-Token: \xff\r\n", 400),
+            // What nobody here reads may be anything.
+            (b"Host: a\r\nCookie: caf\xe9\r\nUser-Agent: \xff\r\n", 200),
+            (b"Host: a\r\nLast-Event-ID: \xff\r\n", 200),
+            (b"Host: b\xc3\xbccher.example\r\n", 200),
+        ] {
+            assert_eq!(status(head), want, "{}", String::from_utf8_lossy(head));
+        }
+        let old = |head: &str| self::status(format!("GET / HTTP/1.0\r\n{head}\r\n").as_bytes());
+        assert_eq!((old(""), old("Host: a\r\n"), old("Host: a\r\nHost: b\r\n")), (200, 200, 400));
     }
 
     #[test]

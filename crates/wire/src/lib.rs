@@ -7,8 +7,10 @@
 pub mod client;
 pub mod close;
 pub mod command;
+pub mod events;
 pub mod http;
 pub mod message;
+pub mod object;
 pub mod phoenix;
 pub mod query;
 pub mod rules;

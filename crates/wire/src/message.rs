@@ -15,8 +15,25 @@ use crate::transport::{Tools, Variant};
 /// A topic's, user's or event's name. Up to 24 bytes are held without an allocation.
 pub type Name = CompactString;
 
-/// The longest topic, user or event name in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
+/// [`NAME_BYTES_MAX`], for texts that are put together when this is compiled.
+macro_rules! name_bytes_max {
+    () => {
+        254
+    };
+}
+
+/// The longest name of a topic, a user, an event or a key, in bytes.
+pub const NAME_BYTES_MAX: usize = name_bytes_max!();
+
+/// The longest personal topic in bytes: a user's name behind [`PERSONAL`].
+pub const PERSONAL_BYTES_MAX: usize = NAME_BYTES_MAX + PERSONAL.len_utf8();
+
+/// What is wrong with a user's name that [`check_name`] refuses, where it must be said whose it is.
+pub const BAD_USER: &str = concat!(
+    "the user's name must have 1 to ",
+    name_bytes_max!(),
+    " bytes and no control characters"
+);
 
 /// The topic that every connection is in.
 pub const BROADCAST: &str = "*";
@@ -32,8 +49,8 @@ pub fn personal(user: &str) -> Name {
     name
 }
 
-/// Checks a topic's name: 1 to 255 bytes, no control characters, and neither `*` nor a leading
-/// `@`, which are Throng's own. The error says what is wrong with it.
+/// Checks a topic's name: 1 to [`NAME_BYTES_MAX`] bytes, no control characters, and neither `*` nor
+/// a leading `@`, which are Throng's own. The error says what is wrong with it.
 pub fn check_topic(name: &str) -> Result<(), &'static str> {
     check_name(name)?;
     if name.starts_with(PERSONAL) {
@@ -45,18 +62,25 @@ pub fn check_topic(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks a user's or an event's name: 1 to 254 bytes and no control characters.
+/// Checks a user's name or a key: 1 to [`NAME_BYTES_MAX`] bytes and no control characters. (An
+/// event's has more to it: [`crate::events::check_event`].)
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("a name may not be empty");
     }
-    if name.len() >= NAME_BYTES_MAX {
-        return Err("a name may have at most 254 bytes");
+    if name.len() > NAME_BYTES_MAX {
+        return Err(concat!("a name may have at most ", name_bytes_max!(), " bytes"));
     }
-    if name.chars().any(char::is_control) {
+    if has_control(name) {
         return Err("a name may not hold control characters");
     }
     Ok(())
+}
+
+/// Whether a text holds control characters, which no name, tag or key may: they end lines and
+/// commands of terminals, logs and protocols.
+pub fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
 }
 
 /// The life of a numbering: offsets compare only within one epoch. Written in hexadecimal.
@@ -384,10 +408,28 @@ mod tests {
     #[test]
     fn names_that_are_the_servers_own_are_refused() {
         assert!(check_topic("room:1").is_ok());
-        for bad in ["", "@alice", "*", "a\nb", &"x".repeat(255)] {
+        for bad in ["", "@alice", "*", "a\nb"] {
             assert!(check_topic(bad).is_err(), "{bad}");
         }
         assert!(check_name("@odd but a user").is_ok());
         assert_eq!(personal("alice"), "@alice");
+    }
+
+    /// A topic, a user and an event have one longest name, and whatever says how long that is says
+    /// the same.
+    #[test]
+    fn the_longest_name_is_one_number_everywhere() {
+        let (fits, over) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));
+        for check in [check_topic, check_name] {
+            assert_eq!(check(&fits), Ok(()));
+            assert!(check(&over).unwrap_err().contains(&NAME_BYTES_MAX.to_string()));
+        }
+        assert_eq!(personal(&fits).len(), PERSONAL_BYTES_MAX);
+        assert!(BAD_USER.contains(&format!("1 to {NAME_BYTES_MAX} bytes")));
+        let told = include_str!("../../../ARCHITECTURE.md");
+        let row = told.lines().find(|line| line.starts_with("| name of a topic"));
+        assert!(row.is_some_and(|row| row.contains(&format!("| {NAME_BYTES_MAX} bytes |"))));
+        let told = include_str!("../../../README.md");
+        assert!(told.contains(&format!("at most {NAME_BYTES_MAX} bytes")), "README.md");
     }
 }

@@ -1,12 +1,15 @@
 //! What a client may mark a message with: tags, that members choose by, and a key.
 
-use crate::message::{TAG_BYTES_MAX, TAGS_MAX};
+use crate::message::{TAG_BYTES_MAX, TAGS_MAX, has_control};
 use crate::{Marks, Name};
 
 /// Adds a tag to a list, unless it is there. The error says what is wrong with it.
 pub fn add(tags: &mut Vec<Name>, tag: &str) -> Result<(), String> {
     if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
         return Err(format!("a tag has 1 to {TAG_BYTES_MAX} bytes, and this one {}", tag.len()));
+    }
+    if has_control(tag) {
+        return Err("a tag may not hold control characters".into());
     }
     if tags.iter().any(|known| known == tag) {
         return Ok(());
@@ -43,6 +46,9 @@ mod tests {
         let (fits, over) = ("x".repeat(TAG_BYTES_MAX), "x".repeat(TAG_BYTES_MAX + 1));
         assert!(list([fits]).is_ok());
         assert!(list([over.as_str()]).is_err() && list([""]).is_err());
+        for bad in ["a\nb", "\0", "\u{1b}[2J", "\u{85}"] {
+            assert!(list([bad]).unwrap_err().contains("control characters"), "{bad:?}");
+        }
         let numbers = |count: usize| (0..count).map(|number| number.to_string());
         assert_eq!(list(numbers(TAGS_MAX)).unwrap().len(), TAGS_MAX);
         assert!(list(numbers(TAGS_MAX + 1)).is_err());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use utoipa::openapi::schema::{KnownFormat, OneOfBuilder, SchemaFormat};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
-use wire::message::check_name;
+use wire::message::{check_name, has_control};
 use wire::{Id, Marks, Name, tags};
 
 use crate::error::{Refused, bad};
@@ -98,6 +98,10 @@ impl Asked<'_> {
 
     fn idempotency_key(&self) -> Result<Option<Name>, Refused> {
         let Some(key) = self.idempotency_key else { return Ok(None) };
+        if has_control(key) {
+            let message = "an idempotency_key may not hold control characters";
+            return Err(bad("bad_idempotency_key", message));
+        }
         if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) {
             return Ok(Some(key.into()));
         }

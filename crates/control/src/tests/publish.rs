@@ -47,12 +47,49 @@ async fn a_wrong_body_says_what_is_wrong() {
         ("{\"topic\":\"a\",\"data\":1,\"event\":\"\"}", "bad_event", "empty"),
         ("{\"topic\":\"a\",\"data\":1,\"event\":\"a\\nb\"}", "bad_event", "control"),
         ("{\"topic\":\"a\",\"data\":1,\"encoding\":\"base64\"}", "bad_data", "string"),
+        ("{\"topic\":\"a\",\"data\":1,\"tags\":[\"a\\u001b[2J\"]}", "bad_tags", "control"),
+        ("{\"topic\":\"a\",\"data\":1,\"key\":\"a\\n\"}", "bad_message_key", "control"),
+        (
+            "{\"topic\":\"a\",\"data\":1,\"idempotency_key\":\"a\\u0000\"}",
+            "bad_idempotency_key",
+            "control",
+        ),
     ] {
         let answer = bench.post("/api/publish", body).await;
         assert_eq!((answer.status, answer.code().as_str()), (400, code), "{body}");
         assert!(answer.text.contains(said), "{body}: {}", answer.text);
     }
     assert!(bench.drafts.lock().unwrap().is_empty());
+}
+
+/// Not even the application can say what only the server says, by any call.
+#[tokio::test]
+async fn an_event_that_clients_take_for_the_servers_is_not_published() {
+    let bench = bench(Mood::Willing);
+    for event in
+        ["recovery", "error", "open", "phx_close", "phx_error", "presence_state", "chan_reply_1"]
+    {
+        let publish = json!({"topic": "a", "data": 1, "event": event});
+        let send = json!({"user": "a", "data": 1, "event": event});
+        let broadcast = json!({"data": 1, "event": event});
+        let batch = json!({"commands": [{"publish": publish}, {"send": send}]});
+        for (call, body) in
+            [("/api/publish", publish), ("/api/send", send), ("/api/broadcast", broadcast)]
+        {
+            let answer = bench.post(call, body).await;
+            assert_eq!((answer.status, answer.code().as_str()), (400, "reserved_event"), "{event}");
+            assert!(answer.text.contains(event), "{}", answer.text);
+        }
+        let results = bench.post("/api/batch", batch).await.json();
+        for at in [0, 1] {
+            assert_eq!(results["results"][at]["error"]["code"], "reserved_event");
+        }
+    }
+    assert!(bench.drafts.lock().unwrap().is_empty());
+    for event in ["update", "close", "message", "heartbeat"] {
+        let answer = bench.post("/api/broadcast", json!({"data": 1, "event": event})).await;
+        assert_eq!(answer.status, 200, "{event}");
+    }
 }
 
 #[tokio::test]

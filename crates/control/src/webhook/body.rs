@@ -128,12 +128,8 @@ pub(super) fn read(body: &[u8], events: usize) -> Result<Vec<Result<Verdict, Str
     Ok(replies.into_iter().map(reply).collect())
 }
 
-/// Reads an object: serde alone would take an array with the fields in their order, too.
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
-    if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err("what should be a JSON object is none".into());
-    }
-    serde_json::from_slice(body).map_err(|error| error.to_string())
+    wire::object::read(body).map_err(|error| error.to_string())
 }
 
 fn verdict(reply: Reply) -> Verdict {

@@ -174,7 +174,6 @@ fn what_is_no_message_closes_with_1002() {
         ("2.0.0", Message::text("[1]")),
         ("2.0.0", Message::text(r#"{"topic":"a","event":"b","payload":{},"ref":"1"}"#)),
         ("2.0.0", Message::binary(vec![0, 200, 1])),
-        ("2.0.0", Message::binary(vec![9, 0, 0, 0, 0])),
         ("1.0.0", Message::text(r#"[null,"5","phoenix","heartbeat",{}]"#)),
         ("1.0.0", Message::binary(vec![0, 0, 0, 0, 0])),
     ] {
@@ -264,7 +263,7 @@ fn reserved_events_are_refused_everywhere() {
     send(&mut member, r#"["1","1","plain:a","phx_join",{}]"#);
     member.read().unwrap();
     let mut ws = websocket(&server, "");
-    for event in ["phx_reply", "presence_diff", "chan_reply_2"] {
+    for event in ["phx_reply", "presence_diff", "chan_reply_2", "recovery", "error", "open"] {
         send(&mut member, &format!(r#"["1","2","plain:a","{event}",{{}}]"#));
         let answer = member.read().unwrap().to_string();
         assert!(answer.contains(r#""status":"error""#), "{answer}");
@@ -276,7 +275,26 @@ fn reserved_events_are_refused_everywhere() {
              Content-Length: 1\r\nConnection: close\r\n\r\nx"
         );
         assert!(server.exchange(request.as_bytes()).starts_with("HTTP/1.1 403"));
+        let publish = json!({"topic":"plain:a","event":event,"data":{"a":1}});
+        let (status, answer) = server.api("POST", "/api/publish", Some(publish));
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("reserved_event")));
     }
+}
+
+/// A message of a kind that nobody knows is answered, and what comes after it is heard.
+#[test]
+fn an_unknown_kind_does_not_end_the_connection() {
+    let server = serve(&[]);
+    let mut socket = socket(&server, "vsn=2.0.0");
+    socket.send(Message::binary(vec![9, 0, 0, 0, 0])).unwrap();
+    let answer = socket.read().unwrap().to_string();
+    assert!(
+        answer.starts_with(r#"[null,null,"phoenix","phx_reply",{"status":"error""#),
+        "{answer}"
+    );
+    assert!(answer.contains("kind 9"), "{answer}");
+    send(&mut socket, r#"[null,"5","phoenix","heartbeat",{}]"#);
+    expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
 /// Everyone's topic and one's own can be heard, and only the application sends to them.

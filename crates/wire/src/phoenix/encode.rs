@@ -83,8 +83,8 @@ impl<'a> From<&'a Data> for Content<'a> {
     }
 }
 
-impl<'a> From<Payload<'a>> for Content<'a> {
-    fn from(payload: Payload<'a>) -> Self {
+impl<'a> From<&'a Payload<'_>> for Content<'a> {
+    fn from(payload: &'a Payload<'_>) -> Self {
         match payload {
             Payload::Json(raw) => Content::Json(raw.get()),
             Payload::Binary(bytes) => Content::Binary(bytes),
@@ -107,7 +107,7 @@ impl Content<'_> {
     }
 
     /// Appends the content as a JSON value of its own kind.
-    fn value(self, out: &mut Vec<u8>) {
+    pub(super) fn value(self, out: &mut Vec<u8>) {
         match self {
             Content::Json(text) => out.extend_from_slice(text.as_bytes()),
             Content::Text(text) => json::string(text, out),

@@ -33,8 +33,17 @@ pub enum Error {
         bytes_max: usize,
     },
     /// A binary message of a kind that clients don't send.
-    #[error("a client's binary message is a push (kind 0), this one is of kind {0}")]
+    #[error(
+        "a client's binary message is a push (kind 0) or a user broadcast (kind 3), this one is of \
+         kind {0}"
+    )]
     UnknownKind(u8),
+    /// A user broadcast with a part that is not what it should be.
+    #[error("the {field} of the user broadcast is not JSON, or of an unknown encoding")]
+    BadBroadcast {
+        /// The part's name.
+        field: &'static str,
+    },
     /// A binary message that ends before its fields do.
     #[error("the binary message ends in its {field}")]
     Truncated {
@@ -77,6 +86,12 @@ pub enum Error {
 pub const WHY_BYTES_MAX: usize = 200;
 
 impl Error {
+    /// True for a message that can be passed over: it may be right in a newer protocol or another
+    /// dialect, and what follows it can be read. It deserves an answer and not the end.
+    pub fn is_passable(&self) -> bool {
+        matches!(self, Error::UnknownKind(_) | Error::BadBroadcast { .. } | Error::NotUtf8 { .. })
+    }
+
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {

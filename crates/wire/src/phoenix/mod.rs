@@ -31,10 +31,13 @@ pub mod token;
 pub use encode::{Content, Form, Status};
 pub use error::{Error, Fault, WHY_BYTES_MAX};
 pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
-pub use parse::{Address, Incoming, Payload};
+pub use parse::{Address, EVENT_BROADCAST, Incoming, Payload};
 
-/// The longest topic in bytes: the binary messages give it one byte of length.
+/// The longest topic in bytes: the binary messages give it one byte of length. A user's own topic
+/// is the longest.
 pub const TOPIC_BYTES_MAX: usize = 255;
+
+const _: () = assert!(crate::message::PERSONAL_BYTES_MAX <= TOPIC_BYTES_MAX);
 
 /// The longest event name in bytes: the binary messages give it one byte of length.
 pub const EVENT_BYTES_MAX: usize = 255;
@@ -68,17 +71,6 @@ pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
 
 /// The event by which a member says which messages it has got.
 pub const EVENT_ACK: &str = "ack";
-
-/// Whether an event is the server's own to send, or means something to phoenix.js itself (which
-/// hears an answer as `chan_reply_` and its ref): clients could otherwise forge who is there, answer
-/// for the server, or end each other's joins.
-pub fn is_reserved(event: &str) -> bool {
-    ["phx_", "presence_", "chan_reply_"].iter().any(|prefix| event.starts_with(prefix))
-}
-
-/// What is said of such an event.
-pub const RESERVED: &str =
-    "events that begin with phx_, presence_ or chan_reply_ are the server's own";
 
 /// The version that a client speaks when its URL has no `vsn` parameter.
 pub const VSN_DEFAULT: &str = "1.0.0";

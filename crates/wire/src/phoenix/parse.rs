@@ -7,10 +7,22 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::encode::{Content, KIND_PUSH};
 use super::{
     EVENT_BYTES_MAX, Error, Event, REF_BYTES_MAX, Serializer, TOPIC_BYTES_MAX, WHY_BYTES_MAX,
 };
 use crate::Name;
+use crate::transport::json;
+
+/// The event of what supabase's clients broadcast; the application's own name for it is `event` in
+/// the payload.
+pub const EVENT_BROADCAST: &str = "broadcast";
+
+/// A binary message of supabase's realtime-js: six lengths (`join_ref`, `ref`, topic, event,
+/// metadata, and in place of the last one how the payload is written), the five texts, the payload.
+const KIND_USER_BROADCAST: u8 = 3;
+const ENCODING_BYTES: u8 = 0;
+const ENCODING_JSON: u8 = 1;
 
 /// A client's message. As it is parsed its payload is a [`Payload`], which stays where it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +41,11 @@ pub struct Incoming<P> {
 }
 
 /// What a message carries.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Payload<'a> {
-    /// Any JSON value, as the client wrote it: syntax checked, white space and all.
-    Json(&'a RawValue),
+    /// Any JSON value, as the client wrote it: syntax checked, white space and all. It is owned
+    /// where the client wrote it in pieces.
+    Json(Cow<'a, RawValue>),
     /// Bytes.
     Binary(&'a [u8]),
 }
@@ -81,38 +94,25 @@ impl Serializer {
             ref_: reference("ref", fields.ref_)?,
             topic: bounded("topic", &fields.topic.0, TOPIC_BYTES_MAX)?,
             event: bounded("event", &fields.event.0, EVENT_BYTES_MAX)?,
-            payload: Payload::Json(fields.payload),
+            payload: Payload::Json(Cow::Borrowed(fields.payload)),
         })
     }
 
-    /// Reads a binary message: a push, the only kind that clients send. An empty ref is `None`,
-    /// for a binary message has no other way to say null. Version 1 has no binary messages: there,
-    /// as Phoenix does, the same JSON is read whatever the frame (Tsung sends it in binary ones).
+    /// Reads a binary message: a push, or what supabase's realtime-js sends in place of one (its
+    /// `send` of a broadcast). An empty ref is `None`, for a binary message has no other way to say
+    /// null. Version 1 has no binary messages: there, as Phoenix does, the same JSON is read
+    /// whatever the frame (Tsung sends it in binary ones).
     pub fn parse_binary(self, bytes: &[u8]) -> Result<Incoming<Payload<'_>>, Error> {
         if self == Serializer::V1 {
             let text = simdutf8::basic::from_utf8(bytes);
             return self.parse_text(text.map_err(|_| Error::NotUtf8 { field: "message" })?);
         }
         let (&kind, rest) = bytes.split_first().ok_or(Error::Truncated { field: "kind" })?;
-        if kind != super::encode::KIND_PUSH {
-            return Err(Error::UnknownKind(kind));
+        match kind {
+            KIND_PUSH => push(rest),
+            KIND_USER_BROADCAST => user_broadcast(rest),
+            kind => Err(Error::UnknownKind(kind)),
         }
-        let (&lengths, mut rest) =
-            rest.split_first_chunk::<4>().ok_or(Error::Truncated { field: "lengths" })?;
-        let mut take = |field: &'static str, length: u8| {
-            let (taken, left) =
-                rest.split_at_checked(length.into()).ok_or(Error::Truncated { field })?;
-            rest = left;
-            match simdutf8::basic::from_utf8(taken) {
-                Ok(text) => Ok(Name::from(text)),
-                Err(_) => Err(Error::NotUtf8 { field }),
-            }
-        };
-        let [join_ref, ref_, topic, event] = lengths;
-        let join_ref = Some(take("join_ref", join_ref)?).filter(|text| !text.is_empty());
-        let ref_ = Some(take("ref", ref_)?).filter(|text| !text.is_empty());
-        let (topic, event) = (take("topic", topic)?, take("event", event)?);
-        Ok(Incoming { join_ref, ref_, topic, event, payload: Payload::Binary(rest) })
     }
 
     fn not_a_message(self, error: &serde_json::Error) -> Error {
@@ -130,6 +130,74 @@ impl Serializer {
         };
         Error::NotAMessage { why, example }
     }
+}
+
+/// Takes texts of known lengths from the front of a binary message.
+struct Texts<'a>(&'a [u8]);
+
+impl<'a> Texts<'a> {
+    fn take(&mut self, field: &'static str, length: u8) -> Result<&'a str, Error> {
+        let (taken, left) =
+            self.0.split_at_checked(length.into()).ok_or(Error::Truncated { field })?;
+        self.0 = left;
+        simdutf8::basic::from_utf8(taken).map_err(|_| Error::NotUtf8 { field })
+    }
+
+    fn reference(&mut self, field: &'static str, length: u8) -> Result<Option<Name>, Error> {
+        Ok(Some(self.take(field, length)?).filter(|text| !text.is_empty()).map(Name::from))
+    }
+}
+
+fn lengths<const COUNT: usize>(bytes: &[u8]) -> Result<([u8; COUNT], Texts<'_>), Error> {
+    let (lengths, rest) =
+        bytes.split_first_chunk::<COUNT>().ok_or(Error::Truncated { field: "lengths" })?;
+    Ok((*lengths, Texts(rest)))
+}
+
+/// The message behind its kind.
+fn push(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, Error> {
+    let ([join_ref, ref_, topic, event], mut texts) = lengths(bytes)?;
+    Ok(Incoming {
+        join_ref: texts.reference("join_ref", join_ref)?,
+        ref_: texts.reference("ref", ref_)?,
+        topic: texts.take("topic", topic)?.into(),
+        event: texts.take("event", event)?.into(),
+        payload: Payload::Binary(texts.0),
+    })
+}
+
+/// The message behind its kind: a push of the event [`EVENT_BROADCAST`], as older versions of the
+/// same client write it in JSON, and all of them read it.
+fn user_broadcast(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, Error> {
+    let ([join_ref, ref_, topic, event, meta, encoding], mut texts) = lengths(bytes)?;
+    let join_ref = texts.reference("join_ref", join_ref)?;
+    let ref_ = texts.reference("ref", ref_)?;
+    let topic = texts.take("topic", topic)?.into();
+    let (event, meta) = (texts.take("event", event)?, texts.take("metadata", meta)?);
+    let mut out = b"{\"type\":\"broadcast\",\"event\":".to_vec();
+    json::string(event, &mut out);
+    if !meta.is_empty() {
+        out.extend_from_slice(b",\"meta\":");
+        out.extend_from_slice(value("metadata", meta.as_bytes())?.as_bytes());
+    }
+    out.extend_from_slice(b",\"payload\":");
+    match encoding {
+        ENCODING_JSON => out.extend_from_slice(value("payload", texts.0)?.as_bytes()),
+        ENCODING_BYTES => Content::Base64(texts.0).value(&mut out),
+        _ => return Err(Error::BadBroadcast { field: "encoding" }),
+    }
+    out.push(b'}');
+    // Each part of it was read or written as JSON.
+    let payload = String::from_utf8(out).ok().and_then(|it| RawValue::from_string(it).ok());
+    let payload = payload.ok_or(Error::BadBroadcast { field: "payload" })?;
+    let payload = Payload::Json(Cow::Owned(payload));
+    Ok(Incoming { join_ref, ref_, topic, event: EVENT_BROADCAST.into(), payload })
+}
+
+/// One whole JSON value.
+fn value<'a>(field: &'static str, bytes: &'a [u8]) -> Result<&'a str, Error> {
+    let value: Result<&'a RawValue, _> = serde_json::from_slice(bytes);
+    value.map(RawValue::get).map_err(|_| Error::BadBroadcast { field })
 }
 
 fn bounded(field: &'static str, text: &str, bytes_max: usize) -> Result<Name, Error> {

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::longpoll::{self, NDJSON};
-use super::tests::{ClientMessage, ClientPayload, client_binary, client_read, client_text};
+use super::tests::{
+    ClientMessage, ClientPayload, client_binary, client_broadcast, client_read, client_text,
+};
 use super::*;
 
 /// Text with escapes, and with characters of one to four bytes; at most 252 bytes.
@@ -87,6 +89,35 @@ proptest! {
     }
 
     #[test]
+    fn what_supabases_client_broadcasts_is_read(
+        refs in (name(), name()), topic in name(), event in name(),
+        meta in option::of(0..1000), payload in value(), bytes in option::of(vec(any::<u8>(), 0..50)),
+    ) {
+        let told = meta.map_or(String::new(), |meta| json!({ "m": meta }).to_string());
+        let texts = [&*refs.0, &*refs.1, &*topic, &*event, &*told];
+        let text = payload.to_string();
+        let sent = match &bytes {
+            Some(bytes) => client_broadcast(texts, 0, bytes),
+            None => client_broadcast(texts, 1, text.as_bytes()),
+        };
+        let heard = Serializer::V2.parse_binary(&sent).unwrap();
+        within_limits(&heard);
+        prop_assert_eq!((&*heard.topic, &*heard.event), (&*topic, EVENT_BROADCAST));
+        prop_assert_eq!(heard.ref_.as_deref().unwrap_or_default(), &*refs.1);
+        let Payload::Json(raw) = &heard.payload else { panic!("JSON") };
+        let read: Value = serde_json::from_str(raw.get()).unwrap();
+        let mut want = json!({ "type": "broadcast", "event": event, "payload": payload });
+        if let Some(meta) = meta {
+            want["meta"] = json!({ "m": meta });
+        }
+        if bytes.is_some() {
+            want["payload"] = read["payload"].clone();
+            prop_assert_eq!(&read["payload"]["encoding"], "base64");
+        }
+        prop_assert_eq!(read, want);
+    }
+
+    #[test]
     fn a_client_reads_what_is_sent(
         serializer in serializer(),
         join_ref in name().prop_filter("an empty one is none", |text| !text.is_empty()),
@@ -141,7 +172,7 @@ proptest! {
 
     #[test]
     fn no_bytes_do_harm(serializer in serializer(), bytes in vec(any::<u8>(), 0..1200)) {
-        for bytes in [bytes.clone(), [&[0], &bytes[..]].concat()] {
+        for bytes in [bytes.clone(), [&[0], &bytes[..]].concat(), [&[3], &bytes[..]].concat()] {
             if let Ok(heard) = serializer.parse_binary(&bytes) {
                 within_limits(&heard);
             }

@@ -198,7 +198,7 @@ fn the_same_in_v1() {
     let join = r#"{"topic":"room:a","event":"phx_join","payload":{ "a": 1 },"ref":"1","x":0}"#;
     let heard = V1.parse_text(join).unwrap();
     assert_eq!((heard.kind(), heard.join_ref.as_deref()), (Event::Join, None));
-    assert!(matches!(heard.payload, Payload::Json(raw) if raw.get() == "{ \"a\": 1 }"));
+    assert!(matches!(&heard.payload, Payload::Json(raw) if raw.get() == "{ \"a\": 1 }"));
     assert_eq!(
         text(|out| V1.reply(heard.address(), Status::Ok, Content::Json("{}"), out)),
         concat!(
@@ -263,7 +263,7 @@ fn binary_messages_byte_for_byte() {
     let to = Address { join_ref: Some("1"), ref_: Some("23"), topic: "top" };
     assert_eq!((heard.address(), heard.event.as_str()), (to, "ping"));
     assert!(matches!(heard.payload, Payload::Binary(b"\xff\x00")));
-    let data = Content::from(heard.payload);
+    let data = Content::from(&heard.payload);
     assert_eq!(bytes(|out| V2.push("1", "top", "e", data, out)), b"\x00\x01\x03\x011tope\xff\x00");
     for id in [None, Some(KEPT)] {
         let broadcast = bytes(|out| V2.broadcast("top", "e", id, data, out));
@@ -280,6 +280,60 @@ fn binary_messages_byte_for_byte() {
     let nobody = V2.parse_binary(b"\x00\x00\x00\x00\x00").unwrap();
     assert_eq!((nobody.join_ref, nobody.ref_), (None, None));
     assert_eq!(Form::Binary.opcode(), Opcode::Binary);
+}
+
+/// As realtime-js 2.109 writes it.
+pub(super) fn client_broadcast(texts: [&str; 5], encoding: u8, payload: &[u8]) -> Vec<u8> {
+    let lengths = texts.iter().map(|text| u8::try_from(text.len()).unwrap());
+    let mut out = vec![3];
+    out.extend(lengths.chain([encoding]));
+    out.extend(texts.concat().bytes());
+    out.extend(payload);
+    out
+}
+
+#[test]
+fn what_supabases_client_broadcasts_is_a_push() {
+    let read = |texts, encoding, payload: &[u8]| {
+        V2.parse_binary(&client_broadcast(texts, encoding, payload)).map(|heard| {
+            let Payload::Json(raw) = &heard.payload else { panic!("{heard:?}") };
+            let value: Value = serde_json::from_str(raw.get()).unwrap();
+            (heard.join_ref, heard.ref_, heard.topic, heard.event, value)
+        })
+    };
+    let texts = ["1", "2", "room:a", "cursor", ""];
+    let want = json!({"type": "broadcast", "event": "cursor", "payload": {"x": 1.5}});
+    let of = |value| {
+        let text = |text: &str| crate::Name::from(text);
+        Ok((Some(text("1")), Some(text("2")), text("room:a"), text("broadcast"), value))
+    };
+    assert_eq!(read(texts, 1, b"{\"x\": 1.5}"), of(want.clone()));
+    let with_meta = ["1", "2", "room:a", "cursor", "{\"id\":7}"];
+    let mut marked = want.clone();
+    marked["meta"] = json!({"id": 7});
+    assert_eq!(read(with_meta, 1, b"{\"x\":1.5}"), of(marked));
+    let mut bytes = want;
+    bytes["payload"] = json!({"data": "AP8=", "encoding": "base64"});
+    assert_eq!(read(texts, 0, &[0, 255]), of(bytes));
+    let nobody = read(["", "", "t", "a\"b", ""], 1, b"null").unwrap();
+    assert_eq!((nobody.0, nobody.1, &nobody.4["event"]), (None, None, &json!("a\"b")));
+
+    // Nothing gets out of its place.
+    for payload in ["", "1,\"type\":2", "1}", "{} {}", "\u{feff}1"] {
+        let wrong = Err(Error::BadBroadcast { field: "payload" });
+        assert_eq!(read(texts, 1, payload.as_bytes()), wrong, "{payload}");
+        if !payload.is_empty() {
+            let texts = ["1", "2", "room:a", "cursor", payload];
+            assert_eq!(read(texts, 1, b"1"), Err(Error::BadBroadcast { field: "metadata" }));
+        }
+    }
+    assert_eq!(read(texts, 1, b"\"\xff\""), Err(Error::BadBroadcast { field: "payload" }));
+    assert_eq!(read(texts, 2, b"1"), Err(Error::BadBroadcast { field: "encoding" }));
+    let whole = client_broadcast(texts, 1, b"");
+    for end in 1..whole.len() {
+        let cut = V2.parse_binary(&whole[..end]).unwrap_err();
+        assert!(matches!(cut, Error::Truncated { .. }) && !cut.is_passable(), "{end}: {cut}");
+    }
 }
 
 #[test]

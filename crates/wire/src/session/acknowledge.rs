@@ -9,7 +9,7 @@ use super::route::Route;
 use super::{Acknowledged, Action};
 use crate::http::{Refused, refused};
 use crate::message::{PERSONAL, check_name, check_topic};
-use crate::{Name, Since, query};
+use crate::{Name, Since, object, query};
 
 impl Acknowledged {
     /// Checks what a client says. The topic may be a user's own by its name (`@alice`), which then
@@ -62,7 +62,7 @@ impl Route<'_> {
     pub(super) fn acknowledge(&self) -> Result<Action, Refused> {
         let body = match self.request.body {
             [] => self.query_body()?,
-            json => serde_json::from_slice(json).map_err(|error| {
+            json => object::read(json).map_err(|error| {
                 let message = format!(
                     "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic may be left out): {error}"
                 );

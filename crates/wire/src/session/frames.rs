@@ -2,7 +2,7 @@
 
 use super::{Acknowledged, Heard as Phoenix, Settings, join_refusal, publish_refusal};
 use crate::command::Subscribe;
-use crate::phoenix::Serializer;
+use crate::phoenix::{self, Address, Content, Serializer, Status};
 use crate::transport::ws as frames;
 use crate::{Close, Draft, Name, Tools, Variant, command, ws};
 
@@ -103,6 +103,9 @@ pub fn websocket(
 }
 
 /// A message that can't be read ends the connection, with the words that help to mend the client.
+///
+/// One that the frames are whole around, and that another client's protocol may well have, is
+/// answered instead: nobody knows its reference, so the answer is of the connection's own topic.
 fn phoenix_input(serializer: Serializer, event: &ws::Event<'_>) -> Heard {
     let parsed = match event {
         ws::Event::Text(text) => serializer.parse_text(text),
@@ -111,12 +114,29 @@ fn phoenix_input(serializer: Serializer, event: &ws::Event<'_>) -> Heard {
     };
     Heard::Input(match parsed {
         Ok(incoming) => Input::Phoenix(incoming.into()),
+        Err(error) if error.is_passable() => {
+            return Heard::Reply(phoenix_wrong(serializer, &error));
+        }
         Err(error) => {
             let mut out = Vec::new();
             frames::close(Close::ProtocolError.code(), &error.to_string(), &mut out);
             Input::Close(Close::ProtocolError, out)
         }
     })
+}
+
+/// The answer to a message whose reference nobody knows. A phoenix.js gives it to `onMessage` and to
+/// its logger.
+fn phoenix_wrong(serializer: Serializer, error: &phoenix::Error) -> Vec<u8> {
+    let to = Address { join_ref: None, ref_: None, topic: phoenix::TOPIC_PHOENIX };
+    let mut reason = b"{\"reason\":".to_vec();
+    command::push_string(&error.to_string(), &mut reason);
+    reason.push(b'}');
+    let mut out = Vec::new();
+    let reason = String::from_utf8_lossy(&reason);
+    // These names fit.
+    let _ = serializer.reply(to, Status::Error, Content::Json(&reason), &mut out);
+    out
 }
 
 enum Heard {
@@ -174,9 +194,6 @@ fn command_input(
 fn publish_fault(settings: &Settings, draft: &Draft) -> Option<(&'static str, String)> {
     if let Some(why) = publish_refusal(settings, &draft.topic) {
         return Some(("forbidden", why.into()));
-    }
-    if draft.event.as_deref().is_some_and(crate::phoenix::is_reserved) {
-        return Some(("reserved_event", crate::phoenix::RESERVED.into()));
     }
     if draft.data.bytes() > settings.message_bytes_max {
         let message = format!("a message is at most {} bytes", settings.message_bytes_max);

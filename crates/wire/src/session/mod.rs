@@ -344,11 +344,12 @@ pub fn publish_answer(
 /// The CORS lines for a request: what a browser needs to let the page read the answer (WHATWG
 /// Fetch, section CORS protocol).
 fn cors(settings: &Settings, request: &Request<'_>) -> Cow<'static, str> {
-    if settings.cors_origins.iter().any(|allowed| allowed == "*") {
+    if any_origin(settings) {
         return ANY_ORIGIN.into();
     }
-    match request.header("origin") {
-        Some(origin) if allows(settings, origin) => {
+    let mut origins = request.bytes("origin");
+    match (origins.next().map(std::str::from_utf8), origins.next()) {
+        (Some(Ok(origin)), None) if settings.cors_origins.iter().any(|it| it == origin) => {
             format!("Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n").into()
         }
         _ => "Vary: Origin\r\n".into(),
@@ -357,8 +358,15 @@ fn cors(settings: &Settings, request: &Request<'_>) -> Cow<'static, str> {
 
 const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
-fn allows(settings: &Settings, origin: &str) -> bool {
-    settings.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+fn any_origin(settings: &Settings) -> bool {
+    settings.cors_origins.iter().any(|allowed| allowed == "*")
+}
+
+/// Whether the page that asks may read what is here. Who names none is no page. A browser names one,
+/// in ASCII: several must all be allowed, and what is no text is foreign.
+fn page_is_allowed(settings: &Settings, request: &Request<'_>) -> bool {
+    let allowed = |origin| settings.cors_origins.iter().any(|it| it.as_bytes() == origin);
+    any_origin(settings) || request.bytes("origin").all(allowed)
 }
 
 /// Why a client may not enter the topic, if it may not, on transports that don't ask the

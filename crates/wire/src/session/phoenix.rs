@@ -20,7 +20,7 @@ impl From<Incoming<Payload<'_>>> for Heard {
     fn from(incoming: Incoming<Payload<'_>>) -> Self {
         let Incoming { join_ref, ref_, topic, event, payload } = incoming;
         let payload = match payload {
-            Payload::Json(raw) => Data::of_json(raw),
+            Payload::Json(raw) => Data::of_json(&raw),
             Payload::Binary(bytes) => Data::Binary(bytes.into()),
         };
         Heard { join_ref, ref_, topic, event, payload }

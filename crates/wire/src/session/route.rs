@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use super::query::Query;
 use super::{
-    Action, ConnectionId, Open, Poll, Respond, Settings, allows, publish_refusal, short_answer,
+    Action, ConnectionId, Open, Poll, Respond, Settings, page_is_allowed, publish_refusal,
+    short_answer,
 };
+use crate::events::{self, check_event};
 use crate::http::{self, Method, Refused, Request, refused};
 use crate::message::check_name;
 use crate::transport::{json, sse, stream};
@@ -166,9 +168,7 @@ impl Route<'_> {
         if request.method != Method::Get || request.minor == 0 {
             return Err(refused(400, "bad_request", "a WebSocket begins with GET and HTTP/1.1"));
         }
-        if let Some(origin) = request.header("origin")
-            && !allows(self.settings, origin)
-        {
+        if !page_is_allowed(self.settings, request) {
             return Err(refused(403, "bad_origin", "pages of this origin are not allowed here"));
         }
         Ok(accept)
@@ -207,8 +207,9 @@ impl Route<'_> {
         if let Some(why) = publish_refusal(self.settings, topic) {
             return Err(refused(403, "forbidden", why));
         }
-        if query.event.as_deref().is_some_and(crate::phoenix::is_reserved) {
-            return Err(refused(403, "reserved_event", crate::phoenix::RESERVED));
+        if let Some((code, wrong)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
+            let status = if code == events::RESERVED { 403 } else { 400 };
+            return Err(refused(status, code, wrong));
         }
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {

@@ -33,12 +33,21 @@ fn settings() -> Settings {
 
 /// The action, and the answer as far as there is one.
 fn ask(method: &str, target: &str, headers: &str, body: &str) -> (Action, String) {
-    let length = body.len();
-    let bytes = format!(
-        "{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
-    );
+    ask_with(&settings(), method, target, headers.as_bytes(), body)
+}
+
+fn ask_with(
+    settings: &Settings,
+    method: &str,
+    target: &str,
+    headers: &[u8],
+    body: &str,
+) -> (Action, String) {
+    let line =
+        format!("{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
+    let bytes = [line.as_bytes(), headers, b"\r\n", body.as_bytes()].concat();
     let mut out = Vec::new();
-    let step = request(&settings(), ID, bytes.as_bytes(), &mut out);
+    let step = request(settings, ID, &bytes, &mut out);
     let Step::Request { action, taken } = step else { panic!("{step:?}") };
     assert_eq!(taken, bytes.len());
     (action, String::from_utf8_lossy(&out).into_owned())
@@ -161,6 +170,8 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     }
     assert_eq!(acked("/ack?id=%FF", ""), Err("bad_query".into()));
     assert_eq!(acked("/ack", "7"), Err("bad_request".into()));
+    let fields = r#"["alice",null,"5f3a91c2:7"]"#;
+    assert_eq!(acked("/ack", fields), Err("bad_request".into()), "an array is no object");
 
     let (_, answer) = ask("GET", "/ack", "", "");
     assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("Allow: POST, OPTIONS\r\n"));
@@ -170,14 +181,122 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"));
 }
 
-/// What a WebSocket's text means.
-fn hears(text: &str) -> Input {
+/// What a WebSocket's message means.
+fn hears_as(variant: Variant, opcode: ws::frame::Opcode, message: &[u8]) -> Input {
     let (mut tools, mut inputs, mut frame) = (Tools::new(6, 64), Vec::new(), Vec::new());
-    ws::frame::encode_masked(ws::frame::Opcode::Text, false, text.as_bytes(), [1; 4], &mut frame);
+    ws::frame::encode_masked(opcode, false, message, [1; 4], &mut frame);
     let mut decoder = ws::Decoder::default();
-    websocket(&settings(), Variant::Ws, &mut decoder, &mut tools, &mut frame, &mut inputs);
+    websocket(&settings(), variant, &mut decoder, &mut tools, &mut frame, &mut inputs);
     assert_eq!(inputs.len(), 1);
     inputs.remove(0)
+}
+
+fn hears(text: &str) -> Input {
+    hears_as(Variant::Ws, ws::frame::Opcode::Text, text.as_bytes())
+}
+
+#[test]
+fn a_page_of_a_foreign_origin_opens_no_websocket_whatever_its_bytes() {
+    let listed = Settings { cors_origins: vec!["http://good.example".into()], ..settings() };
+    let opens = |settings: &Settings, origins: &[u8]| {
+        let upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        let headers = [&upgrade[..], origins].concat();
+        let answers = ["/ws", "/socket/websocket?vsn=2.0.0"].map(|target| {
+            let (action, answer) = ask_with(settings, "GET", target, &headers, "");
+            assert_eq!(matches!(action, Action::Open(_)), answer.starts_with("HTTP/1.1 101 "));
+            answer.split(' ').nth(1).unwrap().to_string()
+        });
+        assert_eq!(answers[0], answers[1]);
+        answers[0].clone()
+    };
+    for (origins, want) in [
+        (&b""[..], "101"),
+        (b"Origin: http://good.example\r\n", "101"),
+        (b"Origin: http://good.example\r\nOrigin: http://good.example\r\n", "101"),
+        (b"Origin: http://evil.example\r\n", "403"),
+        (b"Origin: \xff\r\n", "403"),
+        (b"Origin: \r\n", "403"),
+        (b"Origin: null\r\n", "403"),
+        (b"Origin: http://good.example\xff\r\n", "403"),
+        (b"Origin: http://good.example\r\nOrigin: http://evil.example\r\n", "403"),
+        (b"Origin: \xff\r\nOrigin: http://good.example\r\n", "403"),
+    ] {
+        assert_eq!(opens(&listed, origins), want, "{}", String::from_utf8_lossy(origins));
+        assert_eq!(opens(&settings(), origins), "101", "any origin is allowed");
+    }
+    let cors = |origins: &[u8]| ask_with(&listed, "GET", "/healthz", origins, "").1;
+    assert!(
+        cors(b"Origin: http://good.example\r\n").contains("Allow-Origin: http://good.example\r\n")
+    );
+    for foreign in [
+        &b"Origin: \xff\r\nOrigin: http://good.example\r\n"[..],
+        b"Origin: http://good.example\r\nOrigin: http://evil.example\r\n",
+    ] {
+        assert!(!cors(foreign).contains("Allow-Origin"), "{}", String::from_utf8_lossy(foreign));
+    }
+}
+
+#[test]
+fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
+    for (event, refused) in [
+        ("recovery", Some("403 reserved_event")),
+        ("error", Some("403 reserved_event")),
+        ("open", Some("403 reserved_event")),
+        ("phx_close", Some("403 reserved_event")),
+        ("presence_state", Some("403 reserved_event")),
+        ("a%0Ab", Some("400 bad_event")),
+        ("update", None),
+        ("message", None),
+    ] {
+        let (action, answer) = ask("POST", &format!("/publish?topic=t&event={event}"), "", "x");
+        let (status, code) = refused.unwrap_or("200 ").split_once(' ').unwrap();
+        assert_eq!(matches!(action, Action::Publish { .. }), refused.is_none(), "{event}");
+        assert!(
+            refused.is_none() || answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(answer.contains(code), "{answer}");
+        if !event.contains('%') {
+            let text =
+                format!(r#"{{"type":"publish","id":1,"topic":"t","data":1,"event":"{event}"}}"#);
+            let input = hears(&text);
+            assert_eq!(matches!(input, Input::Publish(..)), refused.is_none(), "{input:?}");
+        }
+    }
+    // A page that listens may have a parameter of this name for itself.
+    assert!(listens("/sse", "topic=t&event=error", "").is_ok());
+}
+
+#[test]
+fn an_array_is_no_websocket_command() {
+    let fields = r#"["subscribe",1,"t",null,null,null,null,null,null,null,null]"#;
+    let Input::Send(frame) = hears(fields) else { panic!() };
+    let answer = String::from_utf8_lossy(&frame);
+    assert!(
+        answer.contains(r#""error":{"code":"bad_json""#) && answer.contains("object"),
+        "{answer}"
+    );
+}
+
+/// A client of a newer protocol or of another dialect hears what is wrong, and lives.
+#[test]
+fn a_phoenix_message_of_an_unknown_kind_is_answered() {
+    for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
+        let input = hears_as(Variant::Phoenix2, ws::frame::Opcode::Binary, message);
+        let Input::Send(frame) = input else { panic!("{input:?}") };
+        let answer = String::from_utf8_lossy(&frame[2..]).into_owned();
+        let answer: serde_json::Value =
+            serde_json::from_str(answer.trim_start_matches(|c| c != '['))
+                .unwrap_or_else(|error| panic!("{error}: {answer}"));
+        assert_eq!((&answer[2], &answer[3]), (&"phoenix".into(), &"phx_reply".into()));
+        assert_eq!(answer[4]["status"], "error");
+        assert!(answer[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
+    }
+    for message in [&b""[..], b"\0", b"\x03\x01\x01"] {
+        let input = hears_as(Variant::Phoenix2, ws::frame::Opcode::Binary, message);
+        assert!(matches!(input, Input::Close(crate::Close::ProtocolError, _)), "{input:?}");
+    }
 }
 
 #[test]
