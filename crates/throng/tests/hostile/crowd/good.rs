@@ -1,0 +1,153 @@
+//! One client of each transport: each must get every message, once and in order.
+
+use std::thread::{Scope, ScopedJoinHandle};
+
+use serde_json::Value;
+use tungstenite::Message;
+
+use super::*;
+
+/// Only the application publishes there.
+pub const TOPIC: &str = "good";
+
+/// Whom the Phoenix clients belong to.
+pub const USER: &str = "good";
+
+/// The last message.
+const END: &str = "end";
+
+/// Those who listen, each with its transport's name, until the end comes.
+pub struct Clients<'scope>(Vec<(&'static str, ScopedJoinHandle<'scope, Vec<u64>>)>);
+
+impl<'scope> Clients<'scope> {
+    pub fn spawn<'env>(scope: &'scope Scope<'scope, 'env>, server: &'env Server) -> Self {
+        let mut sse = server.listen(&format!("/sse?topic={TOPIC}"));
+        let mut stream = server.listen(&format!("/stream?topic={TOPIC}"));
+        let mut socket = websocket(server, &format!("topic={TOPIC}"));
+        let mut phoenix = phoenix(server);
+        let (token, since) = (longpoll(server), poll(server, "").1);
+        server.until("the good ones are there", are_alone);
+        let clients = [
+            ("sse", scope.spawn(move || all(|| plain(&sse.event())))),
+            ("stream", scope.spawn(move || all(|| of(&[stream.object()])))),
+            ("ws", scope.spawn(move || all(|| of(&[receive(&mut socket)])))),
+            ("phoenix", scope.spawn(move || all(|| pushed(&[receive(&mut phoenix)])))),
+            ("phoenix_longpoll", scope.spawn(move || all(|| polled(server, &token)))),
+            (
+                "poll",
+                scope.spawn(move || {
+                    let mut since = since;
+                    all(|| {
+                        let (messages, next) = poll(server, &format!("&since={since}"));
+                        since = next;
+                        of(&messages)
+                    })
+                }),
+            ),
+        ];
+        Clients(clients.into())
+    }
+
+    /// Tells them that it is over, and checks what each has got.
+    pub fn end(self, server: &Server, published: u64) {
+        server.publish(TOPIC, json!(END));
+        let want: Vec<u64> = (0..published).collect();
+        for (name, client) in self.0 {
+            assert_eq!(client.join().unwrap(), want, "{name}");
+        }
+    }
+}
+
+/// What the server holds of whom: connections by transport, members of the topic, sessions, outboxes.
+pub fn gauges(server: &Server) -> Vec<(&'static str, u64)> {
+    let transports = ["sse", "stream", "ws", "phoenix", "phoenix_longpoll", "poll"];
+    let mut all: Vec<_> = transports
+        .into_iter()
+        .map(|of| (of, server.metric(&format!("throng_connections{{transport=\"{of}\"}}")) as u64))
+        .collect();
+    let topic = server.api("GET", &format!("/api/topics/{TOPIC}"), None).1;
+    all.push(("members", topic["members"].as_u64().unwrap_or(0)));
+    all.push(("sessions", server.metric("throng_longpoll_sessions") as u64));
+    all.push(("outboxes", server.metric("throng_outboxes") as u64));
+    all
+}
+
+/// One client of each transport is all there is. Polls come and go, and a session has an outbox.
+pub fn are_alone(server: &Server) -> bool {
+    gauges(server).iter().all(|(of, count)| match *of {
+        "poll" | "outboxes" => *count <= 1,
+        "members" => matches!(count, 5 | 6),
+        _ => *count == 1,
+    })
+}
+
+/// Takes numbers until the end.
+fn all(mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> {
+    let mut all = Vec::new();
+    loop {
+        for value in next() {
+            if value == END {
+                return all;
+            }
+            all.push(value.as_u64().unwrap_or_else(|| panic!("{value} was not published")));
+        }
+    }
+}
+
+/// What an event carries that has no name: others tell who is there.
+fn plain(event: &[(String, String)]) -> Vec<Value> {
+    let of = |field: &str| event.iter().find(|(name, _)| name == field).map(|(_, text)| text);
+    let data = of("data").filter(|_| of("event").is_none());
+    data.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text)))
+        .into_iter()
+        .collect()
+}
+
+/// What messages carry; what is no message, or tells who is there, is passed over.
+fn of(objects: &[Value]) -> Vec<Value> {
+    let messages = objects.iter().filter(|it| it["type"] == "message" && it["event"] == "message");
+    messages.map(|object| object["data"].clone()).collect()
+}
+
+/// The same of Phoenix broadcasts.
+fn pushed(messages: &[Value]) -> Vec<Value> {
+    let ours = messages.iter().filter(|it| it[2] == TOPIC && it[3] == "message");
+    ours.map(|it| it[4]["data"].clone()).collect()
+}
+
+fn poll(server: &Server, since: &str) -> (Vec<Value>, String) {
+    let timeout = if since.is_empty() { 0 } else { 5 };
+    let (status, answer) = server.get(&format!("/poll?topic={TOPIC}&timeout={timeout}{since}"));
+    assert_eq!(status, 200, "{answer}");
+    assert_ne!(answer["recovered"], json!(false), "{answer}");
+    (answer["messages"].as_array().unwrap().clone(), answer["since"].as_str().unwrap().into())
+}
+
+fn phoenix(server: &Server) -> WebSocket {
+    let url = format!("ws://{}/socket/websocket?vsn=2.0.0&user={USER}", server.client);
+    let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
+    socket.send(Message::text(format!(r#"["1","1","{TOPIC}","phx_join",{{}}]"#))).unwrap();
+    assert_eq!(receive(&mut socket)[4]["status"], "ok");
+    socket
+}
+
+const LONGPOLL: &str = "/socket/longpoll?vsn=2.0.0&user=good";
+
+/// The token of a session that has joined.
+fn longpoll(server: &Server) -> String {
+    let token = server.get(LONGPOLL).1["token"].as_str().unwrap().to_string();
+    let join = format!(r#"["1","1","{TOPIC}","phx_join",{{}}]"#);
+    let request = format!(
+        "POST {LONGPOLL}&token={token} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{join}",
+        join.len()
+    );
+    assert!(server.exchange(request.as_bytes()).ends_with("{\"status\":200}"));
+    token
+}
+
+fn polled(server: &Server, token: &str) -> Vec<Value> {
+    let (_, answer) = server.get(&format!("{LONGPOLL}&token={token}"));
+    assert!(answer["status"] == 200 || answer["status"] == 204, "{answer}");
+    let texts = answer["messages"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    pushed(&texts.map(|text| serde_json::from_str(text).unwrap()).collect::<Vec<_>>())
+}
