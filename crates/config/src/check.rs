@@ -167,7 +167,7 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
     })
 }
 
-/// message + framing ≤ outbox; uri ≤ head; ping < silence; poll ≤ longest poll.
+/// message + framing ≤ outbox ≤ all outboxes; 2 messages ≤ all input; uri ≤ head; ping < silence; poll ≤ longest poll.
 fn numbers(config: &Config, checks: &mut Checks<'_>) {
     let Config { limits, timeouts, .. } = config;
     let least = limits.message_bytes_max.saturating_add(FRAMING_BYTES);
@@ -180,6 +180,31 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
                  make limits.outbox_bytes_max at least {least} (it is {}), or \
                  limits.message_bytes_max smaller",
                 limits.outbox_bytes_max
+            )
+        },
+    );
+    checks.must(
+        &["limits.outboxes_bytes_max", "limits.outbox_bytes_max"],
+        limits.outbox_bytes_max <= limits.outboxes_bytes_max,
+        || {
+            format!(
+                "a single outbox must not be too much for all: make limits.outboxes_bytes_max (it \
+                 is {}) at least limits.outbox_bytes_max, which is {}",
+                limits.outboxes_bytes_max, limits.outbox_bytes_max
+            )
+        },
+    );
+    // What is kept of it grows by doubling.
+    let input = limits.longpoll_body_bytes_max.max(limits.frame_bytes_max).saturating_mul(2);
+    checks.must(
+        &["limits.input_bytes_max", "limits.longpoll_body_bytes_max", "limits.frame_bytes_max"],
+        input <= limits.input_bytes_max,
+        || {
+            format!(
+                "the largest message of a single client must not be too much for all: make \
+                 limits.input_bytes_max at least {input} (it is {}), twice the larger of \
+                 limits.longpoll_body_bytes_max and limits.frame_bytes_max",
+                limits.input_bytes_max
             )
         },
     );

@@ -110,6 +110,8 @@ settings! {
         accept_per_second_max: u64 = Live, Number(0, MANY), "0";
         /// Phoenix long-poll sessions in all; more are refused.
         longpoll_sessions_max: u64 = Live, Number(0, 10_000_000), "10000";
+        /// Those of one address, which may be an office's or a proxy's; more are refused, 0 is no limit.
+        longpoll_sessions_per_address_max: u64 = Live, Number(0, MANY), "2500";
         /// Topics that one connection may be in, its users included.
         topics_per_connection_max: u64 = Live, Number(1, 10_000), "100";
         /// The largest payload of a message.
@@ -122,10 +124,18 @@ settings! {
         frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""128KiB""#;
         /// The largest body of a Phoenix long poll, which may hold 100 messages.
         longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#;
-        /// What may wait for a client that doesn't read; then it is closed.
+        /// What may wait for a client that doesn't read; then it is closed. One that keeps reading may have four times as much.
         outbox_bytes_max: u64 = Live, Bytes(KIB, 1024 * MIB), r#""256KiB""#;
         /// Messages that may wait for a client that doesn't read; then it is closed.
         outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256";
+        /// Memory for what waits in all outboxes; above it the slowest clients are closed.
+        outboxes_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""256MiB""#;
+        /// Memory for requests and messages of all clients that have not come whole; above it those that hold most are answered 503 or closed.
+        input_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""128MiB""#;
+        /// Messages that one connection may publish in a second; above it the connection is left unread for a while, 0 is no limit.
+        publishes_per_second_max: u64 = Live, Number(0, MANY), "1000";
+        /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; above it the connection is left unread for a while, 0 is no limit.
+        joins_per_second_max: u64 = Live, Number(0, MANY), "1000";
         /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
         memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0";
         /// Messages that may wait for one shard; then publishing is answered 503.

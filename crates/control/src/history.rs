@@ -87,7 +87,7 @@ pub(crate) struct Sample {
     pub gauges: Gauges,
     /// Connections of each shard.
     pub shards: Vec<u64>,
-    /// Connections accepted, a second.
+    /// Connections taken in, a second.
     #[schema(value_type = f64)]
     pub opened: Figure,
     /// Connections closed, a second.

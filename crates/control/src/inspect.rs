@@ -237,7 +237,7 @@ pub(crate) struct Stats {
     connections: u64,
     connections_by_transport: BTreeMap<&'static str, u64>,
     connections_by_shard: Vec<u64>,
-    /// Since the start.
+    /// Since the start: those that are not closed are open.
     opened: u64,
     closed: u64,
     closed_by_reason: BTreeMap<&'static str, u64>,
@@ -416,7 +416,7 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         connections,
         connections_by_transport: by_transport,
         connections_by_shard: node.metrics().map(|metrics| metrics.held.get()).collect(),
-        opened: sum(&|metrics| metrics.accepted.get()),
+        opened: sum(&|metrics| metrics.admitted.get()),
         closed: closed_by_reason.values().sum(),
         closed_by_reason,
         refused_by_reason,

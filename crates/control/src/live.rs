@@ -113,7 +113,7 @@ fn read(node: &Node) -> Reading {
         ..Gauges::default()
     };
     for metrics in node.metrics() {
-        counters.opened += metrics.accepted.get();
+        counters.opened += metrics.admitted.get();
         counters.messages_in += metrics.messages_in.get();
         counters.delivered += metrics.delivered.get();
         counters.bytes_in += metrics.bytes_in.get();

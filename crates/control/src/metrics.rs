@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use shard::{Histogram, Metrics, Refusal};
+use shard::{Histogram, Limited, Metrics, Refusal};
 use wire::{Close, Variant};
 
 use crate::inspect::merged;
@@ -101,6 +101,14 @@ impl Reading {
             })
             .into();
         counters(encoder, "connections_refused", "New connections answered 503", None, rows)?;
+        let rows = Limited::ALL
+            .map(|limited| {
+                let value = self.sum(|metrics| metrics.limited[limited as usize].get());
+                ("name", limited.name().to_string(), value)
+            })
+            .into();
+        let help = "How often a connection was held up, refused something or closed for a limit";
+        counters(encoder, "limited", help, None, rows)?;
         let value = self.sum(|metrics| metrics.accepted.get());
         counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
         let value = self.sum(|metrics| metrics.accept_errors.get());
@@ -138,6 +146,12 @@ impl Reading {
         )?;
         let value = self.sum(|metrics| metrics.outbox_bytes.get());
         gauge(encoder, "outbox", "Bytes that wait for such connections", Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.outbox_held.get());
+        let help = "Memory for those: what waits for several in a shard is counted once";
+        gauge(encoder, "outbox_memory", help, Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.input_bytes.get());
+        let help = "Memory for requests and messages of clients that have not come whole";
+        gauge(encoder, "input_memory", help, Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.fanouts.get());
         gauge(encoder, "fanouts", "Fan-outs that are under way or wait", None, value)?;
         let help = "From the first to the last member of a fan-out on one shard";

@@ -77,12 +77,18 @@ pub struct Slice<'a, M> {
     pub slots: Slots<'a>,
     /// Set with the last slice of a batch: when its first one was taken.
     pub finished_since_us: Option<u64>,
+    done: usize,
 }
 
 impl<'a, M> Slice<'a, M> {
     /// The messages, oldest first; at least one.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &'a M> + Clone + use<'a, M> {
         self.messages.iter().map(|queued| &queued.message)
+    }
+
+    /// Those of them that have reached all their members with this slice.
+    pub fn done(&self) -> impl Iterator<Item = &'a M> + use<'a, M> {
+        self.messages[..self.done].iter().map(|queued| &queued.message)
     }
 }
 
@@ -179,6 +185,7 @@ impl<M> Hub<M> {
             messages: &fanout.batch[from..],
             slots: &self.slots,
             finished_since_us: finished.then_some(fanout.started_us),
+            done: fanout.from - from,
         })
     }
 

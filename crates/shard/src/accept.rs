@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
 use wire::Close;
-use wire::session::Respond;
+use wire::session::{Respond, without_room};
 
 use crate::connection::Connection;
 use crate::metrics::Refusal;
@@ -16,6 +16,10 @@ use crate::shard::Shard;
 
 /// New connections that one turn takes before others have theirs.
 const ACCEPTS: usize = 64;
+
+/// Connections of a shard beyond the limit of their address that may still turn out to be health
+/// checks.
+const RESERVE: u32 = 64;
 
 /// How long accepting rests after the kernel had no memory or descriptor for it.
 const PAUSE_US: u64 = 100_000;
@@ -115,16 +119,24 @@ impl Shard {
     pub(crate) fn admit(&mut self, socket: OwnedFd, address: Option<IpAddr>) {
         self.metrics.accepted.add(1);
         let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
-        if let Some(refusal) = refusal {
+        let reserved = refusal == Some(Refusal::Address) && self.reserved < RESERVE;
+        if let Some(refusal) = refusal.filter(|_| !reserved) {
             return self.refuse(socket, refusal);
         }
         self.serial = self.serial.wrapping_add(1);
-        let slot = self.table.insert(Connection::new(socket, self.serial, self.now_s()));
-        if let Some(address) = address {
+        let mut connection = Connection::new(socket, self.serial, self.now_s());
+        if reserved {
+            self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            self.reserved += 1;
+            connection.extra().reserved = true;
+        }
+        let slot = self.table.insert(connection);
+        if let Some(address) = address.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }
         self.metrics.connections[wire::Variant::Http as usize].add(1);
         self.metrics.held.add(1);
+        self.metrics.admitted.add(1);
         if self.metrics.held.get() == self.balance.high_water()
             && let Some(listener) = &self.listener
         {
@@ -132,7 +144,7 @@ impl Shard {
             self.balance.adjust(listener);
         }
         // The request has often arrived with the connection: it is answered at once.
-        self.readable(slot);
+        self.readable(slot, false);
         if let Some(connection) = self.table.get(slot)
             && let Err(error) =
                 self.poller.add(&connection.fd, u64::from(slot), connection.outbox().is_some())
@@ -169,28 +181,50 @@ impl Shard {
     /// Answers 503 and closes. The request is read first if it is there: bytes that were never
     /// read would turn the close into a reset, and the answer would be lost.
     fn refuse(&mut self, socket: OwnedFd, refusal: Refusal) {
-        self.metrics.refused[refusal as usize].add(1);
-        self.metrics.answers[5].add(1);
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
-        let polls = wire::session::asks_longpoll(&self.buffer[..read]);
-        let message = match refusal {
-            Refusal::Connections => "the server holds as many connections as it may: try later",
-            Refusal::Address => "your address has as many connections as it may",
-            Refusal::Rate => "too many connections arrive at once: try again in a moment",
-            Refusal::Memory => "the server is at its memory limit: try later",
+        let (request, answer) = (&self.buffer[..read], &mut self.out);
+        answer.clear();
+        let healthy = match refusal {
+            // Whoever has not asked yet gets the same answer.
+            Refusal::Address => {
+                let refused = refused(refusal);
+                without_room(&self.settings.session, request, &refused, answer)
+            }
+            _ => None,
         };
-        let refused = wire::http::refused(503, "overloaded", message);
-        self.out.clear();
-        let cors = "Access-Control-Allow-Origin: *\r\n";
-        if polls {
-            let respond = Respond { cors: cors.into(), keep_alive: false };
-            let get = wire::http::Method::Get;
-            wire::session::longpoll_refusal(&refused, get, &respond, &mut self.out);
-        } else {
-            wire::session::refuse(&refused, cors, false, false, &mut self.out);
+        if healthy.is_none() {
+            refuse(request, refusal, answer);
         }
+        self.count_refusal(healthy == Some(true), refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
+    }
+
+    fn count_refusal(&self, healthy: bool, refusal: Refusal) {
+        self.metrics.refused[refusal as usize].add(u64::from(!healthy));
+        self.metrics.answers[if healthy { 2 } else { 5 }].add(1);
+    }
+
+    /// A request of somebody beyond the limit of its address: `/healthz` is answered, all else is
+    /// refused. Gives the bytes taken, 0 when more must come.
+    pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        let refused = refused(Refusal::Address);
+        let answered = without_room(&self.settings.session, bytes, &refused, out);
+        let Some(healthy) = answered else {
+            return 0;
+        };
+        self.count_refusal(healthy, Refusal::Address);
+        let close = if healthy { Close::Answered } else { Close::Overloaded };
+        self.close_after(slot, close, out);
+        bytes.len()
+    }
+
+    /// Somebody beyond the limit of its address has asked for nothing.
+    pub(crate) fn refuse_beyond(&mut self, slot: u32) {
+        let mut out = Vec::new();
+        refuse(&[], Refusal::Address, &mut out);
+        self.count_refusal(false, Refusal::Address);
+        self.close(slot, Close::Overloaded, &out);
     }
 
     /// True when the rate of new connections leaves room for one more.
@@ -198,6 +232,30 @@ impl Shard {
         let per_second = u64::from(self.settings.accept_per_second_max);
         let share = per_second.div_ceil(self.balance.shards() as u64);
         self.bucket.take(share, self.now_us)
+    }
+}
+
+/// Why a connection is refused.
+fn refused(refusal: Refusal) -> wire::http::Refused {
+    let message = match refusal {
+        Refusal::Connections => "the server holds as many connections as it may: try later",
+        Refusal::Address => "your address has as many connections as it may",
+        Refusal::Rate => "too many connections arrive at once: try again in a moment",
+        Refusal::Memory => "the server is at its memory limit: try later",
+        Refusal::Sessions => "the server holds as many long-poll sessions as it may: try later",
+    };
+    wire::http::refused(503, "overloaded", message)
+}
+
+/// Appends the answer to a request that is refused and need not have come.
+fn refuse(request: &[u8], refusal: Refusal, out: &mut Vec<u8>) {
+    let cors = wire::session::ANY_ORIGIN;
+    if wire::session::asks_longpoll(request) {
+        let respond = Respond { cors: cors.into(), keep_alive: false };
+        let get = wire::http::Method::Get;
+        wire::session::longpoll_refusal(&refused(refusal), get, &respond, out);
+    } else {
+        wire::session::refuse(&refused(refusal), cors, false, false, out);
     }
 }
 

@@ -131,12 +131,14 @@ impl Shard {
             self.took(message.id.offset);
         }
         let members = if message.is_broadcast() {
-            self.hub.broadcast(message)
+            self.hub.broadcast(message.clone())
         } else {
-            let hash = message.topic_hash;
-            let topic = message.draft.topic.clone();
-            self.hub.publish(hash, &topic, message)
+            self.hub.publish(message.topic_hash, &message.draft.topic, message.clone())
         };
+        if members == 0 {
+            // Nobody here waits for it.
+            self.handle.inbox.waiting.leave(&message);
+        }
         if let Some(receipt) = receipt {
             receipt.add(u64::from(members));
         }

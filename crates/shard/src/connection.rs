@@ -1,13 +1,12 @@
 //! A connection: plain data, and a box for what few connections need at a time.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use wire::session::Respond;
 use wire::{Close, Id, Variant, ws};
 
 use crate::longpoll::{Asking, Session};
+use crate::outbox::Outbox;
 use crate::poll::PollKept;
 
 /// What a shard holds of every connection. Its place in the table is its descriptor's number,
@@ -105,8 +104,19 @@ impl Connection {
 /// What a connection needs only at times.
 #[derive(Default)]
 pub(crate) struct Extra {
-    /// Input that is not whole.
+    /// Input that is not whole, or that has not had its turn.
     pub input: Vec<u8>,
+    /// Bytes of the request that has begun, once its head says so; else 0.
+    pub needs: u32,
+    /// What is counted of it as held input, in bytes.
+    pub counted: u32,
+    /// Its socket is left unread until it can be served.
+    pub paused: bool,
+    /// It asked for more than it may in a second, or a topic's members must catch up with it: it has
+    /// to wait.
+    pub waits: bool,
+    /// Beyond the limit of its address: it is answered as a health check, or refused.
+    pub reserved: bool,
     /// What has still to be sent.
     pub outbox: Option<Box<Outbox>>,
     /// The WebSocket decoder, in the middle of a frame or a message.
@@ -131,6 +141,8 @@ impl Extra {
             && self.poll.is_none()
             && self.session.is_none()
             && self.asking.is_none()
+            && self.counted == 0
+            && !(self.paused || self.waits || self.reserved)
             && self.questions == 0
             && self.closing.is_none()
     }
@@ -147,82 +159,6 @@ pub(crate) struct Poll {
     pub respond: Respond,
     /// Its topics with history, if it has any.
     pub kept: Option<Box<PollKept>>,
-}
-
-/// What a slow connection has still to be sent. The bytes are shared with all that wait for the
-/// same message.
-#[derive(Default)]
-pub(crate) struct Outbox {
-    chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that are sent.
-    sent: usize,
-    bytes: usize,
-    messages: usize,
-}
-
-pub(crate) struct Chunk {
-    pub bytes: Arc<[u8]>,
-    pub messages: u32,
-}
-
-impl Outbox {
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub fn messages(&self) -> usize {
-        self.messages
-    }
-
-    /// Appends a chunk of which `sent` bytes have left; only the first may have any.
-    pub fn push(&mut self, chunk: Chunk, sent: usize) {
-        debug_assert!(sent == 0 || self.chunks.is_empty());
-        self.bytes += chunk.bytes.len() - sent;
-        self.messages += chunk.messages as usize;
-        if self.chunks.is_empty() {
-            self.sent = sent;
-        }
-        self.chunks.push_back(chunk);
-    }
-
-    /// The unsent parts in order.
-    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        self.chunks
-            .iter()
-            .enumerate()
-            .map(|(at, chunk)| if at == 0 { &chunk.bytes[self.sent..] } else { &chunk.bytes[..] })
-    }
-
-    /// So many bytes have left.
-    pub fn advance(&mut self, mut sent: usize) {
-        self.bytes -= sent;
-        while let Some(first) = self.chunks.front() {
-            let rest = first.bytes.len() - self.sent;
-            if sent < rest {
-                self.sent += sent;
-                return;
-            }
-            sent -= rest;
-            self.sent = 0;
-            self.messages -= first.messages as usize;
-            self.chunks.pop_front();
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-
-    /// True when it holds just what was given to it at once.
-    pub fn is_one(&self) -> bool {
-        self.chunks.len() == 1
-    }
-
-    /// Appends what another outbox holds; nothing of that may have left.
-    pub fn append(&mut self, other: Outbox) {
-        debug_assert_eq!(other.sent, 0);
-        other.chunks.into_iter().for_each(|chunk| self.push(chunk, 0));
-    }
 }
 
 /// Connections by descriptor number, in pages: nothing is copied when the table grows.
@@ -270,31 +206,5 @@ impl Table {
     /// All slots are below this.
     pub fn end(&self) -> u32 {
         (self.pages.len() * PAGE) as u32
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_outbox_gives_its_bytes_in_order_however_they_leave() {
-        let chunk = |text: &str| Chunk { bytes: text.as_bytes().into(), messages: 1 };
-        for step in 1..9 {
-            let mut outbox = Outbox::default();
-            outbox.push(chunk("xxabc"), 2);
-            outbox.push(chunk("de"), 0);
-            outbox.push(chunk("fgh"), 0);
-            let mut out = Vec::new();
-            while !outbox.is_empty() {
-                let left: Vec<u8> = outbox.parts().flatten().copied().collect();
-                assert_eq!(left.len(), outbox.bytes());
-                let now = step.min(left.len());
-                out.extend_from_slice(&left[..now]);
-                outbox.advance(now);
-            }
-            assert_eq!(out, b"abcdefgh");
-            assert_eq!((outbox.bytes(), outbox.messages()), (0, 0));
-        }
     }
 }

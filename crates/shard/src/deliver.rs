@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use wire::{Close, Message, Tools, Variant};
 
-use crate::batch::{BATCH, Outboxes};
+use crate::batch::{BATCH, Outboxes, Room};
 use crate::bulk::Place;
-use crate::connection::{Chunk, Flag};
+use crate::connection::Flag;
 use crate::shard::Shard;
 
 /// Members that one fan-out serves before the next has its turn.
@@ -35,9 +35,11 @@ impl Shard {
             if self.batch.len() >= BATCH || !slow.is_empty() {
                 self.send_batch();
                 self.close_slow(slow);
+                self.relieve_outboxes();
             }
         }
         self.send_batch();
+        self.relieve_outboxes();
         self.serve_due();
         if self.hub.bulk_fanouts() == 0 {
             // Before the shard may go to sleep: others wait for its place.
@@ -51,9 +53,14 @@ impl Shard {
     fn slice(&mut self) -> Option<(usize, Vec<u32>)> {
         let bulk = matches!(self.place, Place::Held(_));
         let slice = self.hub.next_slice(SLICE, bulk, self.now_us)?;
-        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
+        for message in slice.done() {
+            self.handle.inbox.waiting.leave(message);
+        }
+        let now_us = self.now_us;
+        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics, now_us };
         let mut pieces = [None; Variant::COUNT];
         let (mut delivered, mut slow, mut special) = (0, Vec::new(), Vec::new());
+        let mut short = Vec::new();
         // Who is left out of one of the messages: hardly ever anybody.
         let left_out: Vec<u32> = slice
             .messages()
@@ -86,12 +93,20 @@ impl Shard {
             });
             let Some(piece) = piece else { continue };
             delivered += 1;
-            if !self.batch.gather(connection, slot, piece, limits) {
-                slow.push(slot);
-            } else if variant.is_polled() && !connection.is(Flag::Woken) {
-                connection.set(Flag::Woken, true);
-                self.woken.push(slot);
+            match self.batch.gather(connection, slot, piece, limits) {
+                Room::None => slow.push(slot),
+                Room::Enough if variant.is_polled() && !connection.is(Flag::Woken) => {
+                    connection.set(Flag::Woken, true);
+                    self.woken.push(slot);
+                }
+                Room::Enough => {}
+                room => short.push((slot, room)),
             }
+        }
+        if !short.is_empty()
+            && let Some(message) = slice.messages().next()
+        {
+            self.short.add(&self.handle.inbox.waiting, message.topic_hash, &short);
         }
         self.metrics.delivered.add(delivered * slice.messages().len() as u64);
         for message in slice.messages().filter(|_| delivered > 0) {
@@ -113,11 +128,14 @@ impl Shard {
     fn serve_special(&mut self, special: &[u32], messages: &[Arc<Message>], slow: &mut Vec<u32>) {
         let mut connections = 0;
         for &slot in special {
-            let (given, in_time) = self.deliver_specially(slot, messages);
+            let (given, room) = self.deliver_specially(slot, messages);
             self.metrics.delivered.add(given as u64);
             connections += u64::from(given > 0);
-            if !in_time {
+            if room == Room::None {
                 slow.push(slot);
+            } else if room > Room::Enough {
+                let hash = messages.first().map_or(0, |message| message.topic_hash);
+                self.short.add(&self.handle.inbox.waiting, hash, &[(slot, room)]);
             } else if let Some(connection) = self.table.get_mut(slot)
                 && given > 0
                 && connection.variant.is_polled()
@@ -192,8 +210,7 @@ impl Shard {
             }
         }
         let polled = connection.variant.is_polled();
-        let chunk = Chunk { bytes: bytes.into(), messages };
-        if !self.enqueue(slot, chunk, sent) {
+        if !self.keep(slot, bytes, messages, sent) {
             self.close(slot, Close::SlowConsumer, &[]);
         } else if polled {
             self.session_wake(slot, false);
@@ -202,7 +219,7 @@ impl Shard {
 
     /// The socket has room: sends what waits.
     pub(crate) fn flush(&mut self, slot: u32) {
-        let now_s = self.now_s() as u16;
+        let (now_s, now_us) = (self.now_s() as u16, self.now_us);
         loop {
             let Some(connection) = self.table.get_mut(slot) else {
                 return;
@@ -225,7 +242,7 @@ impl Shard {
                         // It reads: that counts as a sign of life while an answer is long.
                         connection.heard_s = now_s;
                     }
-                    outbox.advance(sent);
+                    outbox.advance(sent, now_us);
                     self.metrics.bytes_out.add(sent as u64);
                     self.metrics.outbox_bytes.sub(sent as u64);
                 }

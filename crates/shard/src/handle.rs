@@ -10,8 +10,10 @@ use subscriptions::Subscriptions;
 
 use crate::command::Command;
 use crate::filter::Filter;
+use crate::flow::Waiting;
 use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::Metrics;
+use crate::shard::Addresses;
 
 /// A handle to one shard: commands in, counters out.
 #[derive(Clone)]
@@ -47,6 +49,8 @@ pub struct Shared {
     pub connections: AtomicU64,
     /// Phoenix long-poll sessions among them.
     pub sessions: AtomicU64,
+    /// How many of those each address has.
+    pub(crate) session_addresses: Addresses,
     /// Who is in the topics with presence, over all shards. Never on the way of a message: locked
     /// when somebody enters one of those, leaves it or asks who is there, and to tell what has
     /// changed. Nothing else is locked while it is held.
@@ -65,6 +69,7 @@ impl Shared {
             ended: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
+            session_addresses: Addresses::default(),
             presence: Mutex::new(presence),
             subscriptions,
         }
@@ -92,6 +97,7 @@ impl Wake for EventWake {
 pub(crate) struct ShardInbox {
     pub mailbox: Mailbox<Command, EventWake>,
     pub filter: Filter,
+    pub waiting: Waiting,
 }
 
 impl Inbox for ShardInbox {
@@ -104,6 +110,7 @@ impl Inbox for ShardInbox {
     }
 
     fn deliver(&self, delivery: Delivery) {
+        self.waiting.enter(&delivery.message);
         self.mailbox.push(Command::Deliver(delivery));
     }
 }

@@ -5,6 +5,7 @@
 //! outbox until a request takes it. Requests arrive at any shard; the session's own shard is asked
 //! by its mailbox, so that nobody else touches a session.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use rustix::event::EventfdFlags;
@@ -13,12 +14,17 @@ use wire::session::{Heard, Longpoll, Op, Respond, json_answer, longpoll_refusal}
 use wire::{Close, ConnectionId, Name, Variant};
 
 use crate::command::Command;
-use crate::connection::{Chunk, Connection, Flag, Outbox};
+use crate::connection::{Connection, Flag};
 use crate::metrics::Refusal;
-use crate::shard::Shard;
+use crate::outbox::{Chunk, Outbox, Piece};
+use crate::shard::{Addresses, Shard};
 
 /// How long a session may do without a poll, beyond two waits, in seconds.
 const GRACE_SECONDS: u32 = 10;
+
+/// How long a session may do without its first poll, in seconds: its client asks for that as soon
+/// as it has the token.
+const UNPOLLED_SECONDS: u32 = 10;
 
 /// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
 const ANSWER_SECONDS: u32 = 10;
@@ -27,6 +33,10 @@ const ANSWER_SECONDS: u32 = 10;
 #[derive(Default)]
 pub(crate) struct Session {
     waiter: Option<Waiter>,
+    /// Somebody has come back with its token.
+    polled: bool,
+    /// Whose it is, where the sessions of an address are limited.
+    address: Option<IpAddr>,
 }
 
 /// A poll that waits for something to come.
@@ -106,6 +116,7 @@ impl Shard {
         respond: &Respond,
         out: &mut Vec<u8>,
     ) {
+        self.has_joined(slot);
         match self.new_session(slot, variant, users) {
             Ok(session) => {
                 let token = self.settings.session.longpoll_key.sign(session);
@@ -130,12 +141,15 @@ impl Shard {
     ) -> Result<ConnectionId, &'static str> {
         let sessions = &self.shared.sessions;
         let held = &self.shared.connections;
-        let room = sessions.load(Ordering::Relaxed) < self.settings.longpoll_sessions_max
-            && held.load(Ordering::Relaxed) < self.settings.connections_max
+        if sessions.load(Ordering::Relaxed) >= self.settings.longpoll_sessions_max {
+            self.metrics.refused[Refusal::Sessions as usize].add(1);
+            return Err("the server holds as many long-poll sessions as it may: try later");
+        }
+        let room = held.load(Ordering::Relaxed) < self.settings.connections_max
             && self.metrics.held.get() < self.capacity;
         if !room || self.drain.is_some() {
             self.metrics.refused[Refusal::Connections as usize].add(1);
-            return Err("the server holds as many long-poll sessions as it may: try later");
+            return Err("the server holds as many connections as it may: try later");
         }
         if self.shared.memory_full.load(Ordering::Relaxed) {
             self.metrics.refused[Refusal::Memory as usize].add(1);
@@ -148,10 +162,19 @@ impl Shard {
             self.metrics.refused[Refusal::Address as usize].add(1);
             return Err("your address has as many connections as it may");
         }
+        let leave = |addresses: &Addresses, address: Option<IpAddr>| {
+            address.into_iter().for_each(|address| addresses.leave(address));
+        };
+        let sessions_max = self.settings.longpoll_sessions_per_address_max;
+        let of = self.address(asker).filter(|_| sessions_max > 0);
+        if of.is_some_and(|of| !self.shared.session_addresses.enter(of, sessions_max)) {
+            leave(&self.addresses, address);
+            self.metrics.refused[Refusal::Sessions as usize].add(1);
+            return Err("your address has as many long-poll sessions as it may: try later");
+        }
         let Ok(fd) = rustix::event::eventfd(0, EventfdFlags::CLOEXEC) else {
-            if let Some(address) = address {
-                self.addresses.leave(address);
-            }
+            leave(&self.addresses, address);
+            leave(&self.shared.session_addresses, of);
             return Err("the server has no descriptor left for a session: try later");
         };
         let (sessions, held) = (&self.shared.sessions, &self.shared.connections);
@@ -163,16 +186,23 @@ impl Shard {
         let extra = connection.extra();
         // Always there, so that everything that is sent stays in it.
         extra.outbox = Some(Box::new(Outbox::default()));
-        extra.session = Some(Box::default());
+        extra.session = Some(Box::new(Session { address: of, ..Session::default() }));
         let slot = self.table.insert(connection);
         if let Some(address) = address {
             self.peers.insert(slot, address);
         }
         self.metrics.connections[Variant::Http as usize].add(1);
         self.metrics.held.add(1);
+        self.metrics.admitted.add(1);
         self.become_variant(slot, variant);
         self.enter_hub(slot, users, &[]);
         Ok(self.id(slot, serial))
+    }
+
+    /// Where a connection comes from.
+    fn address(&self, slot: u32) -> Option<IpAddr> {
+        let address = rustix::net::getpeername(&self.table.get(slot)?.fd).ok()??;
+        Some(SocketAddr::try_from(address).ok()?.ip().to_canonical())
     }
 
     /// Asks the session's shard, which may be this one, and lets the request wait.
@@ -273,6 +303,7 @@ impl Shard {
         let Some(session) = &mut connection.extra().session else {
             return;
         };
+        session.polled = true;
         let waiter = Waiter { request: from, deadline_s };
         if let Some(before) = session.waiter.replace(waiter) {
             // The client gave that one up.
@@ -297,7 +328,8 @@ impl Shard {
         if let Some(outbox) = connection.outbox_mut() {
             self.metrics.outbox_bytes.add(elements.len() as u64);
             let mut first = Outbox::default();
-            first.push(Chunk { bytes: Vec::from(elements).into(), messages: 1 }, 0);
+            let piece = Piece::new(Vec::from(elements).into(), &self.metrics);
+            first.push(Chunk::new(piece, 1), 0);
             let rest = std::mem::replace(outbox, first);
             outbox.append(rest);
         }
@@ -391,12 +423,7 @@ impl Shard {
         if !out.is_empty() {
             self.send(slot, &out, 0);
         }
-        if !rest.is_empty() {
-            self.understand(slot, &mut rest);
-        }
-        if let Some(connection) = self.table.get_mut(slot) {
-            connection.trim();
-        }
+        self.understand(slot, &mut rest);
     }
 
     /// Once a second: a poll's wait may be over, and a session that nobody polls ends.
@@ -407,8 +434,10 @@ impl Shard {
             return;
         };
         let silence_s = connection.silence_s(now_s);
-        let waiter = connection.extra().session.as_ref().and_then(|it| it.waiter.as_ref());
-        match waiter {
+        let session = connection.extra().session.as_ref();
+        let polled = session.is_some_and(|session| session.polled);
+        let patience_s = if polled { patience_s } else { UNPOLLED_SECONDS };
+        match session.and_then(|session| session.waiter.as_ref()) {
             Some(waiter) if waiter.deadline_s <= now_s => {
                 connection.heard_s = now_s as u16;
                 self.session_wake(slot, true);
@@ -433,6 +462,9 @@ impl Shard {
     /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
     pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        if let Some(address) = session.address {
+            self.shared.session_addresses.leave(address);
+        }
         if let Some(waiter) = session.waiter {
             self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
         }

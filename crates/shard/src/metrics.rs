@@ -71,12 +71,14 @@ pub enum Refusal {
     Rate,
     /// `limits.memory_bytes_max`.
     Memory,
+    /// `limits.longpoll_sessions_max` and `limits.longpoll_sessions_per_address_max`.
+    Sessions,
 }
 
 impl Refusal {
     /// All, in the order of their discriminants.
-    pub const ALL: [Refusal; 4] =
-        [Refusal::Connections, Refusal::Address, Refusal::Rate, Refusal::Memory];
+    pub const ALL: [Refusal; 5] =
+        [Refusal::Connections, Refusal::Address, Refusal::Rate, Refusal::Memory, Refusal::Sessions];
 
     /// The label in metrics.
     pub fn name(self) -> &'static str {
@@ -85,6 +87,40 @@ impl Refusal {
             Refusal::Address => "address",
             Refusal::Rate => "rate",
             Refusal::Memory => "memory",
+            Refusal::Sessions => "sessions",
+        }
+    }
+}
+
+/// A limit that connections which are open have met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Limited {
+    /// `limits.input_bytes_max`: connections whose unfinished input was let go.
+    Input,
+    /// `limits.outboxes_bytes_max`: slow consumers that were closed for it.
+    Outboxes,
+    /// `limits.publishes_per_second_max`: how often a connection had to wait, or was refused.
+    Publishes,
+    /// `limits.joins_per_second_max`: the same.
+    Joins,
+    /// The same, because the members of a topic had to catch up with what was published.
+    Behind,
+}
+
+impl Limited {
+    /// All, in the order of their discriminants.
+    pub const ALL: [Limited; 5] =
+        [Limited::Input, Limited::Outboxes, Limited::Publishes, Limited::Joins, Limited::Behind];
+
+    /// The label in metrics: the limit's key where it is a setting.
+    pub fn name(self) -> &'static str {
+        match self {
+            Limited::Input => "limits.input_bytes_max",
+            Limited::Outboxes => "limits.outboxes_bytes_max",
+            Limited::Publishes => "limits.publishes_per_second_max",
+            Limited::Joins => "limits.joins_per_second_max",
+            Limited::Behind => "topic_behind",
         }
     }
 }
@@ -101,10 +137,15 @@ pub struct Metrics {
     pub closed: [Counter; Close::ALL.len()],
     /// New connections refused, by [`Refusal`].
     pub refused: [Counter; Refusal::ALL.len()],
+    /// What connections were held up or closed for, by [`Limited`].
+    pub limited: [Counter; Limited::ALL.len()],
     /// Gauge: descriptors of connections in use, those included that are being closed.
     pub held: Counter,
-    /// Connections accepted.
+    /// Connections accepted, those included that were refused then.
     pub accepted: Counter,
+    /// Connections taken in, long-poll sessions included: those that are open, and those that were
+    /// closed.
+    pub admitted: Counter,
     /// Failed calls of accept.
     pub accept_errors: Counter,
     /// Short HTTP answers by class of status: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
@@ -121,8 +162,13 @@ pub struct Metrics {
     pub bytes_in: Counter,
     /// Gauge: connections with an outbox.
     pub outboxes: Counter,
-    /// Gauge: bytes in outboxes.
+    /// Gauge: bytes that wait in outboxes, those in several as often.
     pub outbox_bytes: Counter,
+    /// Gauge: the memory that these take up, in bytes; in several outboxes of a shard they take it up
+    /// once.
+    pub outbox_held: Counter,
+    /// Gauge: the memory that input takes up which is not whole, in bytes.
+    pub input_bytes: Counter,
     /// Gauge: topics that have members, personal ones included.
     pub topics: Counter,
     /// Gauge: fan-outs that are under way or wait.

@@ -48,6 +48,12 @@ impl Shard {
         if heard.topic == phoenix::TOPIC_PHOENIX {
             return refuse(variant, &heard, "unmatched topic", out);
         }
+        if variant.is_polled()
+            && let Some(why) = self.join_refusal(slot)
+        {
+            return refuse(variant, &heard, why, out);
+        }
+        self.has_joined(slot);
         let own = self.is_own(slot, &heard.topic);
         if !own && let Err(wrong) = check_topic(&heard.topic) {
             return refuse(variant, &heard, wrong, out);
@@ -305,6 +311,12 @@ impl Shard {
         let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
+        let topic = heard.topic.clone();
+        if variant.is_polled()
+            && let Some(why) = self.publish_refusal(slot, &topic)
+        {
+            return refuse(variant, &heard, why, out);
+        }
         let empty = wire::Data::Binary([].into());
         let draft = Draft {
             topic: heard.topic.clone(),
@@ -313,11 +325,13 @@ impl Shard {
             except: (rule == EventRule::Others).then(|| self.id(slot, serial)),
             marks: None,
         };
-        if self.is_durable(&heard.topic) {
-            return self.publish_durable(slot, draft, Answer::Phoenix(heard.into()));
+        if self.is_durable(&topic) {
+            self.publish_durable(slot, draft, Answer::Phoenix(heard.into()));
+        } else {
+            let published = self.publish(draft);
+            self.phoenix_published(variant, &heard, &published, out);
         }
-        let published = self.publish(draft);
-        self.phoenix_published(variant, &heard, &published, out);
+        self.has_published(slot, &topic);
     }
 
     /// Tells a client what became of what it sent.

@@ -39,14 +39,26 @@ impl Shard {
         })
     }
 
-    /// A request waits until what it publishes is on disk.
+    /// `POST /publish`. A durable one waits until what it publishes is on disk.
     pub(crate) fn publish_request(
         &mut self,
         slot: u32,
         draft: Draft,
         respond: Respond,
+        from: usize,
         out: &mut Vec<u8>,
     ) {
+        let topic = draft.topic.clone();
+        if let Some(why) = self.publish_refusal(slot, &topic) {
+            session::publish_answer(&respond, Err(("overloaded", why.into())), out);
+            return self.answered(slot, from, respond.keep_alive, out);
+        }
+        if !self.is_durable(&topic) {
+            let published = self.publish(draft).map_err(|error| (error.code(), error.to_string()));
+            session::publish_answer(&respond, published, out);
+            self.answered(slot, from, respond.keep_alive, out);
+            return self.has_published(slot, &topic);
+        }
         if !self.send_earlier(slot, out) {
             return;
         }
@@ -56,6 +68,7 @@ impl Shard {
             connection.heard_s = now_s;
         }
         self.publish_durable(slot, draft, Answer::Http(respond));
+        self.has_published(slot, &topic);
     }
 
     /// What a client published is on disk, or is not.
@@ -93,12 +106,7 @@ impl Shard {
         if !out.is_empty() {
             self.send(slot, &out, 0);
         }
-        if !rest.is_empty() && self.is_open(slot) {
-            self.understand(slot, &mut rest);
-        }
-        if let Some(connection) = self.table.get_mut(slot) {
-            connection.trim();
-        }
+        self.understand(slot, &mut rest);
     }
 
     pub(crate) fn ws_published(

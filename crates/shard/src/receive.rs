@@ -12,9 +12,10 @@ use wire::{Close, Variant};
 use crate::command::Answer;
 use crate::connection::Flag;
 use crate::follow::To;
+use crate::input::{ahead, is_held};
 use crate::metrics::{Counter, Metrics};
 use crate::publish::acknowledged_json;
-use crate::shard::{READ_BYTES, Shard};
+use crate::shard::Shard;
 
 /// Answers that are gathered before they are sent, in bytes.
 const OUT_BYTES: usize = 64 << 10;
@@ -22,9 +23,16 @@ const OUT_BYTES: usize = 64 << 10;
 /// Reads of one connection in one turn, so that nobody else waits for it.
 const READS: usize = 4;
 
+/// Input of a WebSocket that is understood at once, in bytes. Between two such pieces it may be made
+/// to wait for what it has asked for.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// The same where it is compressed: a thousand times as much may come of it.
+const PIECE_DEFLATED_BYTES: usize = 1 << 10;
+
 impl Shard {
-    /// The socket has input, or its end.
-    pub(crate) fn readable(&mut self, slot: u32) {
+    /// The socket has input, or its end, up to which it is read if `to_end`.
+    pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
         // A session has no socket: this was meant for one that had the number before, in this turn.
         if self.table.get(slot).is_none_or(|connection| connection.variant.is_polled()) {
             return;
@@ -34,7 +42,12 @@ impl Shard {
             let Some(connection) = self.table.get(slot) else {
                 break;
             };
-            match recv(&connection.fd, &mut buffer[..], RecvFlags::DONTWAIT) {
+            let room = ahead(connection, buffer.len());
+            if room == 0 {
+                self.pause(slot);
+                break;
+            }
+            match recv(&connection.fd, &mut buffer[..room], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.peer_closed(slot);
                     break;
@@ -44,7 +57,7 @@ impl Shard {
                     self.received(slot, &mut buffer[..read]);
                     // Edge-triggered: only a read that did not fill the buffer has emptied the
                     // socket.
-                    if read < buffer.len() {
+                    if read < room && !to_end {
                         break;
                     }
                     if left == 0 {
@@ -60,6 +73,7 @@ impl Shard {
             }
         }
         self.buffer = buffer;
+        self.relieve_input();
     }
 
     fn peer_closed(&mut self, slot: u32) {
@@ -88,19 +102,7 @@ impl Shard {
             // Nothing that is sent after such a request means anything.
             Variant::Stream => connection.heard_s = now_s,
             variant if variant.sse_json().is_some() => connection.heard_s = now_s,
-            Variant::Poll => {
-                let max = self.settings.session.http.head_bytes_max;
-                self.stash(slot, bytes, max);
-            }
-            Variant::Asking => {
-                let max = self.settings.session.http.head_bytes_max;
-                self.stash(slot, bytes, READ_BYTES + max);
-            }
-            // Its answers must leave first: see `understand`.
-            Variant::Http if connection.outbox().is_some() => {
-                let max = self.settings.session.http.head_bytes_max;
-                self.stash(slot, bytes, READ_BYTES + max);
-            }
+            _ if is_held(connection) => self.stash(slot, bytes),
             _ => {
                 if connection.variant != Variant::Http {
                     connection.heard_s = now_s;
@@ -109,6 +111,10 @@ impl Shard {
                     connection.heard_s = now_s;
                 }
                 let stashed = match &mut connection.extra {
+                    // Nothing of it means anything before it is whole.
+                    Some(extra) if (extra.needs as usize) > extra.input.len() + bytes.len() => {
+                        return self.stash(slot, bytes);
+                    }
                     Some(extra) => std::mem::take(&mut extra.input),
                     None => Vec::new(),
                 };
@@ -123,27 +129,15 @@ impl Shard {
         }
     }
 
-    /// Keeps input for later, up to a limit.
-    fn stash(&mut self, slot: u32, bytes: &[u8], bytes_max: usize) {
-        let Some(connection) = self.table.get_mut(slot) else {
-            return;
-        };
-        let input = &mut connection.extra().input;
-        input.extend_from_slice(bytes);
-        if input.len() > bytes_max {
-            self.end(slot, Close::BadRequest);
-        }
-    }
-
-    /// The connection's answers have left: what it asked for meanwhile has its turn.
+    /// What held the connection up is over: what it asked for meanwhile has its turn.
     pub(crate) fn go_on(&mut self, slot: u32) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
-        if connection.variant == Variant::Http
-            && let Some(extra) = &mut connection.extra
-            && !extra.input.is_empty()
-        {
+        if connection.is(Flag::Closing) || is_held(connection) {
+            return;
+        }
+        if let Some(extra) = &mut connection.extra {
             let mut input = std::mem::take(&mut extra.input);
             self.understand(slot, &mut input);
         }
@@ -166,19 +160,24 @@ impl Shard {
                 at = bytes.len();
                 break;
             }
+            if is_held(connection) {
+                break;
+            }
             let variant = connection.variant;
             let taken = match variant {
-                // Whoever doesn't take the answers is asked to before the next is made.
-                Variant::Http if connection.outbox().is_some() => 0,
                 Variant::Http => {
                     let taken = self.request(slot, &bytes[at..], &mut out);
                     self.spill(slot, &mut out);
                     taken
                 }
-                Variant::Poll | Variant::Asking => 0,
                 Variant::Stream => bytes.len() - at,
                 variant if variant.sse_json().is_some() => bytes.len() - at,
-                _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
+                _ => {
+                    let deflated = variant.window_bits().is_some_and(|bits| bits > 0);
+                    let piece = if deflated { PIECE_DEFLATED_BYTES } else { PIECE_BYTES };
+                    let end = bytes.len().min(at + piece);
+                    self.frames(slot, variant, &mut bytes[at..end], &mut out)
+                }
             };
             at += taken;
             if taken == 0 {
@@ -200,9 +199,12 @@ impl Shard {
                     connection.heard_s = now_s;
                 }
                 connection.extra().input = bytes[at..].to_vec();
-            } else {
-                connection.trim();
             }
+            self.count_input(slot);
+            self.resume(slot);
+        }
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.trim();
         }
     }
 
@@ -230,12 +232,20 @@ impl Shard {
         let Some(connection) = self.table.get_mut(slot) else {
             return bytes.len();
         };
+        if connection.extra.as_ref().is_some_and(|extra| extra.reserved) {
+            return self.request_beyond(slot, bytes, out);
+        }
         let serial = connection.serial;
         let continued = connection.is(Flag::Continued);
         let settings = self.settings.clone();
         let from = out.len();
         match session::request(&settings.session, self.id(slot, serial), bytes, out) {
-            Step::Partial { continue_wanted } => {
+            Step::Partial { continue_wanted, bytes } => {
+                if let Some(bytes) = bytes
+                    && let Some(connection) = self.table.get_mut(slot)
+                {
+                    connection.extra().needs = bytes as u32;
+                }
                 if continue_wanted && !continued {
                     session::continue_answer(out);
                     self.set(slot, Flag::Continued, true);
@@ -249,6 +259,10 @@ impl Shard {
             }
             Step::Request { taken, action } => {
                 self.set(slot, Flag::Continued, false);
+                let extra = self.table.get_mut(slot).and_then(|it| it.extra.as_mut());
+                if let Some(extra) = extra {
+                    extra.needs = 0;
+                }
                 self.act(slot, action, from, out);
                 taken
             }
@@ -261,7 +275,10 @@ impl Shard {
                 self.answered(slot, from, keep_alive, out);
             }
             Action::Open(open) => self.open(slot, open, out),
-            Action::Poll(poll) => self.poll(slot, poll, out),
+            Action::Poll(poll) => {
+                self.has_joined(slot);
+                self.poll(slot, poll, out);
+            }
             Action::Longpoll(request) => self.longpoll(slot, request, out),
             Action::Presence { topic, respond } => {
                 session::json_answer(&respond, self.presence_answer(&topic).as_bytes(), out);
@@ -274,19 +291,13 @@ impl Shard {
             Action::Acknowledge { acknowledged, respond } => {
                 self.acknowledge_request(slot, acknowledged, &respond, from, out);
             }
-            Action::Publish { draft, respond } if self.is_durable(&draft.topic) => {
-                self.publish_request(slot, draft, respond, out);
-            }
             Action::Publish { draft, respond } => {
-                let published =
-                    self.publish(draft).map_err(|error| (error.code(), error.to_string()));
-                session::publish_answer(&respond, published, out);
-                self.answered(slot, from, respond.keep_alive, out);
+                self.publish_request(slot, draft, respond, from, out);
             }
         }
     }
 
-    fn set(&mut self, slot: u32, flag: Flag, on: bool) {
+    pub(crate) fn set(&mut self, slot: u32, flag: Flag, on: bool) {
         if let Some(connection) = self.table.get_mut(slot) {
             connection.set(flag, on);
         }
@@ -335,7 +346,7 @@ impl Shard {
     }
 
     /// Sends what is in `out` and closes.
-    fn close_after(&mut self, slot: u32, close: Close, out: &mut Vec<u8>) {
+    pub(crate) fn close_after(&mut self, slot: u32, close: Close, out: &mut Vec<u8>) {
         let last = std::mem::take(out);
         self.close(slot, close, &last);
     }
@@ -427,12 +438,15 @@ impl Shard {
                 };
                 session::ws_reply(variant, &mut self.tools, &id, result, out);
             }
-            Input::Publish(id, draft) if self.is_durable(&draft.topic) => {
-                self.publish_durable(slot, draft, Answer::Ws(id));
-            }
             Input::Publish(id, draft) => {
-                let published = self.publish(draft);
-                self.ws_published(variant, &id, &published, out);
+                let topic = draft.topic.clone();
+                if self.is_durable(&topic) {
+                    self.publish_durable(slot, draft, Answer::Ws(id));
+                } else {
+                    let published = self.publish(draft);
+                    self.ws_published(variant, &id, &published, out);
+                }
+                self.has_published(slot, &topic);
             }
             Input::Phoenix(heard) => self.phoenix(slot, variant, heard, out),
             Input::Close(close, last) => {
@@ -451,6 +465,7 @@ impl Shard {
         out: &mut Vec<u8>,
     ) {
         let wire::command::Subscribe { topic, since, tags } = asked;
+        self.has_joined(slot);
         let max = self.settings.session.topics_per_connection_max;
         let is_in = self.hub.topics_of(slot).any(|name| *name == topic);
         if !is_in && self.hub.count(slot) >= max {
@@ -478,6 +493,12 @@ impl Shard {
     /// For an answer to a request that did not come in time.
     pub(crate) fn request_timeout(&mut self, slot: u32) {
         let mut out = Vec::new();
+        let extra = self.table.get(slot).and_then(|connection| connection.extra.as_ref());
+        if extra.is_some_and(|extra| extra.reserved) {
+            // It is no health check: it gets the answer that it would have had at once.
+            self.refuse_beyond(slot);
+            return;
+        }
         let message = "the request did not arrive in time: send it whole, at once";
         let refused = wire::http::refused(408, "request_timeout", message);
         session::refuse(&refused, "", false, false, &mut out);

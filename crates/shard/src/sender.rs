@@ -13,9 +13,11 @@ use crate::settings::SenderKind;
 const BATCH: usize = 512;
 
 /// One send. The bytes stay where they are until [`Sender::send`] returns.
-pub(crate) struct Send<'a> {
+pub(crate) struct Send<'a, T> {
     pub fd: BorrowedFd<'a>,
     pub bytes: &'a [u8],
+    /// Whose it is: goes with its result, so that no result can be taken for another's.
+    pub of: T,
 }
 
 pub(crate) enum Sender {
@@ -41,19 +43,23 @@ impl Sender {
         }
     }
 
-    /// Sends all of them without waiting for room; `done` gets each one's place and what the
-    /// kernel took, or why not. A socket must not be in the list twice: a second send could pass
+    /// Sends all of them without waiting for room; `done` gets whose each was and what the kernel
+    /// took, or why not. A socket must not be in the list twice: a second send could pass
     /// a first that found no room.
-    pub fn send(&mut self, sends: &[Send<'_>], mut done: impl FnMut(usize, Result<usize, Errno>)) {
+    pub fn send<T: Copy>(
+        &mut self,
+        sends: &[Send<'_, T>],
+        mut done: impl FnMut(T, Result<usize, Errno>),
+    ) {
         match self {
             Sender::IoUring(ring) => {
-                for (at, sends) in sends.chunks(BATCH).enumerate() {
-                    send_ring(ring, sends, |index, result| done(at * BATCH + index, result));
+                for sends in sends.chunks(BATCH) {
+                    send_ring(ring, sends, &mut done);
                 }
             }
             Sender::Write => {
-                for (at, one) in sends.iter().enumerate() {
-                    done(at, send_one(one.fd, one.bytes));
+                for one in sends {
+                    done(one.of, send_one(one.fd, one.bytes));
                 }
             }
         }
@@ -71,10 +77,10 @@ fn ring() -> io::Result<IoUring> {
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(BATCH as u32)
 }
 
-fn send_ring(
+fn send_ring<T: Copy>(
     ring: &mut IoUring,
-    sends: &[Send<'_>],
-    mut done: impl FnMut(usize, Result<usize, Errno>),
+    sends: &[Send<'_, T>],
+    done: &mut impl FnMut(T, Result<usize, Errno>),
 ) {
     {
         let mut queue = ring.submission();
@@ -110,14 +116,14 @@ fn send_ring(
         for entry in ring.completion() {
             left -= 1;
             let result = entry.result();
-            done(
-                entry.user_data() as usize,
-                if result < 0 {
-                    Err(Errno::from_raw_os_error(-result))
-                } else {
-                    Ok(result as usize)
-                },
-            );
+            // It is the place that was given above: the kernel hands it back as it is.
+            if let Some(one) = sends.get(entry.user_data() as usize) {
+                let result = match result {
+                    ..0 => Err(Errno::from_raw_os_error(-result)),
+                    sent => Ok(sent as usize),
+                };
+                done(one.of, result);
+            }
         }
     }
 }

@@ -17,6 +17,14 @@ pub struct Settings {
     pub outbox_bytes_max: usize,
     /// Messages that may wait for it.
     pub outbox_messages_max: usize,
+    /// Bytes that input which is not whole may take up in the whole process.
+    pub input_bytes_max: usize,
+    /// Bytes that all outboxes may take up in the whole process.
+    pub outboxes_bytes_max: usize,
+    /// Messages that a connection may publish in a second; 0 is no limit.
+    pub publishes_per_second_max: u32,
+    /// Topics that a connection may enter in a second; 0 is no limit.
+    pub joins_per_second_max: u32,
     /// Until a request's head and body must be whole, in seconds.
     pub head_seconds: u32,
     /// How long a connection may rest between requests, in seconds.
@@ -35,6 +43,8 @@ pub struct Settings {
     pub longpoll_seconds: u32,
     /// Phoenix long-poll sessions in the whole process.
     pub longpoll_sessions_max: u64,
+    /// Those of one address; 0 is no limit.
+    pub longpoll_sessions_per_address_max: u32,
     /// What a member may say about itself, in bytes.
     pub presence_meta_bytes_max: usize,
 }

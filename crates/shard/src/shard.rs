@@ -84,6 +84,14 @@ pub(crate) struct Shard {
     pub(crate) woken: Vec<u32>,
     /// Connections with more input than one read gave.
     pub(crate) unread: Vec<u32>,
+    /// What connections have published and entered lately.
+    pub(crate) asked: HashMap<u32, crate::flow::Asked>,
+    /// Connections that have to wait: see [`crate::flow`].
+    pub(crate) waiters: Vec<u32>,
+    /// Members of topics that must catch up.
+    pub(crate) short: crate::flow::Short,
+    /// Connections beyond the limit of their address that may be health checks.
+    pub(crate) reserved: u32,
     pub(crate) buffer: Vec<u8>,
     pub(crate) out: Vec<u8>,
     /// Addresses of connections, while their number is limited.
@@ -157,8 +165,9 @@ impl Shard {
         };
         self.now_us = self.started.elapsed().as_micros() as u64;
         let mut accept = false;
+        self.go_on_waiting();
         for slot in std::mem::take(&mut self.unread) {
-            self.readable(slot);
+            self.readable(slot, true);
         }
         for at in 0..events {
             match self.poller.event(at) {
@@ -193,7 +202,7 @@ impl Shard {
             return 0;
         }
         let now_us = self.started.elapsed().as_micros() as u64;
-        self.sweep_due_us().saturating_sub(now_us)
+        self.sweep_due_us().min(self.waiting_due_us()).saturating_sub(now_us)
     }
 
     /// Clears the wake-up before the mailbox is emptied: see [`crate::mailbox::Mailbox`].
@@ -213,9 +222,25 @@ impl Shard {
         if flags.contains(EventFlags::OUT) {
             self.flush(slot);
         }
-        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
-        {
-            self.readable(slot);
+        let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        if self.is_paused(slot) {
+            self.ready_paused(slot, flags);
+        } else if flags.intersects(EventFlags::IN | ended) {
+            // Where the end is near it is read up to: it has no event of its own.
+            self.readable(slot, flags.intersects(ended));
+        }
+    }
+
+    /// A socket that is left unread has an event. Its input has its turn later, and so has the end
+    /// behind it; but nobody waits for an answer whose reader is gone.
+    fn ready_paused(&mut self, slot: u32, flags: EventFlags) {
+        let waits = self.table.get(slot).is_some_and(|connection| {
+            matches!(connection.variant, Variant::Poll | Variant::Asking)
+        });
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            self.end(slot, Close::Lost);
+        } else if waits && flags.contains(EventFlags::RDHUP) {
+            self.end(slot, Close::ByClient);
         }
     }
 
@@ -255,9 +280,11 @@ impl Shard {
         extra.input = Vec::new();
         extra.decoder = None;
         extra.poll = None;
+        (extra.paused, extra.waits) = (false, false);
         extra.closing = Some(close);
         let asking = extra.asking.take();
         let serial = connection.serial;
+        self.count_input(slot);
         if let Some(asking) = asking {
             self.asking_ended(&asking, self.id(slot, serial));
         }
@@ -301,8 +328,13 @@ impl Shard {
         let Some(mut connection) = self.table.remove(slot) else {
             return;
         };
+        self.asked.remove(&slot);
         let (session, asking) = match &mut connection.extra {
-            Some(extra) => (extra.session.take(), extra.asking.take()),
+            Some(extra) => {
+                self.metrics.input_bytes.sub(u64::from(extra.counted));
+                self.reserved -= u32::from(extra.reserved);
+                (extra.session.take(), extra.asking.take())
+            }
             None => (None, None),
         };
         let reason = connection.extra.as_ref().and_then(|extra| extra.closing).unwrap_or(close);

@@ -87,6 +87,7 @@ pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
         let inbox = ShardInbox {
             mailbox: Mailbox::new(options.mailbox_messages_max, EventWake(wake)),
             filter: Filter::new(share as usize * 2),
+            waiting: Default::default(),
         };
         handles.push(Handle { inbox: Arc::new(inbox), metrics: Arc::default() });
     }
@@ -267,6 +268,10 @@ impl Make {
             commands: Default::default(),
             woken: Vec::new(),
             unread: Vec::new(),
+            asked: Default::default(),
+            waiters: Vec::new(),
+            short: Default::default(),
+            reserved: 0,
             buffer: Vec::new(),
             out: Vec::new(),
             peers: Default::default(),
@@ -352,7 +357,7 @@ pub(crate) fn handle_for_tests(mailbox_messages_max: usize) -> Handle {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let wake = rustix::event::eventfd(0, flags).expect("an event descriptor");
     let mailbox = Mailbox::new(mailbox_messages_max, EventWake(wake));
-    let inbox = ShardInbox { mailbox, filter: Filter::new(64) };
+    let inbox = ShardInbox { mailbox, filter: Filter::new(64), waiting: Default::default() };
     Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
 }
 

@@ -3,7 +3,7 @@
 
 use wire::{Close, Variant};
 
-use crate::batch::BATCH;
+use crate::batch::{BATCH, Outboxes, Room};
 use crate::connection::Flag;
 use crate::shard::{STRIPES, Shard};
 
@@ -15,6 +15,9 @@ const STRIPE_SLOTS_MIN: u64 = 32 * 1024;
 
 /// How long a connection whose last bytes are sent may keep its side open, in seconds.
 const LINGER_SECONDS: u32 = 2;
+
+/// How long somebody beyond the limit of its address has for its request, in seconds.
+const RESERVED_SECONDS: u32 = 2;
 
 /// Where the sweep is.
 #[derive(Default)]
@@ -100,6 +103,8 @@ impl Shard {
             self.stripe(self.sweep.passed);
         }
         self.sweep.passed = self.now_us / STRIPE_US;
+        self.forget_askers();
+        self.relieve_input();
         self.metrics.topics.set(u64::from(self.hub.topics()));
         self.forget_topics();
         self.deliver_again();
@@ -160,8 +165,9 @@ impl Shard {
                     let piece = *pieces[variant].get_or_insert_with(|| {
                         self.batch.piece(self.heartbeats[variant].clone(), 0)
                     });
+                    let now_us = self.now_us;
                     let limits =
-                        crate::batch::Outboxes { settings: &self.settings, metrics: &self.metrics };
+                        Outboxes { settings: &self.settings, metrics: &self.metrics, now_us };
                     // Never too slow for it: one with an outbox gets none.
                     self.batch.gather(connection, slot, piece, limits);
                     if self.batch.len() >= BATCH {
@@ -191,6 +197,20 @@ impl Shard {
         if connection.is(Flag::Closing) {
             let patience = if connection.is(Flag::Lingering) { LINGER_SECONDS } else { 10 };
             return if silence_s > patience { Due::End } else { Due::Nothing };
+        }
+        if let Some(extra) = &connection.extra {
+            let (metrics, now_us) = (&self.metrics, self.now_us);
+            let limits = Outboxes { settings, metrics, now_us };
+            if limits.room(connection) == Room::None {
+                return Due::Close(Close::SlowConsumer);
+            }
+            if extra.waits {
+                // It is not read, so that nothing can be heard from it.
+                return Due::Nothing;
+            }
+            if extra.reserved && silence_s > RESERVED_SECONDS {
+                return Due::RequestTimeout;
+            }
         }
         let beat = |interval: u32| {
             let due = seconds.hit(slot, u64::from(interval.max(1)), 0);

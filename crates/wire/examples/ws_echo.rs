@@ -88,7 +88,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
 fn open(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<Option<Option<Deflate>>> {
     loop {
         match http::parse(input, &HTTP_LIMITS) {
-            Ok(Parsed::Partial { .. }) => {}
+            Ok(Parsed::Partial | Parsed::Head { .. }) => {}
             Ok(Parsed::Whole(request, taken)) if request.upgrade => {
                 let mut out = Vec::new();
                 let Some(deflate) = answer(&request, &mut out) else {

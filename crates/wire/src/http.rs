@@ -8,6 +8,12 @@ pub const HEADERS_MAX: usize = 64;
 /// Where Phoenix clients poll.
 pub const LONGPOLL: &str = "/socket/longpoll";
 
+/// Where users acknowledge.
+pub const ACK: &str = "/ack";
+
+/// The body of an acknowledgement: two names, escaped at worst, and an id, in bytes.
+const ACK_BYTES_MAX: usize = 8 << 10;
+
 /// What a request is allowed to be. All in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -79,10 +85,15 @@ impl<'a> Request<'a> {
 /// How far the bytes go.
 #[derive(Debug)]
 pub enum Parsed<'a> {
-    /// More must come. `continue_wanted` when the head is whole and the peer waits for
-    /// `100 Continue` before it sends the body.
-    Partial {
-        /// The peer sent `Expect: 100-continue`.
+    /// More of the head must come.
+    Partial,
+    /// The head is whole, and the body is not: what can be refused is refused before it comes.
+    Head {
+        /// The request, without its body.
+        request: Request<'a>,
+        /// Head and body together, in bytes.
+        bytes: usize,
+        /// The peer waits for `100 Continue` before it sends the body.
         continue_wanted: bool,
     },
     /// One request, and how many bytes it took.
@@ -117,7 +128,7 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused
     let head_bytes = match head.parse(window) {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
         Ok(httparse::Status::Partial) if bytes.len() < limits.head_bytes_max => {
-            return Ok(Parsed::Partial { continue_wanted: false });
+            return Ok(Parsed::Partial);
         }
         Ok(httparse::Status::Partial) => {
             let message = format!("the request head is over {} bytes", limits.head_bytes_max);
@@ -134,7 +145,7 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Refused
     let Some(body) = bytes[head_bytes..].get(..body_bytes) else {
         let continue_wanted = request.minor == 1
             && request.header("expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue"));
-        return Ok(Parsed::Partial { continue_wanted });
+        return Ok(Parsed::Head { request, bytes: head_bytes + body_bytes, continue_wanted });
     };
     request.body = body;
     Ok(Parsed::Whole(request, head_bytes + body_bytes))
@@ -274,6 +285,7 @@ fn body_bytes(request: &Request<'_>, limits: &Limits) -> Result<usize, Refused> 
     }
     let bytes_max = match request.path {
         LONGPOLL => limits.longpoll_body_bytes_max,
+        ACK => limits.body_bytes_max.min(ACK_BYTES_MAX),
         _ => limits.body_bytes_max,
     };
     match text.parse::<usize>() {
@@ -390,8 +402,8 @@ mod tests {
 
     fn status(bytes: &[u8]) -> u16 {
         match parse(bytes, &LIMITS) {
-            Ok(Parsed::Partial { continue_wanted: false }) => 0,
-            Ok(Parsed::Partial { continue_wanted: true }) => 100,
+            Ok(Parsed::Partial | Parsed::Head { continue_wanted: false, .. }) => 0,
+            Ok(Parsed::Head { continue_wanted: true, .. }) => 100,
             Ok(Parsed::Whole(..)) => 200,
             Err(refused) => refused.status,
         }

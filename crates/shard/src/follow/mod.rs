@@ -12,7 +12,7 @@
 mod acknowledge;
 mod pull;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;
 mod special;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};

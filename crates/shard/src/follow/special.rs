@@ -7,7 +7,7 @@ use wire::message::PERSONAL;
 use wire::{ConnectionId, Message, Since, Variant};
 
 use super::{Following, Given, id_with};
-use crate::batch::Outboxes;
+use crate::batch::{Outboxes, Room};
 use crate::deliver::encode;
 use crate::shard::Shard;
 
@@ -48,14 +48,14 @@ impl Following {
 
 impl Shard {
     /// Puts the messages of a slice into the batch for one member, with what is its own in them.
-    /// Gives how many it gets, and false when it is a slow consumer now.
+    /// Gives how many it gets, and what room it has left.
     pub(crate) fn deliver_specially(
         &mut self,
         slot: u32,
         messages: &[Arc<Message>],
-    ) -> (usize, bool) {
+    ) -> (usize, Room) {
         let Some(connection) = self.table.get(slot) else {
-            return (0, true);
+            return (0, Room::Enough);
         };
         let variant = connection.variant;
         let id = ConnectionId { shard: self.number, slot, serial: connection.serial };
@@ -69,20 +69,21 @@ impl Shard {
             .cloned()
             .collect();
         if wanted.is_empty() {
-            return (0, true);
+            return (0, Room::Enough);
         }
         let bytes = match variant.sse_json() {
             Some(json) if variant.is_kept() => self.with_positions(slot, json, &wanted),
             _ => encode(wanted.iter(), variant, &mut self.tools),
         };
         if bytes.is_empty() {
-            return (0, true);
+            return (0, Room::Enough);
         }
         let piece = self.batch.piece(bytes, wanted.len() as u32);
-        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics };
+        let now_us = self.now_us;
+        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics, now_us };
         match self.table.get_mut(slot) {
             Some(connection) => (wanted.len(), self.batch.gather(connection, slot, piece, limits)),
-            None => (0, true),
+            None => (0, Room::Enough),
         }
     }
 

@@ -231,6 +231,8 @@ pub enum Step {
     Partial {
         /// The peer sent `Expect: 100-continue`.
         continue_wanted: bool,
+        /// Bytes of the whole request, once its head says so.
+        bytes: Option<usize>,
     },
     /// One request, so many bytes long.
     Request {
@@ -246,21 +248,25 @@ pub enum Step {
 /// Reads one request from the start of `bytes` and answers it as far as wire alone can.
 pub fn request(settings: &Settings, id: ConnectionId, bytes: &[u8], out: &mut Vec<u8>) -> Step {
     match http::parse(bytes, &settings.http) {
-        Ok(Parsed::Partial { continue_wanted }) => Step::Partial { continue_wanted },
+        Ok(Parsed::Partial) => Step::Partial { continue_wanted: false, bytes: None },
+        Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
+            // The body of a refused request is not read: the connection ends with the answer.
+            request.keep_alive = false;
+            let cors = cors(settings, &request);
+            let route = Route { settings, id, request: &request, cors: &cors };
+            match route.before_body(out) {
+                true => Step::Refused,
+                false => Step::Partial { continue_wanted, bytes: Some(bytes) },
+            }
+        }
         Ok(Parsed::Whole(request, taken)) => {
             let cors = cors(settings, &request);
             let route = Route { settings, id, request: &request, cors: &cors };
             match route.answer(out) {
                 Ok(action) => Step::Request { taken, action },
-                Err(refused) if request.path == http::LONGPOLL => {
-                    let respond = route.respond();
-                    longpoll_refusal(&refused, request.method, &respond, out);
-                    let keep_alive = respond.keep_alive;
-                    Step::Request { taken, action: Action::Answered { keep_alive } }
-                }
                 Err(refused) => {
+                    route.refuse(&refused, out);
                     let keep_alive = request.keep_alive;
-                    refuse(&refused, &cors, keep_alive, request.method == Method::Head, out);
                     Step::Request { taken, action: Action::Answered { keep_alive } }
                 }
             }
@@ -276,6 +282,41 @@ pub fn request(settings: &Settings, id: ConnectionId, bytes: &[u8], out: &mut Ve
         }
     }
 }
+
+/// Answers a request of somebody for whom there is no room: `/healthz` as always, so that a health
+/// check doesn't take a full server for a dead one, anything else with the refusal. Gives whether
+/// it was the former; `None` when more must come. The connection ends with the answer.
+pub fn without_room(
+    settings: &Settings,
+    bytes: &[u8],
+    refused: &Refused,
+    out: &mut Vec<u8>,
+) -> Option<bool> {
+    let (healthy, head_only) = match http::parse(bytes, &settings.http) {
+        Ok(Parsed::Partial) => return None,
+        Ok(Parsed::Whole(request, _) | Parsed::Head { request, .. }) => {
+            let head_only = request.method == Method::Head;
+            let get = head_only || request.method == Method::Get;
+            (get && request.path == HEALTH, head_only)
+        }
+        Err(_) => (false, false),
+    };
+    if healthy {
+        short_answer(200, ANY_ORIGIN, HEALTHY, false, head_only, out);
+    } else if asks_longpoll(bytes) {
+        let respond = Respond { cors: ANY_ORIGIN.into(), keep_alive: false };
+        longpoll_refusal(refused, Method::Get, &respond, out);
+    } else {
+        refuse(refused, ANY_ORIGIN, false, head_only, out);
+    }
+    Some(healthy)
+}
+
+/// Where a health check asks.
+const HEALTH: &str = "/healthz";
+
+/// What it is answered.
+const HEALTHY: &[u8] = b"{\"status\":\"ok\"}";
 
 /// Whether a request, which need not be one that can be read, is a Phoenix client's poll.
 pub fn asks_longpoll(bytes: &[u8]) -> bool {
@@ -356,7 +397,8 @@ fn cors(settings: &Settings, request: &Request<'_>) -> Cow<'static, str> {
     }
 }
 
-const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
+/// The CORS line that lets any page read the answer.
+pub const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
 fn any_origin(settings: &Settings) -> bool {
     settings.cors_origins.iter().any(|allowed| allowed == "*")

@@ -150,6 +150,23 @@ impl Route<'_> {
         Ok(Action::Longpoll(Longpoll { op, respond }))
     }
 
+    /// Whether the body of a POST will be looked at: it is for a session that this process made.
+    pub(super) fn longpoll_wanted(&self) -> Result<bool, Refused> {
+        let Parameters { serializer, token, .. } = self.parameters()?;
+        let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
+        Ok(serializer.is_some() && session.is_some())
+    }
+
+    /// Answers a POST whose body is not wanted; gives true.
+    pub(super) fn longpoll_gone(&self, out: &mut Vec<u8>) -> bool {
+        let known = self.parameters().is_ok_and(|found| found.serializer.is_some());
+        let status = if known { Status::Gone } else { Status::Forbidden };
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        json_answer(&self.respond(), &body, out);
+        true
+    }
+
     fn longpoll_messages(&self, serializer: Serializer) -> Result<Vec<Heard>, Refused> {
         let media = self.request.header("content-type");
         let wrong = |error: crate::phoenix::Error| refused(400, "bad_message", error.to_string());

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::query::Query;
 use super::{
-    Action, ConnectionId, Open, Poll, Respond, Settings, page_is_allowed, publish_refusal,
-    short_answer,
+    Action, ConnectionId, HEALTH, HEALTHY, Open, Poll, Respond, Settings, longpoll_refusal,
+    page_is_allowed, publish_refusal, refuse, short_answer,
 };
 use crate::events::{self, check_event};
 use crate::http::{self, Method, Refused, Request, refused};
@@ -41,7 +41,7 @@ impl Route<'_> {
             ("/ws", _) if get => self.websocket(false, out),
             ("/echo", _) if get && self.settings.ws_echo => self.websocket(true, out),
             ("/publish", Method::Post) => self.publish(),
-            ("/ack", Method::Post) => self.acknowledge(),
+            (http::ACK, Method::Post) => self.acknowledge(),
             ("/socket/websocket", _) if get => self.phoenix_websocket(out),
             (http::LONGPOLL, Method::Get | Method::Post) => self.phoenix_longpoll(),
             ("/presence", Method::Get) => self.presence(),
@@ -51,14 +51,13 @@ impl Route<'_> {
             }
             ("/status", _) if get && self.settings.status_page => self.status(out),
             (path, _) if get && self.file(path, out) => Ok(Action::Answered { keep_alive }),
-            ("/healthz", _) if get => {
+            (HEALTH, _) if get => {
                 let head = self.request.method == Method::Head;
-                short_answer(200, self.cors, b"{\"status\":\"ok\"}", keep_alive, head, out);
+                short_answer(200, self.cors, HEALTHY, keep_alive, head, out);
                 Ok(Action::Answered { keep_alive })
             }
             (
-                "/sse" | "/stream" | "/poll" | "/ws" | "/socket/websocket" | "/presence"
-                | "/healthz",
+                "/sse" | "/stream" | "/poll" | "/ws" | "/socket/websocket" | "/presence" | HEALTH,
                 _,
             ) => Err(refused(405, "method_not_allowed", "use GET here")),
             (http::LONGPOLL, _) => {
@@ -68,7 +67,7 @@ impl Route<'_> {
                 short_answer(405, &headers, &body, keep_alive, head, out);
                 Ok(Action::Answered { keep_alive })
             }
-            ("/publish" | "/ack", _) => {
+            ("/publish" | http::ACK, _) => {
                 let body = http::error_body("method_not_allowed", "use POST here");
                 let headers = format!("Allow: POST, OPTIONS\r\n{}", self.cors);
                 let head = self.request.method == Method::Head;
@@ -81,6 +80,36 @@ impl Route<'_> {
                 "there is nothing here: clients use /sse, /stream, /poll, /ws and \
                  /socket; the application's API is on the admin port",
             )),
+        }
+    }
+
+    /// Judges a request whose head is whole and whose body is not: true when it is refused, with the
+    /// answer in `out`. Nobody has to hold a body that will not be looked at.
+    pub(super) fn before_body(&self, out: &mut Vec<u8>) -> bool {
+        let judged = match (self.request.path, self.request.method) {
+            ("/publish", Method::Post) => self.publish_wanted().map(|_| false),
+            (http::ACK, Method::Post) => Ok(false),
+            (http::LONGPOLL, Method::Post) => match self.longpoll_wanted() {
+                Ok(wanted) => Ok(!wanted && self.longpoll_gone(out)),
+                Err(refused) => Err(refused),
+            },
+            // Nobody looks at the body, but the request is as good as without one.
+            (_, Method::Get | Method::Head | Method::Options) => Ok(false),
+            _ => self.answer(out).map(|_| true),
+        };
+        judged.unwrap_or_else(|refused| {
+            self.refuse(&refused, out);
+            true
+        })
+    }
+
+    /// Appends the answer that refuses the request, in the form that its client reads.
+    pub(super) fn refuse(&self, refused: &Refused, out: &mut Vec<u8>) {
+        let Request { path, method, keep_alive, .. } = *self.request;
+        if path == http::LONGPOLL {
+            longpoll_refusal(refused, method, &self.respond(), out);
+        } else {
+            refuse(refused, self.cors, keep_alive, method == Method::Head, out);
         }
     }
 
@@ -199,30 +228,36 @@ impl Route<'_> {
         Ok(self.open(variant, query))
     }
 
-    fn publish(&self) -> Result<Action, Refused> {
-        let query = self.query()?;
-        let [topic] = query.topics.as_slice() else {
+    /// Where and how a request publishes, as far as its head says.
+    fn publish_wanted(&self) -> Result<(Name, Query), Refused> {
+        let mut query = self.query()?;
+        let [topic] = query.topics.as_mut_slice() else {
             return Err(refused(400, "no_topic", "say where to publish: ?topic=…, exactly once"));
         };
-        if let Some(why) = publish_refusal(self.settings, topic) {
+        let topic = std::mem::take(topic);
+        if let Some(why) = publish_refusal(self.settings, &topic) {
             return Err(refused(403, "forbidden", why));
         }
         if let Some((code, wrong)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
             let status = if code == events::RESERVED { 403 } else { 400 };
             return Err(refused(status, code, wrong));
         }
+        if let Some(wrong) = query.key.as_deref().and_then(|key| check_name(key).err()) {
+            return Err(refused(400, "bad_key", wrong));
+        }
+        Ok((topic, query))
+    }
+
+    fn publish(&self) -> Result<Action, Refused> {
+        let (topic, query) = self.publish_wanted()?;
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
             let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
             return Err(refused(413, "message_too_large", message));
         }
-        let key = query.key.as_deref();
-        if let Some(wrong) = key.and_then(|key| check_name(key).err()) {
-            return Err(refused(400, "bad_key", wrong));
-        }
         let data = self.body_data(body)?;
-        let marks = Marks::of(query.tags, key.map(Name::from));
-        let draft = Draft { topic: topic.clone(), event: query.event, data, except: None, marks };
+        let marks = Marks::of(query.tags, query.key);
+        let draft = Draft { topic, event: query.event, data, except: None, marks };
         Ok(Action::Publish { draft, respond: self.respond() })
     }
 

@@ -72,6 +72,11 @@ impl Decoder {
         self.message.is_none() && self.frame.is_none() && !self.closed
     }
 
+    /// Memory that the beginning of a message takes up, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.payload.capacity() + self.control.capacity()
+    }
+
     /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is
     /// left is the beginning of a frame's head, fewer than 14 bytes: it must come again with what
     /// follows. Control frames are given where they come, also between the fragments of a message.

@@ -129,7 +129,7 @@ fn rules() -> Rules {
     Rules { rules: TOPICS.iter().enumerate().filter_map(rule).collect(), ..Rules::default() }
 }
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     let never = 1_000_000;
     Settings {
         session: wire::Settings {
@@ -158,6 +158,10 @@ fn settings() -> Settings {
         accept_per_second_max: 0,
         outbox_bytes_max: 12 << 10,
         outbox_messages_max: 60,
+        input_bytes_max: never as usize,
+        outboxes_bytes_max: never as usize,
+        publishes_per_second_max: 0,
+        joins_per_second_max: 0,
         head_seconds: never as u32,
         idle_seconds: never as u32,
         sse_heartbeat_seconds: 10,
@@ -167,6 +171,7 @@ fn settings() -> Settings {
         phoenix_silence_seconds: never as u32,
         longpoll_seconds: 25,
         longpoll_sessions_max: 10,
+        longpoll_sessions_per_address_max: 0,
         presence_meta_bytes_max: 100,
     }
 }
@@ -306,8 +311,9 @@ impl World {
 
     /// What sockets and the mailbox say. Others publish meanwhile, as long as it is not the end.
     fn events(&mut self, at: usize) {
+        self.shards[at].go_on_waiting();
         for slot in std::mem::take(&mut self.shards[at].unread) {
-            self.shards[at].readable(slot);
+            self.shards[at].readable(slot, true);
         }
         let events = self.shards[at].poller.wait(0).unwrap();
         let mut events: Vec<_> = (0..events).map(|it| self.shards[at].poller.event(it)).collect();

@@ -185,6 +185,10 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
         accept_per_second_max: limits.accept_per_second_max as u32,
         outbox_bytes_max: limits.outbox_bytes_max as usize,
         outbox_messages_max: limits.outbox_messages_max as usize,
+        input_bytes_max: limits.input_bytes_max as usize,
+        outboxes_bytes_max: limits.outboxes_bytes_max as usize,
+        publishes_per_second_max: limits.publishes_per_second_max as u32,
+        joins_per_second_max: limits.joins_per_second_max as u32,
         head_seconds: timeouts.head_seconds as u32,
         idle_seconds: timeouts.idle_seconds as u32,
         sse_heartbeat_seconds: timeouts.sse_heartbeat_seconds as u32,
@@ -194,6 +198,7 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
         phoenix_silence_seconds: timeouts.phoenix_silence_seconds as u32,
         longpoll_seconds: timeouts.longpoll_seconds as u32,
         longpoll_sessions_max: limits.longpoll_sessions_max,
+        longpoll_sessions_per_address_max: limits.longpoll_sessions_per_address_max as u32,
         presence_meta_bytes_max: config.presence.meta_bytes_max as usize,
     }
 }
