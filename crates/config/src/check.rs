@@ -325,6 +325,23 @@ mod tests {
     }
 
     #[test]
+    fn one_client_fits_into_what_all_may_have() {
+        let load = |file: &str| {
+            let sources = Sources { file: Some(("throng.toml", file)), ..Sources::default() };
+            Loaded::load(&sources).map(drop).map_err(|problems| problems.to_string())
+        };
+        let problem = load("[limits]\ninput_bytes_max = \"1MiB\"\n").unwrap_err();
+        assert!(problem.contains("limits.input_bytes_max at least 2097152 (it is"), "{problem}");
+        assert_eq!(load("[limits]\ninput_bytes_max = \"2MiB\"\n"), Ok(()));
+        let outboxes = "[limits]\noutboxes_bytes_max = \"1MiB\"\noutbox_bytes_max = \"2MiB\"\n";
+        let problem = load(outboxes).unwrap_err();
+        assert!(
+            problem.contains("at least limits.outbox_bytes_max, which is 2097152"),
+            "{problem}"
+        );
+    }
+
+    #[test]
     fn listeners_that_meet_are_found() {
         let overlap = |a: &str, b: &str| overlap(a.parse().unwrap(), b.parse().unwrap());
         assert!(overlap("127.0.0.1:1", "127.0.0.1:1"));

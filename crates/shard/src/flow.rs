@@ -159,6 +159,9 @@ impl Shard {
     /// A connection has published: it waits if that was too much.
     pub(crate) fn has_published(&mut self, slot: u32, topic: &str) {
         let (hash, now_us) = (self.broker.hash(topic), self.now_us);
+        if !self.is_open(slot) {
+            return;
+        }
         let behind = self.pressure(hash) > Pressure::None;
         let asked = self.asked.entry(slot).or_default();
         asked.published.take(self.settings.publishes_per_second_max, now_us);
@@ -183,6 +186,9 @@ impl Shard {
     /// A connection has entered a topic, or asked for a session: it waits if that was too much.
     pub(crate) fn has_joined(&mut self, slot: u32) {
         let now_us = self.now_us;
+        if !self.is_open(slot) {
+            return;
+        }
         let asked = self.asked.entry(slot).or_default();
         asked.joined.take(self.settings.joins_per_second_max, now_us);
         if asked.joined.is_over(now_us) {
@@ -280,6 +286,10 @@ impl Shard {
             let idle = asked.published.is_idle(now_us) && asked.joined.is_idle(now_us);
             !(idle && asked.behind.is_none())
         });
+        // A crowd that came and went leaves no room behind.
+        if self.asked.capacity() > 4 * self.asked.len().max(64) {
+            self.asked.shrink_to(2 * self.asked.len());
+        }
     }
 }
 

@@ -27,14 +27,17 @@ fn over_the_connection_limit_new_ones_get_503_and_old_ones_live() {
 
 #[test]
 fn an_address_and_a_rate_have_their_limits() {
-    let server = Server::with(&[], &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")]);
+    let settings =
+        [("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3"), ("THRONG_CLIENT_STATUS_PAGE", "true")];
+    let server = Server::with(&[], &settings);
     let held: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
-    let ask = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let ask = b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     assert!(server.exchange(ask).starts_with("HTTP/1.1 503"));
     drop(held);
     server.until("the address is welcome again", |server| {
         server.exchange(ask).starts_with("HTTP/1.1 200")
     });
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_ACCEPT_PER_SECOND_MAX", "5")]);
     let answers: Vec<_> = (0..30).map(|_| server.exchange(ask)).collect();
     let served = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
