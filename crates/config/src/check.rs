@@ -1,10 +1,10 @@
 //! What must hold of a value beyond its kind, and between settings.
 
 mod kept;
+mod log;
 
 use std::net::{IpAddr, SocketAddr};
 
-use tracing_subscriber::EnvFilter;
 use wire::rules::matches;
 
 use crate::source::{Read, Rule};
@@ -59,10 +59,8 @@ pub(crate) fn together(config: &Config, read: &mut Read) {
     }
     topics(config, checks.read);
     let level = &config.log.level;
-    if let Err(error) = EnvFilter::try_new(level) {
-        checks.must(&["log.level"], false, || {
-            format!("{level:?} is no filter ({error}): try info, or info,shard=debug")
-        });
+    if let Err(wrong) = log::filter(level) {
+        checks.must(&["log.level"], false, || format!("{level:?} is no filter ({wrong})"));
     }
 }
 

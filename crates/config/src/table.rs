@@ -62,6 +62,10 @@ pub(crate) const DAY: u64 = 86_400;
 pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
 const MANY: u64 = u32::MAX as u64;
 
+/// The longest time that a shard waits for a silent peer, in seconds: see
+/// `shard::SILENCE_SECONDS_MAX`, with which a test of the program compares it.
+const SILENCE_MAX: u64 = 60_000;
+
 use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
 
 // A line is: key, type, when a change takes effect, what values it takes, default as TOML.
@@ -125,7 +129,7 @@ settings! {
         /// The largest body of a Phoenix long poll, which may hold 100 messages.
         longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#;
         /// What may wait for a client that doesn't read; then it is closed. One that keeps reading may have four times as much.
-        outbox_bytes_max: u64 = Live, Bytes(KIB, 1024 * MIB), r#""256KiB""#;
+        outbox_bytes_max: u64 = Live, Bytes(2 * KIB, 1024 * MIB), r#""256KiB""#;
         /// Messages that may wait for a client that doesn't read; then it is closed.
         outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256";
         /// Memory for what waits in all outboxes; above it the slowest clients are closed.
@@ -151,9 +155,9 @@ settings! {
     /// Times, in the unit that each name ends with.
     timeouts: Timeouts {
         /// Until a request must have arrived whole.
-        head_seconds: u64 = Live, Number(1, DAY), "10";
+        head_seconds: u64 = Live, Number(1, SILENCE_MAX), "10";
         /// How long a connection may rest between requests.
-        idle_seconds: u64 = Live, Number(1, DAY), "75";
+        idle_seconds: u64 = Live, Number(1, SILENCE_MAX), "75";
         /// Between comments to an SSE client.
         sse_heartbeat_seconds: u64 = Live, Number(1, DAY), "15";
         /// What an EventSource waits before it comes back.
@@ -161,11 +165,11 @@ settings! {
         /// Between heartbeat lines of an HTTP stream.
         stream_heartbeat_seconds: u64 = Live, Number(1, DAY), "10";
         /// Between pings to a WebSocket.
-        ws_ping_seconds: u64 = Live, Number(1, DAY), "25";
+        ws_ping_seconds: u64 = Live, Number(1, SILENCE_MAX - 1), "25";
         /// A WebSocket that says nothing for so long is closed.
-        ws_silence_seconds: u64 = Live, Number(2, 60_000), "60";
+        ws_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60";
         /// A Phoenix WebSocket that says nothing for so long is closed; its client sends a heartbeat every 30 s.
-        phoenix_silence_seconds: u64 = Live, Number(2, 60_000), "60";
+        phoenix_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60";
         /// How long a Phoenix long poll waits.
         longpoll_seconds: u64 = Live, Number(1, 600), "10";
         /// How long a poll waits when it doesn't say.

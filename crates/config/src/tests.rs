@@ -139,7 +139,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
 fn a_wrong_value_is_not_judged_beside_others() {
     // The outbox would be too small beside the default message, and the listener open.
     let file =
-        "[limits]\noutbox_bytes_max = 2000\nmessage_bytes_max = \"1kb\"\n[client]\ninsecure = 1\n";
+        "[limits]\noutbox_bytes_max = 3000\nmessage_bytes_max = \"1kb\"\n[client]\ninsecure = 1\n";
     let problems = load(file, &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]).unwrap_err();
     assert_eq!(problems.lines().count(), 2, "{problems}");
     let broken =
@@ -192,14 +192,30 @@ fn the_one_who_set_it_is_told() {
     let problems = load(file, &[], &[]).unwrap_err();
     assert!(problems.starts_with("throng.toml:2:21: limits.message_bytes_max: "), "{problems}");
     assert!(problems.contains("limits.outbox_bytes_max at least 1049600"), "{problems}");
-    let filter = load("[log]\nlevel = \"shard=loud\"\n", &[], &[]).unwrap_err();
-    assert!(
-        filter.starts_with("throng.toml:2:9: log.level: \"shard=loud\" is no filter"),
-        "{filter}"
-    );
+    for level in ["shard=loud", "loud"] {
+        let filter = load(&format!("[log]\nlevel = \"{level}\"\n"), &[], &[]).unwrap_err();
+        let want = format!("throng.toml:2:9: log.level: \"{level}\" is no filter");
+        assert!(filter.starts_with(&want), "{filter}");
+        let variable = load("", &[("THRONG_LOG_LEVEL", level)], &[]).unwrap_err();
+        assert!(variable.starts_with("variable THRONG_LOG_LEVEL: log.level:"), "{variable}");
+    }
     for taken in ["127.0.0.1:8001", "[::ffff:127.0.0.1]:8001"] {
         let problems = load("", &[], &[("client.listen", taken)]).unwrap_err();
         assert!(problems.starts_with("flag --flag: client.listen: clients ("), "{problems}");
+    }
+}
+
+#[test]
+fn a_time_that_a_shard_can_not_measure_is_refused() {
+    // A silence is measured in 16 bits of seconds: these never ended.
+    for key in ["head_seconds", "idle_seconds", "ws_silence_seconds", "phoenix_silence_seconds"] {
+        assert!(load(&format!("[timeouts]\n{key} = 60000\n"), &[], &[]).is_ok(), "{key}");
+        for seconds in [60_001, 65_535, 65_536, 86_400] {
+            let file = format!("[timeouts]\n{key} = {seconds}\n");
+            let told = load(&file, &[], &[]).unwrap_err();
+            assert!(told.contains(&format!("{seconds} is out of bounds")), "{told}");
+            assert!(told.contains("to 60000"), "{told}");
+        }
     }
 }
 
@@ -257,7 +273,7 @@ proptest::proptest! {
     #[test]
     fn what_is_in_force_can_be_loaded_again(
         connections in 1u64..100_000_000, count in 0u64..=1000, topics in 1u64..=10_000,
-        body in 1024u64..=(1 << 30), memory in 0u64..(1 << 40), pin: bool,
+        body in 1024u64..=(1 << 28), memory in 0u64..(1 << 40), pin: bool,
         prefixes in proptest::collection::vec(".{0,12}|[\\x00-\\x7f]{0,12}", 0..4),
         port in 0u16.., sender in 0usize..3, level in "(info|shard=debug|[a-z]{1,9}=trace)",
     ) {

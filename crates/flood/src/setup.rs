@@ -1,11 +1,13 @@
 //! What a run is made of: flags and scenario become servers, paths, a crowd's plan and what is
 //! published.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use wire::client::Client;
 
 use crate::args::Common;
@@ -19,6 +21,9 @@ use crate::template::Template;
 
 /// Connections of one run.
 const CONNECTIONS_MAX: u32 = 100_000_000;
+
+/// The largest list of URLs, in bytes.
+const LIST_BYTES_MAX: u64 = 256 << 20;
 
 /// Seconds after which one that recovers comes back, in the mean.
 const RECOVER_AFTER_SECONDS: f64 = 1.0;
@@ -182,26 +187,26 @@ fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
     common.transport.iter().map(find).collect()
 }
 
+/// Reads the list from a file or, for `-`, from standard input: a pipe may be slow, but no list is
+/// without end.
 fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
-    let text = match path.to_str() {
-        Some("-") => std::io::read_to_string(std::io::stdin()).context("reading standard input"),
-        _ => std::fs::read_to_string(path).with_context(|| format!("--urls {}", path.display())),
-    }?;
-    url_list(&text).with_context(|| format!("--urls {}", path.display()))
+    let name = || format!("--urls {}", path.display());
+    let mut text = String::new();
+    let input: Box<dyn Read> = match path.to_str() {
+        Some("-") => Box::new(std::io::stdin()),
+        _ => Box::new(File::open(path).with_context(name)?),
+    };
+    let read = input.take(LIST_BYTES_MAX + 1).read_to_string(&mut text).with_context(name)?;
+    ensure!(
+        read as u64 <= LIST_BYTES_MAX,
+        "{}: it has more than {LIST_BYTES_MAX} bytes: name the right file",
+        name()
+    );
+    url_list(&text).with_context(name)
 }
 
-/// The key, without the newline that editors and shells put after it. A file without one is a
-/// mistake.
 fn read_key(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("--api-key-file {}", path.display()))?;
-    let key = text.trim();
-    ensure!(
-        !key.is_empty(),
-        "--api-key-file {}: the file is empty: it must hold the API key",
-        path.display()
-    );
-    Ok(key.to_string())
+    files::read_secret(path).map_err(|why| anyhow!("--api-key-file {why}"))
 }
 
 /// Servers, and a path for each transport in turn. One path serves all when the URLs name it.
@@ -321,12 +326,20 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
-    fn a_key_file_holds_a_key() {
+    fn a_key_file_holds_a_key_that_not_everybody_can_read() {
         let path = std::env::temp_dir().join(format!("throng-flood-key-{}", std::process::id()));
+        let mode = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode));
         std::fs::write(&path, " secret\n").expect("written");
+        mode(0o644).expect("changed");
+        let error = read_key(&path).expect_err("everybody can read it").to_string();
+        assert!(error.starts_with("--api-key-file ") && error.contains("chmod 600"), "{error}");
+        mode(0o600).expect("changed");
         assert_eq!(read_key(&path).expect("a key"), "secret");
         std::fs::write(&path, "\n").expect("written");
         let error = read_key(&path).expect_err("no key").to_string();
@@ -334,5 +347,11 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         let error = read_key(&path).expect_err("no file").to_string();
         assert!(error.contains("--api-key-file"), "{error}");
+    }
+
+    #[test]
+    fn a_list_of_urls_without_end_ends() {
+        let error = read_list(Path::new("/dev/zero")).map(drop).expect_err("no list").to_string();
+        assert!(error.contains("more than 268435456 bytes"), "{error}");
     }
 }

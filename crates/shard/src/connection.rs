@@ -208,3 +208,23 @@ impl Table {
         (self.pages.len() * PAGE) as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SILENCE_SECONDS_MAX;
+
+    #[test]
+    fn the_longest_silence_that_is_allowed_is_seen_to_end() {
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        for heard_s in [0, 5_000, 65_535, 65_536, 1_000_000] {
+            let connection = Connection::new(fd.try_clone().unwrap(), 1, heard_s);
+            let silence = |seconds| connection.silence_s(heard_s + seconds);
+            assert_eq!(silence(SILENCE_SECONDS_MAX), SILENCE_SECONDS_MAX);
+            // Until it wraps, which takes longer than any shard is held up.
+            let mut over = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);
+            assert!(over.clone().count() > 3_600);
+            assert!(over.all(|seconds| silence(seconds) > SILENCE_SECONDS_MAX));
+        }
+    }
+}

@@ -39,6 +39,6 @@ pub use command::{Answer, Command, ConnectionInfo, Reply, Target, TopicInfo};
 pub use handle::{Handle, Shared};
 pub use hub::presence::{Limits as PresenceLimits, Presence};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
-pub use settings::{Options, SenderKind, Settings};
+pub use settings::{Options, SILENCE_SECONDS_MAX, SenderKind, Settings};
 pub use start::{Prepared, Running, prepare};
 pub use webhook::{Ask, Full, Kind as AskKind, Verdict, Webhook};

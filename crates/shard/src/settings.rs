@@ -2,6 +2,13 @@
 
 use std::net::SocketAddr;
 
+/// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
+/// looked at about once a second, so that a longer one would pass unseen.
+pub const SILENCE_SECONDS_MAX: u32 = 60_000;
+
+// A shard that is held up for an hour still sees it.
+const _: () = assert!(SILENCE_SECONDS_MAX + 3_600 < u16::MAX as u32);
+
 /// Settings that may change while the shard runs: [`crate::Command::Settings`].
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -25,9 +32,10 @@ pub struct Settings {
     pub publishes_per_second_max: u32,
     /// Topics that a connection may enter in a second; 0 is no limit.
     pub joins_per_second_max: u32,
-    /// Until a request's head and body must be whole, in seconds.
+    /// Until a request's head and body must be whole, in seconds, at most [`SILENCE_SECONDS_MAX`].
     pub head_seconds: u32,
-    /// How long a connection may rest between requests, in seconds.
+    /// How long a connection may rest between requests, in seconds, at most
+    /// [`SILENCE_SECONDS_MAX`].
     pub idle_seconds: u32,
     /// Between the comments of SSE, in seconds.
     pub sse_heartbeat_seconds: u32,
@@ -35,7 +43,7 @@ pub struct Settings {
     pub stream_heartbeat_seconds: u32,
     /// Between WebSocket pings, in seconds.
     pub ws_ping_seconds: u32,
-    /// A WebSocket that was silent for so many seconds is closed.
+    /// A WebSocket that was silent for so many seconds, at most [`SILENCE_SECONDS_MAX`], is closed.
     pub ws_silence_seconds: u32,
     /// The same for a Phoenix WebSocket, whose client beats.
     pub phoenix_silence_seconds: u32,

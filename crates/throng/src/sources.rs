@@ -1,6 +1,5 @@
 //! The configuration from file, environment and flags.
 
-use std::fs;
 use std::path::Path;
 
 use config::{Loaded, Origin, Problem, Sources};
@@ -9,6 +8,9 @@ use crate::cli::{Failure, Flags};
 
 /// The file that is read when none is named, if it is there.
 const FILE: &str = "throng.toml";
+
+/// The largest configuration, in bytes: room for far more rules than anybody writes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The setting that a file of its own can hold, so that the key shows in no list of processes.
 const API_KEY: &str = "admin.api_key";
@@ -28,7 +30,7 @@ pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
         }
     }
     let path = flags.config.as_deref().or(Some(Path::new(FILE)).filter(|path| path.exists()));
-    let file = path.and_then(|path| match read(path) {
+    let file = path.and_then(|path| match files::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => Some((path.display().to_string(), text)),
         Err(message) => {
             unreadable.push(Problem { origin: Origin::Default, key: String::new(), message });
@@ -44,20 +46,23 @@ pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
     Loaded::load(&sources).map_err(|problems| Failure::Usage(problems.to_string()))
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: can't be read: {error}", path.display()))
+/// Secrets that files in force hold in everybody's sight: what to do about each. Unlike a file that
+/// is there for a secret alone, a configuration is often meant to be read, so it is not refused.
+pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
+    let secrets = config::SETTINGS.iter().filter(|setting| setting.secret);
+    let open = secrets.filter_map(|setting| match loaded.origin(setting.key) {
+        Origin::File { name, .. } => {
+            let why = files::open_secret(Path::new(name))?;
+            Some(format!("{}: {why}", setting.key))
+        }
+        _ => None,
+    });
+    open.collect()
 }
 
-/// The key in a file, without the newline that editors and shells put after it. A file without one
-/// is refused: whoever names a file means to be protected, or to be let in.
+/// The key in a file, for servers and for programs that ask one.
 pub(crate) fn key_file(path: &Path) -> Result<String, String> {
-    match read(path)?.trim() {
-        "" => Err(format!(
-            "{}: the file is empty: it must hold the API key (openssl rand -hex 24 makes a new one)",
-            path.display()
-        )),
-        key => Ok(key.to_string()),
-    }
+    files::read_secret(path)
 }
 
 fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {

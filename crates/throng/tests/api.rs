@@ -199,7 +199,7 @@ fn json_with_headers(server: &Server, headers: &str, body: &str) -> (u16, String
 #[test]
 fn a_configured_key_is_required_and_reloaded() {
     let file = std::env::temp_dir().join(format!("throng-key-{}", std::process::id()));
-    std::fs::write(&file, "a-key-of-sixteen-chars\n").unwrap();
+    write_secret(&file, "a-key-of-sixteen-chars\n");
     let server = Server::with(&["--api-key-file", file.to_str().unwrap()], &[]);
     let status = |path: &str, key: &str| {
         let header =

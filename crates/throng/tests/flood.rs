@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use flooding::*;
 use serde_json::Value;
-use support::Server;
+use support::{Server, write_secret};
 
 /// A folder or file of its own for each use.
 fn scratch(name: &str) -> PathBuf {
@@ -274,8 +274,8 @@ fn probes_that_fail_are_faults() {
 fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", "0123456789abcdef")]);
     let (right, wrong) = (scratch("right-key"), scratch("wrong-key"));
-    std::fs::write(&right, "0123456789abcdef\n").unwrap();
-    std::fs::write(&wrong, "0123456789abcdex\n").unwrap();
+    write_secret(&right, "0123456789abcdef\n");
+    write_secret(&wrong, "0123456789abcdex\n");
     let start = |key: &Path| {
         let run = format!("one-topic {} -c 20 --hold 1 --messages 5", at(&server));
         Flood::start(&format!("{run} --topic-template={0} --api-key-file {0}", key.display()))

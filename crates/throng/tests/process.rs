@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::*;
@@ -113,5 +115,120 @@ fn a_reload_takes_what_can_change_and_keeps_everyone() {
     server.publish("a", json!("kept"));
     assert_eq!(held.data(), "kept");
     assert_eq!(server.get(many).0, 400);
+    let _ = std::fs::remove_file(file);
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("throng-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn a_pipe_in_place_of_the_configuration_does_not_keep_it_from_ending() {
+    let file = scratch("pipe.toml");
+    std::fs::write(&file, "").unwrap();
+    let mut server = Server::with(&["--config", file.to_str().unwrap()], &[]);
+    std::fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    server.signal("-HUP");
+    // Time to get stuck in.
+    std::thread::sleep(Duration::from_millis(500));
+    server.publish("a", json!("it serves"));
+    server.signal("-TERM");
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < end, "the signal to end is not heard");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(0));
+    let output = throng(&["config", "--check", "--config", file.to_str().unwrap()], &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("it is a pipe") && text.contains("write the text to a file"), "{text}");
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn a_file_without_end_is_refused_at_once() {
+    for flag in ["--config", "--api-key-file"] {
+        for path in ["/dev/zero", "/tmp"] {
+            // A program that reads it all the same must not take the host's memory.
+            let bounded = "ulimit -v 4000000; exec \"$0\" \"$@\"";
+            let mut command = Command::new("sh");
+            command.args(["-c", bounded, env!("CARGO_BIN_EXE_throng"), "serve", flag, path]);
+            let output = command.output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{text}");
+            assert!(text.contains(path) && text.contains("only a regular file"), "{text}");
+        }
+    }
+    let huge = scratch("huge.toml");
+    std::fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    let output = throng(&["config", "--check", "--config", huge.to_str().unwrap()], &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("more than 16777216 bytes"), "{text}");
+    let _ = std::fs::remove_file(huge);
+}
+
+#[test]
+fn a_key_file_that_everybody_can_read_is_refused_with_the_way_out() {
+    let file = scratch("open-key");
+    write_secret(&file, "a-key-of-sixteen-chars\n");
+    let path = file.to_str().unwrap();
+    let mode = |mode| {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        throng(&["config", "--check", "--api-key-file", path], &[])
+    };
+    for good in [0o600, 0o400, 0o440, 0o640] {
+        assert!(mode(good).status.success(), "{good:o}");
+    }
+    let output = mode(0o644);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("flag --api-key-file: admin.api_key:"), "{text}");
+    assert!(text.contains(&format!("chmod 600 {path}")) && !text.contains("sixteen"), "{text}");
+    // A configuration with a key in it is read, for it may be meant to be, but not in silence.
+    let config = scratch("open-key.toml");
+    std::fs::write(&config, "[admin]\napi_key = \"a-key-of-sixteen-chars\"\n").unwrap();
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let listen = ["--listen", "127.0.0.1:0", "--admin", "192.0.2.1:1"];
+    let args = [&["serve", "--config", config.to_str().unwrap()], &listen[..]].concat();
+    let output = throng(&args, &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("admin.api_key: ") && text.contains("chmod 600"), "{text}");
+    let _ = std::fs::remove_file(config);
+    let fix = Command::new("sh").args(["-c", &format!("chmod 600 {path}")]).status();
+    assert!(fix.unwrap().success());
+    assert!(throng(&["config", "--check", "--api-key-file", path], &[]).status.success());
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn a_level_that_is_none_is_refused_and_silences_nobody() {
+    for level in ["loud", "shard=loud", "info,loud"] {
+        for output in [
+            throng(&["config", "--check", "--log", level], &[]),
+            throng(&["config", "--check"], &[("THRONG_LOG_LEVEL", level)]),
+        ] {
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{level}: {text}");
+            assert!(text.contains("error, warn, info, debug, trace"), "{text}");
+        }
+    }
+    let file = scratch("loud.toml");
+    std::fs::write(&file, "[log]\nlevel = \"info\"\n").unwrap();
+    let server = Server::with(&["--config", file.to_str().unwrap()], &[]);
+    // A reload that would silence it takes over nothing else either.
+    std::fs::write(&file, "[log]\nlevel = \"loud\"\n[limits]\noutbox_messages_max = 9\n").unwrap();
+    server.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    let limit = "throng_limit{name=\"limits.outbox_messages_max\"}";
+    assert_eq!(server.metric(limit), 256.0);
+    std::fs::write(&file, "[log]\nlevel = \"warn\"\n[limits]\noutbox_messages_max = 9\n").unwrap();
+    server.signal("-HUP");
+    server.until("the good one holds", |server| server.metric(limit) == 9.0);
     let _ = std::fs::remove_file(file);
 }

@@ -84,7 +84,7 @@ fn samples_come_as_lines_until_it_is_interrupted() {
 fn the_key_comes_from_a_file_or_a_variable() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", KEY)]);
     let path = std::env::temp_dir().join(format!("throng-top-key-{}", std::process::id()));
-    std::fs::write(&path, format!("{KEY}\n")).unwrap();
+    write_secret(&path, &format!("{KEY}\n"));
     let with_file = |arguments: &str| {
         let mut command = command(server.admin, arguments);
         command.arg("--api-key-file").arg(&path);

@@ -1,4 +1,6 @@
 //! What outlives the process: opens the store and takes in what it has.
+// A cast would cut off what a type can't hold, without a word: see `held`.
+#![deny(clippy::as_conversions)]
 
 use broker::{Begin, Broker, KeptLimits};
 use config::Config;
@@ -8,22 +10,16 @@ use wire::Epoch;
 
 use crate::cli::Failure;
 
+use super::settings::held;
+
 /// Opens the store, if the configuration has one. `new_epoch` names its numbering if it is new.
 pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<(Store, Found)>, Failure> {
     if config.store.data.is_empty() {
         return Ok(None);
     }
-    let options = store::Options {
-        dir: config.store.data.clone().into(),
-        new_epoch,
-        queue_messages_max: config.store.queue_messages_max as usize,
-        queue_bytes_max: config.store.queue_bytes_max as usize,
-        cache_bytes_max: config.store.cache_bytes_max as usize,
-        idempotency_seconds_max: config.history.idempotency_seconds_max,
-    };
     let started = std::time::Instant::now();
-    let (store, found) =
-        Store::open(options).map_err(|error| Failure::Runtime(format!("the store: {error}")))?;
+    let (store, found) = Store::open(options(config, new_epoch))
+        .map_err(|error| Failure::Runtime(format!("the store: {error}")))?;
     tracing::info!(
         clean = found.clean,
         "the store in {} is open after {} ms",
@@ -31,6 +27,17 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<(Store, Fou
         started.elapsed().as_millis()
     );
     Ok(Some((store, found)))
+}
+
+pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
+    store::Options {
+        dir: config.store.data.clone().into(),
+        new_epoch,
+        queue_messages_max: held(config.store.queue_messages_max),
+        queue_bytes_max: held(config.store.queue_bytes_max),
+        cache_bytes_max: held(config.store.cache_bytes_max),
+        idempotency_seconds_max: config.history.idempotency_seconds_max,
+    }
 }
 
 /// From where the numbering of topics with history goes on.
@@ -41,10 +48,10 @@ pub(super) fn begin(opened: &Option<(Store, Found)>) -> Option<Begin> {
 
 pub(super) fn limits(config: &Config) -> KeptLimits {
     KeptLimits {
-        history_bytes_max: config.history.bytes_max as usize,
-        topics_max: config.history.topics_max as usize,
-        idempotency_keys_max: config.history.idempotency_keys_max as usize,
-        cursors_max: config.history.cursors_max as usize,
+        history_bytes_max: held(config.history.bytes_max),
+        topics_max: held(config.history.topics_max),
+        idempotency_keys_max: held(config.history.idempotency_keys_max),
+        cursors_max: held(config.history.cursors_max),
     }
 }
 

@@ -28,10 +28,17 @@ type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscribe
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let loaded = sources::load(&args.settings)?;
     let log = start_log(&loaded.config)?;
+    warn_of_open_secrets(&loaded);
     let (server, signals) = Server::start(&loaded, args, log)?;
     server.print_hello(&loaded.config);
     server.run(loaded, signals, args);
     Ok(())
+}
+
+fn warn_of_open_secrets(loaded: &Loaded) {
+    for why in sources::open_secrets(loaded) {
+        tracing::warn!("{why}");
+    }
 }
 
 fn start_log(config: &Config) -> Result<LogFilter, Failure> {
@@ -132,7 +139,7 @@ impl Server {
             shared: shared.clone(),
             started,
             client_url: format!("http://{client}"),
-            body_bytes_max: config.admin.body_bytes_max as usize,
+            body_bytes_max: settings::held(config.admin.body_bytes_max),
             anonymous_at_start: control::anonymous_bytes(),
             live: live.clone(),
             webhook: webhook.clone(),
@@ -218,7 +225,7 @@ impl Server {
                 std::process::exit(130);
             }
         });
-        self.drain(loaded.config.timeouts.drain_seconds);
+        self.drain(settings::drain_seconds(&loaded.config));
     }
 
     /// Takes the new configuration as far as it can be taken while running, and says what can't.
@@ -247,6 +254,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
             .set_limits(settings::presence(&new.config), now_us);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
+        warn_of_open_secrets(&new);
         if changes.applied.is_empty() && changes.restart.is_empty() {
             tracing::info!("configuration read again: nothing changed");
         }
@@ -259,13 +267,12 @@ impl Server {
         Ok(new)
     }
 
-    fn drain(self, seconds: u64) {
+    fn drain(self, seconds: u32) {
         let connections = self.shared.connections.load(Ordering::Relaxed);
         tracing::info!(
             "ending: {connections} connections are told to come back elsewhere or later"
         );
         self.shared.draining.store(true, Ordering::Relaxed);
-        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
         for handle in &self.handles {
             handle.send(shard::Command::Drain { seconds });
         }
@@ -316,11 +323,6 @@ fn broker(
 ) -> Result<Arc<dyn broker::Broker>, Failure> {
     let secret = random::<20>()?;
     let inboxes = handles.iter().map(shard::Handle::inbox).collect();
-    let limits = broker::Limits {
-        recent_messages_max: config.limits.recent_messages_max as usize,
-        recent_bytes_max: config.limits.recent_bytes_max as usize,
-        recent_seconds_max: config.limits.recent_seconds_max,
-        kept: kept::limits(config),
-    };
+    let limits = settings::broker(config);
     Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits, begin)))
 }

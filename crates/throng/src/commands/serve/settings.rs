@@ -1,4 +1,6 @@
 //! From the configuration to what each room is told.
+// A cast would cut off what a type can't hold, without a word: see `held`.
+#![deny(clippy::as_conversions)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +9,25 @@ use config::{Config, Loaded};
 use wire::{Acknowledge, EventRule, History, JoinRule, Name, Rule, Rules};
 
 use super::demo;
+
+/// A number of the configuration in the type that holds it. Every setting's bounds are within its
+/// type's, as `bounds.rs` proves; where a `usize` is smaller than there, its most stands for more.
+pub(super) fn held<T: TryFrom<u64> + Most>(number: u64) -> T {
+    T::try_from(number).unwrap_or(T::MOST)
+}
+
+/// The largest value of a type.
+pub(super) trait Most {
+    const MOST: Self;
+}
+
+impl Most for u32 {
+    const MOST: u32 = u32::MAX;
+}
+
+impl Most for usize {
+    const MOST: usize = usize::MAX;
+}
 
 /// What the settings depend on beside the configuration; it stays for the life of the process.
 pub(super) struct Fixed {
@@ -51,8 +72,8 @@ fn rules(config: &Config, demo: bool) -> Rules {
 /// What a rule keeps of its topics' messages.
 fn history(rule: &config::TopicRule) -> Option<History> {
     let acknowledge = || Acknowledge {
-        window_messages_max: rule.ack_window_messages_max as u32,
-        redelivery_seconds: rule.ack_redelivery_seconds as u32,
+        window_messages_max: held(rule.ack_window_messages_max),
+        redelivery_seconds: held(rule.ack_redelivery_seconds),
         tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
@@ -76,8 +97,8 @@ fn offline(config: &Config) -> Option<History> {
         durable: offline.durable,
         compact: false,
         acknowledge: Some(Acknowledge {
-            window_messages_max: offline.window_messages_max as u32,
-            redelivery_seconds: offline.redelivery_seconds as u32,
+            window_messages_max: held(offline.window_messages_max),
+            redelivery_seconds: held(offline.redelivery_seconds),
             tries_max: tries_max(offline.tries_max, &offline.dead_letter),
             dead_letter: name(&offline.dead_letter),
         }),
@@ -90,7 +111,7 @@ const DEAD_LETTER_TRIES: u32 = 5;
 /// How often a message is delivered before it is given up: without end (0), unless somebody asks for
 /// an end of it.
 fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
-    match tries_max as u32 {
+    match held(tries_max) {
         0 if !dead_letter.is_empty() => DEAD_LETTER_TRIES,
         tries_max => tries_max,
     }
@@ -107,10 +128,11 @@ const PRESENCE_MEMBERS_PER_MS: u64 = 10;
 
 pub(super) fn presence(config: &Config) -> shard::PresenceLimits {
     shard::PresenceLimits {
-        users_max: config.presence.users_max as usize,
+        users_max: held(config.presence.users_max),
         // The configuration is checked only where it has presence itself; the demo always has.
-        list_bytes_max: config.presence.list_bytes_max.min(config.limits.outbox_bytes_max / 2)
-            as usize,
+        list_bytes_max: held(
+            config.presence.list_bytes_max.min(config.limits.outbox_bytes_max / 2),
+        ),
         interval_us: config.presence.interval_milliseconds * 1_000,
         members_per_ms: PRESENCE_MEMBERS_PER_MS,
     }
@@ -123,57 +145,70 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
         url: text(&config.url).map(Arc::from),
         secret: text(&config.secret),
         timeout: Duration::from_millis(config.timeout_milliseconds),
-        batch_events_max: config.batch_events_max as usize,
+        batch_events_max: held(config.batch_events_max),
     }
 }
 
 pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
     control::webhook::Fixed {
-        queue_events_max: config.webhook.queue_events_max as usize,
-        queue_bytes_max: config.webhook.queue_bytes_max as usize,
-        requests_max: config.webhook.requests_max as usize,
+        queue_events_max: held(config.webhook.queue_events_max),
+        queue_bytes_max: held(config.webhook.queue_bytes_max),
+        requests_max: held(config.webhook.requests_max),
     }
+}
+
+pub(super) fn broker(config: &Config) -> broker::Limits {
+    broker::Limits {
+        recent_messages_max: held(config.limits.recent_messages_max),
+        recent_bytes_max: held(config.limits.recent_bytes_max),
+        recent_seconds_max: config.limits.recent_seconds_max,
+        kept: super::kept::limits(config),
+    }
+}
+
+/// How long the end may take, in seconds.
+pub(super) fn drain_seconds(config: &Config) -> u32 {
+    held(config.timeouts.drain_seconds)
 }
 
 pub(super) fn options(config: &Config) -> shard::Options {
     shard::Options {
         listen: config.client.listen,
-        shards: config.shards.count as usize,
+        shards: held(config.shards.count),
         pin_cpus: config.shards.pin_cpus,
         sender: match config.shards.sender {
             config::Sender::Auto => shard::SenderKind::Auto,
             config::Sender::IoUring => shard::SenderKind::IoUring,
             config::Sender::Write => shard::SenderKind::Write,
         },
-        backlog: config.socket.backlog as u32,
-        send_buffer_bytes: config.socket.send_buffer_bytes as usize,
-        tcp_keepalive_seconds: config.timeouts.tcp_keepalive_seconds as u32,
-        tcp_user_timeout_seconds: config.timeouts.tcp_user_timeout_seconds as u32,
-        mailbox_messages_max: config.limits.mailbox_messages_max as usize,
-        compression_level: config.websocket.compression_level as u32,
-        compression_bytes_min: config.websocket.compression_bytes_min as usize,
+        backlog: held(config.socket.backlog),
+        send_buffer_bytes: held(config.socket.send_buffer_bytes),
+        tcp_keepalive_seconds: held(config.timeouts.tcp_keepalive_seconds),
+        tcp_user_timeout_seconds: held(config.timeouts.tcp_user_timeout_seconds),
+        mailbox_messages_max: held(config.limits.mailbox_messages_max),
+        compression_level: held(config.websocket.compression_level),
+        compression_bytes_min: held(config.websocket.compression_bytes_min),
     }
 }
 
-/// The numbers fit: each setting's bounds are within its type's here.
 pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
     let Config { limits, timeouts, client, .. } = config;
     shard::Settings {
         session: wire::Settings {
             http: wire::http::Limits {
-                head_bytes_max: limits.head_bytes_max as usize,
-                uri_bytes_max: limits.uri_bytes_max as usize,
-                body_bytes_max: limits.message_bytes_max as usize,
-                longpoll_body_bytes_max: limits.longpoll_body_bytes_max as usize,
+                head_bytes_max: held(limits.head_bytes_max),
+                uri_bytes_max: held(limits.uri_bytes_max),
+                body_bytes_max: held(limits.message_bytes_max),
+                longpoll_body_bytes_max: held(limits.longpoll_body_bytes_max),
             },
             cors_origins: client.cors_origins.clone(),
             rules: rules(config, fixed.demo),
-            topics_per_connection_max: limits.topics_per_connection_max as usize,
-            message_bytes_max: limits.message_bytes_max as usize,
-            frame_bytes_max: limits.frame_bytes_max as usize,
-            sse_retry_ms: timeouts.sse_retry_milliseconds as u32,
-            poll_seconds: timeouts.poll_seconds as u32,
-            poll_seconds_max: timeouts.poll_seconds_max as u32,
+            topics_per_connection_max: held(limits.topics_per_connection_max),
+            message_bytes_max: held(limits.message_bytes_max),
+            frame_bytes_max: held(limits.frame_bytes_max),
+            sse_retry_ms: held(timeouts.sse_retry_milliseconds),
+            poll_seconds: held(timeouts.poll_seconds),
+            poll_seconds_max: held(timeouts.poll_seconds_max),
             compression: config.websocket.compression,
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
@@ -181,25 +216,25 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
             files: if fixed.demo { demo::files(config.admin.listen).into() } else { [].into() },
         },
         connections_max: limits.connections_max,
-        connections_per_address_max: limits.connections_per_address_max as u32,
-        accept_per_second_max: limits.accept_per_second_max as u32,
-        outbox_bytes_max: limits.outbox_bytes_max as usize,
-        outbox_messages_max: limits.outbox_messages_max as usize,
-        input_bytes_max: limits.input_bytes_max as usize,
-        outboxes_bytes_max: limits.outboxes_bytes_max as usize,
-        publishes_per_second_max: limits.publishes_per_second_max as u32,
-        joins_per_second_max: limits.joins_per_second_max as u32,
-        head_seconds: timeouts.head_seconds as u32,
-        idle_seconds: timeouts.idle_seconds as u32,
-        sse_heartbeat_seconds: timeouts.sse_heartbeat_seconds as u32,
-        stream_heartbeat_seconds: timeouts.stream_heartbeat_seconds as u32,
-        ws_ping_seconds: timeouts.ws_ping_seconds as u32,
-        ws_silence_seconds: timeouts.ws_silence_seconds as u32,
-        phoenix_silence_seconds: timeouts.phoenix_silence_seconds as u32,
-        longpoll_seconds: timeouts.longpoll_seconds as u32,
+        connections_per_address_max: held(limits.connections_per_address_max),
+        accept_per_second_max: held(limits.accept_per_second_max),
+        outbox_bytes_max: held(limits.outbox_bytes_max),
+        outbox_messages_max: held(limits.outbox_messages_max),
+        input_bytes_max: held(limits.input_bytes_max),
+        outboxes_bytes_max: held(limits.outboxes_bytes_max),
+        publishes_per_second_max: held(limits.publishes_per_second_max),
+        joins_per_second_max: held(limits.joins_per_second_max),
+        head_seconds: held(timeouts.head_seconds),
+        idle_seconds: held(timeouts.idle_seconds),
+        sse_heartbeat_seconds: held(timeouts.sse_heartbeat_seconds),
+        stream_heartbeat_seconds: held(timeouts.stream_heartbeat_seconds),
+        ws_ping_seconds: held(timeouts.ws_ping_seconds),
+        ws_silence_seconds: held(timeouts.ws_silence_seconds),
+        phoenix_silence_seconds: held(timeouts.phoenix_silence_seconds),
+        longpoll_seconds: held(timeouts.longpoll_seconds),
         longpoll_sessions_max: limits.longpoll_sessions_max,
-        longpoll_sessions_per_address_max: limits.longpoll_sessions_per_address_max as u32,
-        presence_meta_bytes_max: config.presence.meta_bytes_max as usize,
+        longpoll_sessions_per_address_max: held(limits.longpoll_sessions_per_address_max),
+        presence_meta_bytes_max: held(config.presence.meta_bytes_max),
     }
 }
 
@@ -207,10 +242,10 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
     let config = &loaded.config;
     control::Live {
         api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
-        message_bytes_max: config.limits.message_bytes_max as usize,
+        message_bytes_max: held(config.limits.message_bytes_max),
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
-        subscriptions_per_user_max: config.history.subscriptions_per_user_max as usize,
+        subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
         limits: ["limits.", "history.", "store.", "offline."]
             .into_iter()
             .flat_map(|section| loaded.numbers(section))
@@ -218,6 +253,9 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         config: config::effective(loaded),
     }
 }
+
+#[cfg(test)]
+mod bounds;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,75 @@
+//! Whether a text is a filter of what is logged.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+const WAYS: &str =
+    "try info, or info,shard=debug; levels are error, warn, info, debug, trace and off";
+
+/// What is wrong with a filter, if anything.
+///
+/// A word alone that is no level is taken by `EnvFilter` as the name of a part of the program, of
+/// which everything is logged and of all else nothing: a misspelled level would silence the server.
+/// So every part of a filter must say its level.
+pub(super) fn filter(text: &str) -> Result<(), String> {
+    EnvFilter::try_new(text).map_err(|error| format!("{error}: {WAYS}"))?;
+    let mut parts = text.split(',').map(str::trim).filter(|part| !part.is_empty()).peekable();
+    if parts.peek().is_none() {
+        return Err(format!("it says nothing: {WAYS}"));
+    }
+    for part in parts {
+        // What is in brackets is a span with its fields, which may have signs of equality, too.
+        let outside = part.rfind(']').map_or(0, |end| end + 1);
+        let (name, level) = match part[outside..].rsplit_once('=') {
+            Some((name, level)) => (&part[..outside + name.len()], level.trim()),
+            None => ("", part),
+        };
+        if outside == 0 && name.contains(' ') {
+            return Err(format!("{name:?} is no name, commas stand between parts: {WAYS}"));
+        }
+        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+            let example = if name.is_empty() { part } else { name };
+            return Err(format!("{level:?} is no level: {WAYS}, as in {example}=debug"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_names_a_level_everywhere() {
+        for good in [
+            "info",
+            "WARN",
+            "off",
+            "3",
+            "info,shard=debug",
+            "shard=trace",
+            "info,shard::sweep=debug,",
+            "info,[span{field=1}]=debug",
+            "warn,store[commit]=trace,hyper=off",
+        ] {
+            assert_eq!(filter(good), Ok(()), "{good}");
+        }
+        for (bad, want) in [
+            ("loud", "\"loud\" is no level: try info, or info,shard=debug; levels are error,"),
+            ("shard=loud", "try info"),
+            ("info,shard", "\"shard\" is no level"),
+            ("shard", "as in shard=debug"),
+            ("info,loud,warn", "\"loud\" is no level"),
+            ("information", "\"information\" is no level"),
+            ("info shard=debug", "commas stand between parts: try info"),
+            ("info,shard=", "is no level"),
+            ("", "it says nothing"),
+            (" , ", "try info"),
+            ("info,[span{a=b}]", "is no level"),
+            ("6", "\"6\" is no level"),
+        ] {
+            let told = filter(bad).expect_err(bad);
+            assert!(told.contains(want), "{bad}: {told}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Every number of the configuration, at both of its bounds, arrives in the type that holds it, and
+//! what is reckoned with it there does not wrap.
+// All are to a wider type: what a narrower one cut off before shows.
+#![allow(clippy::as_conversions)]
+
+use config::{Kind, SETTINGS, Sources, TOPIC_KEYS};
+use wire::phoenix::token::Key;
+
+use super::super::kept;
+use super::*;
+
+/// A rule's history needs at least one message.
+const HISTORY: &str = "history_messages_max";
+
+fn bounds(kind: Kind) -> Option<(u64, u64)> {
+    match kind {
+        Kind::Number(min, max) | Kind::Bytes(min, max) | Kind::TextBytes(min, max) => {
+            Some((min, max))
+        }
+        Kind::Bool | Kind::Address | Kind::Text | Kind::Choice(_) | Kind::List => None,
+    }
+}
+
+/// A configuration in which every number is at one of its bounds.
+fn at(pick: fn((u64, u64)) -> u64) -> Loaded {
+    let mut file = String::new();
+    let mut section = "";
+    for setting in SETTINGS {
+        let (of, key) = setting.parts();
+        if of != section {
+            file += &format!("[{of}]\n");
+            section = of;
+        }
+        match bounds(setting.kind) {
+            Some(bounds) => file += &format!("{key} = {}\n", pick(bounds)),
+            None if setting.key == "offline.enabled" => file += "enabled = true\n",
+            None => {}
+        }
+    }
+    file += "[[topics]]\nacknowledge = true\n";
+    for key in TOPIC_KEYS {
+        let Some(bounds) = bounds(key.kind) else { continue };
+        file += &match key.kind {
+            Kind::TextBytes(..) => {
+                format!("{} = \"{}\"\n", key.key, "*".repeat(pick(bounds) as usize))
+            }
+            _ if key.key == HISTORY => format!("{HISTORY} = {}\n", pick(bounds).max(1)),
+            _ => format!("{} = {}\n", key.key, pick(bounds)),
+        };
+    }
+    let sources = Sources { file: Some(("bounds.toml", &file)), ..Sources::default() };
+    Loaded::load(&sources).unwrap_or_else(|problems| panic!("{problems}\nin\n{file}"))
+}
+
+fn fixed() -> Fixed {
+    Fixed { ws_echo: false, demo: false, longpoll_key: Key([0; 32]) }
+}
+
+/// What a setting has become where it is used.
+fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
+    let config = &loaded.config;
+    let (shard, options) = (settings(config, &fixed()), options(config));
+    let (session, http) = (&shard.session, &shard.session.http);
+    let (live, presence) = (live(loaded, &fixed()), presence(config));
+    let (webhook, queue) = (webhook(config), webhook_fixed(config));
+    let (broker, store) = (broker(config), kept::options(config, 0));
+    let offline = offline(config)?;
+    let acknowledge = offline.acknowledge.as_ref()?;
+    let number = match key {
+        "admin.body_bytes_max" => held::<usize>(config.admin.body_bytes_max) as u128,
+        "shards.count" => options.shards as u128,
+        "limits.connections_max" => shard.connections_max.into(),
+        "limits.connections_per_address_max" => shard.connections_per_address_max.into(),
+        "limits.accept_per_second_max" => shard.accept_per_second_max.into(),
+        "limits.longpoll_sessions_max" => shard.longpoll_sessions_max.into(),
+        "limits.topics_per_connection_max" => session.topics_per_connection_max as u128,
+        "limits.message_bytes_max" => {
+            assert_eq!(live.message_bytes_max, session.message_bytes_max);
+            assert_eq!(http.body_bytes_max, session.message_bytes_max);
+            session.message_bytes_max as u128
+        }
+        "limits.head_bytes_max" => http.head_bytes_max as u128,
+        "limits.uri_bytes_max" => http.uri_bytes_max as u128,
+        "limits.frame_bytes_max" => session.frame_bytes_max as u128,
+        "limits.longpoll_body_bytes_max" => http.longpoll_body_bytes_max as u128,
+        "limits.outbox_bytes_max" => shard.outbox_bytes_max as u128,
+        "limits.outbox_messages_max" => shard.outbox_messages_max as u128,
+        "limits.input_bytes_max" => shard.input_bytes_max as u128,
+        "limits.outboxes_bytes_max" => shard.outboxes_bytes_max as u128,
+        "limits.publishes_per_second_max" => shard.publishes_per_second_max.into(),
+        "limits.joins_per_second_max" => shard.joins_per_second_max.into(),
+        "limits.longpoll_sessions_per_address_max" => {
+            shard.longpoll_sessions_per_address_max.into()
+        }
+        "limits.memory_bytes_max" => live.memory_bytes_max.into(),
+        "limits.mailbox_messages_max" => options.mailbox_messages_max as u128,
+        "limits.recent_messages_max" => broker.recent_messages_max as u128,
+        "limits.recent_bytes_max" => broker.recent_bytes_max as u128,
+        "limits.recent_seconds_max" => broker.recent_seconds_max.into(),
+        "timeouts.head_seconds" => shard.head_seconds.into(),
+        "timeouts.idle_seconds" => shard.idle_seconds.into(),
+        "timeouts.sse_heartbeat_seconds" => shard.sse_heartbeat_seconds.into(),
+        "timeouts.sse_retry_milliseconds" => session.sse_retry_ms.into(),
+        "timeouts.stream_heartbeat_seconds" => shard.stream_heartbeat_seconds.into(),
+        "timeouts.ws_ping_seconds" => shard.ws_ping_seconds.into(),
+        "timeouts.ws_silence_seconds" => shard.ws_silence_seconds.into(),
+        "timeouts.phoenix_silence_seconds" => shard.phoenix_silence_seconds.into(),
+        "timeouts.longpoll_seconds" => shard.longpoll_seconds.into(),
+        "timeouts.poll_seconds" => session.poll_seconds.into(),
+        "timeouts.poll_seconds_max" => session.poll_seconds_max.into(),
+        "timeouts.drain_seconds" => drain_seconds(config).into(),
+        "timeouts.tcp_keepalive_seconds" => options.tcp_keepalive_seconds.into(),
+        "timeouts.tcp_user_timeout_seconds" => options.tcp_user_timeout_seconds.into(),
+        "socket.backlog" => options.backlog.into(),
+        "socket.send_buffer_bytes" => options.send_buffer_bytes as u128,
+        "websocket.compression_level" => options.compression_level.into(),
+        "websocket.compression_bytes_min" => options.compression_bytes_min as u128,
+        "webhook.timeout_milliseconds" => webhook.timeout.as_millis(),
+        "webhook.batch_events_max" => webhook.batch_events_max as u128,
+        "webhook.queue_events_max" => queue.queue_events_max as u128,
+        "webhook.queue_bytes_max" => queue.queue_bytes_max as u128,
+        "webhook.requests_max" => queue.requests_max as u128,
+        "presence.users_max" => presence.users_max as u128,
+        // Never more than half of an outbox, of which it is a part.
+        "presence.list_bytes_max" if shard.outbox_bytes_max == 2 << 10 => {
+            assert_eq!(presence.list_bytes_max, 1 << 10);
+            presence.list_bytes_max as u128
+        }
+        "presence.list_bytes_max" => presence.list_bytes_max as u128,
+        "presence.interval_milliseconds" => {
+            assert_eq!(presence.interval_us % 1_000, 0);
+            u128::from(presence.interval_us / 1_000)
+        }
+        "presence.meta_bytes_max" => shard.presence_meta_bytes_max as u128,
+        "store.queue_messages_max" => store.queue_messages_max as u128,
+        "store.queue_bytes_max" => store.queue_bytes_max as u128,
+        "store.cache_bytes_max" => store.cache_bytes_max as u128,
+        "history.bytes_max" => broker.kept.history_bytes_max as u128,
+        "history.topics_max" => broker.kept.topics_max as u128,
+        "history.idempotency_seconds_max" => store.idempotency_seconds_max.into(),
+        "history.idempotency_keys_max" => broker.kept.idempotency_keys_max as u128,
+        "history.cursors_max" => broker.kept.cursors_max as u128,
+        "history.subscriptions_per_user_max" => live.subscriptions_per_user_max as u128,
+        "offline.messages_max" => offline.messages_max.into(),
+        "offline.bytes_max" => offline.bytes_max.into(),
+        "offline.seconds_max" => offline.seconds_max.into(),
+        "offline.window_messages_max" => acknowledge.window_messages_max.into(),
+        "offline.redelivery_seconds" => acknowledge.redelivery_seconds.into(),
+        "offline.tries_max" => acknowledge.tries_max.into(),
+        _ => return None,
+    };
+    Some(number)
+}
+
+/// The same for a key of a rule.
+fn arrived_rule(key: &str, loaded: &Loaded) -> Option<u128> {
+    let rules = rules(&loaded.config, false);
+    let rule = rules.rules.first()?;
+    let history = rule.history.as_ref()?;
+    let acknowledge = history.acknowledge.as_ref()?;
+    let number = match key {
+        "pattern" => rule.pattern.len() as u128,
+        HISTORY => history.messages_max.into(),
+        "history_bytes_max" => history.bytes_max.into(),
+        "history_seconds_max" => history.seconds_max.into(),
+        "ack_window_messages_max" => acknowledge.window_messages_max.into(),
+        "ack_redelivery_seconds" => acknowledge.redelivery_seconds.into(),
+        "ack_tries_max" => acknowledge.tries_max.into(),
+        _ => return None,
+    };
+    Some(number)
+}
+
+#[test]
+fn both_bounds_of_every_setting_arrive_unchanged() {
+    for (pick, loaded) in both() {
+        for setting in SETTINGS {
+            let Some(bounds) = bounds(setting.kind) else { continue };
+            let arrived = arrived(setting.key, &loaded)
+                .unwrap_or_else(|| panic!("{}: say above where it is held", setting.key));
+            assert_eq!(arrived, u128::from(pick(bounds)), "{}", setting.key);
+        }
+        for key in TOPIC_KEYS {
+            let Some(bounds) = bounds(key.kind) else { continue };
+            let arrived = arrived_rule(key.key, &loaded)
+                .unwrap_or_else(|| panic!("{}: say above where it is held", key.key));
+            let least = u64::from(key.key == HISTORY);
+            assert_eq!(arrived, u128::from(pick(bounds).max(least)), "{}", key.key);
+        }
+    }
+    let none = "[[topics]]\npattern = \"a\"\nhistory_messages_max = 0\n";
+    let sources = Sources { file: Some(("none.toml", none)), ..Sources::default() };
+    let none = rules(&Loaded::load(&sources).unwrap().config, false);
+    assert!(none.rules[0].history.is_none());
+}
+
+type Bound = fn((u64, u64)) -> u64;
+
+fn both() -> [(Bound, Loaded); 2] {
+    let (least, most): (Bound, Bound) = (|(min, _)| min, |(_, max)| max);
+    [(least, at(least)), (most, at(most))]
+}
+
+/// A shard's clock counts seconds of silence in 16 bits: what is compared with it must be less.
+#[test]
+fn no_silence_is_longer_than_a_shard_can_see() {
+    let [_, (_, most)] = both();
+    let settings = settings(&most.config, &fixed());
+    let poll = settings.longpoll_seconds;
+    for (name, seconds) in [
+        ("head_seconds", Some(settings.head_seconds)),
+        ("idle_seconds", Some(settings.idle_seconds)),
+        ("ws_silence_seconds", Some(settings.ws_silence_seconds)),
+        ("phoenix_silence_seconds", Some(settings.phoenix_silence_seconds)),
+        // A session has two of them, a request one, and each a little more.
+        ("longpoll_seconds", poll.checked_mul(2).and_then(|seconds| seconds.checked_add(100))),
+    ] {
+        let seen = seconds.is_some_and(|seconds| seconds <= shard::SILENCE_SECONDS_MAX);
+        assert!(seen, "{name}: {seconds:?}");
+    }
+}
+
+/// Where times are used they are multiplied: seconds by 1,000 and by 1,000,000 in 64 bits, and the
+/// kernel's in 32.
+#[test]
+fn what_is_reckoned_with_a_time_does_not_wrap() {
+    let [_, (_, most)] = both();
+    let keys = SETTINGS.iter().map(|setting| (setting.key, setting.kind));
+    for (key, kind) in keys.chain(TOPIC_KEYS.iter().map(|key| (key.key, key.kind))) {
+        let (Some((_, max)), true) = (bounds(kind), key.contains("seconds")) else { continue };
+        // With a clock that has run for a hundred years added.
+        let century_us = 100 * 366 * 86_400 * 1_000_000;
+        let us = max.checked_mul(1_000_000).and_then(|us| us.checked_add(century_us));
+        assert!(us.is_some(), "{key}");
+    }
+    let options = options(&most.config);
+    assert!(options.tcp_user_timeout_seconds.checked_mul(1_000).is_some());
+    assert!(i32::try_from(options.backlog).is_ok());
+    assert!(i32::try_from(options.send_buffer_bytes).is_ok());
+    let settings = settings(&most.config, &fixed());
+    assert!(u64::from(settings.accept_per_second_max).checked_mul(1_000_000).is_some());
+    // A hundred years of seconds, and what a request may add to it.
+    let century_s: u32 = 100 * 366 * 86_400;
+    let offline = offline(&most.config).unwrap().acknowledge.unwrap();
+    for seconds in [settings.session.poll_seconds_max, offline.redelivery_seconds] {
+        assert!(century_s.checked_add(seconds).is_some());
+    }
+}
