@@ -165,9 +165,10 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
     })
 }
 
-/// message + framing ≤ outbox ≤ all outboxes; 2 messages ≤ all input; uri ≤ head; ping < silence; poll ≤ longest poll.
+/// message + framing ≤ outbox ≤ all outboxes; 2 messages ≤ all input; uri ≤ head; ping < silence;
+/// body ≤ bodies; poll ≤ longest poll.
 fn numbers(config: &Config, checks: &mut Checks<'_>) {
-    let Config { limits, timeouts, .. } = config;
+    let Config { admin, limits, timeouts, .. } = config;
     let least = limits.message_bytes_max.saturating_add(FRAMING_BYTES);
     checks.must(
         &["limits.outbox_bytes_max", "limits.message_bytes_max"],
@@ -226,6 +227,17 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
                  timeouts.ws_silence_seconds (it is {}) more than timeouts.ws_ping_seconds, which \
                  is {}",
                 timeouts.ws_silence_seconds, timeouts.ws_ping_seconds
+            )
+        },
+    );
+    checks.must(
+        &["admin.bodies_bytes_max", "admin.body_bytes_max"],
+        admin.body_bytes_max <= admin.bodies_bytes_max,
+        || {
+            format!(
+                "the largest body must fit: make admin.bodies_bytes_max (it is {}) at least \
+                 admin.body_bytes_max, which is {}",
+                admin.bodies_bytes_max, admin.body_bytes_max
             )
         },
     );

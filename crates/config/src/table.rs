@@ -92,6 +92,16 @@ settings! {
         api_key: String = Secret, Text, r#""""#;
         /// The largest body of an API request.
         body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#;
+        /// What is here of all bodies that have not arrived whole, at least admin.body_bytes_max; more is answered 503.
+        bodies_bytes_max: u64 = Live, Bytes(KIB, TIB), r#""256MiB""#;
+        /// Connections to this port; a new one takes the place of the one that was silent longest, those without the key first. At most half of the limit on open files.
+        connections_max: u64 = Live, Number(16, 65_536), "1024";
+        /// The same for those of one address, or of one network of IPv6 (/64).
+        connections_per_address_max: u64 = Live, Number(8, 65_536), "512";
+        /// Until the head of a request must be whole, from the connect or from its first byte.
+        head_seconds: u64 = Live, Number(1, DAY), "5";
+        /// How long nothing may move on a connection, between requests or while an answer is read.
+        idle_seconds: u64 = Live, Number(1, DAY), "120";
     }
 
     /// The event loops.

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
+use axum::body::{Bytes, HttpBody};
+use axum::extract::{ConnectInfo, FromRequest, Path, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Refused, bad, refused};
+use crate::listener::On;
 use crate::live::Monitor;
 use crate::{
     Node, cursors, dashboard, guard, inspect, kept, live, members, metrics, openapi, presence,
@@ -79,8 +82,9 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::from_fn_with_state(node.clone(), guard::guard))
-        .layer(DefaultBodyLimit::max(node.body_bytes_max))
         .layer(middleware::from_fn(patience))
+        .layer(middleware::from_fn(guard::attend))
+        .layer(middleware::from_fn(guard::headers))
         .with_state(node)
 }
 
@@ -107,18 +111,51 @@ impl<T: DeserializeOwned> FromRequest<Arc<Node>> for Body<T> {
     }
 }
 
-/// A whole body.
+/// A whole body. What is here of one that is not holds memory that all of them share.
 pub(crate) async fn whole(request: Request, node: &Arc<Node>) -> Result<Bytes, Refused> {
-    Bytes::from_request(request, node).await.map_err(|rejection| {
-        let message =
-            format!("the body is over {} bytes (admin.body_bytes_max)", node.body_bytes_max);
-        match rejection.into_response().status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-            }
-            _ => bad("bad_body", "the body did not arrive whole"),
+    let (parts, mut body) = request.into_parts();
+    let max = node.body_bytes_max;
+    let fits = |bytes: u64| usize::try_from(bytes).is_ok_and(|bytes| bytes <= max);
+    if !fits(body.size_hint().lower()) {
+        return Err(too_large(max));
+    }
+    let mut held = node.connections.held();
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| bad("bad_body", "the body did not arrive whole"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if bytes.len() + piece.len() > max {
+            return Err(too_large(max));
         }
-    })
+        node.connections.hold(&mut held, piece.len()).ok_or_else(full)?;
+        // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
+        // more than it has.
+        if bytes.is_empty() && body.is_end_stream() {
+            arrived(&parts);
+            return Ok(piece);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    arrived(&parts);
+    Ok(bytes.into())
+}
+
+/// What follows is not waiting for the peer any more.
+fn arrived(parts: &Parts) {
+    if let Some(ConnectInfo(On(peer))) = parts.extensions.get() {
+        peer.arrived();
+    }
+}
+
+fn too_large(max: usize) -> Refused {
+    let message = format!("the body is over {max} bytes (admin.body_bytes_max)");
+    refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+}
+
+fn full() -> Refused {
+    let message = "the bodies of requests under way fill their memory (admin.bodies_bytes_max): \
+                   try again in a second";
+    refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
 }
 
 /// The media type that a call takes, or nothing said, or what `curl -d` says by itself.

@@ -1,16 +1,16 @@
 //! What applications and operators meet: the HTTP API, the metrics, the page.
 //!
-//! Bounds, besides those of the configuration: 1,024 connections at a time, each closed after 120
-//! idle seconds, or 60 seconds after a request began that is not answered; 30 seconds for a
-//! request whose head has arrived; 5 seconds for a shard's answer, and 20 for the disk's; 1,000
-//! commands a batch; 64 readers of the live figures, of which 900 samples of a second are kept; 100
-//! topics or messages, 1,000 members, and 1,000 messages or 4 MiB of a history in an answer about
-//! them.
+//! Bounds, besides those of the configuration: 60 seconds after a request's head until its answer
+//! begins; 30 seconds for a request whose head has arrived; 32 KiB for a head; 5 seconds for a
+//! shard's answer, and 20 for the disk's; 1,000 commands a batch; 64 readers of the live figures, of
+//! which 900 samples of a second are kept; 100 topics or messages, 1,000 members, and 1,000 messages
+//! or 4 MiB of a history in an answer about them.
 //!
 //! One thread with its own single-threaded runtime; shards are reached by their mailboxes. Nothing
 //! here is on the way of a message from a shard to its members.
 
 mod api;
+mod connections;
 mod cursors;
 mod dashboard;
 mod error;
@@ -43,8 +43,9 @@ use std::time::Instant;
 use broker::Broker;
 use tokio::sync::oneshot;
 
-use crate::listener::{Bounded, Patience};
+use crate::listener::Bounded;
 
+pub use connections::{ConnectionLimits, Connections};
 pub use shards::Shards;
 pub use subscriptions::Turns;
 
@@ -60,6 +61,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub client_url: String,
     /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
+    /// Who is connected to the admin port.
+    pub connections: Arc<Connections>,
     /// [`anonymous_bytes`] before there was a connection: what grows beyond it is theirs.
     pub anonymous_at_start: u64,
     /// What may change while it runs.
@@ -139,6 +142,8 @@ pub fn spawn<S: Shards + 'static>(
     // What the history takes is no connection's.
     node.anonymous_at_start += history::History::BYTES;
     listener.set_nonblocking(true)?;
+    // Once more, for a longer queue than the standard library's.
+    rustix::net::listen(&listener, listener::BACKLOG)?;
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
@@ -173,14 +178,14 @@ async fn serve(
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let patience = Patience { idle_max: listener::IDLE_MAX, request_max: listener::REQUEST_MAX };
-    let listener = Bounded::new(listener, listener::CONNECTIONS_MAX, patience);
+    let listener = Bounded::new(listener, node.connections.clone());
     tokio::spawn(memory::watch(node.clone()));
     tokio::spawn(kept::sweep(node.clone()));
     let (monitor, sampler) = live::Monitor::new(node);
     let sampler = tokio::spawn(sampler.run());
     let (told, end) = tokio::sync::watch::channel(());
-    let server = axum::serve(listener, api::router(monitor)).with_graceful_shutdown(async move {
+    let router = api::router(monitor).into_make_service_with_connect_info::<listener::On>();
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         let _ = stopped.await;
         // Streams of samples end with what takes them.
         sampler.abort();

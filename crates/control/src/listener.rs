@@ -8,43 +8,51 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::serve::Listener;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
-/// Connections at the same time; more wait in the kernel's backlog until one ends.
-pub(crate) const CONNECTIONS_MAX: usize = 1_024;
+use crate::connections::{Connections, Ended, NoPlace, Peer, Permit};
 
-/// A connection on which nothing moves for so long is closed. It is longer than the 15 seconds of
-/// a usual scrape interval and than the time that HTTP clients keep a connection for reuse.
-pub(crate) const IDLE_MAX: Duration = Duration::from_secs(120);
+/// Connections that may wait in the kernel to be accepted: a burst of them is no reason for a
+/// client to try again after a second, as TCP does.
+pub(crate) const BACKLOG: i32 = 4_096;
 
-/// From the first byte of a request to the first byte of its answer. What has arrived in half of
-/// this is answered, with 408 if need be; a head that dribbles in more slowly ends the connection,
-/// or a few peers, without the key, could hold all places.
-pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
+/// The largest head of a request, with all of a browser's cookies for localhost. The server would
+/// otherwise keep some 400 KiB for each peer that never ends one.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// Connections that are accepted before others have their turn.
+const ACCEPTS: u64 = 16;
+
+/// How long accept rests after an error, in which a connection that was given up is closed.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// What a connection is told that there is no place for.
+const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+    Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nRetry-After: 1\r\n\
+    Content-Length: 133\r\nConnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"overloaded\",\"message\":\"all connections of the admin port are busy \
+    (admin.connections_max): try again in a second\"}}";
+
+/// What a connection is told whose head is too large.
+const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
+    Content-Type: application/json\r\nCache-Control: no-store\r\n\
+    X-Content-Type-Options: nosniff\r\nContent-Length: 86\r\nConnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"head_too_large\",\"message\":\"the request's head is over 32768 bytes\"}}";
 
 /// A listener with bounds.
 pub(crate) struct Bounded {
     listener: TcpListener,
-    places: Arc<Semaphore>,
-    patience: Patience,
-}
-
-/// How long a connection is waited for.
-#[derive(Clone, Copy)]
-pub(crate) struct Patience {
-    /// Nothing moves on it.
-    pub idle_max: Duration,
-    /// A request is under way.
-    pub request_max: Duration,
+    connections: Arc<Connections>,
+    accepted: u64,
 }
 
 impl Bounded {
-    pub fn new(listener: TcpListener, connections_max: usize, patience: Patience) -> Self {
-        Bounded { listener, places: Arc::new(Semaphore::new(connections_max)), patience }
+    pub fn new(listener: TcpListener, connections: Arc<Connections>) -> Self {
+        Bounded { listener, connections, accepted: 0 }
     }
 }
 
@@ -53,17 +61,37 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Timed, SocketAddr) {
-        let place = match self.places.clone().acquire_owned().await {
-            Ok(place) => place,
-            // The semaphore is never closed.
-            Err(_) => std::future::pending().await,
-        };
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        // Answers are small and somebody waits for each. A socket that refuses is a slower one.
-        let _ = stream.set_nodelay(true);
-        let patience = self.patience;
-        let end = Box::pin(tokio::time::sleep(patience.idle_max));
-        (Timed { stream, end, patience, asking_since: None, _place: place }, address)
+        loop {
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::debug!("the admin port can't accept: {error}");
+                    self.connections.make_room();
+                    tokio::time::sleep(ACCEPT_REST).await;
+                    continue;
+                }
+            };
+            let permit = loop {
+                match self.connections.admit(address.ip()) {
+                    Ok(permit) => break Some(permit),
+                    Err(NoPlace::Until(then)) => tokio::time::sleep_until(then).await,
+                    Err(NoPlace::Never) => break None,
+                }
+            };
+            let Some(permit) = permit else {
+                // A new socket takes it whole, or nobody waits for it.
+                let _ = stream.try_write(NO_PLACE);
+                continue;
+            };
+            self.accepted += 1;
+            if self.accepted.is_multiple_of(ACCEPTS) {
+                // Those that came speak before the next ones take their places.
+                tokio::task::yield_now().await;
+            }
+            // Answers are small and somebody waits for each. A socket that refuses is a slower one.
+            let _ = stream.set_nodelay(true);
+            return (Timed::new(stream, permit), address);
+        }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -71,43 +99,67 @@ impl Listener for Bounded {
     }
 }
 
-/// A connection that fails when nothing moves on it, or when a request takes too long.
-pub(crate) struct Timed {
-    stream: TcpStream,
-    /// When it fails.
-    end: Pin<Box<Sleep>>,
-    patience: Patience,
-    /// When the first byte came that has seen no answer.
-    asking_since: Option<Instant>,
-    _place: OwnedSemaphorePermit,
-}
+/// For requests: the connection that they came on.
+#[derive(Clone)]
+pub(crate) struct On(pub Arc<Peer>);
 
-impl Timed {
-    fn moved<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        poll: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if poll.is_ready() {
-            let idle = Instant::now() + self.patience.idle_max;
-            let asked = self.asking_since.map(|since| since + self.patience.request_max);
-            self.end.as_mut().reset(asked.map_or(idle, |asked| asked.min(idle)));
-            return poll;
-        }
-        self.end.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+impl Connected<IncomingStream<'_, Bounded>> for On {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        On(stream.io().permit.peer.clone())
     }
 }
 
+/// A connection that fails when nothing moves on it, when a request takes too long, or when another
+/// needs its place more.
+pub(crate) struct Timed {
+    stream: TcpStream,
+    /// When it is looked at again.
+    end: Pin<Box<Sleep>>,
+    permit: Permit,
+}
+
 impl Timed {
+    fn new(stream: TcpStream, permit: Permit) -> Self {
+        let end = Box::pin(tokio::time::sleep_until(permit.peer.deadline().0));
+        Timed { stream, end, permit }
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.permit.peer
+    }
+
+    /// What becomes of a connection on which nothing moves now.
+    fn waits<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.peer().is_evicted(context.waker()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        loop {
+            let (deadline, ended) = self.peer().deadline();
+            if self.end.deadline() != deadline {
+                self.end.as_mut().reset(deadline);
+            }
+            if self.end.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            // What the connection does may have changed since, and its patience with it.
+            if self.peer().deadline().0 <= deadline {
+                self.permit.connections.count(ended);
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+
     fn wrote(
         &mut self,
         context: &mut Context<'_>,
         poll: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if poll.is_ready() {
-            self.asking_since = None;
+            self.peer().said();
+            return poll;
         }
-        self.moved(context, poll)
+        self.peer().is_stuck();
+        self.waits(context)
     }
 }
 
@@ -117,12 +169,23 @@ impl AsyncRead for Timed {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.peer().head_bytes() > HEAD_BYTES_MAX {
+            if !self.peer().has_answers() {
+                let _ = self.stream.try_write(HEAD_TOO_LARGE);
+            }
+            self.permit.connections.count(Ended::HeadTooLarge);
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         let before = buffer.filled().len();
         let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.asking_since.get_or_insert_with(Instant::now);
+        if poll.is_pending() {
+            return self.waits(context);
         }
-        self.moved(context, poll)
+        let bytes = &buffer.filled()[before..];
+        if !bytes.is_empty() {
+            self.peer().heard(bytes);
+        }
+        poll
     }
 }
 
@@ -161,39 +224,98 @@ impl AsyncWrite for Timed {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::connections::ConnectionLimits;
+    use crate::connections::tests::limits;
 
-    async fn bounded(idle_ms: u64, request_ms: u64) -> (Bounded, SocketAddr) {
+    async fn bounded(limits: ConnectionLimits) -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let patience = Patience {
-            idle_max: Duration::from_millis(idle_ms),
-            request_max: Duration::from_millis(request_ms),
-        };
-        (Bounded::new(listener, 1, patience), address)
+        (Bounded::new(listener, Connections::new(limits)), address)
+    }
+
+    fn patient(head_ms: u64, idle_ms: u64) -> ConnectionLimits {
+        let [head_max, idle_max] = [head_ms, idle_ms].map(Duration::from_millis);
+        ConnectionLimits { head_max, idle_max, ..limits(1) }
+    }
+
+    async fn soon<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(5), future).await.expect("in time")
+    }
+
+    #[test]
+    fn what_is_said_without_a_server_is_whole() {
+        for answer in [NO_PLACE, HEAD_TOO_LARGE] {
+            let text = std::str::from_utf8(answer).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(body["error"]["code"].is_string());
+        }
+        assert!(std::str::from_utf8(HEAD_TOO_LARGE).unwrap().contains("over 32768 bytes"));
+        assert_eq!(HEAD_BYTES_MAX, 32_768);
     }
 
     #[tokio::test]
-    async fn a_connection_too_many_waits_for_a_place() {
-        let (mut bounded, address) = bounded(60_000, 60_000).await;
-        let _one = TcpStream::connect(address).await.unwrap();
-        let _two = TcpStream::connect(address).await.unwrap();
-        let (first, _) = bounded.accept().await;
-        let early = tokio::time::timeout(Duration::from_millis(50), bounded.accept()).await;
-        assert!(early.is_err());
-        drop(first);
-        let second = tokio::time::timeout(Duration::from_secs(5), bounded.accept()).await;
-        assert!(second.is_ok());
+    async fn a_silent_connection_gives_its_place_to_a_new_one() {
+        let (mut bounded, address) = bounded(patient(60_000, 60_000)).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (mut first, _) = bounded.accept().await;
+        let reads = tokio::spawn(async move { first.read_u8().await });
+        tokio::task::yield_now().await;
+        let mut other = TcpStream::connect(address).await.unwrap();
+        let (mut second, _) = soon(bounded.accept()).await;
+        let end = soon(reads).await.unwrap().unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionAborted);
+        other.write_all(b"x").await.unwrap();
+        assert_eq!(soon(second.read_u8()).await.unwrap(), b'x');
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_place_is_told() {
+        let (mut bounded, address) = bounded(patient(60_000, 60_000)).await;
+        let mut busy = Vec::new();
+        for _ in 0..33 {
+            busy.push(TcpStream::connect(address).await.unwrap());
+            let (accepted, _) = bounded.accept().await;
+            accepted.peer().begin(true);
+            busy.push(accepted.stream);
+            std::mem::forget(accepted.permit);
+        }
+        let mut other = TcpStream::connect(address).await.unwrap();
+        tokio::spawn(async move { bounded.accept().await });
+        let mut told = Vec::new();
+        soon(other.read_to_end(&mut told)).await.unwrap();
+        assert_eq!(told, NO_PLACE);
     }
 
     #[tokio::test]
     async fn a_connection_that_says_nothing_fails() {
-        let (mut bounded, address) = bounded(50, 60_000).await;
+        let (mut bounded, address) = bounded(patient(50, 60_000)).await;
         let _silent = TcpStream::connect(address).await.unwrap();
         let (mut accepted, _) = bounded.accept().await;
-        let read = tokio::time::timeout(Duration::from_secs(5), accepted.read_u8()).await;
-        assert_eq!(read.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let read = soon(accepted.read_u8()).await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(bounded.connections.stats().ended.contains(&("silent", 1)));
+    }
+
+    #[tokio::test]
+    async fn a_head_without_end_is_not_kept() {
+        let (mut bounded, address) = bounded(patient(60_000, 60_000)).await;
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        let reads = tokio::spawn(async move {
+            let mut heard = Vec::new();
+            let end = accepted.read_to_end(&mut heard).await;
+            (heard.len(), end.unwrap_err().kind())
+        });
+        // It may be gone before all is written.
+        let _ = peer.write_all(&[b'x'; 4 * HEAD_BYTES_MAX]).await;
+        let (heard, end) = soon(reads).await.unwrap();
+        assert_eq!(end, io::ErrorKind::InvalidData);
+        assert!(heard <= 3 * HEAD_BYTES_MAX, "{heard}");
     }
 
     /// Sends a byte every 20 ms until the other end is gone, for 4 seconds at most.
@@ -207,8 +329,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_dribbles_in_fails_though_something_moves() {
-        let (mut bounded, address) = bounded(1_000, 100).await;
+    async fn a_head_that_dribbles_in_fails_though_something_moves() {
+        let (mut bounded, address) = bounded(patient(100, 1_000)).await;
         tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
         let (mut accepted, _) = bounded.accept().await;
         let mut heard = Vec::new();
@@ -219,7 +341,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_gives_the_next_request_its_full_time() {
-        let (mut bounded, address) = bounded(10_000, 500).await;
+        let (mut bounded, address) = bounded(patient(500, 10_000)).await;
         tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
         let (mut accepted, _) = bounded.accept().await;
         let began = Instant::now();
@@ -230,8 +352,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_has_more_time_than_its_head() {
+        let (mut bounded, address) = bounded(patient(100, 10_000)).await;
+        let _peer = TcpStream::connect(address).await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        // The time of the head is running already when the head is whole.
+        let first = tokio::time::timeout(Duration::from_millis(20), accepted.read_u8()).await;
+        assert!(first.is_err(), "{first:?}");
+        accepted.peer().begin(true);
+        let more = tokio::time::timeout(Duration::from_millis(400), accepted.read_u8()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+
+    #[tokio::test]
     async fn an_answer_without_end_goes_on_while_something_moves() {
-        let (mut bounded, address) = bounded(300, 300).await;
+        let (mut bounded, address) = bounded(patient(300, 300)).await;
         let mut peer = TcpStream::connect(address).await.unwrap();
         peer.write_all(b"x").await.unwrap();
         let (mut accepted, _) = bounded.accept().await;

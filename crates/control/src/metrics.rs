@@ -53,6 +53,7 @@ impl Collector for Reading {
             self::store(&mut encoder, &store.stats())?;
         }
         self.webhook(&mut encoder)?;
+        self.admin(&mut encoder)?;
         self.shards(&mut encoder)?;
         self.process(&mut encoder)
     }
@@ -257,6 +258,22 @@ impl Reading {
         counter(encoder, "presence_notices_kept", help, None, stats.failures as f64)?;
         let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
         gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
+    }
+
+    /// The port that this is asked at.
+    fn admin(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.connections.stats();
+        let help = "Connections to the admin port";
+        gauge(encoder, "admin_connections", help, None, stats.open as f64)?;
+        let help = "Those of them whose next request has not arrived up to the end of its head";
+        gauge(encoder, "admin_connections_silent", help, None, stats.silent as f64)?;
+        let rows = stats.ended.map(|(reason, count)| ("reason", reason.into(), count as f64));
+        let help = "Connections to the admin port that the server ended or refused";
+        counters(encoder, "admin_connections_closed", help, None, rows.into())?;
+        let help = "What is here of bodies that have not arrived whole at the admin port";
+        gauge(encoder, "admin_bodies", help, Some(Unit::Bytes), stats.bodies_bytes as f64)?;
+        let help = "Requests refused because such bodies filled their memory";
+        counter(encoder, "admin_bodies_refused", help, None, stats.bodies_refused as f64)
     }
 
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

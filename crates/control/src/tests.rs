@@ -234,6 +234,60 @@ async fn web_pages_of_others_are_refused_before_anything_is_done() {
 }
 
 #[tokio::test]
+async fn no_answer_is_kept_or_guessed_at_by_a_browser() {
+    let bench = bench(Mood::Willing);
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/api/stats", 200),
+        ("/api/config", 200),
+        ("/api/openapi.json", 200),
+        ("/api/history", 200),
+        ("/api/users/alice", 200),
+        ("/api/publish", 405),
+        ("/api/nothing", 404),
+        ("/api/topics?limit=0", 400),
+    ] {
+        let answer = bench.get(path).await;
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+    }
+    bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+    let refused = bench.get("/api/stats").await;
+    assert_eq!(
+        (refused.status, &refused.headers["cache-control"]),
+        (401, &"no-store".parse().unwrap())
+    );
+    assert_eq!(refused.headers["x-content-type-options"], "nosniff");
+}
+
+#[tokio::test]
+async fn bodies_have_a_bound_together_and_each_its_own() {
+    let bench = bench(Mood::Willing);
+    let publish = |chunks: Vec<String>| {
+        let chunks = chunks.into_iter().map(Ok::<_, std::convert::Infallible>);
+        let body = Body::from_stream(futures_util::stream::iter(chunks));
+        Request::post("/api/publish").header("host", "localhost").body(body).unwrap()
+    };
+    let whole = r#"{"topic":"news","data":"in pieces"}"#;
+    let pieces = || whole.chars().map(String::from).collect();
+    assert_eq!(bench.call(publish(pieces())).await.status, 200);
+    let answer = bench.call(publish(vec!["x".repeat(4000), "x".repeat(97)])).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
+    let limits = crate::connections::tests::limits(9);
+    bench.node.connections.set(crate::ConnectionLimits { bodies_bytes_max: 20, ..limits });
+    let answer = bench.call(publish(pieces())).await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "overloaded"));
+    assert_eq!(answer.headers["retry-after"], "1");
+    let metrics = bench.get("/metrics").await.text;
+    for line in ["throng_admin_bodies_bytes 0.0", "throng_admin_bodies_refused_total 1.0"] {
+        assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_told_in_json() {
     let bench = bench(Mood::Willing);
     let answer = bench.get("/api/nothing").await;

@@ -342,6 +342,7 @@ fn node_from(
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
+        connections: crate::Connections::new(crate::connections::tests::limits(9)),
         anonymous_at_start: 0,
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),

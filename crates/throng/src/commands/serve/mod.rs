@@ -74,6 +74,7 @@ struct Server {
     shared: Arc<shard::Shared>,
     started: Instant,
     live: Arc<RwLock<control::Live>>,
+    connections: Arc<control::Connections>,
     webhook: Arc<control::webhook::Dispatcher>,
     fixed: Fixed,
     log: LogFilter,
@@ -133,6 +134,7 @@ impl Server {
             .map_err(|error| cannot_listen(config.admin.listen, "--admin", &error))?;
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let live = Arc::new(RwLock::new(live(loaded, &fixed)));
+        let connections = control::Connections::new(settings::admin(config));
         let node = control::Node {
             broker: broker.clone(),
             shards: handles.clone(),
@@ -140,6 +142,7 @@ impl Server {
             started,
             client_url: format!("http://{client}"),
             body_bytes_max: settings::held(config.admin.body_bytes_max),
+            connections: connections.clone(),
             anonymous_at_start: control::anonymous_bytes(),
             live: live.clone(),
             webhook: webhook.clone(),
@@ -161,6 +164,7 @@ impl Server {
             shared,
             started,
             live,
+            connections,
             webhook,
             fixed,
             log,
@@ -248,6 +252,7 @@ impl Server {
             handle.send(shard::Command::Settings(settings.clone()));
         }
         self.webhook.set(settings::webhook(&new.config));
+        self.connections.set(settings::admin(&new.config));
         let now_us = self.started.elapsed().as_micros() as u64;
         let presence = self.shared.presence.lock();
         presence

@@ -157,6 +157,17 @@ pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
     }
 }
 
+pub(super) fn admin(config: &Config) -> control::ConnectionLimits {
+    let config = &config.admin;
+    control::ConnectionLimits {
+        connections_max: held(config.connections_max),
+        per_address_max: held(config.connections_per_address_max),
+        head_max: Duration::from_secs(config.head_seconds),
+        idle_max: Duration::from_secs(config.idle_seconds),
+        bodies_bytes_max: held(config.bodies_bytes_max),
+    }
+}
+
 pub(super) fn broker(config: &Config) -> broker::Limits {
     broker::Limits {
         recent_messages_max: held(config.limits.recent_messages_max),
@@ -246,7 +257,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
-        limits: ["limits.", "history.", "store.", "offline."]
+        limits: ["limits.", "history.", "store.", "offline.", "admin."]
             .into_iter()
             .flat_map(|section| loaded.numbers(section))
             .collect(),

@@ -1,0 +1,390 @@
+//! Who is connected to the admin port, and who gives way when its places run out.
+//!
+//! Whoever reaches the port may connect, with the key or without. So a new connection is never made
+//! to wait for the others: when all places are taken, one that keeps the server waiting loses its
+//! own. What the server is busy with is never cut off.
+
+mod peer;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::time::Instant;
+
+pub(crate) use peer::{Ended, Peer};
+
+/// Limits of the admin port, as the configuration has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Connections at the same time; a new one takes the place of one that is waited for.
+    pub connections_max: usize,
+    /// The same for those of one address.
+    pub per_address_max: usize,
+    /// Until the head of a request is whole, from the connect or from its first byte.
+    pub head_max: Duration,
+    /// Nothing moves on a connection for so long: it is closed.
+    pub idle_max: Duration,
+    /// Bytes of bodies that have not arrived whole, over all connections.
+    pub bodies_bytes_max: usize,
+}
+
+impl ConnectionLimits {
+    /// The same with no more places than half of the descriptors there are: the rest of the process
+    /// needs some, and an accept that fails helps nobody.
+    fn affordable(self) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);
+        ConnectionLimits { connections_max: self.connections_max.min(most), ..self }
+    }
+}
+
+/// Places beyond the others when none of them can be had, because all are being worked for: they
+/// are for health checks, everything else is refused there.
+const SPARE: usize = 32;
+
+/// A new connection has so long to say something, whatever comes after it: while all others are
+/// younger, the next must wait. It says how many can come in a second at most: with 500 places
+/// 25,000.
+const YOUTH: Duration = Duration::from_millis(20);
+
+/// Why there is no place for a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// There may be one then: all that could give way have just come.
+    Until(Instant),
+    /// All are worked for.
+    Never,
+}
+
+/// The connections to the admin port.
+pub struct Connections {
+    state: Mutex<State>,
+    bodies_bytes: AtomicUsize,
+    ended: [AtomicU64; Ended::ALL.len()],
+    bodies_refused: AtomicU64,
+}
+
+struct State {
+    limits: ConnectionLimits,
+    next: u64,
+    open: HashMap<u64, Arc<Peer>>,
+}
+
+/// What the metrics say.
+pub(crate) struct Stats {
+    pub open: usize,
+    /// Those of which the head of a request is waited for.
+    pub silent: usize,
+    pub ended: [(&'static str, u64); Ended::ALL.len()],
+    pub bodies_bytes: usize,
+    pub bodies_refused: u64,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
+        let state = State { limits: limits.affordable(), next: 0, open: HashMap::new() };
+        Arc::new(Connections {
+            state: Mutex::new(state),
+            bodies_bytes: AtomicUsize::new(0),
+            ended: Default::default(),
+            bodies_refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes new limits, for the connections that come after.
+    pub fn set(&self, limits: ConnectionLimits) {
+        self.state().limits = limits.affordable();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the end of a connection.
+    pub(crate) fn count(&self, ended: Ended) {
+        self.ended[ended as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A place for a new connection, for which another may lose its own.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, NoPlace> {
+        let address = network(address);
+        let now = Instant::now();
+        let mut state = self.state();
+        let limits = state.limits;
+        let has_share = |state: &State| {
+            let of_address = state.open.values().filter(|peer| peer.address == address);
+            of_address.count() < limits.per_address_max
+        };
+        let has_place =
+            |state: &State| has_share(state) && state.open.len() < limits.connections_max;
+        if !has_share(&state) {
+            self.evict(&mut state, now, |peer| peer.address == address)?;
+        } else if !has_place(&state) {
+            self.evict(&mut state, now, |_| true)?;
+        }
+        let is_spare = !has_place(&state);
+        if is_spare && state.open.len() >= limits.connections_max.saturating_add(SPARE) {
+            drop(state);
+            self.count(Ended::Refused);
+            return Err(NoPlace::Never);
+        }
+        let number = state.next;
+        state.next += 1;
+        let peer = Arc::new(Peer::new(address, limits, is_spare));
+        state.open.insert(number, peer.clone());
+        Ok(Permit { connections: self.clone(), number, peer })
+    }
+
+    /// Takes the place of one of these connections, if one can be taken.
+    fn evict(
+        &self,
+        state: &mut State,
+        now: Instant,
+        of: impl Fn(&Peer) -> bool,
+    ) -> Result<(), NoPlace> {
+        let of_these = state.open.iter().filter(|(_, peer)| of(peer));
+        let orders = of_these.filter_map(|(number, peer)| Some((peer.order(now)?, *number)));
+        let Some(((_, since), number)) = orders.min() else { return Ok(()) };
+        if now < since + YOUTH {
+            return Err(NoPlace::Until(since + YOUTH));
+        }
+        if let Some(peer) = state.open.remove(&number) {
+            peer.evict();
+            self.count(Ended::Evicted);
+        }
+        Ok(())
+    }
+
+    /// Takes any connection's place: the system has no descriptors left.
+    pub(crate) fn make_room(&self) {
+        let mut state = self.state();
+        let _ = self.evict(&mut state, Instant::now(), |_| true);
+    }
+
+    /// Room for so many more bytes of a body; `None`, and counted, if all bodies have no more.
+    pub(crate) fn hold(&self, held: &mut Held<'_>, bytes: usize) -> Option<()> {
+        let max = self.state().limits.bodies_bytes_max;
+        let before = self.bodies_bytes.fetch_add(bytes, Ordering::Relaxed);
+        held.bytes += bytes;
+        if before.saturating_add(bytes) <= max {
+            return Some(());
+        }
+        self.bodies_refused.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Nothing of a body yet.
+    pub(crate) fn held(&self) -> Held<'_> {
+        Held { connections: self, bytes: 0 }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let state = self.state();
+        let is_silent = |peer: &&Arc<Peer>| peer.is_silent();
+        Stats {
+            open: state.open.len(),
+            silent: state.open.values().filter(is_silent).count(),
+            ended: Ended::ALL
+                .map(|(ended, name)| (name, self.ended[ended as usize].load(Ordering::Relaxed))),
+            bodies_bytes: self.bodies_bytes.load(Ordering::Relaxed),
+            bodies_refused: self.bodies_refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// An address as it is counted: whoever has one of IPv6 has all of its network's 2^64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if !v6.is_loopback() => {
+            Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        other => other,
+    }
+}
+
+/// A connection's place, until it is dropped or taken away.
+pub(crate) struct Permit {
+    pub connections: Arc<Connections>,
+    number: u64,
+    pub peer: Arc<Peer>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.connections.state().open.remove(&self.number);
+    }
+}
+
+/// The bytes of a body that has not arrived whole.
+pub(crate) struct Held<'a> {
+    connections: &'a Connections,
+    bytes: usize,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.connections.bodies_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// As the configuration's defaults are, but for the number of places.
+    pub fn limits(connections_max: usize) -> ConnectionLimits {
+        ConnectionLimits {
+            connections_max,
+            per_address_max: connections_max,
+            head_max: Duration::from_secs(5),
+            idle_max: Duration::from_secs(120),
+            bodies_bytes_max: 1 << 20,
+        }
+    }
+
+    fn address(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn is_evicted(permit: &Permit) -> bool {
+        permit.peer.is_evicted(Waker::noop())
+    }
+
+    pub async fn later(seconds: u64) {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_waited_for_longest_gives_way() {
+        let connections = Connections::new(limits(3));
+        let admit = || connections.admit(address(1)).unwrap();
+        let answered = admit();
+        later(1).await;
+        let (silent, busy) = (admit(), admit());
+        busy.peer.begin(true);
+        later(1).await;
+        answered.peer.begin(true);
+        answered.peer.answered();
+        later(3).await;
+        let new = admit();
+        assert!(is_evicted(&silent) && !is_evicted(&answered) && !is_evicted(&busy));
+        drop(silent);
+        let newer = admit();
+        assert!(is_evicted(&answered) && !is_evicted(&new));
+        assert!(!new.peer.is_spare && !newer.peer.is_spare);
+        // All that is left is young: the older one goes.
+        later(1).await;
+        let _newest = admit();
+        assert!(is_evicted(&new) && !is_evicted(&newer) && !is_evicted(&busy));
+        assert_eq!(connections.stats().open, 3);
+        assert!(connections.stats().ended.contains(&("evicted", 3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_the_key_gives_way_last() {
+        let connections = Connections::new(limits(2));
+        let admit = || connections.admit(address(1)).unwrap();
+        let (operator, stranger) = (admit(), admit());
+        operator.peer.begin(true);
+        operator.peer.has_key();
+        operator.peer.answered();
+        later(10).await;
+        stranger.peer.begin(true);
+        stranger.peer.answered();
+        later(5).await;
+        let new = admit();
+        assert!(is_evicted(&stranger) && !is_evicted(&operator));
+        later(1).await;
+        // Rather than one that had no time to ask.
+        let _newer = admit();
+        assert!(is_evicted(&operator) && !is_evicted(&new));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_gives_way_and_work_does_not() {
+        let connections = Connections::new(limits(1));
+        let admit = || connections.admit(address(1)).unwrap();
+        let upload = admit();
+        upload.peer.begin(false);
+        later(1).await;
+        let spare = admit();
+        assert!(spare.peer.is_spare && !is_evicted(&upload), "it has just begun");
+        drop(spare);
+        later(1).await;
+        let work = admit();
+        assert!(is_evicted(&upload) && !work.peer.is_spare);
+        work.peer.begin(false);
+        work.peer.arrived();
+        later(30).await;
+        let held: Vec<_> = (0..SPARE).map(|_| admit()).inspect(|it| it.peer.begin(true)).collect();
+        assert!(held.iter().all(|permit| permit.peer.is_spare) && !is_evicted(&work));
+        assert_eq!(connections.admit(address(2)).err(), Some(NoPlace::Never));
+        assert!(connections.stats().ended.contains(&("refused", 1)));
+        drop(held);
+        let silent = admit();
+        later(1).await;
+        let other = admit();
+        assert!(is_evicted(&silent) && other.peer.is_spare, "spare places are taken over, too");
+        drop((silent, other));
+        work.peer.is_stuck();
+        assert!(!connections.admit(address(2)).unwrap().peer.is_spare, "nobody reads that answer");
+        assert!(is_evicted(&work));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_has_its_share_takes_from_itself() {
+        let share = ConnectionLimits { per_address_max: 2, ..limits(4) };
+        let connections = Connections::new(share);
+        let admit = |of: u8| connections.admit(address(of)).unwrap();
+        let other = admit(2);
+        later(3).await;
+        let first = admit(1);
+        later(1).await;
+        let second = admit(1);
+        let third = admit(1);
+        assert!(is_evicted(&first) && !is_evicted(&other));
+        second.peer.begin(true);
+        third.peer.begin(true);
+        assert!(admit(1).peer.is_spare, "both are busy");
+        assert!(!admit(3).peer.is_spare);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_just_come_has_time_to_speak() {
+        let connections = Connections::new(limits(2));
+        let now = Instant::now();
+        let _two = [1, 2].map(|of| connections.admit(address(of)).unwrap());
+        assert_eq!(connections.admit(address(3)).err(), Some(NoPlace::Until(now + YOUTH)));
+        tokio::time::advance(YOUTH).await;
+        assert!(connections.admit(address(3)).is_ok());
+    }
+
+    #[test]
+    fn an_address_of_ipv6_is_as_wide_as_its_network() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::1").to_string(), "::1");
+    }
+
+    #[test]
+    fn the_bodies_of_all_have_one_bound() {
+        let connections = Connections::new(ConnectionLimits { bodies_bytes_max: 10, ..limits(1) });
+        let (mut one, mut other) = (connections.held(), connections.held());
+        assert!(connections.hold(&mut one, 6).is_some());
+        assert!(connections.hold(&mut other, 6).is_none());
+        drop(other);
+        assert!(connections.hold(&mut one, 4).is_some());
+        drop(one);
+        assert_eq!((connections.stats().bodies_bytes, connections.stats().bodies_refused), (0, 1));
+    }
+}

@@ -1,0 +1,317 @@
+//! One connection: what it does, how long it may, and how soon it gives way.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ConnectionLimits;
+
+/// A connection gives way to others only when it was waited for so long, if there is such a one.
+/// Longer than a second, so that readers of a sample each second are not among them.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// From the head of a request to the first byte of its answer. What has arrived in half of this is
+/// answered, with 408 if need be.
+const REQUEST_MAX: Duration = Duration::from_secs(60);
+
+/// Why a connection ended, if not by its client or with the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// No whole head of a request came in time.
+    Silent,
+    /// Nothing moved after an answer.
+    Idle,
+    /// A request or the reading of its answer took too long.
+    Slow,
+    /// The head of a request was too large.
+    HeadTooLarge,
+    /// Another took its place.
+    Evicted,
+    /// There was no place for it.
+    Refused,
+}
+
+impl Ended {
+    pub const ALL: [(Ended, &'static str); 6] = [
+        (Ended::Silent, "silent"),
+        (Ended::Idle, "idle"),
+        (Ended::Slow, "slow"),
+        (Ended::HeadTooLarge, "head_too_large"),
+        (Ended::Evicted, "evicted"),
+        (Ended::Refused, "refused"),
+    ];
+}
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The head of a request is waited for, since then.
+    Head(Instant),
+    /// A request is under way, since then.
+    Request(Instant),
+    /// It was answered, or is being.
+    Answered,
+}
+
+/// One connection, for the listener and for its requests.
+pub(crate) struct Peer {
+    pub(super) address: IpAddr,
+    limits: ConnectionLimits,
+    /// Only health checks are answered on it.
+    pub is_spare: bool,
+    state: Mutex<PeerState>,
+}
+
+/// Where a head ends: with an empty line, after a first one that isn't.
+#[derive(Clone, Copy, Default)]
+struct Head {
+    bytes: usize,
+    begun: bool,
+    in_line: bool,
+}
+
+impl Head {
+    /// Whether it ends in these bytes.
+    fn ends(&mut self, bytes: &[u8]) -> bool {
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'\n' if self.begun && !self.in_line => {
+                    self.bytes += at + 1;
+                    return true;
+                }
+                b'\n' => self.in_line = false,
+                b'\r' => {}
+                _ => (self.begun, self.in_line) = (true, true),
+            }
+        }
+        self.bytes += bytes.len();
+        false
+    }
+}
+
+struct PeerState {
+    phase: Phase,
+    /// When bytes last came or went.
+    moved: Instant,
+    /// What is here of the head that is not whole.
+    head: Head,
+    /// Something was said to it.
+    has_answers: bool,
+    /// The last request had the key.
+    keyed: bool,
+    /// The request's body has arrived.
+    whole: bool,
+    /// The client doesn't read.
+    stuck: bool,
+    evicted: bool,
+    waker: Option<Waker>,
+}
+
+impl Peer {
+    pub(super) fn new(address: IpAddr, limits: ConnectionLimits, is_spare: bool) -> Self {
+        let now = Instant::now();
+        let state = PeerState {
+            phase: Phase::Head(now),
+            moved: now,
+            head: Head::default(),
+            has_answers: false,
+            keyed: false,
+            whole: false,
+            stuck: false,
+            evicted: false,
+            waker: None,
+        };
+        Peer { address, limits, is_spare, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These bytes came from the client. The server may read of a body before it begins with the
+    /// request, so it is seen here where a head ends.
+    pub fn heard(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.moved = now;
+        if state.phase == Phase::Answered {
+            (state.phase, state.head) = (Phase::Head(now), Head::default());
+        }
+        if matches!(state.phase, Phase::Head(_)) && state.head.ends(bytes) {
+            (state.phase, state.whole, state.keyed) = (Phase::Request(now), false, false);
+        }
+    }
+
+    /// Bytes went to the client. Before the answer to a request it is told to go on with its body;
+    /// where there is no request, that what it said is none.
+    pub fn said(&self) {
+        let mut state = self.state();
+        (state.moved, state.stuck, state.has_answers) = (Instant::now(), false, true);
+        if let Phase::Head(_) = state.phase {
+            state.phase = Phase::Answered;
+        }
+    }
+
+    /// The client takes no bytes.
+    pub fn is_stuck(&self) {
+        self.state().stuck = true;
+    }
+
+    /// A request's head is whole; `whole` if it has no body.
+    pub fn begin(&self, whole: bool) {
+        let mut state = self.state();
+        (state.phase, state.whole) = (Phase::Request(Instant::now()), whole);
+        (state.keyed, state.stuck) = (false, false);
+    }
+
+    /// The request has the key.
+    pub fn has_key(&self) {
+        self.state().keyed = true;
+    }
+
+    /// The request's body is whole: what follows is the server's work.
+    pub fn arrived(&self) {
+        self.state().whole = true;
+    }
+
+    /// The request has its answer, which is sent now.
+    pub fn answered(&self) {
+        let mut state = self.state();
+        (state.phase, state.moved) = (Phase::Answered, Instant::now());
+    }
+
+    /// Bytes of a head that is not whole yet.
+    pub fn head_bytes(&self) -> usize {
+        let state = self.state();
+        if matches!(state.phase, Phase::Head(_)) { state.head.bytes } else { 0 }
+    }
+
+    /// Whether something was said on the connection: what is said then may be taken for an answer
+    /// to something else.
+    pub fn has_answers(&self) -> bool {
+        self.state().has_answers
+    }
+
+    /// Whether the head of a request is waited for.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.state().phase, Phase::Head(_))
+    }
+
+    /// When it is closed if nothing happens, and why.
+    pub fn deadline(&self) -> (Instant, Ended) {
+        let state = self.state();
+        let idle = state.moved + self.limits.idle_max;
+        match state.phase {
+            Phase::Head(since) => (since + self.limits.head_max, Ended::Silent),
+            Phase::Request(since) => (idle.min(since + REQUEST_MAX), Ended::Slow),
+            Phase::Answered if state.stuck => (idle, Ended::Slow),
+            Phase::Answered => (idle, Ended::Idle),
+        }
+    }
+
+    /// Whether another has its place; if not, whom to wake when so.
+    pub fn is_evicted(&self, waker: &Waker) -> bool {
+        let mut state = self.state();
+        if !state.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            state.waker = Some(waker.clone());
+        }
+        state.evicted
+    }
+
+    pub(super) fn evict(&self) {
+        let mut state = self.state();
+        state.evicted = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// How soon it gives way, the least first; `None` while the server works for it.
+    pub(super) fn order(&self, now: Instant) -> Option<(u8, Instant)> {
+        let state = self.state();
+        let (since, is_request) = match state.phase {
+            Phase::Head(since) => (since, false),
+            Phase::Answered => (state.moved, state.stuck),
+            Phase::Request(_) if state.whole && !state.stuck => return None,
+            Phase::Request(since) => (since, true),
+        };
+        let is_young = now.saturating_duration_since(since) < GRACE;
+        let class = match (is_young, is_request, state.keyed) {
+            (false, false, false) => 0,
+            (false, true, false) => 1,
+            (false, false, true) => 2,
+            (false, true, true) => 3,
+            (true, false, false) => 4,
+            (true, false, true) => 5,
+            (true, true, _) => return None,
+        };
+        Some((class, since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{later, limits};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn every_phase_has_its_own_patience() {
+        let peer = Peer::new([192, 0, 2, 1].into(), limits(1), false);
+        let left = || {
+            let (at, ended) = peer.deadline();
+            (at.duration_since(Instant::now()).as_secs(), ended)
+        };
+        assert_eq!(left(), (5, Ended::Silent));
+        later(3).await;
+        peer.heard(b"GET / HTTP");
+        assert_eq!((left(), peer.head_bytes()), ((2, Ended::Silent), 10));
+        peer.begin(false);
+        assert_eq!((left(), peer.head_bytes()), ((60, Ended::Slow), 0));
+        later(30).await;
+        peer.said();
+        peer.heard(&[0; 10]);
+        assert_eq!(left(), (30, Ended::Slow), "told to continue it goes on with its body");
+        peer.answered();
+        assert_eq!(left(), (120, Ended::Idle));
+        later(100).await;
+        peer.said();
+        peer.is_stuck();
+        assert_eq!(left(), (120, Ended::Slow));
+        peer.heard(b"G");
+        assert_eq!(left(), (5, Ended::Silent), "the next request");
+    }
+
+    #[test]
+    fn a_head_ends_where_its_empty_line_does_however_it_comes() {
+        for (text, end) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\nbody", Some(27)),
+            ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", Some(22)),
+            ("GET / HTTP/1.1\n\nbody", Some(16)),
+            ("GET / HTTP/1.1\r\nHost: a\r\n", None),
+            ("\r\n\r\n\r\n", None),
+            ("", None),
+        ] {
+            for step in 1..=text.len().max(1) {
+                let mut head = Head::default();
+                let ended = text.as_bytes().chunks(step).any(|piece| head.ends(piece));
+                assert_eq!(
+                    (ended, head.bytes),
+                    (end.is_some(), end.unwrap_or(text.len())),
+                    "{text:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_end_stands_at_its_place() {
+        for (at, (ended, _)) in Ended::ALL.into_iter().enumerate() {
+            assert_eq!(ended as usize, at);
+        }
+    }
+}

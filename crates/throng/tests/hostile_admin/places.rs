@@ -1,0 +1,292 @@
+//! Connections that are held, and who still gets an answer.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+
+const KEY: &str = "0123456789abcdef";
+
+/// What the attacker says on a connection, in turn; then it keeps it.
+const SAYS: [&str; 5] = [
+    "",
+    "G",
+    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
+    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+];
+
+/// Holds more connections than there are places and opens new ones all the time, but no more than
+/// 30,000 and for no longer than a minute.
+struct Attacker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Attacker {
+    fn of(address: SocketAddr, hold: usize, says: &'static [&'static str]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let end = Instant::now() + Duration::from_secs(60);
+        let thread = std::thread::spawn(move || {
+            let mut held = VecDeque::new();
+            let mut opened = 0;
+            while opened < 30_000 && Instant::now() < end && !told.load(Ordering::Relaxed) {
+                if let Ok(mut socket) = TcpStream::connect(address) {
+                    let _ = socket.write_all(says[opened % says.len()].as_bytes());
+                    held.push_back(socket);
+                    opened += 1;
+                }
+                if held.len() > hold {
+                    held.pop_front();
+                }
+                if opened > hold {
+                    // All that can be held is held: from here on it is renewed.
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            }
+            opened
+        });
+        Attacker { stop, thread: Some(thread) }
+    }
+
+    /// How many connections it opened.
+    fn stop(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map_or(0, |thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One request, as programs send it that try again when a connection ends before there was an
+/// answer: while places run out, who is slow to speak may lose its own.
+fn asked(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u16, String) {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}Content-Length: {}\r\n\r\n{body}",
+        server.admin,
+        body.len()
+    );
+    for _ in 0..5 {
+        let mut socket = connect(server.admin);
+        let mut answer = Vec::new();
+        let _ = socket.write_all(request.as_bytes());
+        match socket.read_to_end(&mut answer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{path}: no answer"),
+            _ => {}
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        if let Some(status) = answer.split(' ').nth(1) {
+            return (status.parse().unwrap(), answer);
+        }
+    }
+    panic!("{path}: five times no answer");
+}
+
+/// Every call that an operator and a load balancer make is answered, again and again.
+fn all_is_answered(server: &Server, key: &str) {
+    for _ in 0..5 {
+        for path in ["/healthz", "/readyz", "/metrics", "/api/stats"] {
+            assert_eq!(asked(server, "GET", path, "", key).0, 200, "{path}");
+        }
+        let body = r#"{"topic":"a","data":1}"#;
+        assert_eq!(asked(server, "POST", "/api/publish", body, key).0, 200);
+    }
+}
+
+fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
+    let server = Server::with(&[], settings);
+    let silent = Attacker::of(server.admin, 1_500, &SAYS[..1]);
+    let mixed = Attacker::of(server.admin, 1_500, &SAYS);
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    let metric = |name: &str| {
+        let (_, metrics) = asked(&server, "GET", "/metrics", "", key);
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap()
+    };
+    server.until("the places ran out", |_| metric(evicted) > 500.0);
+    for _ in 0..10 {
+        all_is_answered(&server, key);
+    }
+    let open = metric("throng_admin_connections ");
+    assert!(open <= 512.0 + 32.0, "{open} connections of one address");
+    assert!(metric("throng_admin_connections_silent ") > 100.0);
+    assert_eq!(metric("throng_limit{name=\"admin.connections_max\"}"), 1024.0);
+    assert!(silent.stop() > 1_000 && mixed.stop() > 1_000);
+    all_is_answered(&server, key);
+}
+
+#[test]
+fn health_checks_and_operators_are_answered_while_all_places_are_held_and_renewed() {
+    let key = format!("Authorization: Bearer {KEY}\r\n");
+    held_and_renewed(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
+}
+
+#[test]
+fn without_a_key_too() {
+    held_and_renewed(&[], "");
+}
+
+#[test]
+fn with_few_descriptors_too() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 512; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throng")]);
+    command.args(["serve", "--shards", "1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let server = Server::run(command, &[]);
+    let attacker = Attacker::of(server.admin, 600, &SAYS[..1]);
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    server.until("the places ran out", |server| {
+        let (_, metrics) = asked(server, "GET", "/metrics", "", "");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(evicted));
+        line.is_some_and(|count| count.trim().parse::<f64>().unwrap() > 100.0)
+    });
+    (0..5).for_each(|_| all_is_answered(&server, ""));
+    assert!(attacker.stop() > 300);
+}
+
+#[test]
+fn an_upload_may_take_longer_than_a_head() {
+    let settings =
+        [("THRONG_ADMIN_HEAD_SECONDS", "1"), ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "128KiB")];
+    let server = Server::with(&[], &settings);
+    let body = format!(r#"{{"topic":"a","data":"{}"}}"#, "x".repeat(100_000));
+    let mut uploads = ["", "Expect: 100-continue\r\n"].map(|expect| {
+        let mut stream = Stream::new(connect(server.admin));
+        stream.send(&format!(
+            "POST /api/publish HTTP/1.1\r\nHost: localhost\r\n{expect}Content-Length: {}\r\n\r\n",
+            body.len()
+        ));
+        if !expect.is_empty() {
+            assert!(stream.head().starts_with("HTTP/1.1 100 "));
+        }
+        stream
+    });
+    for piece in body.as_bytes().chunks(body.len().div_ceil(5)) {
+        for upload in &mut uploads {
+            upload.send(std::str::from_utf8(piece).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    for mut upload in uploads {
+        assert_eq!(upload.answer().0, 200);
+    }
+}
+
+#[test]
+fn whoever_says_nothing_is_closed_and_whoever_was_answered_may_rest() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_HEAD_SECONDS", "1")]);
+    let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut resting = Stream::new(connect(server.admin));
+    resting.send(ask);
+    assert_eq!(resting.answer().0, 200);
+    let began = Instant::now();
+    let ended = ["", "GET /healthz HTTP/1.1\r\nHost"].map(|said| {
+        let mut silent = connect(server.admin);
+        silent.write_all(said.as_bytes()).unwrap();
+        silent
+    });
+    for mut silent in ended {
+        assert!(matches!(silent.read(&mut [0; 9]), Ok(0)), "it is closed");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(900));
+    assert!(server.metric("throng_admin_connections_closed_total{reason=\"silent\"}") >= 2.0);
+    std::thread::sleep(Duration::from_millis(1_500));
+    resting.send(ask);
+    assert_eq!(resting.answer().0, 200);
+    // Half of a head after an answer is not rest.
+    resting.send(&ask[..20]);
+    assert_eq!(resting.rest(), "");
+}
+
+#[test]
+fn hundreds_of_publishers_behind_one_address_keep_their_connections() {
+    let server = Server::start();
+    let mut publishers: Vec<_> = (0..400).map(|_| Stream::new(connect(server.admin))).collect();
+    let body = r#"{"topic":"a","data":1}"#;
+    for _ in 0..2 {
+        for publisher in &mut publishers {
+            publisher.send(&format!(
+                "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+        for publisher in &mut publishers {
+            assert_eq!(publisher.answer().0, 200);
+        }
+    }
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    assert_eq!((server.metric("throng_admin_connections"), server.metric(evicted)), (401.0, 0.0));
+}
+
+#[test]
+fn large_bodies_come_one_after_another() {
+    let server = Server::start();
+    let mut publisher = Stream::new(connect(server.admin));
+    let body = format!(r#"{{"topic":"a","data":"{}"}}"#, "x".repeat(60_000));
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..50 {
+        publisher.send(&request);
+        assert_eq!(publisher.answer().0, 200);
+    }
+    // And several at once.
+    publisher.send(&request.repeat(4));
+    (0..4).for_each(|_| assert_eq!(publisher.answer().0, 200));
+}
+
+#[test]
+fn a_head_without_end_is_refused() {
+    let server = Server::start();
+    let mut socket = connect(server.admin);
+    let head = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(100_000));
+    // It may be gone before all is written.
+    let _ = socket.write_all(head.as_bytes());
+    let mut told = Vec::new();
+    let _ = socket.read_to_end(&mut told);
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.is_empty() || told.starts_with("HTTP/1.1 431 "), "{told}");
+    assert!(
+        server.metric("throng_admin_connections_closed_total{reason=\"head_too_large\"}") >= 1.0
+    );
+    // What a browser sends with all the cookies of localhost fits.
+    let cookies = format!("Cookie: {}\r\n", "c".repeat(30_000));
+    assert_eq!(text(server.admin, "GET", "/healthz", None, &cookies).0, 200);
+}
+
+#[test]
+fn bodies_that_do_not_end_do_not_fill_the_memory() {
+    let settings =
+        [("THRONG_ADMIN_BODIES_BYTES_MAX", "1MiB"), ("THRONG_ADMIN_BODY_BYTES_MAX", "1MiB")];
+    let server = Server::with(&[], &settings);
+    let half = vec![b' '; 300_000];
+    let mut held: Vec<_> = (0..4)
+        .map(|_| {
+            let mut socket = connect(server.admin);
+            let head =
+                "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000\r\n\r\n";
+            socket.write_all(head.as_bytes()).unwrap();
+            let _ = socket.write_all(&half);
+            socket
+        })
+        .collect();
+    server.until("one of them is refused", |server| {
+        server.metric("throng_admin_bodies_refused_total") >= 1.0
+    });
+    assert!(server.metric("throng_admin_bodies_bytes") <= f64::from(1 << 20));
+    let whole = serde_json::json!({"topic": "a", "data": 1});
+    assert_eq!(text(server.admin, "POST", "/api/publish", Some(whole), "").0, 200);
+    held.clear();
+    server.until("all is given back", |server| server.metric("throng_admin_bodies_bytes") == 0.0);
+}
