@@ -17,7 +17,7 @@ use shard::{Histogram, Limited, Metrics, Refusal};
 use wire::{Close, Variant};
 
 use crate::inspect::merged;
-use crate::webhook::Failure;
+use crate::webhook::{Failure, UrlStats};
 use crate::{Node, process};
 
 /// Everything that is counted, for Prometheus.
@@ -32,6 +32,9 @@ pub(crate) async fn metrics(State(node): State<Arc<Node>>) -> Response {
     let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, media)], text).into_response()
 }
+
+/// URLs of webhooks that have rows of their own: those for which most waits.
+const WEBHOOK_URLS_MAX: usize = 100;
 
 struct Reading(Arc<Node>);
 
@@ -241,6 +244,14 @@ impl Reading {
         let help = "Bytes of the payloads and names of such questions";
         let value = stats.waiting_bytes as f64;
         gauge(encoder, "webhook_waiting", help, Some(Unit::Bytes), value)?;
+        let urls = self.0.webhook.urls(WEBHOOK_URLS_MAX);
+        let rows = |read: fn(&UrlStats) -> u64| -> Labelled {
+            urls.iter().map(|(url, stats)| ("url", url.clone(), read(stats) as f64)).collect()
+        };
+        let help = "Questions to the application without an answer so far, by URL";
+        gauges(encoder, "webhook_url_waiting", help, None, rows(|stats| stats.waiting))?;
+        let help = "Questions refused because too many waited, by URL";
+        counters(encoder, "webhook_url_refused", help, None, rows(|stats| stats.refused))?;
         let latency = self.0.webhook.latency();
         let counts = latency.buckets.each_ref().map(shard::Counter::get);
         let help = "From a question to the application to its answer";

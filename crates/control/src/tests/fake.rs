@@ -408,7 +408,12 @@ fn rules() -> wire::Rules {
 
 /// Asks nobody.
 pub fn webhook() -> (Arc<Dispatcher>, Worker) {
-    let fixed = webhook::Fixed { queue_events_max: 1, queue_bytes_max: 1 << 20, requests_max: 1 };
+    let fixed = webhook::Fixed {
+        queue_events_max: 1,
+        queue_events_per_url_max: 1,
+        queue_bytes_max: 1 << 20,
+        requests_max: 1,
+    };
     let settings = webhook::Settings {
         url: None,
         secret: None,

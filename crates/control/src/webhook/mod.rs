@@ -6,6 +6,9 @@
 //! all in one lane, and so keep their order, while a slow answer holds up one lane only, and a URL
 //! that nobody answers at none of the others.
 //!
+//! All URLs share one queue, and a URL may have as many questions in it as there is room for yet. So
+//! however many wait for one that does not answer, as many can wait for the others.
+//!
 //! The timeout is from the question to its answer, waiting included: a question whose time is over
 //! fails, whether it was sent or not, and a request is broken off when all of its questions did.
 //! Those that came later go on with it.
@@ -38,15 +41,19 @@ use lane::{Key, Lane};
 use queue::{Counts, Intake, Question};
 
 pub use failure::Failure;
+pub use queue::UrlStats;
 
 /// What stays as it is while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// How many questions may be without an answer at a time, those included that are asked just
-    /// now; more are refused.
+    /// now; more are refused. Of one URL no more than there is room for yet, so that one which
+    /// does not answer leaves as much to the others.
     pub queue_events_max: usize,
-    /// How many bytes their payloads and names may have together; more are refused, but for a
-    /// question that is alone.
+    /// How many of them may be of one URL.
+    pub queue_events_per_url_max: usize,
+    /// How many bytes their payloads and names may have together, of one URL no more than there is
+    /// room for yet; more are refused, but for a question that is alone.
     pub queue_bytes_max: usize,
     /// How many requests are under way at a time to each URL; at least one.
     pub requests_max: usize,
@@ -155,6 +162,12 @@ impl Dispatcher {
         }
     }
 
+    /// What waits for each URL, at most so many of them, those first for which most wait. Names are
+    /// without what may be secret.
+    pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
+        self.intake.urls(max)
+    }
+
     /// From question to answer or failure, of all that were taken.
     pub fn latency(&self) -> &Histogram {
         &self.latency
@@ -167,7 +180,8 @@ impl Dispatcher {
 
 impl Webhook for Dispatcher {
     fn ask(&self, ask: Ask) -> Result<(), Full> {
-        self.intake.put(ask)
+        let url = ask.url.clone().or_else(|| self.settings().url.clone());
+        self.intake.put(ask, url)
     }
 }
 
@@ -224,15 +238,14 @@ impl Worker {
 
     /// Puts questions into their lanes, and gives these.
     fn sort(&mut self, questions: VecDeque<Question>) -> Vec<Key> {
-        let settings = self.dispatcher.settings();
         let mut touched = Vec::with_capacity(questions.len());
         let mut nowhere = Vec::new();
         for question in questions {
-            let Some(url) = question.ask.url.as_ref().or(settings.url.as_ref()) else {
+            let Some(url) = question.url.clone() else {
                 nowhere.push(question);
                 continue;
             };
-            let key = Key::of(url.clone(), question.ask.connection, self.lanes_per_url);
+            let key = Key::of(url, question.ask.connection, self.lanes_per_url);
             if self.due.is_none() {
                 self.due = question.asked.checked_add(self.timeout);
             }
@@ -381,10 +394,16 @@ impl Worker {
             self.full_logged = full;
             let waiting = self.dispatcher.counts.waiting.load(Ordering::Relaxed);
             let bytes = self.dispatcher.counts.waiting_bytes.load(Ordering::Relaxed);
+            let most = self.dispatcher.urls(1).pop();
+            let most = most.map_or_else(String::new, |(url, stats)| {
+                format!(", {} of them for {url}", stats.waiting)
+            });
             let cause = format!(
-                "{waiting} events wait for the application ({bytes} bytes), and fill the queue"
+                "{waiting} events wait for the application ({bytes} bytes){most}, and fill the \
+                 queue or their URL's share of it"
             );
-            self.log.warn(&Failed::new(Failure::Full, cause), None, new);
+            let url = self.dispatcher.intake.refused();
+            self.log.warn(&Failed::new(Failure::Full, cause), url.as_deref(), new);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The intake, into which shards put their questions, and what each question is owed.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use shard::{Ask, Full, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::{Fixed, body};
 
 /// What is counted; any thread may write.
@@ -24,13 +24,36 @@ pub(super) struct Counts {
     pub waiting_bytes: AtomicUsize,
 }
 
+/// What waits for one URL.
+pub(super) struct Share {
+    url: Arc<str>,
+    waiting: AtomicUsize,
+    bytes: AtomicUsize,
+    refused: AtomicU64,
+}
+
+/// What waits for one URL, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UrlStats {
+    /// Gauge: questions without an answer so far.
+    pub waiting: u64,
+    /// Gauge: bytes of their payloads and names.
+    pub waiting_bytes: u64,
+    /// Questions that were refused because too many waited. It begins anew when the URL was not
+    /// asked for long and many others are.
+    pub refused: u64,
+}
+
 /// A question that was taken and is owed an answer: dropped without one, it is told that the node
 /// shuts down.
 pub(super) struct Question {
     pub ask: Ask,
     /// When a shard put it into the intake.
     pub asked: Instant,
+    /// Where to ask; nowhere if no URL was configured when it came.
+    pub url: Option<Arc<str>>,
     bytes: usize,
+    share: Arc<Share>,
     counts: Arc<Counts>,
     answered: bool,
 }
@@ -62,6 +85,8 @@ impl Question {
         self.answered = true;
         self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
         self.counts.waiting_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.share.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.share.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         let reply = std::mem::replace(&mut self.ask.reply, Box::new(|_| ()));
         reply(verdict);
     }
@@ -79,7 +104,10 @@ impl Drop for Question {
 /// The way from the shards to the control thread.
 pub(super) struct Intake {
     events_max: usize,
+    events_per_url_max: usize,
     bytes_max: usize,
+    /// In place of a URL where there is none.
+    nowhere: Arc<str>,
     counts: Arc<Counts>,
     state: Mutex<State>,
     /// Told when there is something to take, and at the end.
@@ -89,35 +117,68 @@ pub(super) struct Intake {
 struct State {
     open: bool,
     questions: VecDeque<Question>,
+    shares: HashMap<Arc<str>, Arc<Share>>,
+    /// The URL of the question that was refused last.
+    refused: Option<Arc<str>>,
+}
+
+/// URLs that are known. With more, those that nothing waits for are forgotten.
+const URLS_MAX: usize = 1_000;
+
+impl State {
+    fn share(&mut self, url: &Arc<str>) -> Arc<Share> {
+        if let Some(share) = self.shares.get(url) {
+            return share.clone();
+        }
+        if self.shares.len() >= URLS_MAX {
+            self.shares.retain(|_, share| share.waiting.load(Ordering::Relaxed) > 0);
+        }
+        let share = Share {
+            url: url.clone(),
+            waiting: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+        };
+        self.shares.entry(url.clone()).or_insert(Arc::new(share)).clone()
+    }
 }
 
 impl Intake {
     /// Keeps to the queue's bounds.
     pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
-        let state = Mutex::new(State { open: true, questions: VecDeque::new() });
+        let state =
+            State { open: true, questions: VecDeque::new(), shares: HashMap::new(), refused: None };
         Intake {
             events_max: fixed.queue_events_max,
+            events_per_url_max: fixed.queue_events_per_url_max,
             bytes_max: fixed.queue_bytes_max,
+            nowhere: "".into(),
             counts,
-            state,
+            state: Mutex::new(state),
             ready: Notify::new(),
         }
     }
 
-    /// Puts a question to the others; refuses it at the limits, and after the end.
-    pub fn put(&self, ask: Ask) -> Result<(), Full> {
+    /// Puts a question for this URL to the others; refuses it at the limits, and after the end.
+    pub fn put(&self, ask: Ask, url: Option<Arc<str>>) -> Result<(), Full> {
         let bytes = body::held_bytes(&ask);
         let mut state = self.lock();
-        if !state.open || !self.has_room(bytes) {
+        let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
+        if !state.open || !self.has_room(&share, bytes) {
             self.counts.failed[Failure::Full as usize].fetch_add(1, Ordering::Relaxed);
+            share.refused.fetch_add(1, Ordering::Relaxed);
+            state.refused = Some(share.url.clone());
             return Err(Full);
         }
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        share.waiting.fetch_add(1, Ordering::Relaxed);
+        share.bytes.fetch_add(bytes, Ordering::Relaxed);
         // Under the lock, so that the oldest come first.
         let (asked, counts) = (Instant::now(), self.counts.clone());
-        state.questions.push_back(Question { ask, asked, bytes, counts, answered: false });
+        let question = Question { ask, asked, url, bytes, share, counts, answered: false };
+        state.questions.push_back(question);
         // Whoever takes takes all, so the first alone must wake them: a wake-up is a system call.
         let first = state.questions.len() == 1;
         drop(state);
@@ -128,11 +189,39 @@ impl Intake {
     }
 
     /// To be called under the lock, since the numbers grow only there.
-    fn has_room(&self, bytes: usize) -> bool {
+    ///
+    /// A URL may have as many as there is room for yet. So however many wait for one that does not
+    /// answer, as many again can wait for others, and of those none can take all of that either.
+    fn has_room(&self, share: &Share, bytes: usize) -> bool {
         let waiting = self.counts.waiting.load(Ordering::Relaxed);
         let held = self.counts.waiting_bytes.load(Ordering::Relaxed);
+        let own = share.waiting.load(Ordering::Relaxed);
+        let own_held = share.bytes.load(Ordering::Relaxed);
+        let few = own < self.events_per_url_max && own < self.events_max.saturating_sub(waiting);
         // Alone it is taken however large it is: else it could never be asked.
-        waiting < self.events_max && (waiting == 0 || held.saturating_add(bytes) <= self.bytes_max)
+        let small = own_held.saturating_add(bytes) <= self.bytes_max.saturating_sub(held);
+        few && (waiting == 0 || small)
+    }
+
+    /// What waits for each URL, by the name that a log may hold; no more than so many, those first
+    /// for which most wait.
+    pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
+        let mut urls: HashMap<String, UrlStats> = HashMap::new();
+        for (url, share) in self.lock().shares.iter().filter(|(url, _)| !url.is_empty()) {
+            let stats = urls.entry(failure::shown(url)).or_default();
+            stats.waiting += share.waiting.load(Ordering::Relaxed) as u64;
+            stats.waiting_bytes += share.bytes.load(Ordering::Relaxed) as u64;
+            stats.refused += share.refused.load(Ordering::Relaxed);
+        }
+        let mut urls: Vec<_> = urls.into_iter().collect();
+        urls.sort_by(|(a, x), (b, y)| y.waiting.cmp(&x.waiting).then_with(|| a.cmp(b)));
+        urls.truncate(max);
+        urls
+    }
+
+    /// The URL of the question that was refused last.
+    pub fn refused(&self) -> Option<Arc<str>> {
+        self.lock().refused.clone()
     }
 
     /// All that came since the last time; `None` after the end.
@@ -169,7 +258,23 @@ pub(super) mod tests {
         let (bytes, counts) = (body::held_bytes(&ask), Arc::new(Counts::default()));
         counts.waiting.store(1, Ordering::Relaxed);
         counts.waiting_bytes.store(bytes, Ordering::Relaxed);
-        Question { ask, asked: Instant::now(), bytes, counts, answered: false }
+        let share = Arc::new(Share {
+            url: "".into(),
+            waiting: AtomicUsize::new(1),
+            bytes: AtomicUsize::new(bytes),
+            refused: AtomicU64::new(0),
+        });
+        let asked = Instant::now();
+        Question { ask, asked, url: None, bytes, share, counts, answered: false }
+    }
+
+    fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
+        Fixed {
+            queue_events_max: events_max,
+            queue_events_per_url_max: per_url_max,
+            queue_bytes_max: bytes_max,
+            requests_max: 1,
+        }
     }
 
     #[test]
@@ -177,10 +282,9 @@ pub(super) mod tests {
         let counts = Arc::new(Counts::default());
         let sized = |bytes: usize| Ask { payload: Data::Text("x".repeat(bytes).into()), ..ask(1) };
         let names = body::held_bytes(&sized(0));
-        let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1000, requests_max: 1 };
-        let intake = Intake::new(&fixed, counts.clone());
+        let intake = Intake::new(&fixed(20, 20, 2000), counts.clone());
         let held = || counts.waiting_bytes.load(Ordering::Relaxed);
-        let took = |bytes: usize| intake.put(sized(bytes)).is_ok();
+        let took = |bytes: usize| intake.put(sized(bytes), None).is_ok();
         assert!(took(600 - names) && took(400 - names));
         assert_eq!(held(), 1000);
         assert!(!took(0), "it has a topic and an event at least");
@@ -188,12 +292,57 @@ pub(super) mod tests {
         assert!(!took(0), "those that are being asked hold memory, too");
         taken.pop_front().unwrap().fail(Failure::Timeout);
         assert_eq!(held(), 400);
-        assert!(took(500 - names) && !took(200 - names));
+        assert!(took(500 - names) && !took(201 - names));
         drop((taken, intake.take()));
         assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
         assert!(took(5000) && !took(0), "a large one is taken alone");
         assert_eq!(counts.asked.load(Ordering::Relaxed), 4);
         assert_eq!(counts.failed[Failure::Full as usize].load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn however_many_urls_hang_the_next_one_has_room() {
+        let sized = || Ask { payload: Data::Text("x".repeat(1000).into()), ..ask(1) };
+        let bytes = body::held_bytes(&sized());
+        for fixed in [fixed(1000, 1000, usize::MAX), fixed(usize::MAX, 1000, 1000 * bytes)] {
+            let intake = Intake::new(&fixed, Arc::default());
+            let mut taken = Vec::new();
+            for n in 0..8 {
+                let url: Arc<str> = format!("http://hangs/{n}").into();
+                let count = (0..).take_while(|_| intake.put(sized(), Some(url.clone())).is_ok());
+                taken.push(count.count());
+            }
+            // Half of what is free, each time.
+            assert_eq!(taken, [500, 250, 125, 63, 31, 16, 8, 4]);
+            assert!(intake.put(sized(), Some("http://answers".into())).is_ok());
+            let urls = intake.urls(2);
+            assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
+            let held = (500 * bytes) as u64;
+            assert_eq!(urls[0].1, UrlStats { waiting: 500, waiting_bytes: held, refused: 1 });
+            assert_eq!(intake.refused().as_deref(), Some("http://hangs/7"));
+            drop(intake.take());
+            assert_eq!(intake.urls(2)[0].1.waiting, 0);
+        }
+    }
+
+    #[test]
+    fn a_url_has_its_own_bound() {
+        let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
+        let put = |url: &str| intake.put(ask(1), Some(url.into())).is_ok();
+        assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
+        assert!(put("b"));
+        intake.take().unwrap().pop_front().unwrap().fail(Failure::Timeout);
+        assert!(put("a"));
+    }
+
+    #[test]
+    fn urls_of_former_configurations_are_forgotten() {
+        let intake = Intake::new(&fixed(9, 9, 1 << 20), Arc::default());
+        for n in 0..3 * URLS_MAX {
+            intake.put(ask(1), Some(format!("http://a/{n}").into())).unwrap();
+            drop(intake.take());
+        }
+        assert!(intake.urls(usize::MAX).len() <= URLS_MAX);
     }
 
     #[test]

@@ -130,8 +130,14 @@ fn settings(url: &str) -> Settings {
     }
 }
 
+/// One URL may have half of these events.
+fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
+    let queue_events_per_url_max = queue_events_max;
+    Fixed { queue_events_max, queue_events_per_url_max, queue_bytes_max: 2 << 20, requests_max }
+}
+
 fn bench(requests_max: usize, settings: Settings) -> Bench {
-    let fixed = Fixed { queue_events_max: 1000, queue_bytes_max: 1 << 20, requests_max };
+    let fixed = fixed(2000, requests_max);
     let (dispatcher, worker) = Dispatcher::new(fixed, settings);
     let (sender, told) = mpsc::unbounded_channel();
     Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, told }
@@ -250,9 +256,30 @@ async fn an_url_that_nobody_answers_at_slows_no_other() {
 }
 
 #[tokio::test]
+async fn a_url_that_hangs_refuses_no_client_of_another() {
+    // It takes connections and says nothing.
+    let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hangs = format!("http://{}/", hangs.local_addr().unwrap());
+    let good = app(OPEN, echo).await;
+    let mut bench = bench(2, settings(&good.url));
+    let taken = (0..3000).filter(|n| bench.ask_at(Some(&hangs), *n, *n).is_ok()).count();
+    assert_eq!(taken, 1000, "half of the queue");
+    // More than all that the queue holds, and the other is renewed all the time.
+    for n in 0..3000 {
+        assert_eq!(bench.ask_at(Some(&hangs), n, n), Err(Full));
+        bench.ask(n, n).expect("room for one that answers");
+        assert_eq!(bench.told().await, (n, true, n.to_string()));
+    }
+    let urls = bench.dispatcher.urls(9);
+    let (name, of) = &urls[0];
+    assert_eq!((name, of.waiting, of.refused), (&hangs, 1000, 5000));
+    assert_eq!((&urls[1].0, urls[1].1.refused), (&good.url, 0));
+}
+
+#[tokio::test]
 async fn a_lane_is_there_while_something_is_in_it() {
     let app = app(OPEN, echo).await;
-    let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1 << 20, requests_max: 2 };
+    let fixed = fixed(9, 2);
     let (dispatcher, mut worker) = Dispatcher::new(fixed, settings(&app.url));
     (0..2).for_each(|_| dispatcher.ask(ask(1)).unwrap());
     let touched = worker.sort(dispatcher.intake.take().unwrap());
@@ -427,7 +454,7 @@ async fn where_nobody_is_nobody_answers() {
 #[tokio::test]
 async fn a_full_queue_takes_no_more_until_something_is_answered() {
     let app = app(0, echo).await;
-    let fixed = Fixed { queue_events_max: 2, queue_bytes_max: 1 << 20, requests_max: 1 };
+    let fixed = fixed(4, 1);
     let (dispatcher, worker) = Dispatcher::new(fixed, settings(&app.url));
     let (sender, told) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, told };
@@ -573,7 +600,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     drop(first);
     runtime().block_on(all_told_of_the_end(bench));
     // Nor does a worker that never ran.
-    let fixed = Fixed { queue_events_max: 9, queue_bytes_max: 1 << 20, requests_max: 1 };
+    let fixed = fixed(9, 1);
     let (dispatcher, worker) = Dispatcher::new(fixed, settings(""));
     dispatcher.ask(ask(1)).unwrap();
     drop(worker);

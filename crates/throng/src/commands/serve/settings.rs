@@ -152,6 +152,7 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
 pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
     control::webhook::Fixed {
         queue_events_max: held(config.webhook.queue_events_max),
+        queue_events_per_url_max: held(config.webhook.queue_events_per_url_max),
         queue_bytes_max: held(config.webhook.queue_bytes_max),
         requests_max: held(config.webhook.requests_max),
     }
@@ -257,7 +258,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
-        limits: ["limits.", "history.", "store.", "offline.", "admin."]
+        limits: ["limits.", "history.", "store.", "offline.", "admin.", "webhook."]
             .into_iter()
             .flat_map(|section| loaded.numbers(section))
             .collect(),

@@ -123,6 +123,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "webhook.timeout_milliseconds" => webhook.timeout.as_millis(),
         "webhook.batch_events_max" => webhook.batch_events_max as u128,
         "webhook.queue_events_max" => queue.queue_events_max as u128,
+        "webhook.queue_events_per_url_max" => queue.queue_events_per_url_max as u128,
         "webhook.queue_bytes_max" => queue.queue_bytes_max as u128,
         "webhook.requests_max" => queue.requests_max as u128,
         "presence.users_max" => presence.users_max as u128,
