@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::topics::{HOLE, Members};
-use crate::{Hub, NO_FANOUT, Slot, VACANT};
+use crate::{Hub, NO_FANOUT, Slot};
 
 /// The most messages of one topic that leave together.
 const BATCH_MAX: usize = 64;
@@ -26,6 +26,15 @@ pub(crate) struct Ready {
 impl Ready {
     fn queue(&mut self, bulk: bool) -> &mut VecDeque<u32> {
         if bulk { &mut self.bulk } else { &mut self.small }
+    }
+
+    /// Gives room back that a crowd of fan-outs has left.
+    pub fn tidy(&mut self) {
+        for queue in [&mut self.small, &mut self.bulk] {
+            if queue.len() < queue.capacity() / 8 {
+                queue.shrink_to(queue.len() * 2);
+            }
+        }
     }
 }
 
@@ -49,8 +58,8 @@ pub(crate) struct Queued<M> {
     pub message: M,
     /// Members at this place and after it came later than the message.
     pub end: u32,
-    /// For a broadcast: connections with this serial and after it came later.
-    pub serial: u32,
+    /// For a broadcast: what tells who came later, see [`crate::newcomers`].
+    pub newcomers: u64,
 }
 
 impl<M> Fanout<M> {
@@ -60,11 +69,6 @@ impl<M> Fanout<M> {
         let batch = if passed { &[] } else { &self.batch[self.from..] };
         batch.iter().chain(&self.queue).filter(move |queued| queued.end > place)
     }
-}
-
-/// Serials wrap around: the difference tells which came first.
-fn is_older(serial: u32, than: u32) -> bool {
-    (serial.wrapping_sub(than) as i32) < 0
 }
 
 /// The connections of a slice.
@@ -93,32 +97,16 @@ impl<'a, M> Slice<'a, M> {
 }
 
 impl<M> Hub<M> {
-    pub(crate) fn start(
-        fanouts: &mut Vec<Fanout<M>>,
-        free: &mut Vec<u32>,
-        ready: &mut Ready,
-        kind: Kind,
-        end: u32,
-    ) -> u32 {
-        let fanout = Fanout {
+    pub(crate) fn start(&mut self, kind: Kind, end: u32) -> u32 {
+        let id = self.fanouts.insert(Fanout {
             kind,
             queue: VecDeque::new(),
             batch: Vec::new(),
             cursor: 0,
             from: 0,
             started_us: 0,
-        };
-        let id = match free.pop() {
-            Some(id) => {
-                fanouts[id as usize] = fanout;
-                id
-            }
-            None => {
-                fanouts.push(fanout);
-                fanouts.len() as u32 - 1
-            }
-        };
-        ready.queue(end > BULK).push_back(id);
+        });
+        self.ready.queue(end > BULK).push_back(id);
         id
     }
 
@@ -170,16 +158,16 @@ impl<M> Hub<M> {
         queue.push_back(id);
         self.begin_batch(id, now_us);
         self.slots.clear();
-        let fanout = &self.fanouts[id as usize];
+        let fanout = &self.fanouts[id];
         let end = (fanout.batch[fanout.from].end).min(fanout.cursor + members_max.max(1) as u32);
         self.gather(id, end);
-        let fanout = &mut self.fanouts[id as usize];
+        let fanout = &mut self.fanouts[id];
         let from = fanout.from;
         fanout.cursor = end;
         while fanout.batch.get(fanout.from).is_some_and(|queued| queued.end <= fanout.cursor) {
             fanout.from += 1;
         }
-        let fanout = &self.fanouts[id as usize];
+        let fanout = &self.fanouts[id];
         let finished = fanout.from == fanout.batch.len();
         Some(Slice {
             messages: &fanout.batch[from..],
@@ -199,37 +187,37 @@ impl<M> Hub<M> {
         let only = topic.map(|(hash, name)| self.find(hash, name));
         let mut owed = Vec::new();
         for sub in self.subs(slot) {
-            let fanout = self.topics.get(sub.topic as usize).fanout;
+            let fanout = self.topics[sub.topic].fanout;
             if fanout != NO_FANOUT && only.is_none_or(|only| only == Some(sub.topic)) {
-                let waiting = self.fanouts[fanout as usize].waiting(sub.at);
+                let waiting = self.fanouts[fanout].waiting(sub.at);
                 owed.extend(waiting.map(|queued| &queued.message));
             }
         }
         if let Some(id) = self.broadcast.filter(|_| only.is_none()) {
-            let serial = self.members.get(slot as usize).serial;
-            let waiting = self.fanouts[id as usize].waiting(slot);
-            let waiting = waiting.filter(|queued| is_older(serial, queued.serial));
+            let waiting = self.fanouts[id].waiting(slot);
+            let waiting =
+                waiting.filter(|queued| !self.newcomers.came_after(slot, queued.newcomers));
             owed.extend(waiting.map(|queued| &queued.message));
         }
         owed
     }
 
     fn is_done(&self, id: u32) -> bool {
-        let fanout = &self.fanouts[id as usize];
+        let fanout = &self.fanouts[id];
         fanout.from == fanout.batch.len() && fanout.queue.is_empty()
     }
 
     fn begin_batch(&mut self, id: u32, now_us: u64) {
-        let fanout = &mut self.fanouts[id as usize];
+        let fanout = &mut self.fanouts[id];
         if fanout.from < fanout.batch.len() {
             return;
         }
         fanout.batch.clear();
         (fanout.cursor, fanout.from, fanout.started_us) = (0, 0, now_us);
         while let Some(next) = fanout.queue.pop_front_if(|next| {
-            // Who gets a broadcast depends on the serial, which is in no order over the slots:
-            // only messages for the same crowd go together.
-            let same = fanout.batch.first().is_none_or(|first| first.serial == next.serial);
+            // Who came after a broadcast may have any slot: only messages for the same crowd go
+            // together.
+            let same = fanout.batch.first().is_none_or(|first| first.newcomers == next.newcomers);
             same && fanout.batch.len() < BATCH_MAX
         }) {
             fanout.batch.push(next);
@@ -239,21 +227,23 @@ impl<M> Hub<M> {
 
     /// Collects the members from the cursor up to `end`.
     fn gather(&mut self, id: u32, end: u32) {
-        let fanout = &self.fanouts[id as usize];
+        let fanout = &self.fanouts[id];
         match fanout.kind {
             Kind::Broadcast => {
-                let serial = fanout.batch[fanout.from].serial;
-                for slot in fanout.cursor..end.min(self.members.len() as u32) {
-                    let member = self.members.get(slot as usize);
-                    if member.count != VACANT && is_older(member.serial, serial) {
+                let broadcast = fanout.batch[fanout.from].newcomers;
+                let all = self.newcomers.is_empty();
+                for slot in fanout.cursor..end.min(self.members.end()) {
+                    if self.members.get(slot).is_some()
+                        && (all || self.newcomers.passes(slot, broadcast))
+                    {
                         self.slots.push(slot);
                     }
                 }
             }
-            Kind::Topic(topic) => match self.topics.get(topic as usize).members {
+            Kind::Topic(topic) => match self.topics[topic].members {
                 Members::One(slot) => self.slots.push(slot),
                 Members::Many(many) => {
-                    let list = &self.many[many as usize].slots;
+                    let list = &self.many[many].slots;
                     for at in fanout.cursor..end {
                         let slot = *list.get(at as usize);
                         if slot != HOLE {
@@ -261,23 +251,21 @@ impl<M> Hub<M> {
                         }
                     }
                 }
-                Members::None | Members::Free(_) => {}
+                Members::None => {}
             },
         }
     }
 
     fn end(&mut self, id: u32) {
-        let fanout = &mut self.fanouts[id as usize];
-        fanout.batch = Vec::new();
-        fanout.from = 0;
-        fanout.queue = VecDeque::new();
-        self.free_fanouts.push(id);
-        match fanout.kind {
+        match self.fanouts.remove(id).kind {
             Kind::Topic(topic) => {
-                debug_assert_ne!(self.topics.get(topic as usize).fanout, NO_FANOUT);
+                debug_assert_ne!(self.topics[topic].fanout, NO_FANOUT);
                 self.settle(topic);
             }
-            Kind::Broadcast => self.broadcast = None,
+            Kind::Broadcast => {
+                self.broadcast = None;
+                self.newcomers.clear();
+            }
         }
     }
 }

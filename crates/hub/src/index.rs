@@ -33,10 +33,21 @@ impl Index {
         self.segments[segment].insert_unique(hash, id, |id| spread(hash_of(*id)).1);
     }
 
-    pub fn remove(&mut self, hash: u32, id: u32) {
+    /// Takes a place out. `hash_of` is asked of those that stay, when the table shrinks.
+    pub fn remove(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
         let (segment, hash) = spread(hash);
-        if let Ok(entry) = self.segments[segment].find_entry(hash, |other| *other == id) {
+        let segment = &mut self.segments[segment];
+        if let Ok(entry) = segment.find_entry(hash, |other| *other == id) {
             entry.remove();
         }
+        // Far from where it grows again, so that what comes and goes copies nothing.
+        if segment.num_buckets() > 8 * segment.len().max(1) {
+            segment.shrink_to((2 * segment.len()).max(1), |id| spread(hash_of(*id)).1);
+        }
+    }
+
+    /// Bytes that the tables take.
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(HashTable::allocation_size).sum()
     }
 }

@@ -59,6 +59,9 @@ impl Model {
     }
 }
 
+/// The slot of a connection that never leaves.
+const ELDER: Slot = 30;
+
 struct Simulation {
     random: Random,
     hub: Hub<(String, u32)>,
@@ -68,7 +71,11 @@ struct Simulation {
 
 impl Simulation {
     fn step(&mut self) {
-        let slot = self.random.below(60);
+        // One that stays, over thousands of broadcasts and of connections that come and go.
+        let slot = match self.random.below(60) {
+            ELDER => 0,
+            slot => slot,
+        };
         let topic = "t".repeat(1 + self.random.below(6) as usize);
         match self.random.below(20) {
             0..3 => self.insert(slot),
@@ -184,18 +191,21 @@ impl Simulation {
     }
 }
 
-fn run(seed: u64) {
+fn run(seed: u64, steps: u32) {
     let mut simulation = Simulation {
         random: Random(seed),
         hub: Hub::default(),
         model: Model::default(),
         published: 0,
     };
-    // Near the end of the serials, so that they wrap around in some runs.
-    simulation.hub.next_serial = u32::MAX - (seed as u32 % 100);
-    for step in 0..2_000 {
+    // Numbers of newcomers have 64 bits and don't wrap; runs begin where fewer bits would.
+    let begin = [0, u32::MAX as u64 / 2, u32::MAX as u64, u64::MAX >> 1][seed as usize % 4];
+    simulation.hub.newcomers.skip(begin - begin.min(seed % 100));
+    simulation.insert(ELDER);
+    simulation.join(ELDER, "t");
+    for step in 0..steps {
         simulation.step();
-        if step % 50 == 0 {
+        if step % (steps / 40) == 0 {
             simulation.check();
         }
     }
@@ -203,19 +213,108 @@ fn run(seed: u64) {
     simulation.check();
     assert!(simulation.model.owed.is_empty(), "missed: {:?}", simulation.model.owed);
     assert_eq!(simulation.hub.fanouts(), 0);
+    assert!(simulation.model.here.contains(&ELDER));
+    assert!(simulation.hub.newcomers.is_empty(), "nothing is kept of who came when");
     for slot in 0..60 {
         simulation.remove(slot);
     }
     simulation.check();
+    simulation.hub.tidy();
+    let left = simulation.hub.bytes();
+    assert!(left < 12 << 10, "{left} bytes are kept for nobody");
+}
+
+const STEPS: u32 = 2_000;
+
+#[test]
+fn one_that_stays_gets_every_broadcast_of_thousands() {
+    run(7, 40_000);
+}
+
+#[test]
+fn a_broadcast_reaches_whoever_came_billions_of_connections_ago() {
+    let billions =
+        [1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, 3 << 31, 1 << 40];
+    for later in billions {
+        let mut hub = Hub::default();
+        hub.insert(0);
+        hub.broadcast("first");
+        hub.insert(1);
+        hub.newcomers.skip(later);
+        hub.insert(2);
+        hub.broadcast("second");
+        let mut got = [vec![], vec![], vec![]];
+        let owed: Vec<_> = (0..3).map(|slot| hub.owed(slot, None).len()).collect();
+        assert_eq!(owed, [2, 1, 1], "{later}");
+        while let Some(slice) = hub.next_slice(2, true, 0) {
+            for slot in slice.slots {
+                got[*slot as usize].extend(slice.messages().copied());
+            }
+        }
+        assert_eq!(got, [vec!["first", "second"], vec!["second"], vec!["second"]], "{later}");
+        hub.newcomers.skip(later);
+        hub.insert(3);
+        assert_eq!(hub.broadcast("third"), 4);
+        assert_eq!(hub.next_slice(9, true, 0).unwrap().slots, [0, 1, 2, 3], "{later}");
+    }
+}
+
+#[test]
+fn ten_crowds_in_a_row_cost_what_the_first_cost() {
+    let mut hub: Hub<u32> = Hub::default();
+    let mut costs = Vec::new();
+    for _ in 0..10 {
+        for slot in 0..20_000 {
+            hub.insert(slot);
+            hub.join(slot, hash_of(slot), &format!("@u{slot}"));
+            hub.join(slot, 1, "all");
+            if slot % 10 == 0 {
+                // More than are held inline.
+                hub.join(slot, 2, "some");
+            }
+        }
+        costs.push(hub.bytes());
+        // They leave in another order than they came.
+        for slot in (0..20_000).map(|slot| slot * 7_919 % 20_000) {
+            hub.remove(slot);
+        }
+        hub.tidy();
+        let left = hub.bytes();
+        assert!(left < costs[0] / 100, "{left} of {} bytes are kept for nobody", costs[0]);
+    }
+    assert!(costs.iter().all(|cost| *cost <= costs[0]), "{costs:?}");
+}
+
+#[test]
+fn topics_that_came_and_went_leave_nothing() {
+    let mut hub: Hub<u32> = Hub::default();
+    let name = |topic: u32| format!("room/{topic}/with-a-name-that-is-not-short");
+    (0..100).for_each(|slot| hub.insert(slot));
+    for topic in 0..50_000 {
+        hub.join(topic % 100, hash_of(topic), &name(topic));
+    }
+    hub.publish(hash_of(0), &name(0), 1);
+    let most = hub.bytes();
+    for topic in 0..50_000 {
+        assert_eq!(hub.leave(topic % 100, hash_of(topic), &name(topic)), Some(true));
+    }
+    while hub.next_slice(256, true, 0).is_some() {}
+    hub.tidy();
+    assert_eq!((hub.topics(), hub.topics.count()), (0, 0));
+    assert!(hub.bytes() < most / 100, "{} of {most} bytes are kept for nothing", hub.bytes());
+}
+
+fn hash_of(number: u32) -> u64 {
+    u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
 #[test]
 fn nobody_misses_a_message_and_nobody_gets_one_twice() {
     if let Ok(seed) = std::env::var("HUB_SEED") {
-        return run(seed.parse().unwrap());
+        return run(seed.parse().unwrap(), STEPS);
     }
     for seed in 0..120 {
-        if std::panic::catch_unwind(|| run(seed)).is_err() {
+        if std::panic::catch_unwind(|| run(seed, STEPS)).is_err() {
             panic!("HUB_SEED={seed} replays the run that failed");
         }
     }

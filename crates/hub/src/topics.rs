@@ -1,6 +1,6 @@
 //! A topic and its list of members.
 
-use crate::paged::Paged;
+use crate::list::List;
 
 /// A topic's name; up to 24 bytes are held inline.
 pub type Name = compact_str::CompactString;
@@ -8,7 +8,7 @@ pub type Name = compact_str::CompactString;
 /// A place in a list whose member has left while a fan-out ran.
 pub(crate) const HOLE: u32 = u32::MAX;
 
-/// A topic with members, or with a fan-out that is not over, or a free place in the table.
+/// A topic with members, or with a fan-out that is not over.
 pub(crate) struct Topic {
     pub name: Name,
     /// The low half of the name's hash.
@@ -25,19 +25,23 @@ pub(crate) enum Members {
     One(u32),
     /// A place in the table of lists.
     Many(u32),
-    /// The topic's place is free; the next free one.
-    Free(u32),
 }
 
 /// A list of members. While a fan-out runs over it, new members come at the end and those that
 /// leave leave a hole: places don't change, so nobody is passed over or met twice.
 #[derive(Default)]
 pub(crate) struct Many {
-    pub slots: Paged<u32>,
+    pub slots: List<u32>,
     pub holes: Vec<u32>,
 }
 
 impl Many {
+    pub fn of(slots: &[u32]) -> Self {
+        let mut many = Many::default();
+        slots.iter().for_each(|slot| many.slots.push(*slot));
+        many
+    }
+
     pub fn members(&self) -> u32 {
         (self.slots.len() - self.holes.len()) as u32
     }

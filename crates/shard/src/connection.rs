@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use tables::Places;
 use wire::session::Respond;
 use wire::{Close, Id, Variant, ws};
 
@@ -25,7 +26,7 @@ pub(crate) struct Connection {
     pub extra: Option<Box<Extra>>,
 }
 
-// With the hub's member (24), a topic of its own (40), the index (about 9) and a place in a
+// With the hub's member (20), a topic of its own (40), the index (about 9) and a place in a
 // shared topic (4) this stays well under 128 bytes.
 const _: () = assert!(size_of::<Option<Connection>>() <= 24);
 
@@ -161,51 +162,51 @@ pub(crate) struct Poll {
     pub kept: Option<Box<PollKept>>,
 }
 
-/// Connections by descriptor number, in pages: nothing is copied when the table grows.
+/// Connections by descriptor number, in pages: nothing is copied when the table grows, and a page
+/// that nobody lives in goes back.
 #[derive(Default)]
-pub(crate) struct Table {
-    pages: Vec<Box<[Option<Connection>]>>,
-    count: usize,
-}
-
-const PAGE: usize = 1024;
+pub(crate) struct Table(Places<Connection>);
 
 impl Table {
     /// Takes a connection in and gives its slot.
     pub fn insert(&mut self, connection: Connection) -> u32 {
-        let slot = connection.fd.as_raw_fd() as usize;
-        while self.pages.len() <= slot / PAGE {
-            self.pages.push((0..PAGE).map(|_| None).collect());
-        }
-        let place = &mut self.pages[slot / PAGE][slot % PAGE];
-        debug_assert!(place.is_none());
-        *place = Some(connection);
-        self.count += 1;
-        slot as u32
+        let slot = connection.fd.as_raw_fd() as u32;
+        let before = self.0.insert(slot, connection);
+        debug_assert!(before.is_none());
+        slot
     }
 
     pub fn get(&self, slot: u32) -> Option<&Connection> {
-        self.pages.get(slot as usize / PAGE)?[slot as usize % PAGE].as_ref()
+        self.0.get(slot)
     }
 
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.pages.get_mut(slot as usize / PAGE)?[slot as usize % PAGE].as_mut()
+        self.0.get_mut(slot)
     }
 
     pub fn remove(&mut self, slot: u32) -> Option<Connection> {
-        let removed = self.pages.get_mut(slot as usize / PAGE)?[slot as usize % PAGE].take();
-        self.count -= usize::from(removed.is_some());
-        removed
+        self.0.remove(slot)
     }
 
     /// Connections in the table.
     pub fn count(&self) -> usize {
-        self.count
+        self.0.count()
     }
 
     /// All slots are below this.
     pub fn end(&self) -> u32 {
-        (self.pages.len() * PAGE) as u32
+        self.0.end()
+    }
+
+    /// Gives back what is kept in hand for the next connections.
+    pub fn tidy(&mut self) {
+        self.0.tidy();
+    }
+
+    /// Bytes that the table takes.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 
@@ -213,6 +214,21 @@ impl Table {
 mod tests {
     use super::*;
     use crate::SILENCE_SECONDS_MAX;
+
+    #[test]
+    fn a_crowd_of_connections_gives_its_pages_back() {
+        let any = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let mut table = Table::default();
+        for _ in 0..3 {
+            let open = |_| Connection::new(any.try_clone().unwrap(), 1, 0);
+            let slots: Vec<u32> = (0..3_000).map(|at| table.insert(open(at))).collect();
+            let most = table.bytes();
+            slots.iter().for_each(|slot| assert!(table.remove(*slot).is_some()));
+            table.tidy();
+            assert_eq!((table.count(), table.end()), (0, 0));
+            assert!(table.bytes() < most / 50, "{} of {most} bytes stay", table.bytes());
+        }
+    }
 
     #[test]
     fn the_longest_silence_that_is_allowed_is_seen_to_end() {

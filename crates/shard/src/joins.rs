@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use tables::{Places, Slab};
+
 /// The `join_ref` of a join in four bytes: phoenix.js counts them up, so nearly all are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ref(u32);
@@ -13,33 +15,24 @@ const NUMBER_MAX: u32 = ODD - 1;
 
 /// A connection's joins. Topics go by their hash, which is keyed: no client can make two of its
 /// topics meet.
-#[derive(Default)]
 #[allow(clippy::box_collection, reason = "a Vec itself would double the size of every place")]
 enum Place {
-    #[default]
-    None,
-    One {
-        of: Ref,
-        topic: u64,
-    },
+    One { of: Ref, topic: u64 },
     Many(Box<Vec<(u64, Ref)>>),
 }
 
-const _: () = assert!(size_of::<Place>() <= 16);
+const _: () = assert!(size_of::<Option<Place>>() <= 16);
 
-/// The joins of all connections of a shard, by slot, in pages.
+/// The joins of all connections of a shard, by slot.
 #[derive(Default)]
 pub(crate) struct Joins {
-    pages: Vec<Option<Box<[Place]>>>,
-    odd: Vec<Option<Box<str>>>,
-    free: Vec<u32>,
+    places: Places<Place>,
+    odd: Slab<Box<str>>,
     /// Joins that the application has still to allow, by slot: topic, and the number of the
     /// question.
     pending: HashMap<u32, Vec<(u64, u32)>>,
     questions: u32,
 }
-
-const PAGE: usize = 256;
 
 /// A join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,20 +44,9 @@ pub(crate) struct Join<'a> {
 }
 
 impl Joins {
-    fn place(&mut self, slot: u32) -> &mut Place {
-        let (page, at) = (slot as usize / PAGE, slot as usize % PAGE);
-        if self.pages.len() <= page {
-            self.pages.resize_with(page + 1, || None);
-        }
-        let page = self.pages[page]
-            .get_or_insert_with(|| (0..PAGE).map(|_| Place::None).collect::<Vec<_>>().into());
-        &mut page[at]
-    }
-
     fn all(&self, slot: u32) -> impl Iterator<Item = (u64, Ref)> {
-        let place = self.pages.get(slot as usize / PAGE).and_then(Option::as_ref);
-        let (one, many) = match place.map(|page| &page[slot as usize % PAGE]) {
-            None | Some(Place::None) => (None, &[][..]),
+        let (one, many) = match self.places.get(slot) {
+            None => (None, &[][..]),
             Some(Place::One { of, topic }) => (Some((*topic, *of)), &[][..]),
             Some(Place::Many(many)) => (None, &many[..]),
         };
@@ -77,7 +59,7 @@ impl Joins {
         let pending = self.pending.get(&slot).is_some_and(|all| all.iter().any(|it| it.0 == topic));
         let join_ref = match bits & ODD {
             0 => (bits & NUMBER_MAX).to_string().into(),
-            _ => self.odd[(bits & NUMBER_MAX) as usize].as_deref().unwrap_or_default().into(),
+            _ => Cow::Borrowed(&*self.odd[bits & NUMBER_MAX]),
         };
         Some(Join { join_ref, pending })
     }
@@ -90,17 +72,17 @@ impl Joins {
     /// Notes a join of a topic that the connection has none of.
     pub fn insert(&mut self, slot: u32, topic: u64, join_ref: &str) {
         let of = Ref(self.bits(join_ref));
-        let place = self.place(slot);
-        *place = match std::mem::take(place) {
-            Place::None => Place::One { of, topic },
-            Place::One { of: first, topic: before } => {
-                Place::Many(Box::new(vec![(before, first), (topic, of)]))
+        match self.places.get_mut(slot) {
+            None => {
+                self.places.insert(slot, Place::One { of, topic });
             }
-            Place::Many(mut many) => {
-                many.push((topic, of));
-                Place::Many(many)
+            Some(Place::Many(many)) => many.push((topic, of)),
+            Some(place) => {
+                if let Place::One { of: first, topic: before } = *place {
+                    *place = Place::Many(Box::new(vec![(before, first), (topic, of)]));
+                }
             }
-        };
+        }
     }
 
     /// The application is asked whether the join is allowed. Gives the number of the question.
@@ -136,15 +118,17 @@ impl Joins {
                 self.pending.remove(&slot);
             }
         }
-        let place = self.place(slot);
-        match place {
-            Place::Many(many) => {
+        match self.places.get_mut(slot) {
+            Some(place @ Place::Many(_)) => {
+                let Place::Many(many) = place else { return };
                 many.retain(|(of, _)| *of != topic);
                 if let [(topic, of)] = many[..] {
                     *place = Place::One { of, topic };
                 }
             }
-            _ => *place = Place::None,
+            _ => {
+                self.places.remove(slot);
+            }
         }
         self.forget(gone);
     }
@@ -154,9 +138,22 @@ impl Joins {
         self.pending.remove(&slot);
         let gone: Vec<Ref> = self.all(slot).map(|(_, of)| of).collect();
         if !gone.is_empty() {
-            *self.place(slot) = Place::None;
+            self.places.remove(slot);
             gone.into_iter().for_each(|of| self.forget(of));
         }
+    }
+
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.places.tidy();
+        self.odd.tidy();
+        self.pending.shrink_to(self.pending.len() * 4);
+    }
+
+    /// Bytes that the tables take.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.places.bytes() + self.odd.bytes()
     }
 
     fn bits(&mut self, join_ref: &str) -> u32 {
@@ -164,22 +161,13 @@ impl Joins {
             && !(join_ref.len() > 1 && join_ref.starts_with('0'));
         match join_ref.parse::<u32>() {
             Ok(number) if counts && number <= NUMBER_MAX => number,
-            _ => {
-                let at = self.free.pop().unwrap_or_else(|| {
-                    self.odd.push(None);
-                    self.odd.len() as u32 - 1
-                });
-                self.odd[at as usize] = Some(join_ref.into());
-                ODD | at
-            }
+            _ => ODD | self.odd.insert(join_ref.into()),
         }
     }
 
     fn forget(&mut self, Ref(bits): Ref) {
         if bits & ODD != 0 {
-            let at = bits & NUMBER_MAX;
-            self.odd[at as usize] = None;
-            self.free.push(at);
+            self.odd.remove(bits & NUMBER_MAX);
         }
     }
 }
@@ -208,7 +196,23 @@ mod tests {
         joins.insert(5, 9, "x");
         joins.clear(5);
         assert_eq!(joins.all(5).count(), 0);
-        assert_eq!(joins.free.len(), joins.odd.len(), "no odd ref is kept");
+        assert_eq!(joins.odd.count(), 0, "no odd ref is kept");
+    }
+
+    #[test]
+    fn a_crowd_of_phoenix_clients_leaves_nothing() {
+        let mut joins = Joins::default();
+        let mut most = 0;
+        for _ in 0..3 {
+            for slot in 0..20_000 {
+                joins.insert(slot, 7, "a ref that is no number");
+                joins.insert(slot, 8, "1");
+            }
+            most = most.max(joins.bytes());
+            (0..20_000).for_each(|slot| joins.clear(slot));
+            joins.tidy();
+            assert!(joins.bytes() < most / 100, "{} of {most} bytes stay", joins.bytes());
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod shard;
 mod start;
 mod sweep;
 pub mod sync;
+mod tidy;
 mod webhook;
 
 pub use command::{Answer, Command, ConnectionInfo, Reply, Target, TopicInfo};

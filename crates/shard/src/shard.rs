@@ -98,6 +98,8 @@ pub(crate) struct Shard {
     pub(crate) peers: HashMap<u32, IpAddr>,
     pub(crate) sweep: crate::sweep::Sweep,
     pub(crate) drain: Option<crate::sweep::Drain>,
+    /// When tables are to be tidied next.
+    pub(crate) tidy_due_us: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub(crate) now_us: u64,
 }
@@ -117,11 +119,13 @@ impl Addresses {
     }
 
     pub fn leave(&self, address: IpAddr) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
                 counts.remove(&address);
+                // Does nothing unless nearly all addresses of a crowd have left.
+                counts.shrink_to(counts.len() * 4);
             }
         }
     }

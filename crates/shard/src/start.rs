@@ -277,6 +277,7 @@ impl Make {
             peers: Default::default(),
             sweep: Sweep::at(self.started.elapsed().as_micros() as u64),
             drain: None,
+            tidy_due_us: 0,
             now_us: 0,
         })
     }

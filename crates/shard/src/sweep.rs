@@ -109,6 +109,7 @@ impl Shard {
         self.forget_topics();
         self.deliver_again();
         self.tell_presence();
+        self.tidy();
         if self.number == 0
             && let Some(listener) = &self.listener
         {
@@ -323,7 +324,8 @@ impl Shard {
             self.close(slot, Close::Drain, &last);
         }
         if let Some(drain) = &mut self.drain {
-            drain.next = to as u32;
+            // The table may have become shorter meanwhile.
+            drain.next = drain.next.max(to as u32);
         }
     }
 }

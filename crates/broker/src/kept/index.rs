@@ -22,7 +22,12 @@ impl Table {
     /// Removes a number; false when it was not there.
     pub fn remove(&mut self, hash: u32, id: u32) -> bool {
         let found = self.0.find_entry(spread(hash), |entry| *entry == (hash, id));
-        found.map(|entry| entry.remove()).is_ok()
+        let removed = found.map(|entry| entry.remove()).is_ok();
+        // Far from where it grows again, so that what comes and goes copies nothing.
+        if self.0.num_buckets() > 8 * self.0.len().max(1) {
+            self.0.shrink_to((2 * self.0.len()).max(1), |(hash, _)| spread(*hash));
+        }
+        removed
     }
 }
 

@@ -1,21 +1,13 @@
-//! Values under small numbers, in pages so that growing never moves them, and lists through them.
+//! Values under small numbers, in pages that go back when they are empty, and lists through them.
 
 /// No value has this number.
 pub const NONE: u32 = u32::MAX;
 
-const PAGE: usize = 1_024;
-
 /// Values under numbers that stay theirs until they are removed.
-pub struct Slab<T> {
-    pages: Vec<Vec<Slot<T>>>,
-    /// The first free slot; the others follow by their `newer`.
-    free: u32,
-    len: usize,
-    slots: u32,
-}
+pub struct Slab<T>(tables::Slab<Slot<T>>);
 
 struct Slot<T> {
-    value: Option<T>,
+    value: T,
     older: u32,
     newer: u32,
 }
@@ -37,55 +29,32 @@ impl List {
 impl<T> Slab<T> {
     /// Holds nothing, and no memory.
     pub fn new() -> Self {
-        Slab { pages: Vec::new(), free: NONE, len: 0, slots: 0 }
+        Slab(tables::Slab::default())
     }
 
     /// Values that are held.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.count()
     }
 
     /// All numbers are below this one.
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.0.end()
     }
 
     /// Gives the value a number. It is in no list yet.
     pub fn insert(&mut self, value: T) -> u32 {
-        self.len += 1;
-        let slot = Slot { value: Some(value), older: NONE, newer: NONE };
-        let at = self.free;
-        if at != NONE {
-            let place = self.slot_mut(at);
-            let next = place.newer;
-            *place = slot;
-            self.free = next;
-            return at;
-        }
-        let at = self.slots;
-        assert!(at < NONE - 1, "a slab holds less than 2^32 values");
-        if (at as usize).is_multiple_of(PAGE) {
-            self.pages.push(Vec::with_capacity(PAGE));
-        }
-        self.pages[at as usize / PAGE].push(slot);
-        self.slots += 1;
-        at
+        self.0.insert(Slot { value, older: NONE, newer: NONE })
     }
 
     /// Takes out a value that is in no list any more.
     pub fn remove(&mut self, at: u32) -> T {
-        let free = self.free;
-        let slot = self.slot_mut(at);
-        slot.newer = free;
-        let value = slot.value.take();
-        self.free = at;
-        self.len -= 1;
-        value.expect("the number is of a value")
+        self.0.remove(at).value
     }
 
     /// The value, if this number has one.
     pub fn get(&self, at: u32) -> Option<&T> {
-        self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?.value.as_ref()
+        self.0.get(at).map(|slot| &slot.value)
     }
 
     /// Puts a value at the end of a list.
@@ -115,7 +84,7 @@ impl<T> Slab<T> {
     }
 
     fn slot_mut(&mut self, at: u32) -> &mut Slot<T> {
-        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+        &mut self.0[at]
     }
 }
 
@@ -123,13 +92,13 @@ impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
 
     fn index(&self, at: u32) -> &T {
-        self.get(at).expect("the number is of a value")
+        &self.0[at].value
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     fn index_mut(&mut self, at: u32) -> &mut T {
-        self.slot_mut(at).value.as_mut().expect("the number is of a value")
+        &mut self.0[at].value
     }
 }
 
@@ -140,6 +109,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_was_kept_of_very_many_leaves_nothing() {
+        let mut slab = Slab::new();
+        let mut list = List::EMPTY;
+        for number in 0..100_000_u64 {
+            let at = slab.insert(number);
+            slab.link(&mut list, at);
+        }
+        let most = slab.0.bytes();
+        for number in 0..100_000 {
+            let at = list.oldest;
+            slab.unlink(&mut list, at);
+            assert_eq!(slab.remove(at), number);
+        }
+        // A page is kept in hand for what comes next.
+        assert!(slab.0.bytes() < most / 20, "{} of {most} bytes stay", slab.0.bytes());
+    }
 
     proptest! {
         #[test]

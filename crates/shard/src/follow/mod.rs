@@ -24,6 +24,7 @@ use wire::session::{Asked, Heard};
 use wire::{Behind, Id, Lost, Message, Name, Position, Since};
 
 use crate::shard::Shard;
+use crate::tidy::Roomy;
 
 pub(crate) use acknowledge::Acks;
 
@@ -80,6 +81,15 @@ const LIFTS: usize = 1_024;
 const ALL: u64 = u64::MAX;
 
 impl Following {
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.followers.tidy();
+        self.many.tidy();
+        self.filters.tidy();
+        self.lifts.tidy();
+        self.due.tidy();
+    }
+
     /// A number for what is asked or followed.
     pub fn question(&mut self) -> u32 {
         self.number = self.number.wrapping_add(1);

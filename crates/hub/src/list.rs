@@ -1,20 +1,20 @@
-//! A vector that grows by pages: nothing is copied when it is large, and at most one page is
-//! unused.
+//! A list that grows and shrinks by pages: nothing is copied when it is large, and at most one page
+//! is unused.
 
-/// Items in a page. The first page grows by doubling, so that a short list stays small.
+/// Items in a page. The first page grows and shrinks by itself, so that a short list stays small.
 const PAGE: usize = 1024;
 
-pub(crate) struct Paged<T> {
+pub(crate) struct List<T> {
     pages: Vec<Vec<T>>,
 }
 
-impl<T> Default for Paged<T> {
+impl<T> Default for List<T> {
     fn default() -> Self {
-        Paged { pages: Vec::new() }
+        List { pages: Vec::new() }
     }
 }
 
-impl<T> Paged<T> {
+impl<T> List<T> {
     pub fn len(&self) -> usize {
         match self.pages.last() {
             Some(last) => (self.pages.len() - 1) * PAGE + last.len(),
@@ -46,10 +46,13 @@ impl<T> Paged<T> {
     }
 
     pub fn pop(&mut self) -> Option<T> {
+        let is_first = self.pages.len() == 1;
         let last = self.pages.last_mut()?;
         let item = last.pop();
         if last.is_empty() {
             self.pages.pop();
+        } else if is_first && last.len() < last.capacity() / 4 {
+            last.shrink_to(last.len() * 2);
         }
         item
     }
@@ -61,20 +64,17 @@ mod tests {
 
     #[test]
     fn it_is_a_vector() {
-        let mut paged = Paged::default();
+        let mut list = List::default();
         let n = PAGE * 3 + 7;
-        (0..n).for_each(|item| paged.push(item));
-        assert_eq!(paged.len(), n);
-        *paged.get_mut(PAGE) = 1;
-        assert_eq!(
-            (*paged.get(PAGE), *paged.get(n - 1), *paged.get(PAGE - 1)),
-            (1, n - 1, PAGE - 1)
-        );
+        (0..n).for_each(|item| list.push(item));
+        assert_eq!(list.len(), n);
+        *list.get_mut(PAGE) = 1;
+        assert_eq!((*list.get(PAGE), *list.get(n - 1), *list.get(PAGE - 1)), (1, n - 1, PAGE - 1));
         for item in (0..n).rev() {
-            assert_eq!(paged.pop(), Some(if item == PAGE { 1 } else { item }));
-            assert_eq!(paged.len(), item);
+            assert_eq!(list.pop(), Some(if item == PAGE { 1 } else { item }));
+            assert_eq!(list.len(), item);
         }
-        assert_eq!(paged.pop(), None);
-        assert!(paged.pages.is_empty());
+        assert_eq!(list.pop(), None);
+        assert!(list.pages.is_empty());
     }
 }
