@@ -70,6 +70,13 @@ impl Refused {
         refused(StatusCode::SERVICE_UNAVAILABLE, "going_down", message)
     }
 
+    /// New connections are refused for memory.
+    pub fn memory() -> Self {
+        let message = "the server is at its memory limit (limits.memory_bytes_max) and refuses new \
+                       connections until it is below it again; those that it has are served";
+        refused(StatusCode::SERVICE_UNAVAILABLE, "memory_full", message)
+    }
+
     /// A shard doesn't answer in time.
     pub fn silent() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \

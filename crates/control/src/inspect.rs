@@ -42,9 +42,16 @@ pub(crate) async fn healthz() -> Json<Health> {
 
 /// The process takes new connections.
 #[utoipa::path(get, path = "/readyz", tag = "operate", responses(
-    (status = 200, body = Health), (status = 503, body = ErrorBody, description = "It drains")))]
+    (status = 200, body = Health),
+    (status = 503, body = ErrorBody, description = "It drains, or is at its memory limit")))]
 pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Refused> {
-    if node.shared.ready() { Ok(Json(Health { status: "ok" })) } else { Err(Refused::gone()) }
+    if node.shared.draining.load(Ordering::Relaxed) {
+        return Err(Refused::gone());
+    }
+    match node.shared.memory_full.load(Ordering::Relaxed) {
+        true => Err(Refused::memory()),
+        false => Ok(Json(Health { status: "ok" })),
+    }
 }
 
 /// Which topics.

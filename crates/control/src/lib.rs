@@ -65,6 +65,9 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub connections: Arc<Connections>,
     /// [`anonymous_bytes`] before there was a connection: what grows beyond it is theirs.
     pub anonymous_at_start: u64,
+    /// Has the allocator return what it keeps of freed memory to the system, if it can. It may take
+    /// a while, and runs on a thread of its own.
+    pub give_back: Option<fn()>,
     /// What may change while it runs.
     pub live: Arc<RwLock<Live>>,
     /// Who asks the application, for the metrics.

@@ -1,4 +1,8 @@
 //! The memory limit: watched once a second, told to the shards by a flag.
+//!
+//! It counts what is in use. Freed memory that an allocator still keeps is resident too, so it is
+//! asked to give that back before anybody is refused, and again while anybody is: otherwise a burst
+//! that is long over would lock everybody out.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -18,9 +22,14 @@ pub(crate) async fn watch(node: Arc<Node>) {
             0 => process::cgroup_limit().map(|limit| limit / 100 * 90),
             bytes => Some(bytes),
         };
-        let resident = process::memory().resident;
         let was = node.shared.memory_full.load(Ordering::Relaxed);
-        let full = limit.is_some_and(|limit| is_full(resident, limit, was));
+        let mut resident = process::memory().resident;
+        if let Some(give_back) = node.give_back.filter(|_| is_over(resident, limit, was)) {
+            // The system needs time to take back much: on a thread that nobody waits for.
+            let _ = tokio::task::spawn_blocking(give_back).await;
+            resident = process::memory().resident;
+        }
+        let full = is_over(resident, limit, was);
         if full != was {
             node.shared.memory_full.store(full, Ordering::Relaxed);
             let limit = limit.unwrap_or(0);
@@ -38,9 +47,10 @@ pub(crate) async fn watch(node: Arc<Node>) {
     }
 }
 
-fn is_full(resident: u64, limit: u64, was: bool) -> bool {
-    let bound = if was { limit / 100 * (100 - HYSTERESIS_PERCENT) } else { limit };
-    resident > bound
+fn is_over(resident: u64, limit: Option<u64>, was: bool) -> bool {
+    let bound =
+        limit.map(|limit| if was { limit / 100 * (100 - HYSTERESIS_PERCENT) } else { limit });
+    bound.is_some_and(|bound| resident > bound)
 }
 
 #[cfg(test)]
@@ -49,9 +59,10 @@ mod tests {
 
     #[test]
     fn it_takes_a_margin_to_be_welcome_again() {
-        assert!(!is_full(1000, 1000, false));
-        assert!(is_full(1001, 1000, false));
-        assert!(is_full(990, 1000, true));
-        assert!(!is_full(980, 1000, true));
+        assert!(!is_over(1000, Some(1000), false));
+        assert!(is_over(1001, Some(1000), false));
+        assert!(is_over(990, Some(1000), true));
+        assert!(!is_over(980, Some(1000), true));
+        assert!(!is_over(u64::MAX, None, true));
     }
 }

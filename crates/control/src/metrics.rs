@@ -342,7 +342,7 @@ impl Reading {
         gauge(
             encoder,
             "ready",
-            "1 while new connections are taken, 0 while it drains",
+            "1 while new connections are taken, 0 while it drains or is at its memory limit",
             None,
             value,
         )?;

@@ -191,6 +191,20 @@ async fn readiness_ends_with_the_drain() {
 }
 
 #[tokio::test]
+async fn readiness_says_that_connections_are_refused_for_memory() {
+    let bench = bench(Mood::Willing);
+    bench.node.shared.memory_full.store(true, Ordering::Relaxed);
+    let answer = bench.get("/readyz").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "memory_full"));
+    assert!(answer.text.contains("limits.memory_bytes_max"), "{}", answer.text);
+    assert!(bench.get("/metrics").await.text.contains("\nthrong_ready 0\n"));
+    assert_eq!(bench.get("/healthz").await.status, 200);
+    bench.node.shared.memory_full.store(false, Ordering::Relaxed);
+    assert_eq!(bench.get("/readyz").await.status, 200);
+    assert!(bench.get("/metrics").await.text.contains("\nthrong_ready 1\n"));
+}
+
+#[tokio::test]
 async fn a_key_guards_all_but_page_and_health_from_the_moment_it_is_set() {
     let bench = bench(Mood::Willing);
     assert_eq!(bench.get("/api/config").await.json(), json!({"toml": "[limits]\n"}));

@@ -75,9 +75,9 @@ impl Shared {
         }
     }
 
-    /// True while new connections and requests are welcome.
+    /// True while new connections are welcome: it neither drains nor is at its memory limit.
     pub fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        !self.draining.load(Ordering::Relaxed) && !self.memory_full.load(Ordering::Relaxed)
     }
 }
 

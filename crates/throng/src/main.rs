@@ -1,5 +1,6 @@
 //! Throng, the push server. A command is one file in `commands`.
 
+mod allocator;
 mod cli;
 mod commands;
 mod sources;

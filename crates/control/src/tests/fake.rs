@@ -344,6 +344,7 @@ fn node_from(
         body_bytes_max: 4096,
         connections: crate::Connections::new(crate::connections::tests::limits(9)),
         anonymous_at_start: 0,
+        give_back: None,
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),
         shards,

@@ -91,6 +91,7 @@ impl Server {
         // write to must be open before, and nothing else should be.
         let runtime = control::Runtime::new()
             .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
+        crate::allocator::start();
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
         let connections_max = config.limits.connections_max;
@@ -144,6 +145,7 @@ impl Server {
             body_bytes_max: settings::held(config.admin.body_bytes_max),
             connections: connections.clone(),
             anonymous_at_start: control::anonymous_bytes(),
+            give_back: Some(crate::allocator::give_back),
             live: live.clone(),
             webhook: webhook.clone(),
             subscriptions,

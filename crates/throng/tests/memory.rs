@@ -1,0 +1,68 @@
+//! Memory comes back: what a crowd or a burst took is no reason to refuse those who come after it.
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use support::{PATIENCE, Server};
+
+/// Unfinished requests, and what each sends of its body, in pieces: one of each in turn, so that
+/// they grow among each other.
+const BODIES: usize = 400;
+const PIECES: usize = 30;
+const PIECE_BYTES: usize = 30_000;
+
+/// Far over what the server itself needs, and under what such a burst takes where nothing else
+/// bounds it.
+const LIMIT: &str = "110MiB";
+
+fn half_read(server: &Server) -> Vec<TcpStream> {
+    let (_, session) = server.get("/socket/longpoll?vsn=2.0.0");
+    let token = session["token"].as_str().unwrap();
+    let head = format!(
+        "POST /socket/longpoll?vsn=2.0.0&token={token} HTTP/1.1\r\nHost: t\r\n\
+         Content-Length: {}\r\n\r\n",
+        PIECES * PIECE_BYTES + 1
+    );
+    let mut sockets: Vec<TcpStream> = (0..BODIES).map(|_| server.connect()).collect();
+    let piece = vec![b'x'; PIECE_BYTES];
+    for at in 0..=PIECES {
+        for socket in &mut sockets {
+            socket.set_write_timeout(Some(PATIENCE)).unwrap();
+            // The server may refuse what is too much, and close.
+            let _ = socket.write_all(if at == 0 { head.as_bytes() } else { &piece });
+        }
+    }
+    sockets
+}
+
+fn welcomes(server: &Server) -> bool {
+    let request = b"GET /poll?topic=a&timeout=0 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    server.exchange(request).starts_with("HTTP/1.1 200 ")
+}
+
+#[test]
+fn a_burst_and_a_crowd_that_are_over_lock_nobody_out() {
+    // Here nothing else bounds what is half read.
+    let bounds = [
+        ("THRONG_LIMITS_MEMORY_BYTES_MAX", LIMIT),
+        ("THRONG_LIMITS_INPUT_BYTES_MAX", "4GiB"),
+        ("THRONG_TIMEOUTS_HEAD_SECONDS", "120"),
+    ];
+    let server = Server::with(&[], &bounds);
+    for _ in 0..2 {
+        let burst = half_read(&server);
+        server.until("it is full", |server| server.metric("throng_memory_full") == 1.0);
+        let (status, answer) = server.api("GET", "/readyz", None);
+        assert_eq!((status, &answer["error"]["code"]), (503, &"memory_full".into()));
+        drop(burst);
+        server.until("new connections are welcome after the burst", welcomes);
+        server.until("it says so", |server| server.api("GET", "/readyz", None).0 == 200);
+    }
+    let crowd: Vec<_> = (0..3_000).map(|_| server.listen("/sse?topic=a")).collect();
+    assert_eq!(server.publish("a", 1.into())["members"], 3_000);
+    drop(crowd);
+    server.until("new connections are welcome after the crowd", welcomes);
+    server.until_members("a", 0);
+}
