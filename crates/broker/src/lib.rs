@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::{Draft, Epoch, Id, Message, Name};
 
 pub use kept::{
-    AcknowledgeError, Begin, Cursor, GivenUp, Kept, KeptStats, Limits as KeptLimits, Page, Piece,
-    Pull, Start, Wanted,
+    AcknowledgeError, Begin, Cursor, GivenUp, Kept, KeptStats, Limits as KeptLimits, Page, Paged,
+    Piece, Pull, Start, Wanted,
 };
 pub use local::{Limits, Local};
 pub use recent::{Activity, Latest, Recent, TopicActivity};
@@ -167,6 +167,8 @@ pub enum PublishError {
     StoreBusy,
     /// The store can't write; this says why, and what the operator must do.
     StoreFailed(Arc<str>),
+    /// What the store has of the topic is damaged; this says what, and what the operator must do.
+    StoreDamaged(Arc<str>),
     /// The topic has this message already, which came after the offset that was given.
     Newer(Id),
     /// The topic has no history, so that it has no newest message.
@@ -180,6 +182,7 @@ impl PublishError {
             PublishError::Overloaded => "overloaded",
             PublishError::StoreBusy => "store_busy",
             PublishError::StoreFailed(_) => "store_failed",
+            PublishError::StoreDamaged(_) => "store_damaged",
             PublishError::Newer(_) => "newer_message",
             PublishError::NoHistory => "no_history",
         }
@@ -198,6 +201,7 @@ impl fmt::Display for PublishError {
             PublishError::StoreFailed(why) => {
                 write!(f, "the store can't write, and nothing was published: {why}")
             }
+            PublishError::StoreDamaged(why) => f.write_str(why),
             PublishError::Newer(id) => {
                 write!(f, "the topic has a newer message, {id}: read it and decide again")
             }
@@ -209,3 +213,13 @@ impl fmt::Display for PublishError {
 }
 
 impl std::error::Error for PublishError {}
+
+impl From<store::Fault> for PublishError {
+    fn from(fault: store::Fault) -> Self {
+        let why = fault.to_string().into();
+        match fault {
+            store::Fault::Damaged(_) => PublishError::StoreDamaged(why),
+            store::Fault::Disk(_) | store::Fault::Closed => PublishError::StoreFailed(why),
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Instant;
 use siphasher::sip::SipHasher13;
 use wire::{Draft, Epoch, Id, Message};
 
-use crate::kept::{Begin, Kept};
+use crate::kept::{Begin, Kept, Submit};
 use crate::recent::{Bounds, Window};
 use crate::{
     Activity, Broker, Delivery, Done, Inbox, Latest, Options, Publish, PublishError, Published,
@@ -151,7 +151,7 @@ impl Broker for Local {
         let hash = self.hash(&draft.topic);
         match self.kept.rule(&draft.topic) {
             None => self.pass_on(hash, draft, receipt),
-            Some(keep) => self.kept.publish(hash, draft, &keep, &Options::default(), receipt, None),
+            Some(keep) => self.kept.publish(hash, draft, &keep, &Options::default(), 0, receipt, None),
         }
     }
 
@@ -165,8 +165,7 @@ impl Broker for Local {
                 done(passed.map(|id| Published { id, repeated: false }));
             }
             Some(keep) => {
-                // `done` is told of a failure, too.
-                let _ = self.kept.publish(hash, draft, &keep, &options, receipt, Some(done));
+                self.kept.submit(Submit { hash, draft, keep, options, receipt, done });
             }
         }
     }

@@ -112,6 +112,7 @@ impl From<PublishError> for Refused {
             PublishError::Overloaded => refused(unavailable, "overloaded", message),
             PublishError::StoreBusy => refused(unavailable, "store_busy", message),
             PublishError::StoreFailed(_) => refused(unavailable, "store_failed", message),
+            PublishError::StoreDamaged(_) => refused(unavailable, "store_damaged", message),
             PublishError::NoHistory => bad("no_history", message),
             PublishError::Newer(id) => {
                 let refused = refused(StatusCode::CONFLICT, "newer_message", message);

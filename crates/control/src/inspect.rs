@@ -334,6 +334,11 @@ pub(crate) struct StoreStats {
     commit_ms_max: f64,
     /// Transactions that failed.
     failures: u64,
+    /// Reads that met damage.
+    damaged_reads: u64,
+    /// Topics in which the writer has met damage: nothing is stored in them until their history is
+    /// deleted.
+    damaged_topics: u64,
     /// The file's length.
     file_bytes: u64,
     topics: u64,
@@ -379,6 +384,8 @@ impl StoreStats {
             commit_ms_mean: ms(stats.commit_us_sum) / stats.commits.max(1) as f64,
             commit_ms_max: ms(stats.commit_us_max),
             failures: stats.failures,
+            damaged_reads: stats.damaged_reads,
+            damaged_topics: stats.damaged_topics,
             file_bytes: stats.file_bytes,
             topics: stats.topics,
             messages: stats.messages,

@@ -75,8 +75,21 @@ struct History<'a> {
     /// connection, or publish with it as `if_offset`.
     last: String,
     /// False when messages after `since` are no longer kept: the page begins with the oldest that
-    /// is. Always true with `reverse`.
+    /// is. With `reverse` it is false only with `lost`.
     complete: bool,
+    /// Messages of the topic after the first place and up to the second may have been lost: the
+    /// store's file did not keep its last commit. Left out where that is not so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Lost>,
+}
+
+/// A gap in the history.
+#[derive(Serialize, ToSchema)]
+struct Lost {
+    #[schema(example = "5f3a91c2:1042")]
+    after: String,
+    #[schema(example = "5f3a91c2:1049618")]
+    through: String,
 }
 
 /// What is kept of a topic, page by page. Users' own topics are `@alice`.
@@ -88,7 +101,8 @@ struct History<'a> {
         (status = 409, body = ErrorBody,
             description = "`since` is of another numbering (epoch_changed, with the epoch of now)"),
         (status = 503, body = ErrorBody,
-            description = "Too many read from the store already (store_busy): try again"),
+            description = "Too many read from the store already (store_busy): try again; or what \
+                           it has of the topic is damaged (store_damaged, with the offsets)"),
         (status = 504, body = ErrorBody, description = "The disk did not answer in 20 seconds")))]
 pub(crate) async fn page(
     State(node): State<Arc<Node>>,
@@ -120,7 +134,11 @@ pub(crate) async fn page(
         more: page.more,
         next,
         last: last.to_string(),
-        complete: query.reverse || !page.gone,
+        complete: !page.gone || (query.reverse && page.lost.is_none()),
+        lost: page.lost.map(|(after, through)| Lost {
+            after: Id { offset: after, ..top }.to_string(),
+            through: Id { offset: through, ..top }.to_string(),
+        }),
     })
     .into_response())
 }
@@ -157,7 +175,7 @@ async fn look(
         let message = "the disk did not answer in 20 seconds: try again later";
         refused(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
     })?;
-    page.map_err(|_| Refused::gone())
+    Ok(page.map_err(|_| Refused::gone())??)
 }
 
 /// A topic's history was deleted.
@@ -179,7 +197,8 @@ pub(crate) struct Deleted {
     responses(
         (status = 200, body = Deleted, description = "It is off the disk"),
         (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
-        (status = 503, body = ErrorBody, description = "The store can't write (store_failed)"),
+        (status = 503, body = ErrorBody, description = "The store can't write (store_failed); a full \
+                                                        disk is no reason: a deletion makes room"),
         (status = 504, body = ErrorBody,
             description = "The disk did not answer in 20 seconds: it may be deleted or not")))]
 pub(crate) async fn delete(
@@ -204,7 +223,7 @@ pub(crate) async fn delete(
     })?;
     result.map_err(|_| Refused::gone())?.map_err(|error| {
         let message = format!("the history is not deleted from the disk: {error}");
-        refused(StatusCode::SERVICE_UNAVAILABLE, "store_failed", message)
+        refused(StatusCode::SERVICE_UNAVAILABLE, error.code(), message)
     })?;
     Ok(Json(Deleted { topic, deleted: true, through }))
 }

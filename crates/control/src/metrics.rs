@@ -376,6 +376,10 @@ fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
     histogram(encoder, "store_commit", help, &buckets, stats.commit_us_sum)?;
     let help = "Transactions that failed";
     counter(encoder, "store_failures", help, None, stats.failures as f64)?;
+    let help = "Reads that met damage";
+    counter(encoder, "store_damaged_reads", help, None, stats.damaged_reads as f64)?;
+    let help = "Topics that nothing is stored in, for what they have is damaged";
+    gauge(encoder, "store_damaged_topics", help, None, stats.damaged_topics as f64)?;
     let failed = f64::from(u8::from(stats.failed.is_some()));
     gauge(encoder, "store_failed", "1 while the store can't write", None, failed)?;
     let help = "The length of the store's file";

@@ -48,6 +48,7 @@ fn options(dir: &Path) -> Options {
         queue_messages_max: 100_000,
         queue_bytes_max: 64 << 20,
         cache_bytes_max: 64 << 20,
+        verify_bytes_max: 256 << 20,
         idempotency_seconds_max: 300,
     }
 }
@@ -143,11 +144,11 @@ fn bare(batch: usize, in_place: bool, args: &Args) -> std::io::Result<()> {
 /// Opens what is there and reads from it.
 fn opens(what: &str, dir: &Path) -> Store {
     let started = Instant::now();
-    let (store, found) = Store::open(options(dir)).expect("it opens");
+    let (store, reader, found) = Store::open(options(dir)).expect("it opens");
     let opened = started.elapsed();
     let started = Instant::now();
     let amount = Amount { messages_max: 100, bytes_max: 1 << 20 };
-    let stored = store.before("room:7", u64::MAX, amount, now_ms()).expect("it reads");
+    let stored = reader.before("room:7", u64::MAX, amount, now_ms()).expect("it reads");
     println!(
         "open, {what}: {:.1} ms (closed before: {}); the last {} of a topic: {:.2} ms",
         opened.as_secs_f64() * 1000.0,
@@ -165,7 +166,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         bare(in_flight, true, args)?;
     }
     let dir = args.dir.join("store");
-    let (store, found) = Store::open(options(&dir))?;
+    let (store, _, found) = Store::open(options(&dir))?;
     let mut offset = found.last_offset;
     for in_flight in [1, 64, 1024] {
         appends(&store, in_flight, args, &mut offset);

@@ -29,6 +29,8 @@ struct Inner {
     file: FileBackend,
     #[cfg(test)]
     path: std::path::PathBuf,
+    /// Nothing is locked: whoever opened it sees to it that nobody writes.
+    reads_only: bool,
     /// What is held back; `None` once it was let through.
     held: RwLock<Option<Held>>,
 }
@@ -51,7 +53,17 @@ enum Act {
 impl Disk {
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<Self, Trouble> {
-        let file = FileBackend::new(File::options().read(true).write(true).open(path)?)?;
+        Disk::new(path, File::options().read(true).write(true).open(path)?, false)
+    }
+
+    /// Opens a file that is there to look at it: it can't be let through.
+    pub fn open_to_read(path: &Path) -> Result<Self, Trouble> {
+        Disk::new(path, File::open(path)?, true)
+    }
+
+    #[cfg_attr(not(test), expect(unused_variables))]
+    fn new(path: &Path, file: File, reads_only: bool) -> Result<Self, Trouble> {
+        let file = FileBackend::new(file)?;
         let len = file.len()?;
         if len == 0 {
             // redb would begin a new one in it.
@@ -62,6 +74,7 @@ impl Disk {
             file,
             #[cfg(test)]
             path: path.into(),
+            reads_only,
             held,
         };
         Ok(Disk { inner: Arc::new(inner) })
@@ -73,6 +86,9 @@ impl Disk {
 
     /// Writes what was held back, and holds nothing back from here on.
     pub fn let_through(&self) -> Result<(), Trouble> {
+        if self.inner.reads_only {
+            return Err(Error::from(ErrorKind::PermissionDenied).into());
+        }
         let mut held = self.held();
         let acts = held.take().map_or(Vec::new(), |held| held.acts);
         for act in acts {
@@ -183,6 +199,9 @@ impl StorageBackend for Disk {
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        if self.inner.reads_only {
+            return Ok(true);
+        }
         self.inner.file.try_lock_range(start, end)
     }
 
@@ -191,18 +210,30 @@ impl StorageBackend for Disk {
         start: Bound<u64>,
         end: Bound<u64>,
     ) -> Result<bool, BackendError> {
+        if self.inner.reads_only {
+            return Ok(true);
+        }
         self.inner.file.try_lock_shared_range(start, end)
     }
 
     fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        if self.inner.reads_only {
+            return Ok(());
+        }
         self.inner.file.lock_range(start, end)
     }
 
     fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        if self.inner.reads_only {
+            return Ok(());
+        }
         self.inner.file.lock_shared_range(start, end)
     }
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        if self.inner.reads_only {
+            return Ok(());
+        }
         self.inner.file.unlock_range(start, end)
     }
 

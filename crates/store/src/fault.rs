@@ -4,14 +4,67 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wire::Name;
+
 use crate::record::BadRow;
+
+/// Something in the file is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The table.
+    pub table: &'static str,
+    /// The topic, where it is known.
+    pub topic: Option<Name>,
+    /// Of that topic the messages after this offset ...
+    pub after: u64,
+    /// ... up to this one; both 0 where it is not about messages.
+    pub through: u64,
+    /// What was met.
+    pub what: String,
+}
+
+impl Damage {
+    /// In a table, elsewhere than in the messages of a topic.
+    pub(crate) fn table(table: &'static str, what: impl Into<String>) -> Self {
+        Damage { table, topic: None, after: 0, through: 0, what: what.into() }
+    }
+
+    /// In the messages of a topic after one offset, up to another.
+    pub(crate) fn of(topic: &str, after: u64, through: u64, what: impl Into<String>) -> Self {
+        let topic = Some(Name::from(topic));
+        Damage { table: "messages", topic, after, through, what: what.into() }
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Damage { table, topic, after, through, what } = self;
+        match topic {
+            Some(topic) if *through == u64::MAX => {
+                write!(f, "messages of {topic} after offset {after}: {what}")
+            }
+            Some(topic) if *through > 0 => {
+                write!(f, "messages of {topic} after offset {after} up to {through}: {what}")
+            }
+            Some(topic) => write!(f, "{table}, topic {topic}: {what}"),
+            None => write!(f, "{table}: {what}"),
+        }
+    }
+}
 
 /// Something was not written or not read. What is in the text is for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The disk refused, or gave back something else than was written.
+    /// The disk refused.
     #[error("{0}")]
     Disk(Arc<str>),
+    /// The disk gave back something else than was written.
+    #[error(
+        "the store is damaged: {0}. `throng store check` lists what is gone; restore the store from \
+         a backup, or go on without: delete the topic's history, or let `throng store salvage` \
+         write a new store of all that is whole"
+    )]
+    Damaged(Arc<Damage>),
     /// The store is closed.
     #[error("the store is closed: the process is ending")]
     Closed,
@@ -67,7 +120,8 @@ pub enum OpenError {
     /// It is no store, or a damaged one.
     #[error(
         "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore the \
-         file from a backup, or move it away to begin with an empty store"
+         file from a backup, or move it away to begin with an empty store; `throng store check` \
+         lists what is gone, and `throng store salvage` writes a new store of all that is whole"
     )]
     Damaged {
         /// The file.
@@ -91,6 +145,7 @@ pub(crate) enum Trouble {
     Redb(redb::Error),
     Io(std::io::Error),
     Row(BadRow),
+    Damaged(Box<Damage>),
     Panic,
 }
 
@@ -100,6 +155,37 @@ impl Trouble {
         match self {
             Trouble::Redb(redb::Error::Io(error)) | Trouble::Io(error) => Some(error),
             _ => None,
+        }
+    }
+
+    /// True where the disk did what it should, but gave back something else than was written.
+    pub fn is_damage(&self) -> bool {
+        self.io().is_none()
+            && !matches!(
+                self,
+                Trouble::Redb(redb::Error::DatabaseClosed | redb::Error::DatabaseAlreadyOpen)
+            )
+    }
+
+    /// The same, said of the messages of a topic; what is no damage stays as it is.
+    pub fn of(self, topic: &str, after: u64, through: u64) -> Self {
+        match self {
+            Trouble::Damaged(damage) => Trouble::Damaged(damage),
+            damage if damage.is_damage() => {
+                Damage::of(topic, after, through, damage.to_string()).into()
+            }
+            other => other,
+        }
+    }
+
+    /// For whoever called.
+    pub fn fault(self, dir: &Path) -> Fault {
+        match self {
+            Trouble::Damaged(damage) => Fault::Damaged(Arc::from(damage)),
+            damage if damage.is_damage() => {
+                Fault::Damaged(Arc::new(Damage::table("the file", damage.to_string())))
+            }
+            other => Fault::Disk(other.advice(dir).into()),
         }
     }
 
@@ -120,8 +206,9 @@ impl Trouble {
                  permissions; nothing that was acknowledged is lost as long as the disk can be read"
             ),
             None => format!(
-                "the store in {dir} is damaged ({self}): stop the server, and restore the file from \
-                 a backup or move it away"
+                "the store in {dir} is damaged ({self}): stop the server, look at it with `throng \
+                 store check {dir}`, and restore the file from a backup or write a new one of all \
+                 that is whole with `throng store salvage`"
             ),
         }
     }
@@ -133,8 +220,15 @@ impl std::fmt::Display for Trouble {
             Trouble::Redb(error) => error.fmt(f),
             Trouble::Io(error) => error.fmt(f),
             Trouble::Row(error) => error.fmt(f),
+            Trouble::Damaged(damage) => damage.fmt(f),
             Trouble::Panic => f.write_str("what lies in it can't be what was written"),
         }
+    }
+}
+
+impl From<Damage> for Trouble {
+    fn from(damage: Damage) -> Self {
+        Trouble::Damaged(Box::new(damage))
     }
 }
 

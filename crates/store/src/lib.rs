@@ -13,6 +13,13 @@
 //! one may call what reads: the store's own threads do, which is what [`Store::read_later`] is
 //! for. What only puts something into the queue may be called anywhere.
 //!
+//! **Damage.** A file of up to [`Options::verify_bytes_max`] is looked at whole when it is opened.
+//! Beside that each row has a checksum, each message knows the one before it and each topic the
+//! topic before it, so that a read gives all that was stored or an error that names the topic and
+//! the offsets ([`Damage`]), and never less. [`check`] names all damage; [`salvage`] writes a new
+//! store of what is whole. The writer refuses what is for a damaged topic, and goes on with all
+//! others; deleting the topic's history ends its damage.
+//!
 //! **Retention.** A topic's messages are held to its rule as of its last message. Reads never
 //! give a message that is too old or has expired. By number and bytes the store keeps, and gives,
 //! up to a tenth more than the rule says, so that much goes at once; the newest message stays
@@ -27,14 +34,22 @@
 //! by its own time. Messages without a key are kept like in any other topic.
 
 mod batch;
+mod check;
 mod disk;
+mod facts;
 mod fault;
+mod find;
+mod header;
 mod open;
 mod queue;
+mod quiet;
 mod read;
 mod record;
+mod rewrite;
+mod rows;
 mod stats;
 mod store;
+mod sum;
 mod tables;
 mod topic;
 mod writer;
@@ -43,10 +58,12 @@ mod writer;
 mod tests;
 
 pub use batch::TOMBSTONE_SECONDS;
-pub use fault::{Fault, OpenError, Refused};
+pub use check::{Report, check};
+pub use fault::{Damage, Fault, OpenError, Refused};
 pub use open::{FILE, OFFSETS_SKIPPED};
 pub use read::{Amount, Stored};
 pub use record::{BadRow, Record};
+pub use rewrite::salvage;
 pub use stats::{COMMIT_US, Stats};
-pub use store::{Append, Done, Found, Options, ReadJob, Store};
+pub use store::{Append, Done, Found, Options, ReadJob, Reader, Store};
 pub use writer::{EMPTY_SECONDS_MAX, EMPTY_TOPICS_MAX};

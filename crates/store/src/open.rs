@@ -1,47 +1,117 @@
 //! Finding the file, or making it; and what a process finds in it.
 
-use std::fs::{File, TryLockError};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableError};
+use redb::backends::FileBackend;
+use redb::{Builder, Database, ReadableDatabase, TableError};
 
-use crate::batch::Node;
+use crate::check;
 use crate::disk::Disk;
+use crate::facts::Node;
 use crate::fault::{OpenError, Trouble};
+use crate::header::Header;
+use crate::quiet::quietly;
+use crate::rewrite;
 use crate::tables::{
-    CURSORS, EXPIRIES, FORMAT, IDEMPOTENCY, KEYS, MESSAGES, NAMES, NODE, NODE_CLEAN, NODE_EMPTY,
-    NODE_EPOCH, NODE_FORMAT, NODE_GONE, NODE_LAST, NODE_NEXT, SUBSCRIPTIONS, TOPICS,
+    CURSORS, EXPIRIES, FACTS, FORMAT, FORMAT_BEFORE, IDEMPOTENCY, KEYS, MESSAGES, NAMES, NODE,
+    NODE_FORMAT, SUBSCRIPTIONS, TOPICS,
 };
 
 /// The file's name in the store's directory.
 pub const FILE: &str = "throng.redb";
 
 /// The name of the file that a process locks.
-const LOCK: &str = "throng.lock";
+pub(crate) const LOCK: &str = "throng.lock";
 
 /// A new file's name until it is whole.
 const NEW: &str = "throng.redb.new";
+
+/// The name of the file that is given up when a deletion finds the disk full.
+const RESERVE: &str = "throng.reserve";
+
+/// Its length. A deletion writes the pages anew on the way to what it deletes, a few hundred rows
+/// at a time.
+const RESERVE_BYTES: usize = 2 << 20;
 
 /// How far the numbering jumps when the last process did not close the store: offsets that it drew
 /// and did not commit are not drawn again.
 pub const OFFSETS_SKIPPED: u64 = 1 << 20;
 
-/// Opens redb's file. Nothing is written to it until it is let through.
-pub(crate) fn database(file: &Path, cache_bytes_max: usize) -> Result<(Database, Disk), Trouble> {
-    let disk = Disk::open(file)?;
-    let backend = disk.clone();
-    let open = || Builder::new().set_cache_size(cache_bytes_max).create_with_backend(backend);
-    // redb trusts a file that was closed, so that damage in it may end in a panic.
-    match catch_unwind(AssertUnwindSafe(open)) {
-        Ok(opened) => Ok((opened?, disk)),
-        Err(_) => Err(Trouble::Panic),
+/// Damaged places that a refusal names; `throng store check` names all.
+const NAMED_MAX: usize = 5;
+
+/// Files are their owner's: they hold everybody's messages.
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+
+/// How files are opened that may have to be made.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    options
+}
+
+/// Takes a file from everybody else, where it was made with wider rights.
+fn narrow(path: &Path) {
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return;
     }
+    match std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
+        Ok(()) => tracing::warn!(
+            "{} could be read by others (mode {:o}): it is its owner's only now",
+            path.display(),
+            metadata.mode() & 0o777,
+        ),
+        Err(error) => tracing::warn!(
+            "{} can be read by others (mode {:o}), and holds everybody's messages: chmod 600 it as \
+             its owner ({error})",
+            path.display(),
+            metadata.mode() & 0o777,
+        ),
+    }
+}
+
+/// An open file that was not let through to the disk yet.
+pub(crate) struct Opened {
+    pub db: Database,
+    pub disk: Disk,
+    /// Its last commit may not be in it.
+    pub is_lost: bool,
+}
+
+/// Opens redb's file, and looks at the whole of it if `verify`. Nothing is written to it until it
+/// is let through.
+pub(crate) fn database(
+    disk: Disk,
+    cache_bytes_max: usize,
+    verify: bool,
+) -> Result<Opened, Trouble> {
+    let before = Header::read(&disk)?;
+    let repaired = Arc::new(AtomicBool::new(false));
+    let (backend, repairs) = (disk.clone(), repaired.clone());
+    let open = || {
+        let mut builder = Builder::new();
+        builder.set_cache_size(cache_bytes_max).set_check_integrity_on_open(verify);
+        builder.set_repair_callback(move |_| repairs.store(true, Relaxed));
+        Ok(builder.create_with_backend(backend)?)
+    };
+    // redb trusts a file that was closed, so that damage in it may end in a panic.
+    let db = quietly(open)?;
+    let opened = Header::read(&disk)?;
+    let is_lost = before.zip(opened).is_none_or(|(before, opened)| {
+        before.is_lost(&opened, repaired.load(Relaxed))
+    });
+    Ok(Opened { db, disk, is_lost })
 }
 
 /// What was true when the store was opened.
 pub(crate) struct Start {
-    pub epoch: u32,
     pub node: Node,
     pub clean: bool,
 }
@@ -57,10 +127,8 @@ impl Directory {
     /// Makes the directory if there is none, and locks it.
     pub fn claim(dir: &Path) -> Result<Self, OpenError> {
         let refused = |error| OpenError::Directory { dir: dir.into(), error };
-        std::fs::create_dir_all(dir).map_err(refused)?;
-        let mut options = File::options();
-        let lock = options.read(true).write(true).create(true).truncate(false);
-        let lock = lock.open(dir.join(LOCK)).map_err(refused)?;
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(refused)?;
+        let lock = private().open(dir.join(LOCK)).map_err(refused)?;
         match lock.try_lock() {
             Ok(()) => Ok(Directory { dir: dir.into(), lock }),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.into() }),
@@ -80,66 +148,146 @@ impl Directory {
         let _ = self.lock.unlock();
     }
 
-    /// Opens the file, or makes it with this epoch, and marks it as in use.
+    /// Holds room on the disk for deletions; false where there is none.
+    pub fn reserve(&self) -> bool {
+        let path = self.dir.join(RESERVE);
+        if std::fs::metadata(&path).is_ok_and(|file| file.len() == RESERVE_BYTES as u64) {
+            return true;
+        }
+        // Noise, for zeros may take no room.
+        let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            noise as u8
+        })
+        .take(RESERVE_BYTES)
+        .collect();
+        let made = private().truncate(true).open(&path).and_then(|mut file| {
+            std::io::Write::write_all(&mut file, &bytes)?;
+            file.sync_all()
+        });
+        if made.is_err() {
+            let _ = std::fs::remove_file(&path);
+        }
+        made.is_ok()
+    }
+
+    /// Gives that room up.
+    pub fn give_up_reserve(&self) {
+        let _ = std::fs::remove_file(self.dir.join(RESERVE));
+    }
+
+    /// Opens the file, or makes it with this epoch, and marks it as in use. A file of up to so many
+    /// bytes is looked at whole.
     pub fn open(
         &self,
         new_epoch: u32,
         cache_bytes_max: usize,
+        verify_bytes_max: u64,
     ) -> Result<(Database, Start), OpenError> {
         let file = self.file();
         let is_there = file.try_exists().map_err(|error| self.error(error.into()))?;
         if !is_there {
             self.create(new_epoch).map_err(|trouble| self.error(trouble))?;
         }
-        let opened = database(&file, cache_bytes_max);
-        let (db, disk) = opened.map_err(|trouble| self.error(trouble))?;
-        self.check_format(format(&db))?;
+        for name in [FILE, LOCK] {
+            narrow(&self.dir.join(name));
+        }
+        let length = std::fs::metadata(&file).map_err(|error| self.error(error.into()))?.len();
+        let opened = self.try_open(cache_bytes_max, length <= verify_bytes_max);
+        let mut opened = opened.map_err(|trouble| self.error(trouble))?;
+        if self.check_format(format(&opened.db))? == FORMAT_BEFORE {
+            drop(opened);
+            opened = self.rewrite(cache_bytes_max).map_err(|trouble| self.error(trouble))?;
+        }
+        let Opened { db, disk, is_lost } = opened;
+        // Before anything is written: they may be damaged.
+        quietly(|| Node::of(&db)).map_err(|trouble| self.error(trouble))?;
         disk.let_through().map_err(|trouble| self.error(trouble))?;
-        let start = begin(&db).map_err(|trouble| self.error(trouble))?;
+        let start = quietly(|| begin(&db, is_lost)).map_err(|trouble| self.error(trouble))?;
+        self.reserve();
         Ok((db, start))
+    }
+
+    fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, Trouble> {
+        database(Disk::open(&self.file())?, cache_bytes_max, verify)
+    }
+
+    /// Brings a file of the format before up to this one: a new file takes its place once it is
+    /// whole.
+    fn rewrite(&self, cache_bytes_max: usize) -> Result<Opened, Trouble> {
+        tracing::info!("the store's file is of the version before: it is written anew");
+        // The format before has no checksums of its own.
+        let old = self.try_open(cache_bytes_max, true)?;
+        let new = self.begin_new()?;
+        rewrite::from_format_before(&old.db, &new, old.is_lost)?;
+        drop(old);
+        self.end_new(new)?;
+        self.try_open(cache_bytes_max, true)
     }
 
     /// Makes the file under another name first: it is whole or it is not there.
     fn create(&self, epoch: u32) -> Result<(), Trouble> {
+        let db = self.begin_new()?;
+        let txn = db.begin_write()?;
+        Node { epoch, clean: true, ..Node::default() }.put(&txn)?;
+        txn.commit()?;
+        self.end_new(db)
+    }
+
+    /// A file that will take the place of the store's, with all its tables.
+    pub(crate) fn begin_new(&self) -> Result<Database, Trouble> {
         let new = self.dir.join(NEW);
         match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let db = Builder::new().create(&new)?;
+        let file = FileBackend::new(private().create_new(true).open(&new)?)?;
+        let db = Builder::new().create_with_backend(file)?;
         let txn = db.begin_write()?;
-        {
-            let mut node = txn.open_table(NODE)?;
-            for (name, number) in
-                [(NODE_FORMAT, FORMAT), (NODE_EPOCH, u64::from(epoch)), (NODE_CLEAN, 1)]
-            {
-                node.insert(name, number)?;
-            }
-            txn.open_table(TOPICS)?;
-            txn.open_table(MESSAGES)?;
-            txn.open_table(KEYS)?;
-            txn.open_table(EXPIRIES)?;
-            txn.open_table(IDEMPOTENCY)?;
-            txn.open_table(CURSORS)?;
-            txn.open_table(SUBSCRIPTIONS)?;
-            txn.open_table(NAMES)?;
-        }
+        txn.open_table(NODE)?.insert(NODE_FORMAT, FORMAT)?;
+        txn.open_table(FACTS)?;
+        txn.open_table(TOPICS)?;
+        txn.open_table(MESSAGES)?;
+        txn.open_table(KEYS)?;
+        txn.open_table(EXPIRIES)?;
+        txn.open_table(IDEMPOTENCY)?;
+        txn.open_table(CURSORS)?;
+        txn.open_table(SUBSCRIPTIONS)?;
+        txn.open_table(NAMES)?;
         txn.commit()?;
+        Ok(db)
+    }
+
+    /// Puts it in its place.
+    pub(crate) fn end_new(&self, db: Database) -> Result<(), Trouble> {
         db.close()?;
-        std::fs::rename(&new, self.file())?;
+        std::fs::rename(self.dir.join(NEW), self.file())?;
         File::open(&self.dir)?.sync_all()?;
         Ok(())
     }
 
-    fn check_format(&self, found: Result<Option<u64>, Trouble>) -> Result<(), OpenError> {
+    fn check_format(&self, found: Result<Option<u64>, Trouble>) -> Result<u64, OpenError> {
         match found.map_err(|trouble| self.error(trouble))? {
-            Some(FORMAT) => Ok(()),
+            Some(known @ (FORMAT | FORMAT_BEFORE)) => Ok(known),
             Some(found) => Err(OpenError::Format { file: self.file(), found, known: FORMAT }),
             None => {
                 let reason = "it says nothing of its format".into();
                 Err(OpenError::Damaged { file: self.file(), reason })
             }
         }
+    }
+
+    /// The damaged places, as far as they can be told.
+    fn places(&self) -> String {
+        let Ok(report) = check::look(&self.file(), false) else { return String::new() };
+        let places: Vec<String> =
+            report.damages.iter().take(NAMED_MAX).map(|damage| format!("; {damage}")).collect();
+        let more = report.damages.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!("; and {more} more places") } else { String::new() };
+        places.concat() + &more
     }
 
     fn error(&self, trouble: Trouble) -> OpenError {
@@ -153,7 +301,7 @@ impl Directory {
             Trouble::Redb(redb::Error::Io(error)) | Trouble::Io(error)
                 if matches!(
                     error.kind(),
-                    std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof
+                    ErrorKind::InvalidData | ErrorKind::UnexpectedEof
                 ) =>
             {
                 OpenError::Damaged { file, reason }
@@ -161,65 +309,52 @@ impl Directory {
             Trouble::Redb(redb::Error::Io(_)) | Trouble::Io(_) => {
                 OpenError::Disk { file, reason: trouble.advice(&self.dir) }
             }
-            _ => OpenError::Damaged { file, reason },
+            _ => OpenError::Damaged { file, reason: reason + &self.places() },
         }
     }
 }
 
 /// The file's format version, if it has one.
-fn format(db: &Database) -> Result<Option<u64>, Trouble> {
-    let txn = db.begin_read()?;
-    match txn.open_table(NODE) {
-        Ok(node) => Ok(node.get(NODE_FORMAT)?.map(|row| row.value())),
-        Err(TableError::Storage(error)) => Err(error.into()),
-        Err(_) => Ok(None),
-    }
-}
-
-/// A fact about the whole store; 0 where nothing is said.
-fn fact(table: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, Trouble> {
-    Ok(table.get(name)?.map_or(0, |row| row.value()))
-}
-
-fn read_node(table: &impl ReadableTable<&'static str, u64>) -> Result<Node, Trouble> {
-    Ok(Node {
-        last: fact(table, NODE_LAST)?,
-        gone: fact(table, NODE_GONE)?,
-        next: fact(table, NODE_NEXT)?,
-        empty: fact(table, NODE_EMPTY)?,
+pub(crate) fn format(db: &Database) -> Result<Option<u64>, Trouble> {
+    quietly(|| {
+        let txn = db.begin_read()?;
+        match txn.open_table(NODE) {
+            Ok(node) => Ok(node.get(NODE_FORMAT)?.map(|row| row.value())),
+            Err(TableError::Storage(error)) => Err(error.into()),
+            Err(_) => Ok(None),
+        }
     })
 }
 
-/// What is true of the whole store as of its last transaction.
-pub(crate) fn node(db: &Database) -> Result<Node, Trouble> {
-    read_node(&db.begin_read()?.open_table(NODE)?)
-}
-
 /// Reads what is true of the whole store, and marks it as not closed.
-fn begin(db: &Database) -> Result<Start, Trouble> {
+fn begin(db: &Database, is_lost: bool) -> Result<Start, Trouble> {
+    let mut node = Node::of(db)?;
+    let clean = node.clean && !is_lost;
+    let last = node.last;
+    if !clean {
+        node.last = last.saturating_add(OFFSETS_SKIPPED);
+    }
+    if is_lost {
+        tracing::warn!(
+            "the store's file did not keep its last commit: messages after offset {last} may be \
+             lost. A loss of power leaves a file like this, and then nobody was told that they \
+             were stored; so does damage"
+        );
+        node.lost_after = if node.lost_through == 0 { last } else { node.lost_after.min(last) };
+        node.lost_through = node.last;
+    }
+    node.clean = false;
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
-    let start = {
-        let mut table = txn.open_table(NODE)?;
-        let clean = fact(&table, NODE_CLEAN)? == 1;
-        let found = read_node(&table)?;
-        let skipped = if clean { 0 } else { OFFSETS_SKIPPED };
-        let node = Node { last: found.last.saturating_add(skipped), ..found };
-        table.insert(NODE_CLEAN, 0)?;
-        table.insert(NODE_LAST, node.last)?;
-        Start { epoch: fact(&table, NODE_EPOCH)? as u32, node, clean }
-    };
+    node.put(&txn)?;
     txn.commit()?;
-    Ok(start)
+    Ok(Start { node, clean })
 }
 
 /// Marks the store as closed.
 pub(crate) fn end(db: &Database, last: u64) -> Result<(), Trouble> {
+    let node = Node { clean: true, last, ..Node::of(db)? };
     let txn = db.begin_write()?;
-    {
-        let mut node = txn.open_table(NODE)?;
-        node.insert(NODE_CLEAN, 1)?;
-        node.insert(NODE_LAST, last)?;
-    }
+    node.put(&txn)?;
     Ok(txn.commit()?)
 }

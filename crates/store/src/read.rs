@@ -1,11 +1,17 @@
-//! What is read back.
+//! What is read back, and the proof that it is all: a topic's messages know the one before them,
+//! so that one that is gone is noticed like one that is changed.
 
-use redb::{Database, ReadableDatabase};
+use std::cell::Cell;
+
+use redb::{Database, ReadTransaction, ReadableDatabase};
 use wire::Name;
 
-use crate::fault::Trouble;
-use crate::record::{Head, Record};
-use crate::tables::{MESSAGES, NODE, NODE_GONE, TOPICS};
+use crate::facts::Node;
+use crate::fault::{Damage, Trouble};
+use crate::find;
+use crate::quiet::quietly;
+use crate::record::{Head, Record, Row};
+use crate::tables::{FACTS, MESSAGES, TOPICS};
 use crate::topic::Topic;
 
 /// Rows that one read passes over beside those that it gives.
@@ -34,21 +40,38 @@ pub struct Stored {
     pub through: u64,
     /// There is something beyond.
     pub more: bool,
+    /// Messages after the first offset and up to the second may have been lost, for the file did
+    /// not keep its last transaction: none of these are there, and the floor says so, too.
+    pub lost: Option<(u64, u64)>,
 }
 
-/// The topic's row, or the floor of topics that have none.
-fn topic(txn: &redb::ReadTransaction, name: &str) -> Result<Result<Topic, u64>, Trouble> {
-    if let Some(row) = txn.open_table(TOPICS)?.get(name)? {
-        return Ok(Ok(Topic::read(row.value())?));
-    }
-    let gone = txn.open_table(NODE)?.get(NODE_GONE)?;
-    Ok(Err(gone.map_or(0, |row| row.value())))
+/// The topic's row, or the floor of topics that have none; and the facts.
+fn topic(txn: &ReadTransaction, name: &str) -> Result<(Result<Topic, u64>, Node), Trouble> {
+    let node = Node::get(&txn.open_table(FACTS)?)?;
+    let topic = find::topic(&txn.open_table(TOPICS)?, || Ok(node.tail), name)?;
+    Ok((topic.ok_or(node.gone), node))
+}
+
+/// Runs a read of a topic: what goes wrong is said of the topic and the offset up to which `at`
+/// says that all was well. redb may panic over a page that is damaged.
+fn guarded<T>(
+    name: &str,
+    at: &Cell<(u64, u64)>,
+    read: impl FnOnce() -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    quietly(read).map_err(|trouble| {
+        let (after, through) = at.get();
+        trouble.of(name, after, through)
+    })
 }
 
 /// The topic's floor and its last offset.
 pub(crate) fn ends(db: &Database, name: &str) -> Result<(u64, u64), Trouble> {
-    let topic = topic(&db.begin_read()?, name)?;
-    Ok(topic.map_or_else(|floor| (floor, 0), |topic| (topic.floor, topic.last)))
+    guarded(name, &Cell::new((0, u64::MAX)), || {
+        let (topic, node) = topic(&db.begin_read()?, name)?;
+        let (floor, last) = topic.map_or_else(|floor| (floor, 0), |row| (row.floor, row.last));
+        Ok((floor.max(node.lost_through), last))
+    })
 }
 
 /// The topic's messages after an offset, oldest first.
@@ -59,7 +82,10 @@ pub(crate) fn after(
     amount: Amount,
     now_ms: u64,
 ) -> Result<Stored, Trouble> {
-    read(db, name, amount, now_ms, After(after))
+    let at = Cell::new((after, u64::MAX));
+    let mut reading = guarded(name, &at, || Reading::new(db, name, amount, now_ms, &at))?;
+    let read = guarded(name, &at, || reading.after(after));
+    reading.end(read)
 }
 
 /// The topic's messages before an offset, newest first.
@@ -70,78 +96,171 @@ pub(crate) fn before(
     amount: Amount,
     now_ms: u64,
 ) -> Result<Stored, Trouble> {
-    read(db, name, amount, now_ms, Before(before))
+    let at = Cell::new((0, before));
+    let mut reading = guarded(name, &at, || Reading::new(db, name, amount, now_ms, &at))?;
+    let read = guarded(name, &at, || reading.before(before));
+    reading.end(read)
 }
 
-use Way::{After, Before};
-
-#[derive(Clone, Copy)]
-enum Way {
-    After(u64),
-    Before(u64),
-}
-
-fn read(
-    db: &Database,
-    name: &str,
+/// A read of a topic.
+struct Reading<'a> {
+    txn: ReadTransaction,
+    /// `None` if nothing is known of it.
+    topic: Option<Topic>,
+    name: Name,
     amount: Amount,
     now_ms: u64,
-    way: Way,
-) -> Result<Stored, Trouble> {
-    let txn = db.begin_read()?;
-    let (After(from) | Before(from)) = way;
-    let mut stored = Stored { records: Vec::new(), floor: 0, last: 0, through: from, more: false };
-    let topic = match topic(&txn, name)? {
-        Ok(topic) => topic,
-        Err(floor) => return Ok(Stored { floor, ..stored }),
-    };
-    (stored.floor, stored.last) = (topic.floor, topic.last);
-    let messages = txn.open_table(MESSAGES)?;
-    let (first, last) = match way {
-        After(u64::MAX) | Before(0) => return Ok(stored),
-        After(offset) => (offset + 1, u64::MAX),
-        Before(offset) => (0, offset - 1),
-    };
-    let mut rows = messages.range((topic.number, first)..=(topic.number, last))?;
-    let name = Name::from(name);
-    let (mut bytes, mut passed) = (0, 0);
-    while let Some(row) = if matches!(way, After(_)) { rows.next() } else { rows.next_back() } {
-        let (key, value) = row?;
-        let (offset, head) = (key.value().1, Head::read(value.value())?);
-        if topic.keep.is_aged(head.at_ms, now_ms) {
-            // It goes with the next sweep. Whatever is before it is older still.
-            stored.floor = stored.floor.max(offset);
-            if matches!(way, Before(_)) {
-                return Ok(stored);
-            }
-        }
-        if head.is_expired(now_ms) && topic.is_missed(&head) {
+    /// What may be damaged when something is met: after the first offset, up to the second.
+    at: &'a Cell<(u64, u64)>,
+    stored: Stored,
+    bytes: usize,
+    passed: usize,
+}
+
+/// What became of a message.
+enum Took {
+    It,
+    /// There is no room for it.
+    Full,
+    /// It is too old; so is all before it.
+    Aged,
+}
+
+impl<'a> Reading<'a> {
+    fn new(
+        db: &Database,
+        name: &str,
+        amount: Amount,
+        now_ms: u64,
+        at: &'a Cell<(u64, u64)>,
+    ) -> Result<Self, Trouble> {
+        let txn = db.begin_read()?;
+        let (topic, node) = topic(&txn, name)?;
+        let (floor, last) = match &topic {
+            Ok(topic) => (topic.floor, topic.last),
+            Err(floor) => (*floor, 0),
+        };
+        let lost = (node.lost_through > 0).then_some((node.lost_after, node.lost_through));
+        let floor = floor.max(node.lost_through);
+        let stored =
+            Stored { records: Vec::new(), floor, last, through: 0, more: false, lost };
+        let (topic, name) = (topic.ok(), Name::from(name));
+        Ok(Reading { txn, topic, name, amount, now_ms, at, stored, bytes: 0, passed: 0 })
+    }
+
+    /// Takes a message, unless it is full.
+    fn take(&mut self, topic: &Topic, offset: u64, head: &Head<'_>) -> Result<Took, Trouble> {
+        let (stored, now_ms) = (&mut self.stored, self.now_ms);
+        let is_aged = topic.keep.is_aged(head.at_ms, now_ms);
+        let is_expired = head.is_expired(now_ms);
+        if is_aged || (is_expired && topic.is_missed(head)) {
             // As its removal will tell.
             stored.floor = stored.floor.max(offset);
         }
-        let is_given = !topic.keep.is_aged(head.at_ms, now_ms) && !head.is_expired(now_ms);
+        let is_given = !is_aged && !is_expired;
         let is_full = match is_given {
             true => {
-                stored.records.len() >= amount.messages_max.max(1)
-                    || (bytes + head.payload.len() > amount.bytes_max && !stored.records.is_empty())
+                stored.records.len() >= self.amount.messages_max.max(1)
+                    || (self.bytes + head.payload.len() > self.amount.bytes_max
+                        && !stored.records.is_empty())
             }
-            false => passed >= PASSED_MAX,
+            false => self.passed >= PASSED_MAX,
         };
         if is_full {
             stored.more = true;
-            return Ok(stored);
+            return Ok(Took::Full);
         }
         stored.through = offset;
         match is_given {
             true => {
-                bytes += head.payload.len();
-                stored.records.push(head.record(&name, offset)?);
+                self.bytes += head.payload.len();
+                stored.records.push(head.record(&self.name, offset)?);
             }
-            false => passed += 1,
+            false => self.passed += 1,
+        }
+        Ok(if is_aged { Took::Aged } else { Took::It })
+    }
+
+    fn missing(&self, after: u64, through: u64) -> Trouble {
+        Damage::of(&self.name, after, through, "there should be one, and it is not there").into()
+    }
+
+    /// What was read before the damage is given; who goes on from there meets it first.
+    fn end(mut self, read: Result<(), Trouble>) -> Result<Stored, Trouble> {
+        match read {
+            Err(trouble) if self.stored.records.is_empty() || !trouble.is_damage() => Err(trouble),
+            Err(_) => {
+                self.stored.more = true;
+                Ok(self.stored)
+            }
+            Ok(()) => Ok(self.stored),
         }
     }
-    if let After(_) = way {
-        stored.through = stored.last.max(from);
+
+    fn after(&mut self, after: u64) -> Result<(), Trouble> {
+        self.stored.through = after;
+        let (Some(topic), false) = (self.topic, after == u64::MAX) else { return Ok(()) };
+        self.at.set((after, topic.newest));
+        let messages = self.txn.open_table(MESSAGES)?;
+        let number = topic.number;
+        // The last that is known to be there, or to have been the last before what is.
+        let mut known = after.max(topic.base);
+        for row in messages.range((number, after + 1)..=(number, u64::MAX))? {
+            let (key, value) = row?;
+            let offset = key.value().1;
+            let row = Row::read(number, offset, value.value())?;
+            // The first may come after messages that were not asked for.
+            let is_next = match known > after {
+                true => row.before == known,
+                false => row.before <= known,
+            };
+            if key.value().0 != number || offset > topic.newest || !is_next {
+                return Err(self.missing(known, offset));
+            }
+            known = offset;
+            if let Took::Full = self.take(&topic, offset, &row.head()?)? {
+                return Ok(());
+            }
+            self.at.set((known, topic.newest));
+        }
+        if known < topic.newest {
+            return Err(self.missing(known, topic.newest));
+        }
+        self.stored.through = self.stored.last.max(after);
+        Ok(())
     }
-    Ok(stored)
+
+    fn before(&mut self, before: u64) -> Result<(), Trouble> {
+        self.stored.through = before;
+        let (Some(topic), false) = (self.topic, before == 0) else { return Ok(()) };
+        self.at.set((topic.base, before.min(topic.newest)));
+        let messages = self.txn.open_table(MESSAGES)?;
+        let number = topic.number;
+        // Which comes next, as the one after it knows.
+        let mut next = topic.newest;
+        if before <= topic.newest {
+            let row = messages.range((number, before)..=(number, u64::MAX))?.next();
+            let Some(row) = row else { return Err(self.missing(before, topic.newest)) };
+            let (key, value) = row?;
+            next = Row::read(number, key.value().1, value.value())?.before;
+        }
+        for row in messages.range((number, 0)..=(number, before - 1))?.rev() {
+            let (key, value) = row?;
+            let offset = key.value().1;
+            if key.value().0 != number || offset != next {
+                return Err(self.missing(offset.min(next), next.max(offset)));
+            }
+            let row = Row::read(number, offset, value.value())?;
+            next = row.before;
+            match self.take(&topic, offset, &row.head()?)? {
+                Took::It => {}
+                Took::Full | Took::Aged => return Ok(()),
+            }
+            self.at.set((topic.base, next));
+        }
+        if next != topic.base {
+            return Err(self.missing(topic.base, next));
+        }
+        Ok(())
+    }
 }

@@ -9,8 +9,13 @@
 //! expiry     varint, milliseconds         if its bit is set
 //! payload    the rest
 //! ```
+//!
+//! It lies behind the [`Row`]'s checksum, and how far before it the topic's message before it is.
 
 use wire::{Data, Draft, Marks, Name};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::sum;
 
 const KIND: u8 = 0b11;
 const JSON: u8 = 0;
@@ -49,6 +54,52 @@ pub(crate) struct Head<'a> {
     pub key: Option<&'a str>,
     pub expires_ms: Option<u64>,
     pub payload: &'a [u8],
+}
+
+/// A record in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row<'a> {
+    /// The offset of the topic's message before this one; the topic's base for the first.
+    pub before: u64,
+    /// The record.
+    pub record: &'a [u8],
+}
+
+impl<'a> Row<'a> {
+    /// The bytes that stand before the record.
+    fn front(&self, number: u64, offset: u64) -> Vec<u8> {
+        let mut front = vec![0; sum::BYTES];
+        put_number(&mut front, offset.saturating_sub(self.before));
+        let sum = sum::of(&sum::place(number, offset), &self.sums(&front[sum::BYTES..]));
+        front[..sum::BYTES].copy_from_slice(&sum.to_le_bytes());
+        front
+    }
+
+    /// A hash of the long part, so that nothing is copied to be hashed.
+    fn sums(&self, distance: &[u8]) -> Vec<u8> {
+        [&xxh3_64(self.record).to_le_bytes()[..], distance].concat()
+    }
+
+    /// What is written at the topic's number and the offset, in two pieces.
+    pub fn pieces(&self, number: u64, offset: u64) -> [std::borrow::Cow<'a, [u8]>; 2] {
+        [self.front(number, offset).into(), self.record.into()]
+    }
+
+    /// Reads what lies at the topic's number and the offset.
+    pub fn read(number: u64, offset: u64, bytes: &'a [u8]) -> Result<Self, BadRow> {
+        let (sum, rest) = bytes.split_first_chunk::<{ sum::BYTES }>().ok_or(BadRow)?;
+        let mut input = Input(rest);
+        let distance = input.number()?;
+        let row = Row { before: offset.checked_sub(distance).ok_or(BadRow)?, record: input.0 };
+        let sums = row.sums(&rest[..rest.len() - input.0.len()]);
+        let is_same = u64::from_le_bytes(*sum) == sum::of(&sum::place(number, offset), &sums);
+        if is_same { Ok(row) } else { Err(BadRow) }
+    }
+
+    /// The record's head.
+    pub fn head(&self) -> Result<Head<'a>, BadRow> {
+        Head::read(self.record)
+    }
 }
 
 /// Writes a record.
@@ -258,6 +309,21 @@ mod tests {
         }
 
         #[test]
+        fn a_row_knows_its_place(draft in drafts(), number: u64, offset: u64, before: u64) {
+            let record = encode(&draft, 1);
+            let row = Row { before: before.min(offset), record: &record };
+            let mut bytes = row.pieces(number, offset).concat();
+            prop_assert_eq!(Row::read(number, offset, &bytes), Ok(row));
+            prop_assert_eq!(Row::read(number ^ 1, offset, &bytes), Err(BadRow));
+            prop_assert_eq!(Row::read(number, offset ^ 1, &bytes), Err(BadRow));
+            for at in 0..bytes.len() {
+                bytes[at] ^= 1 << (at % 8);
+                prop_assert_eq!(Row::read(number, offset, &bytes), Err(BadRow));
+                bytes[at] ^= 1 << (at % 8);
+            }
+        }
+
+        #[test]
         fn numbers_are_read(number: u64) {
             let mut bytes = Vec::new();
             put_number(&mut bytes, number);
@@ -276,9 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_record_costs_seven_bytes_over_its_payload() {
+    fn a_plain_record_costs_sixteen_bytes_over_its_payload() {
         let draft = Draft::new("t", Data::Text("x".repeat(100).into()));
-        assert_eq!(encode(&draft, 1_790_000_000_000).len(), 100 + 7);
+        let record = encode(&draft, 1_790_000_000_000);
+        assert_eq!(record.len(), 100 + 7);
+        let row = Row { before: 41, record: &record };
+        assert_eq!(row.pieces(1, 42).concat().len(), 100 + 7 + 9);
         let null = |key: Option<&str>| {
             let mut draft = Draft::new("t", Data::Json("null".into()));
             draft.marks =

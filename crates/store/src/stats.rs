@@ -33,6 +33,11 @@ pub struct Stats {
     pub failures: u64,
     /// Reads that panicked, which is a bug.
     pub read_panics: u64,
+    /// Reads that met damage.
+    pub damaged_reads: u64,
+    /// Topics in which the writer has met damage: nothing is stored in them until their history is
+    /// deleted.
+    pub damaged_topics: u64,
     /// Why nothing is taken in at the moment.
     pub failed: Option<String>,
     /// The file's length in bytes.
@@ -54,6 +59,8 @@ pub(crate) struct Counters {
     pub max: AtomicU64,
     pub failures: AtomicU64,
     pub read_panics: AtomicU64,
+    pub damaged_reads: AtomicU64,
+    pub damaged_topics: AtomicU64,
     pub topics: AtomicU64,
     pub messages: AtomicU64,
 }
@@ -83,6 +90,8 @@ impl Counters {
             commit_us_max: self.max.load(Relaxed),
             failures: self.failures.load(Relaxed),
             read_panics: self.read_panics.load(Relaxed),
+            damaged_reads: self.damaged_reads.load(Relaxed),
+            damaged_topics: self.damaged_topics.load(Relaxed),
             topics: self.topics.load(Relaxed),
             messages: self.messages.load(Relaxed),
             ..Stats::default()

@@ -2,21 +2,22 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
-use redb::{Database, ReadableDatabase, ReadableTable};
+use redb::{Database, ReadTransaction, ReadableDatabase};
 use wire::{Draft, History, Name};
 
 use crate::batch::{self, Op};
 use crate::fault::{Fault, OpenError, Refused, Trouble};
-use crate::open::Directory;
+use crate::open::{Directory, Start};
 use crate::queue::{NoRoom, Queue};
+use crate::quiet::quietly;
 use crate::read::{self, Amount, Stored};
 use crate::record;
+use crate::rows;
 use crate::stats::{Counters, Stats};
-use crate::tables::{CURSORS, IDEMPOTENCY, NAMES, SUBSCRIPTIONS};
 use crate::topic::Keep;
 use crate::writer::{Item, Writer};
 
@@ -40,6 +41,9 @@ pub struct Options {
     pub queue_bytes_max: usize,
     /// What redb may keep in memory of the file.
     pub cache_bytes_max: usize,
+    /// A file of up to so many bytes is looked at whole when it is opened, about a second for each
+    /// 250 MiB; a larger one only if it was not closed.
+    pub verify_bytes_max: u64,
     /// How long an idempotency key is kept, in seconds; see also
     /// [`Store::set_idempotency_seconds_max`].
     pub idempotency_seconds_max: u64,
@@ -67,7 +71,13 @@ pub type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
 /// Called on the reader's thread. Where it panics nobody is told but the log: who waits for its
 /// answer must see by what the job owned that it was dropped.
-pub type ReadJob = Box<dyn FnOnce(&Store) + Send>;
+pub type ReadJob = Box<dyn FnOnce(&Reader) + Send>;
+
+/// What may wait for the disk to read. There is one on the reader's thread, which shows it to each
+/// [`ReadJob`], and one for whoever opened the store; a [`Store`] can't read.
+pub struct Reader {
+    shared: Arc<Shared>,
+}
 
 /// A message to store.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +114,8 @@ pub(crate) struct Shared {
     /// Why nothing is taken in.
     pub failed: RwLock<Option<Arc<str>>>,
     pub counters: Counters,
+    /// Room for deletions is to be held with the next look.
+    pub hold_room: AtomicBool,
     /// The highest offset that was handed in.
     pub last: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -117,15 +129,23 @@ impl Shared {
     pub fn failed(&self) -> Option<Arc<str>> {
         self.failed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    fn fault(&self, trouble: Trouble) -> Fault {
+        trouble.fault(self.directory.dir())
+    }
 }
 
 impl Store {
     /// Opens the store in its directory, or makes one. Takes seconds at most, also after the last
     /// process was killed.
-    pub fn open(options: Options) -> Result<(Store, Found), OpenError> {
+    ///
+    /// What it has is read with the reader, on this thread, before there is anybody to wait.
+    pub fn open(options: Options) -> Result<(Store, Reader, Found), OpenError> {
+        let Options { new_epoch, cache_bytes_max, verify_bytes_max, .. } = options;
         let directory = Directory::claim(&options.dir)?;
-        let (db, start) = directory.open(options.new_epoch, options.cache_bytes_max)?;
-        let found = Found { epoch: start.epoch, last_offset: start.node.last, clean: start.clean };
+        let (db, start) = directory.open(new_epoch, cache_bytes_max, verify_bytes_max)?;
+        let Start { node, clean } = start;
+        let found = Found { epoch: node.epoch, last_offset: node.last, clean };
         let shared = Arc::new(Shared {
             directory,
             cache_bytes_max: options.cache_bytes_max,
@@ -135,15 +155,16 @@ impl Store {
             db: RwLock::new(Some(db)),
             failed: RwLock::new(None),
             counters: Counters::default(),
-            last: AtomicU64::new(start.node.last),
+            hold_room: AtomicBool::new(false),
+            last: AtomicU64::new(node.last),
             threads: Mutex::default(),
         });
         let store = Store { shared };
-        let writer = Writer::new(store.shared.clone(), start.node);
-        let reader = store.clone();
+        let writer = Writer::new(store.shared.clone(), node);
+        let reader = Reader { shared: store.shared.clone() };
         for (name, run) in [
             ("store-write", Box::new(|| writer.run()) as Box<dyn FnOnce() + Send>),
-            ("store-read", Box::new(move || reader.run_reads())),
+            ("store-read", Box::new(move || reader.run())),
         ] {
             match std::thread::Builder::new().name(name.into()).spawn(run) {
                 Ok(thread) => store.threads().push(thread),
@@ -153,28 +174,24 @@ impl Store {
                 }
             }
         }
-        Ok((store, found))
+        let reader = Reader { shared: store.shared.clone() };
+        Ok((store, reader, found))
+    }
+
+    /// Has room for deletions held with the next look, where there is some again.
+    #[cfg(test)]
+    pub(crate) fn hold_room_soon(&self) {
+        self.shared.hold_room.store(true, Relaxed);
+    }
+
+    /// For tests, which may wait.
+    #[cfg(test)]
+    pub(crate) fn reader(&self) -> Reader {
+        Reader { shared: self.shared.clone() }
     }
 
     fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run_reads(&self) {
-        loop {
-            let taken = self.shared.reads.take(64, usize::MAX, None);
-            if taken.is_end {
-                return;
-            }
-            for job in taken.items {
-                // A panic in there is a fault of the caller or of damage on the disk, and must not
-                // end the thread on which all other reads wait.
-                if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
-                    self.shared.counters.read_panics.fetch_add(1, Relaxed);
-                    tracing::error!("a read of the store panicked: this is a bug");
-                }
-            }
-        }
     }
 
     fn end_threads(&self) {
@@ -193,16 +210,16 @@ impl Store {
         let ended = match (db, failed) {
             (_, Some(reason)) => Err(Fault::Disk(reason)),
             (None, None) => Ok(()),
-            (Some(db), None) => crate::open::end(&db, self.shared.last.load(Relaxed))
-                .and_then(|()| Ok(db.close()?))
-                .map_err(|trouble| self.fault(&trouble)),
+            (Some(db), None) => {
+                let end = || {
+                    crate::open::end(&db, self.shared.last.load(Relaxed))?;
+                    Ok(db.close()?)
+                };
+                quietly(end).map_err(|trouble| self.shared.fault(trouble))
+            }
         };
         self.shared.directory.release();
         ended
-    }
-
-    fn fault(&self, trouble: &Trouble) -> Fault {
-        Fault::Disk(trouble.advice(self.shared.directory.dir()).into())
     }
 
     fn push(&self, op: Op, bytes: usize, done: Option<Done>) -> Result<(), Refused> {
@@ -236,8 +253,12 @@ impl Store {
     }
 
     /// Drops a topic's messages up to this offset, and says so in the topic's floor.
+    ///
+    /// Also where the disk is full: it makes room.
     pub fn delete_history(&self, topic: &Name, through: u64, done: Done) -> Result<(), Refused> {
-        self.push(Op::Delete { topic: topic.clone(), through }, topic.len(), Some(done))
+        let op = Op::Delete { topic: topic.clone(), through, rows_max: usize::MAX };
+        let item = Item { op, done: Some(done) };
+        self.shared.queue.push(item, OP_BYTES + topic.len()).map_err(refused)
     }
 
     /// Has users' packed subscriptions stored (empty ones are forgotten), and with them the names
@@ -258,9 +279,66 @@ impl Store {
         self.shared.reads.push(job, 0).map_err(refused)
     }
 
+    /// Changes how long an idempotency key is kept, in seconds. May be called on any thread. What
+    /// is older goes with the next sweeps; what went before does not come back.
+    pub fn set_idempotency_seconds_max(&self, seconds: u64) {
+        self.shared.idempotency_seconds_max.store(seconds, Relaxed);
+    }
+
+    /// Why nothing is taken in at the moment, if that is so.
+    pub fn failed(&self) -> Option<Arc<str>> {
+        self.shared.failed()
+    }
+
+    /// How the store does. May be called on any thread.
+    pub fn stats(&self) -> Stats {
+        let (queue_messages, queue_bytes) = self.shared.queue.waiting();
+        let metadata = std::fs::metadata(self.shared.directory.file());
+        Stats {
+            queue_messages,
+            queue_bytes,
+            reads: self.shared.reads.waiting().0,
+            failed: self.shared.failed().map(|reason| reason.to_string()),
+            file_bytes: metadata.map_or(0, |metadata| metadata.len()),
+            ..self.shared.counters.stats()
+        }
+    }
+}
+
+fn refused(no_room: NoRoom) -> Refused {
+    match no_room {
+        NoRoom::Full => Refused::Full,
+        NoRoom::Closed => Refused::Closed,
+    }
+}
+
+impl Reader {
+    fn run(&self) {
+        loop {
+            let taken = self.shared.reads.take(64, usize::MAX, None);
+            if taken.is_end {
+                return;
+            }
+            for job in taken.items {
+                // A panic in there is a fault of the caller or of damage on the disk, and must not
+                // end the thread on which all other reads wait.
+                if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
+                    self.shared.counters.read_panics.fetch_add(1, Relaxed);
+                    tracing::error!("a read of the store panicked: this is a bug");
+                }
+            }
+        }
+    }
+
     fn read<T>(&self, read: impl FnOnce(&Database) -> Result<T, Trouble>) -> Result<T, Fault> {
         match &*self.shared.db() {
-            Some(db) => read(db).map_err(|trouble| self.fault(&trouble)),
+            // redb may panic over what is damaged.
+            Some(db) => quietly(|| read(db)).map_err(|trouble| {
+                    if trouble.is_damage() {
+                        self.shared.counters.damaged_reads.fetch_add(1, Relaxed);
+                    }
+                    self.shared.fault(trouble)
+                }),
             None => Err(self.shared.failed().map_or(Fault::Closed, Fault::Disk)),
         }
     }
@@ -297,85 +375,35 @@ impl Store {
         self.read(|db| Ok(read::ends(db, topic)?.0))
     }
 
-    /// Shows all cursors: user, topic, offset. By user and topic.
-    pub fn each_cursor(&self, mut each: impl FnMut(&str, &str, u64)) -> Result<(), Fault> {
-        self.read(|db| {
-            for row in db.begin_read()?.open_table(CURSORS)?.iter()? {
-                let (key, offset) = row?;
-                let (user, topic) = key.value();
-                each(user, topic, offset.value());
-            }
-            Ok(())
-        })
+    fn rows(
+        &self,
+        read: impl FnOnce(&ReadTransaction) -> Result<(), Trouble>,
+    ) -> Result<(), Fault> {
+        self.read(|db| read(&db.begin_read()?))
+    }
+
+    /// Shows all cursors: user, topic, offset. By user and topic. After an error those that were
+    /// shown are all that are whole; so with the others below.
+    pub fn each_cursor(&self, each: impl FnMut(&str, &str, u64)) -> Result<(), Fault> {
+        self.rows(|txn| rows::each_cursor(txn, each))
     }
 
     /// Shows the idempotency keys that were not older than they may be at the last sweep: topic,
     /// key, offset, and when (milliseconds since 1970). The oldest first.
     pub fn each_idempotency_key(
         &self,
-        mut each: impl FnMut(&str, &str, u64, u64),
+        each: impl FnMut(&str, &str, u64, u64),
     ) -> Result<(), Fault> {
-        self.read(|db| {
-            for row in db.begin_read()?.open_table(IDEMPOTENCY)?.iter()? {
-                let (place, names) = row?;
-                let ((at_ms, offset), (topic, key)) = (place.value(), names.value());
-                each(topic, key, offset, at_ms);
-            }
-            Ok(())
-        })
+        self.rows(|txn| rows::each_idempotency_key(txn, each))
     }
 
     /// Shows all packed subscriptions, by user.
-    pub fn each_subscriber(&self, mut each: impl FnMut(&str, &[u8])) -> Result<(), Fault> {
-        self.read(|db| {
-            for row in db.begin_read()?.open_table(SUBSCRIPTIONS)?.iter()? {
-                let (user, packed) = row?;
-                each(user.value(), packed.value());
-            }
-            Ok(())
-        })
+    pub fn each_subscriber(&self, each: impl FnMut(&str, &[u8])) -> Result<(), Fault> {
+        self.rows(|txn| rows::each_subscriber(txn, each))
     }
 
     /// Shows the names of topics that packed subscriptions mean by number, by number.
-    pub fn each_name(&self, mut each: impl FnMut(u32, &str)) -> Result<(), Fault> {
-        self.read(|db| {
-            for row in db.begin_read()?.open_table(NAMES)?.iter()? {
-                let (number, name) = row?;
-                each(number.value(), name.value());
-            }
-            Ok(())
-        })
-    }
-
-    /// Changes how long an idempotency key is kept, in seconds. May be called on any thread. What
-    /// is older goes with the next sweeps; what went before does not come back.
-    pub fn set_idempotency_seconds_max(&self, seconds: u64) {
-        self.shared.idempotency_seconds_max.store(seconds, Relaxed);
-    }
-
-    /// Why nothing is taken in at the moment, if that is so.
-    pub fn failed(&self) -> Option<Arc<str>> {
-        self.shared.failed()
-    }
-
-    /// How the store does. May be called on any thread.
-    pub fn stats(&self) -> Stats {
-        let (queue_messages, queue_bytes) = self.shared.queue.waiting();
-        let metadata = std::fs::metadata(self.shared.directory.file());
-        Stats {
-            queue_messages,
-            queue_bytes,
-            reads: self.shared.reads.waiting().0,
-            failed: self.shared.failed().map(|reason| reason.to_string()),
-            file_bytes: metadata.map_or(0, |metadata| metadata.len()),
-            ..self.shared.counters.stats()
-        }
-    }
-}
-
-fn refused(no_room: NoRoom) -> Refused {
-    match no_room {
-        NoRoom::Full => Refused::Full,
-        NoRoom::Closed => Refused::Closed,
+    pub fn each_name(&self, each: impl FnMut(u32, &str)) -> Result<(), Fault> {
+        self.rows(|txn| rows::each_name(txn, each))
     }
 }

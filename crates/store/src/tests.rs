@@ -1,9 +1,13 @@
 //! Tests of the whole store. What needs a clock is tested on the tables (`retention`, `model`).
 
+mod before;
+mod damage;
+mod files;
 mod full;
 mod kill;
 mod model;
 mod open;
+mod places;
 mod retention;
 mod whole;
 
@@ -14,7 +18,7 @@ use std::time::Duration;
 
 use wire::{Data, Draft, History, Marks};
 
-use crate::{Amount, Append, Fault, Options, Refused, Store};
+use crate::{Amount, Append, Fault, Options, Reader, Refused, Store};
 
 /// No wait in these tests is longer.
 const WAIT: Duration = Duration::from_secs(60);
@@ -48,6 +52,7 @@ fn options(dir: &Path) -> Options {
         queue_messages_max: 10_000,
         queue_bytes_max: 64 << 20,
         cache_bytes_max: 8 << 20,
+        verify_bytes_max: 256 << 20,
         idempotency_seconds_max: 300,
     }
 }
@@ -91,7 +96,11 @@ fn appended(store: &Store, draft: &Draft, offset: u64) {
 }
 
 fn offsets(store: &Store, topic: &str, after: u64) -> Vec<u64> {
-    let stored = store.after(topic, after, ALL, 0).unwrap();
+    read(&store.reader(), topic, after)
+}
+
+fn read(reader: &Reader, topic: &str, after: u64) -> Vec<u64> {
+    let stored = reader.after(topic, after, ALL, 0).unwrap();
     stored.records.iter().map(|record| record.offset).collect()
 }
 

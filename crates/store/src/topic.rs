@@ -3,8 +3,11 @@
 use wire::History;
 
 use crate::record::{BadRow, Head, Input, put_number};
+use crate::sum;
 
-/// The row of a topic.
+/// The row of a topic. With what its messages say of the one before, it tells of each message
+/// whether it should be there: the first says `base`, each other one the offset of the one before
+/// it, and the last is `newest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topic {
     /// Its number, by which its messages are found. Never used again for another topic.
@@ -21,6 +24,12 @@ pub(crate) struct Topic {
     pub oldest_ms: u64,
     /// Since when it has none, in milliseconds since 1970.
     pub empty_since_ms: u64,
+    /// The offset before its first message's, as that says; `newest` if there is none.
+    pub base: u64,
+    /// The last message that is there; after it comes the next one, also if there is none.
+    pub newest: u64,
+    /// Stands for the name of the topic before it ([`sum::of_name`]); 0 for the first.
+    pub before: u64,
     /// What is kept, as of its last message.
     pub keep: Keep,
 }
@@ -76,10 +85,12 @@ impl Topic {
         self.keep.compact && head.key.is_some()
     }
 
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(48);
+    /// The row of the topic of this name.
+    pub fn encode(&self, name: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
         out.push(u8::from(self.keep.compact));
-        let Topic { number, floor, last, count, bytes, oldest_ms, empty_since_ms, keep } = self;
+        let Topic { number, floor, last, count, bytes, oldest_ms, empty_since_ms, keep, .. } = self;
+        let Topic { base, newest, before, .. } = self;
         let Keep { messages_max, bytes_max, seconds_max, .. } = keep;
         for number in [
             number,
@@ -89,17 +100,21 @@ impl Topic {
             bytes,
             oldest_ms,
             empty_since_ms,
+            base,
+            newest,
+            before,
             messages_max,
             bytes_max,
             seconds_max,
         ] {
             put_number(&mut out, *number);
         }
-        out
+        sum::seal(name.as_bytes(), &out)
     }
 
-    pub fn read(bytes: &[u8]) -> Result<Self, BadRow> {
-        let mut input = Input(bytes);
+    /// Reads the row of the topic of this name.
+    pub fn read(name: &str, row: &[u8]) -> Result<Self, BadRow> {
+        let mut input = Input(sum::open(name.as_bytes(), row)?);
         let compact = match input.byte()? {
             0 => false,
             1 => true,
@@ -114,6 +129,9 @@ impl Topic {
             bytes: number()?,
             oldest_ms: number()?,
             empty_since_ms: number()?,
+            base: number()?,
+            newest: number()?,
+            before: number()?,
             keep: Keep {
                 messages_max: number()?,
                 bytes_max: number()?,
@@ -132,18 +150,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(n: [u64; 10], compact: bool) {
+        fn what_is_written_is_read(n: [u64; 13], compact: bool) {
             let topic = Topic {
                 number: n[0], floor: n[1], last: n[2], count: n[3], bytes: n[4],
                 oldest_ms: n[5], empty_since_ms: n[6],
+                base: n[10], newest: n[11], before: n[12],
                 keep: Keep { messages_max: n[7], bytes_max: n[8], seconds_max: n[9], compact },
             };
-            prop_assert_eq!(Topic::read(&topic.encode()), Ok(topic));
+            let row = topic.encode("a");
+            prop_assert_eq!(Topic::read("a", &row), Ok(topic));
+            prop_assert_eq!(Topic::read("b", &row), Err(BadRow));
         }
 
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Topic::read(&bytes);
+            prop_assert_eq!(Topic::read("a", &bytes), Err(BadRow));
         }
     }
 }

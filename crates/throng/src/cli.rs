@@ -27,6 +27,9 @@ pub enum Command {
     Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
     Tune(Tune),
+    /// Look for damage in a store, or write a new one of all that is whole.
+    #[command(subcommand)]
+    Store(crate::commands::store::What),
     /// Subscribe users for good from a file, list a user's topics, or make up a graph of followers.
     #[command(subcommand)]
     Subscriptions(crate::commands::subscriptions::What),

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Some(Command::Config(config)) => commands::config::run(&config),
         Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
+        Some(Command::Store(what)) => commands::store::run(&what),
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         Some(Command::Top(top)) => commands::top::run(&top),
     };

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use store::{Amount, Store};
+use store::{Amount, Reader, Stored};
 use wire::Message;
 
 use super::{Kept, kind, unix_ms};
@@ -31,9 +31,16 @@ pub struct Page {
     pub messages: Vec<Arc<Message>>,
     /// There are more in this direction.
     pub more: bool,
-    /// Messages that were asked for are gone: the place is older than what is kept.
+    /// Messages that were asked for are gone: the place is older than what is kept, or they are
+    /// among what was lost.
     pub gone: bool,
+    /// Messages that came after the first offset and up to the second may have been lost: the
+    /// store's file did not keep its last commit. Only where they were asked for.
+    pub lost: Option<(u64, u64)>,
 }
+
+/// Told of a page, or why it can't be had.
+pub type Paged = Box<dyn FnOnce(Result<Page, PublishError>) + Send>;
 
 /// What the topics with history hold and did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,7 +81,7 @@ pub struct KeptStats {
 
 impl Kept {
     /// A page of a topic's history, given to `reply` once: at once when memory has it, else on the
-    /// store's reader; dropped when the disk can't be read. Forwards are the messages after the offset `from`, or all; backwards those
+    /// store's reader. Forwards are the messages after the offset `from`, or all; backwards those
     /// before it, or all.
     pub fn page(
         &self,
@@ -83,7 +90,7 @@ impl Kept {
         from: Option<u64>,
         backwards: bool,
         limit: usize,
-        reply: Box<dyn FnOnce(Page) + Send>,
+        reply: Paged,
     ) -> Result<(), PublishError> {
         let (page, whole) = {
             let state = self.state();
@@ -94,40 +101,37 @@ impl Kept {
             (page, full || state.windows.reaches(hash, topic, oldest))
         };
         let (Some(store), false) = (&self.0.store, whole) else {
-            reply(Page {
+            reply(Ok(Page {
                 messages: page.messages,
                 more: page.more,
                 gone: !whole && from.is_some(),
-            });
+                lost: None,
+            }));
             return Ok(());
         };
         let (kept, topic) = (self.clone(), wire::Name::from(topic));
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
-        let job = move |store: &Store| {
-            // Without a reply whoever asked knows that it can't be had.
-            let page = kept.read_page(store, hash, &topic, from, backwards, limit);
-            if let Some(page) = page {
-                reply(page);
-            }
+        let job = move |reader: &Reader| {
+            reply(kept.read_page(reader, hash, &topic, from, backwards, limit));
         };
         store.read_later(Box::new(job)).map_err(|_| PublishError::StoreBusy)
     }
 
     fn read_page(
         &self,
-        store: &Store,
+        reader: &Reader,
         hash: u64,
         topic: &str,
         from: Option<u64>,
         backwards: bool,
         limit: usize,
-    ) -> Option<Page> {
+    ) -> Result<Page, PublishError> {
         let now_ms = unix_ms();
         let delivered = self.state().delivered;
         let amount = Amount { messages_max: limit, bytes_max: PAGE_BYTES };
         let read = |from: Option<u64>| match backwards {
-            true => store.before(topic, from.unwrap_or(u64::MAX), amount, now_ms),
-            false => store.after(topic, from.unwrap_or(0), amount, now_ms),
+            true => reader.before(topic, from.unwrap_or(u64::MAX), amount, now_ms),
+            false => reader.after(topic, from.unwrap_or(0), amount, now_ms),
         };
         let mut stored = read(from);
         // What has expired is passed over, a piece at a time.
@@ -139,14 +143,9 @@ impl Kept {
                 _ => break,
             }
         }
-        let stored = match stored {
-            Ok(stored) => stored,
-            Err(error) => {
-                tracing::error!("the store can't be read: {error}");
-                return None;
-            }
-        };
-        let keep = self.rule(topic)?;
+        let stored = stored.inspect_err(|error| tracing::error!("the store can't be read: {error}"))?;
+        let Some(keep) = self.rule(topic) else { return Err(PublishError::NoHistory) };
+        let lost = lost(&stored, from, backwards);
         // What is on disk and not handed on yet is told with the next look.
         let records = stored.records.into_iter().filter(|record| record.offset <= delivered);
         let messages = records.map(|record| {
@@ -154,7 +153,8 @@ impl Kept {
             Arc::new(message.kept(kind(&keep), record.at_ms))
         });
         let gone = from.is_some_and(|from| !backwards && stored.floor > from);
-        Some(Page { messages: messages.collect(), more: stored.more, gone })
+        let gone = gone || lost.is_some();
+        Ok(Page { messages: messages.collect(), more: stored.more, gone, lost })
     }
 
     /// The newest messages of all topics, newest first: at most `limit`, and 1,024.
@@ -225,8 +225,7 @@ impl Kept {
                 let written = move |result: Result<(), store::Fault>| {
                     // What was written meanwhile has entered the window since.
                     kept.state().windows.delete(hash, &name, through);
-                    let result =
-                        result.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()));
+                    let result = result.map_err(PublishError::from);
                     tell(&later, result);
                 };
                 let topic = wire::Name::from(topic);
@@ -268,4 +267,14 @@ impl Kept {
             disk_reads: count(&counts.disk_reads),
         }
     }
+}
+
+/// What was lost of the messages that were asked for. Backwards without a place these are the last.
+fn lost(stored: &Stored, from: Option<u64>, backwards: bool) -> Option<(u64, u64)> {
+    let (after, through) = stored.lost?;
+    let is_asked_for = match backwards {
+        true => from.is_none_or(|from| from > after + 1) && stored.through <= through,
+        false => from.unwrap_or(0) < through && (!stored.more || stored.through > after),
+    };
+    is_asked_for.then_some((after, through))
 }

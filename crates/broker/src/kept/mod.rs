@@ -12,6 +12,7 @@ mod index;
 mod look;
 mod recover;
 mod slab;
+mod submit;
 mod tries;
 mod windows;
 
@@ -31,8 +32,9 @@ use windows::Windows;
 
 pub use acknowledge::{AcknowledgeError, GivenUp};
 pub use cursors::Cursor;
-pub use look::{KeptStats, Page};
+pub use look::{KeptStats, Page, Paged};
 pub use recover::{Piece, Pull, Start, Wanted};
+pub(crate) use submit::Submit;
 
 /// What is kept in memory, over all topics.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +111,11 @@ struct State {
     writing: HashMap<u64, u64>,
     /// Repeats of messages that are being written.
     waiting: BTreeMap<u64, Vec<Done>>,
+    /// Publishes that wait for what the disk says of the topic, by its hash: the first is the one
+    /// that asked.
+    looking: HashMap<u64, Vec<Submit>>,
+    /// How many these are.
+    looked_for: usize,
 }
 
 /// With how much of the past it begins.
@@ -147,6 +154,8 @@ impl Kept {
                 idempotency: Idempotency::new(limits.idempotency_keys_max),
                 writing: HashMap::new(),
                 waiting: BTreeMap::new(),
+                looking: HashMap::new(),
+                looked_for: 0,
             }),
             cursors: Mutex::new(Cursors::new(limits.cursors_max)),
             store: begin.store,
@@ -202,17 +211,20 @@ impl Kept {
     }
 
     /// Publishes to a topic with history. `done` is called here, unless it must wait for the disk;
-    /// without one, the id is all that is wanted.
+    /// without one, the id is all that is wanted. `on_disk` is the topic's newest message that the
+    /// disk knows, where it was asked.
+    #[expect(clippy::too_many_arguments)]
     pub(crate) fn publish(
         &self,
         hash: u64,
         draft: Draft,
         keep: &Arc<History>,
         options: &Options,
+        on_disk: u64,
         receipt: Option<Receipt>,
         done: Option<Done>,
     ) -> Result<Id, PublishError> {
-        let mut put = Put { kept: self, hash, keep, options, receipt, done };
+        let mut put = Put { kept: self, hash, keep, options, on_disk, receipt, done };
         let result = put.put(draft);
         if let Err(error) = &result
             && let Some(done) = put.done.take()
@@ -229,6 +241,7 @@ struct Put<'a> {
     hash: u64,
     keep: &'a Arc<History>,
     options: &'a Options,
+    on_disk: u64,
     receipt: Option<Receipt>,
     done: Option<Done>,
 }
@@ -237,11 +250,6 @@ impl Put<'_> {
     fn put(&mut self, draft: Draft) -> Result<Id, PublishError> {
         let inner = &self.kept.0;
         let now_ms = unix_ms();
-        // The disk is asked before the lock is taken: what it says can only have grown since.
-        let on_disk = match (&inner.store, self.options.if_offset) {
-            (Some(store), Some(if_offset)) => newest_on_disk(store, &draft.topic, if_offset)?,
-            _ => 0,
-        };
         let mut state = self.kept.state();
         if let Some(id) = self.repeated(&mut state, &draft, now_ms) {
             return Ok(id);
@@ -255,7 +263,8 @@ impl Put<'_> {
             let unknown = if inner.store.is_some() { 0 } else { state.windows.last_gone() };
             let newest = state.windows.last(self.hash, &draft.topic).unwrap_or(unknown);
             let writing = state.writing.get(&self.hash).copied().unwrap_or(0);
-            let newest = newest.max(writing).max(on_disk);
+            // What the disk said can only have grown since.
+            let newest = newest.max(writing).max(self.on_disk);
             if newest > if_offset {
                 return Err(PublishError::Newer(self.kept.id(newest)));
             }
@@ -348,8 +357,7 @@ impl Put<'_> {
         };
         let handed = message.clone();
         let committed = move |result: Result<(), store::Fault>| {
-            let result =
-                result.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()));
+            let result = result.map_err(PublishError::from);
             let done = written.lock().unwrap_or_else(PoisonError::into_inner).take();
             kept.written(hash, handed, &keep, receipt, done, result);
         };
@@ -448,16 +456,6 @@ impl Kept {
             done(answer);
         }
     }
-}
-
-/// The offset of a topic's newest message on disk. One that the disk has forgotten had none after
-/// the floor that such topics share; who says that there never was one is believed.
-fn newest_on_disk(store: &Store, topic: &str, if_offset: u64) -> Result<u64, PublishError> {
-    let newest = match store.last(topic) {
-        Ok(None) if if_offset > 0 => store.floor(topic),
-        other => other.map(Option::unwrap_or_default),
-    };
-    newest.map_err(|fault| PublishError::StoreFailed(fault.to_string().into()))
 }
 
 /// Why the store does not take something in.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use store::{Amount, Store};
+use store::{Amount, Fault, Reader, Stored};
 use wire::session::Asked;
 use wire::{Id, Lost, Message, Name, Since};
 
@@ -171,7 +171,7 @@ impl Kept {
         };
         let kept = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
-        let job = move |store: &Store| {
+        let job = move |store: &Reader| {
             // Whoever asked waits for the reply, whatever happens.
             let read = || kept.read(store, &wanted, messages_max, bytes_max);
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
@@ -182,7 +182,7 @@ impl Kept {
 
     fn read(
         &self,
-        store: &Store,
+        reader: &Reader,
         wanted: &[Wanted],
         messages_max: usize,
         bytes_max: usize,
@@ -195,7 +195,7 @@ impl Kept {
             // Of many topics a little each: no more than one piece is given.
             let share = |max: usize| max / wanted.len() + 1;
             let amount = Amount { messages_max: share(messages_max), bytes_max: share(bytes_max) };
-            let stored = match store.after(&topic.topic, topic.after, amount, now_ms) {
+            let stored = match readable(reader, topic, amount, now_ms) {
                 Ok(stored) => stored,
                 Err(error) => {
                     tracing::error!("the store can't be read: {error}");
@@ -232,4 +232,36 @@ impl Kept {
         }
         Some(Piece { messages, through, caught_up: false, gone })
     }
+}
+
+/// Gaps in a topic's messages that one look passes over.
+const GAPS_MAX: usize = 64;
+
+/// A topic's messages after an offset. What is damaged counts as dropped, so that whoever comes
+/// back is told that it is gone, once, and goes on with what comes after it.
+fn readable(
+    reader: &Reader,
+    topic: &Wanted,
+    amount: Amount,
+    now_ms: u64,
+) -> Result<Stored, Fault> {
+    let (mut after, mut floor) = (topic.after, 0);
+    for _ in 0..GAPS_MAX {
+        match reader.after(&topic.topic, after, amount, now_ms) {
+            Ok(stored) => return Ok(Stored { floor: stored.floor.max(floor), ..stored }),
+            Err(Fault::Damaged(damage)) => {
+                tracing::error!("the store is damaged: {damage}");
+                let is_known = damage.through > after && damage.through < u64::MAX;
+                if damage.topic.as_ref() != Some(&topic.topic) || !is_known {
+                    break;
+                }
+                (after, floor) = (damage.through, damage.through);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    // Nothing of it can be had.
+    let floor = u64::MAX;
+    let (records, last, through, more, lost) = (Vec::new(), 0, after, false, None);
+    Ok(Stored { records, floor, last, through, more, lost })
 }

@@ -225,9 +225,10 @@ impl Dir {
             queue_messages_max: 1_000,
             queue_bytes_max: 1 << 20,
             cache_bytes_max: 1 << 20,
+            verify_bytes_max: 1 << 30,
             idempotency_seconds_max: 300,
         };
-        let (store, found) = Store::open(options).unwrap();
+        let (store, _, found) = Store::open(options).unwrap();
         let begin = Begin {
             epoch: Epoch(found.epoch),
             last: found.last_offset,

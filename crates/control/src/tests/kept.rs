@@ -239,12 +239,13 @@ impl Disk {
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("throng-api-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
-        let (store, _) = store::Store::open(store::Options {
+        let (store, ..) = store::Store::open(store::Options {
             dir: dir.clone(),
             new_epoch: KEPT_EPOCH.0,
             queue_messages_max: 1_000,
             queue_bytes_max: 64 << 20,
             cache_bytes_max: 1 << 20,
+            verify_bytes_max: 1 << 30,
             idempotency_seconds_max: 300,
         })
         .unwrap();

@@ -26,7 +26,7 @@ fn fill(store: &Store) -> (Vec<u64>, u64) {
 
 /// A full disk from its first refusal until there is room again.
 fn refuses_and_goes_on(dir: &Path, says: &str, make_room: impl FnOnce(&Store, &[u64])) {
-    let (store, _) = Store::open(options(dir)).unwrap();
+    let (store, _, _) = Store::open(options(dir)).unwrap();
     let (mut stored, mut next) = fill(&store);
     assert!(!stored.is_empty());
     let reason = match append(&store, &draft("t", "x"), next) {
@@ -49,7 +49,7 @@ fn refuses_and_goes_on(dir: &Path, says: &str, make_room: impl FnOnce(&Store, &[
     }
     assert_eq!(offsets(&store, "t", 0), stored);
     store.close().unwrap();
-    let (store, found) = Store::open(options(dir)).unwrap();
+    let (store, _, found) = Store::open(options(dir)).unwrap();
     assert!(found.clean && found.last_offset == next - 1);
     assert_eq!(offsets(&store, "t", 0), stored);
     store.close().unwrap();
@@ -59,13 +59,11 @@ fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-#[test]
-fn a_full_disk_refuses_and_goes_on() {
-    let dir = Dir::new();
-    // In a mount namespace of this thread, which the store's threads inherit, so that nothing is
-    // left behind.
+/// A disk of 12 MiB in a mount namespace of this thread, which the store's threads inherit, so that
+/// nothing is left behind. False where that is not permitted.
+fn mount(dir: &Path) -> bool {
     // SAFETY: the calls take C strings that live through them, or null.
-    let mounted = unsafe {
+    unsafe {
         let root = c"/".as_ptr();
         let private = libc::MS_REC | libc::MS_PRIVATE;
         let nothing = std::ptr::null();
@@ -73,13 +71,18 @@ fn a_full_disk_refuses_and_goes_on() {
             && libc::mount(nothing, root, nothing, private, nothing.cast()) == 0
             && libc::mount(
                 c"tmpfs".as_ptr(),
-                text(&dir.0).as_ptr(),
+                text(dir).as_ptr(),
                 c"tmpfs".as_ptr(),
                 0,
                 c"size=12m".as_ptr().cast(),
             ) == 0
-    };
-    if !mounted {
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on() {
+    let dir = Dir::new();
+    if !mount(&dir.0) {
         eprintln!("this user may not mount a disk: left out");
         return;
     }
@@ -94,6 +97,63 @@ fn a_full_disk_refuses_and_goes_on() {
         std::fs::remove_file(&ballast).unwrap();
     });
     // SAFETY: as above.
+    unsafe { libc::umount2(text(&dir.0).as_ptr(), libc::MNT_DETACH) };
+}
+
+#[test]
+fn a_deletion_makes_room_on_a_full_disk() {
+    let dir = Dir::new();
+    if !mount(&dir.0) {
+        eprintln!("this user may not mount a disk: left out");
+        return;
+    }
+    let data = dir.0.join("data");
+    let (store, reader, _) = Store::open(options(&data)).unwrap();
+    (1..=100).for_each(|offset| appended(&store, &draft("other", "small"), offset));
+    let big = draft("t", &"x".repeat(50_000));
+    for round in 1..=3 {
+        let mut offset = round * 10_000;
+        let refused = loop {
+            offset += 1;
+            match append(&store, &big, offset) {
+                Err(refused) => break refused.to_string(),
+                Ok(answer) => {
+                    if let Err(fault) = answer.recv_timeout(WAIT).unwrap() {
+                        break fault.to_string();
+                    }
+                }
+            }
+        };
+        assert!(refused.contains("the disk is full"), "{refused}");
+        // And the rest of the disk, too.
+        let mut rest = std::fs::File::create(dir.0.join("rest")).unwrap();
+        while std::io::Write::write(&mut rest, &[1; 512]).is_ok() {}
+        assert!(store.failed().is_some() && read(&reader, "t", 0).len() > 20);
+        let (send, receive) = mpsc::channel();
+        let done = Box::new(move |result| drop(send.send(result)));
+        store.delete_history(&"t".into(), offset, done).unwrap();
+        assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()), "round {round}");
+        assert_eq!((read(&reader, "t", 0), store.failed()), (vec![], None));
+        for more in 1..=20 {
+            appended(&store, &big, offset + more);
+        }
+        assert_eq!(read(&reader, "t", 0).len(), 20);
+        std::fs::remove_file(dir.0.join("rest")).unwrap();
+        // The room for the next time is held when there is some again.
+        assert!(!data.join("throng.reserve").exists());
+        let begun = Instant::now();
+        while round < 3 && !data.join("throng.reserve").exists() {
+            store.hold_room_soon();
+            assert!(begun.elapsed() < WAIT, "no room is held");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    assert_eq!(read(&reader, "other", 0).len(), 100);
+    store.close().unwrap();
+    let (store, reader, _) = Store::open(options(&data)).unwrap();
+    assert_eq!((read(&reader, "t", 0).len(), read(&reader, "other", 0).len()), (20, 100));
+    store.close().unwrap();
+    // SAFETY: as in `mount`.
     unsafe { libc::umount2(text(&dir.0).as_ptr(), libc::MNT_DETACH) };
 }
 

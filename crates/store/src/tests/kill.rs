@@ -13,7 +13,7 @@ const DIR: &str = "THRONG_STORE_KILL";
 
 /// Appends until it is killed, and tells of each append that is on disk.
 fn append_for_ever(dir: &Path) {
-    let (store, found) = Store::open(options(dir)).unwrap();
+    let (store, _, found) = Store::open(options(dir)).unwrap();
     let keep = History { messages_max: 1_000_000, ..history() };
     let started = Instant::now();
     let mut offset = found.last_offset;
@@ -84,7 +84,7 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
         acknowledged.extend(told);
     }
     let started = Instant::now();
-    let (store, found) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, found) = Store::open(options(&dir.0)).unwrap();
     assert!(started.elapsed() < Duration::from_secs(10));
     assert!(!found.clean && found.last_offset > last);
     let stored: BTreeSet<u64> =

@@ -31,11 +31,11 @@ fn a_format_of_the_future_is_refused() {
     Store::open(options(&dir.0)).unwrap().0.close().unwrap();
     let file = dir.0.join(FILE);
     change(&file, |txn| {
-        txn.open_table(NODE).unwrap().insert(NODE_FORMAT, 2).unwrap();
+        txn.open_table(NODE).unwrap().insert(NODE_FORMAT, 3).unwrap();
     });
     let text = refused(&dir.0);
     let want =
-        format!("{} has format version 2, and this version of Throng knows 1", file.display());
+        format!("{} has format version 3, and this version of Throng knows 2", file.display());
     assert!(text.starts_with(&want), "{text}");
 }
 
@@ -71,7 +71,7 @@ fn what_is_no_redb_file_is_refused() {
 #[test]
 fn a_damaged_store_is_refused_or_gives_errors() {
     let whole = Dir::new();
-    let (store, _) = Store::open(options(&whole.0)).unwrap();
+    let (store, _, _) = Store::open(options(&whole.0)).unwrap();
     for offset in 1..2_000 {
         append(&store, &draft("t", &"x".repeat(300)), offset).unwrap();
     }
@@ -94,7 +94,7 @@ fn a_damaged_store_is_refused_or_gives_errors() {
         bytes[at..(at + 4096).min(killed.len())].fill(0xa5);
         std::fs::write(&file, &bytes).unwrap();
         match Store::open(options(&dir.0)) {
-            Ok((store, _)) => {
+            Ok((store, ..)) => {
                 let offsets = offsets(&store, "t", 0);
                 assert!(offsets.iter().copied().eq(1..=offsets.len() as u64));
                 store.close().unwrap();
@@ -126,7 +126,7 @@ fn a_directory_that_cannot_be_made_or_written_to_is_refused() {
 fn a_store_in_use_is_refused_and_a_new_file_is_whole() {
     let dir = Dir::new();
     std::fs::write(dir.0.join("throng.redb.new"), "what a kill at the first start leaves").unwrap();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     let error = Store::open(options(&dir.0)).err().unwrap();
     assert!(error.to_string().contains("is in use by another process"), "{error}");
     assert!(!dir.0.join("throng.redb.new").exists());
@@ -145,7 +145,7 @@ fn a_store_in_use_by_another_process_is_refused() {
         return;
     }
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     let test = "tests::open::a_store_in_use_by_another_process_is_refused";
     let output = child(test, IN_USE, &dir.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

@@ -1,10 +1,13 @@
 //! Retention on the tables, with a clock of the test's.
 
+use std::collections::HashSet;
+
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, backends::InMemoryBackend};
 use wire::Name;
 
 use super::*;
-use crate::batch::{self, Due, Node, Op, TOMBSTONE_SECONDS, apply};
+use crate::batch::{self, Due, Op, TOMBSTONE_SECONDS, apply};
+use crate::facts::Node;
 use crate::tables::EXPIRIES;
 use crate::topic::Keep;
 use crate::{Stored, read, record};
@@ -21,7 +24,7 @@ impl Tables {
     pub fn new() -> Self {
         let db = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
         let txn = db.begin_write().unwrap();
-        txn.open_table(crate::tables::CURSORS).unwrap();
+        Node::default().put(&txn).unwrap();
         txn.commit().unwrap();
         Tables { db, node: Node::default() }
     }
@@ -29,7 +32,7 @@ impl Tables {
     /// Gives whether the sweep took as many rows as it may.
     pub fn apply(&mut self, now_ms: u64, ops: &[Op], due: &Due) -> bool {
         let txn = self.db.begin_write().unwrap();
-        let applied = apply(&txn, self.node, now_ms, ops.iter(), due).unwrap();
+        let applied = apply(&txn, self.node, now_ms, ops.iter(), due, &HashSet::new()).unwrap();
         txn.commit().unwrap();
         self.node = applied.node;
         applied.more
@@ -131,9 +134,9 @@ fn what_expires_goes_and_is_not_missed() {
     assert_eq!(tables.offsets("t", 100), (vec![2], 0));
     tables.sweep(100, &[]);
     assert_eq!(tables.offsets("t", 0), (vec![2], 0));
-    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 1 }], &Due::default());
+    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 1, rows_max: 99 }], &Due::default());
     assert_eq!(tables.offsets("t", 0), (vec![2], 0), "there was nothing");
-    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 9 }], &Due::default());
+    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 9, rows_max: 99 }], &Due::default());
     assert_eq!(tables.offsets("t", 0), (vec![], 2));
 }
 
@@ -157,7 +160,7 @@ fn a_compact_topic_keeps_the_last_of_each_key() {
     assert_eq!(tables.offsets("t", 0), (vec![3, 4, 5], 0));
     tables.sweep(TOMBSTONE_SECONDS * 1000, &[]);
     assert_eq!(tables.offsets("t", 0), (vec![3, 4], 5), "who has not seen 5 misses something");
-    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 4 }], &Due::default());
+    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 4, rows_max: 99 }], &Due::default());
     tables.apply(0, &[op(&keyed("t", "a", "3"), 6, 0, compact)], &Due::default());
     assert_eq!(tables.offsets("t", 0), (vec![6], 5));
     let other = [op(&keyed("u", "a", "1"), 7, 0, compact)];
@@ -202,7 +205,7 @@ fn an_expiry_goes_with_its_message() {
     assert_eq!((tables.offsets("t", 0).0, tables.expiries()), (vec![8, 9], 2), "retention");
     tables.apply(0, &[op(&expiring(draft("t", "y"), 2_000_000), 9, 0, two)], &Due::default());
     assert_eq!((tables.offsets("t", 0).0, tables.expiries()), (vec![8, 9], 2), "the same again");
-    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 9 }], &Due::default());
+    tables.apply(0, &[Op::Delete { topic: "t".into(), through: 9, rows_max: 99 }], &Due::default());
     assert_eq!(tables.expiries(), 0, "a deletion");
     let compact = Keep { compact: true, ..keep() };
     for (offset, json) in [(10, "1"), (11, "null"), (12, "2")] {

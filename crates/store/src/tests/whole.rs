@@ -6,7 +6,7 @@ use crate::{Found, OFFSETS_SKIPPED};
 #[test]
 fn what_was_stored_is_there_after_a_close() {
     let dir = Dir::new();
-    let (store, found) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, found) = Store::open(options(&dir.0)).unwrap();
     assert_eq!(found, Found { epoch: 0x5f3a_91c2, last_offset: 0, clean: true });
     let marks = Marks { tags: vec!["a".into()], key: Some("k".into()), expires_ms: Some(9_999) };
     let marked = Draft {
@@ -33,26 +33,27 @@ fn what_was_stored_is_there_after_a_close() {
     store.append(append, Box::new(|_| ())).unwrap();
     store.close().unwrap();
     assert_eq!(store.append(append, Box::new(|_| ())), Err(Refused::Closed));
-    assert_eq!(store.after("room:1", 0, ALL, 0), Err(Fault::Closed));
+    assert_eq!(store.reader().after("room:1", 0, ALL, 0), Err(Fault::Closed));
 
-    let (store, found) = Store::open(Options { new_epoch: 7, ..options(&dir.0) }).unwrap();
+    let (store, _, found) = Store::open(Options { new_epoch: 7, ..options(&dir.0) }).unwrap();
     assert_eq!(found, Found { epoch: 0x5f3a_91c2, last_offset: 9, clean: true });
-    let stored = store.after("room:1", 1, ALL, 0).unwrap();
+    let stored = store.reader().after("room:1", 1, ALL, 0).unwrap();
     assert_eq!(stored.records[0].draft, marked);
     assert_eq!((stored.records.len(), stored.floor, stored.last), (2, 0, 9));
-    let expired = store.after("room:1", 0, ALL, 9_999).unwrap();
+    let expired = store.reader().after("room:1", 0, ALL, 9_999).unwrap();
     assert_eq!((expired.records.len(), expired.floor, expired.through), (1, 0, 9));
-    assert_eq!(store.last("room:2"), Ok(Some(2)));
-    assert_eq!((store.last("room:3"), store.floor("room:3")), (Ok(None), Ok(0)));
+    assert_eq!(store.reader().last("room:2"), Ok(Some(2)));
+    assert_eq!((store.reader().last("room:3"), store.reader().floor("room:3")), (Ok(None), Ok(0)));
     let mut seen = Vec::new();
-    store.each_cursor(|user, topic, offset| seen.push(format!("{user} {topic} {offset}"))).unwrap();
+    store.reader().each_cursor(|user, topic, offset| seen.push(format!("{user} {topic} {offset}"))).unwrap();
     store
+        .reader()
         .each_idempotency_key(|topic, key, offset, at_ms| {
             seen.push(format!("{topic} {key} {offset} {at_ms}"));
         })
         .unwrap();
-    store.each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
-    store.each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
+    store.reader().each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
+    store.reader().each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
     assert_eq!(
         seen,
         ["alice room:1 5", "bob room:1 5", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]
@@ -64,7 +65,7 @@ fn what_was_stored_is_there_after_a_close() {
 #[test]
 fn pages_go_both_ways() {
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     for offset in 1..=9 {
         append(&store, &draft("t", "12345"), offset * 10).unwrap();
     }
@@ -73,27 +74,27 @@ fn pages_go_both_ways() {
     let offsets = |stored: &crate::Stored| -> Vec<u64> {
         stored.records.iter().map(|record| record.offset).collect()
     };
-    let page = store.after("t", 30, amount, 0).unwrap();
+    let page = store.reader().after("t", 30, amount, 0).unwrap();
     assert_eq!((offsets(&page), page.through, page.more), (vec![40, 50, 60, 70], 70, true));
-    let page = store.after("t", page.through, amount, 0).unwrap();
+    let page = store.reader().after("t", page.through, amount, 0).unwrap();
     assert_eq!((offsets(&page), page.through, page.more), (vec![80, 90], 90, false));
-    let page = store.before("t", u64::MAX, amount, 0).unwrap();
+    let page = store.reader().before("t", u64::MAX, amount, 0).unwrap();
     assert_eq!((offsets(&page), page.through, page.more), (vec![90, 80, 70, 60], 60, true));
-    let page = store.before("t", 20, amount, 0).unwrap();
+    let page = store.reader().before("t", 20, amount, 0).unwrap();
     assert_eq!((offsets(&page), page.more), (vec![10], false));
     let small = Amount { messages_max: 9, bytes_max: 11 };
-    assert_eq!(offsets(&store.after("t", 0, small, 0).unwrap()), [10, 20]);
+    assert_eq!(offsets(&store.reader().after("t", 0, small, 0).unwrap()), [10, 20]);
     let none = Amount { messages_max: 0, bytes_max: 0 };
-    assert_eq!(offsets(&store.after("t", 0, none, 0).unwrap()), [10], "one is always given");
-    assert!(store.after("t", u64::MAX, ALL, 0).unwrap().records.is_empty());
-    assert!(store.before("t", 0, ALL, 0).unwrap().records.is_empty());
+    assert_eq!(offsets(&store.reader().after("t", 0, none, 0).unwrap()), [10], "one is always given");
+    assert!(store.reader().after("t", u64::MAX, ALL, 0).unwrap().records.is_empty());
+    assert!(store.reader().before("t", 0, ALL, 0).unwrap().records.is_empty());
     store.close().unwrap();
 }
 
 #[test]
 fn a_full_queue_refuses_and_calls_nothing() {
     let dir = Dir::new();
-    let (store, _) = Store::open(Options { queue_messages_max: 2, ..options(&dir.0) }).unwrap();
+    let (store, _, _) = Store::open(Options { queue_messages_max: 2, ..options(&dir.0) }).unwrap();
     let (hold, held) = mpsc::channel::<()>();
     let (holding, holds) = mpsc::channel();
     let keep = history();
@@ -125,14 +126,14 @@ fn a_full_queue_refuses_and_calls_nothing() {
     assert_eq!(told, [(2, Ok(())), (3, Ok(()))]);
     assert_eq!(offsets(&store, "t", 0), [1, 2, 3]);
     store.close().unwrap();
-    let found = Store::open(options(&dir.0)).unwrap().1;
+    let found = Store::open(options(&dir.0)).unwrap().2;
     assert_eq!(found.last_offset, 5, "an offset that was handed in is not drawn again");
 }
 
 #[test]
 fn a_done_that_panics_does_not_stop_the_others() {
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     let keep = history();
     let one = draft("t", "x");
     let message = Append { draft: &one, offset: 1, at_ms: 1, keep: &keep, idempotency_key: None };
@@ -144,12 +145,12 @@ fn a_done_that_panics_does_not_stop_the_others() {
 #[test]
 fn reads_run_on_the_stores_own_thread() {
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &draft("t", "x"), 3);
     let (send, receive) = mpsc::channel();
-    let job = move |store: &Store| {
+    let job = move |reader: &Reader| {
         let name = std::thread::current().name().map(String::from);
-        let _ = send.send((name, offsets(store, "t", 0)));
+        let _ = send.send((name, read(reader, "t", 0)));
     };
     store.read_later(Box::new(job)).unwrap();
     assert_eq!(receive.recv_timeout(WAIT).unwrap(), (Some("store-read".into()), vec![3]));
@@ -163,11 +164,11 @@ fn reads_run_on_the_stores_own_thread() {
 #[test]
 fn a_read_that_panics_does_not_stop_the_others() {
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &draft("t", "x"), 1);
     let (send, receive) = mpsc::channel();
     store.read_later(Box::new(|_| panic!("as it should in this test"))).unwrap();
-    let job = move |store: &Store| drop(send.send(offsets(store, "t", 0)));
+    let job = move |reader: &Reader| drop(send.send(read(reader, "t", 0)));
     store.read_later(Box::new(job)).unwrap();
     assert_eq!(receive.recv_timeout(WAIT), Ok(vec![1]));
     assert_eq!(store.stats().read_panics, 1);
@@ -186,7 +187,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn the_time_of_idempotency_keys_may_change_and_all_that_are_old_go() {
     let dir = Dir::new();
     let window = Options { idempotency_seconds_max: u64::MAX, ..options(&dir.0) };
-    let (store, _) = Store::open(window).unwrap();
+    let (store, _, _) = Store::open(window).unwrap();
     let keep = history();
     let one = draft("t", "x");
     // More than one look takes.
@@ -199,7 +200,7 @@ fn the_time_of_idempotency_keys_may_change_and_all_that_are_old_go() {
     std::thread::sleep(Duration::from_millis(1_200));
     let keys = || {
         let mut keys = 0;
-        store.each_idempotency_key(|_, _, _, _| keys += 1).unwrap();
+        store.reader().each_idempotency_key(|_, _, _, _| keys += 1).unwrap();
         keys
     };
     assert_eq!(keys(), 9_000);
@@ -214,7 +215,7 @@ fn the_time_of_idempotency_keys_may_change_and_all_that_are_old_go() {
 #[test]
 fn what_a_failed_commit_left_on_disk_keeps_its_number() {
     let dir = Dir::new();
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &draft("a", "x"), 1);
     *crate::disk::SYNC_FAILS.lock().unwrap() = Some(dir.0.join(crate::FILE));
     let failed = append(&store, &draft("b", "x"), 2).unwrap().recv_timeout(WAIT).unwrap();
@@ -229,17 +230,17 @@ fn what_a_failed_commit_left_on_disk_keeps_its_number() {
 #[test]
 fn without_a_close_offsets_jump() {
     let (dir, copy) = (Dir::new(), Dir::new());
-    let (store, _) = Store::open(options(&dir.0)).unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &draft("t", "x"), 3);
     // As a kill leaves the file.
     for (round, last) in [(1, 3), (2, 3)] {
         std::fs::copy(dir.0.join(crate::FILE), copy.0.join(crate::FILE)).unwrap();
-        let (killed, found) = Store::open(options(&copy.0)).unwrap();
+        let (killed, _, found) = Store::open(options(&copy.0)).unwrap();
         let want = Found { epoch: 0x5f3a_91c2, last_offset: last + OFFSETS_SKIPPED, clean: false };
         assert_eq!(found, want, "{round}");
         assert_eq!(offsets(&killed, "t", 0), [3]);
         killed.close().unwrap();
-        let (closed, found) = Store::open(options(&copy.0)).unwrap();
+        let (closed, _, found) = Store::open(options(&copy.0)).unwrap();
         assert_eq!(found, Found { clean: true, ..want });
         closed.close().unwrap();
         // The second time from a file that was idle.

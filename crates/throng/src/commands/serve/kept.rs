@@ -4,7 +4,7 @@
 
 use broker::{Begin, Broker, KeptLimits};
 use config::Config;
-use store::{Found, Store};
+use store::{Found, Reader, Store};
 use subscriptions::{Change, Keep, Subscriptions};
 use wire::Epoch;
 
@@ -12,13 +12,16 @@ use crate::cli::Failure;
 
 use super::settings::held;
 
+/// An open store, and what it was found to be. The reader is for what is taken in at the start.
+pub(super) type Opened = (Store, Reader, Found);
+
 /// Opens the store, if the configuration has one. `new_epoch` names its numbering if it is new.
-pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<(Store, Found)>, Failure> {
+pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<Opened>, Failure> {
     if config.store.data.is_empty() {
         return Ok(None);
     }
     let started = std::time::Instant::now();
-    let (store, found) = Store::open(options(config, new_epoch))
+    let (store, reader, found) = Store::open(options(config, new_epoch))
         .map_err(|error| Failure::Runtime(format!("the store: {error}")))?;
     tracing::info!(
         clean = found.clean,
@@ -26,7 +29,7 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<(Store, Fou
         config.store.data,
         started.elapsed().as_millis()
     );
-    Ok(Some((store, found)))
+    Ok(Some((store, reader, found)))
 }
 
 pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
@@ -36,13 +39,14 @@ pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
         queue_messages_max: held(config.store.queue_messages_max),
         queue_bytes_max: held(config.store.queue_bytes_max),
         cache_bytes_max: held(config.store.cache_bytes_max),
+        verify_bytes_max: config.store.verify_bytes_max,
         idempotency_seconds_max: config.history.idempotency_seconds_max,
     }
 }
 
 /// From where the numbering of topics with history goes on.
-pub(super) fn begin(opened: &Option<(Store, Found)>) -> Option<Begin> {
-    let (store, found) = opened.as_ref()?;
+pub(super) fn begin(opened: &Option<Opened>) -> Option<Begin> {
+    let (store, _, found) = opened.as_ref()?;
     Some(Begin { epoch: Epoch(found.epoch), last: found.last_offset, store: Some(store.clone()) })
 }
 
@@ -57,7 +61,7 @@ pub(super) fn limits(config: &Config) -> KeptLimits {
 
 /// Takes in cursors, idempotency keys and subscriptions.
 pub(super) fn load(
-    store: &Store,
+    store: &Reader,
     broker: &dyn Broker,
     subscriptions: &Subscriptions,
 ) -> Result<(), Failure> {

@@ -103,7 +103,7 @@ impl Server {
         let begin = kept::begin(&opened);
         let subscriptions = Arc::new(subscriptions::Subscriptions::default());
         let broker = broker(config, &prepared.handles, started, begin)?;
-        let store = opened.map(|(store, _)| store);
+        let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
         let (client, handles) = (prepared.address, prepared.handles.clone());
         let (_, capacity) = prepared.capacity();
         let (key, first) = random.split_at(32);
@@ -119,8 +119,8 @@ impl Server {
         let settings = Arc::new(settings(config, &fixed));
         let keys_seconds = config.history.idempotency_seconds_max;
         broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
-        if let Some(store) = &store {
-            kept::load(store, &*broker, &subscriptions)?;
+        if let Some(reader) = reader {
+            kept::load(&reader, &*broker, &subscriptions)?;
         }
         let shards = prepared
             .start(settings, broker.clone(), Some(asked), shared.clone(), started)

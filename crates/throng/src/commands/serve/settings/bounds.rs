@@ -140,6 +140,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "presence.meta_bytes_max" => shard.presence_meta_bytes_max as u128,
         "store.queue_messages_max" => store.queue_messages_max as u128,
         "store.queue_bytes_max" => store.queue_bytes_max as u128,
+        "store.verify_bytes_max" => store.verify_bytes_max.into(),
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
         "history.bytes_max" => broker.kept.history_bytes_max as u128,
         "history.topics_max" => broker.kept.topics_max as u128,

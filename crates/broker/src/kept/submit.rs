@@ -1,0 +1,101 @@
+//! Publishing on a condition that only the disk may know. It is asked on the store's reader, and
+//! the message is published there; what comes to the same topic meanwhile waits its turn behind it.
+
+use std::sync::Arc;
+
+use store::Reader;
+use wire::{Draft, History};
+
+use super::{Kept, State};
+use crate::{Done, Options, PublishError, Receipt};
+
+/// Publishes that may wait, over all topics, for what the disk says of one before them.
+const LOOKING_MAX: usize = 65_536;
+
+/// A publish to a topic with history.
+pub(crate) struct Submit {
+    pub hash: u64,
+    pub draft: Draft,
+    pub keep: Arc<History>,
+    pub options: Options,
+    pub receipt: Option<Receipt>,
+    pub done: Done,
+}
+
+impl State {
+    /// The disk must be asked: memory knows nothing of the topic's newest message.
+    fn must_look(&self, submit: &Submit) -> bool {
+        submit.options.if_offset.is_some()
+            && self.windows.last(submit.hash, &submit.draft.topic).is_none()
+            && !self.writing.contains_key(&submit.hash)
+    }
+}
+
+impl Kept {
+    /// Publishes as the options say. `done` is called once: here, or on a thread of the store. Never
+    /// waits for the disk.
+    pub(crate) fn submit(&self, submit: Submit) {
+        let Some(store) = &self.0.store else { return self.put(submit, 0) };
+        let mut state = self.state();
+        let is_full = state.looked_for >= LOOKING_MAX;
+        if let Some(waiting) = state.looking.get_mut(&submit.hash) {
+            if is_full {
+                drop(state);
+                return (submit.done)(Err(PublishError::StoreBusy));
+            }
+            waiting.push(submit);
+            state.looked_for += 1;
+            return;
+        }
+        if !state.must_look(&submit) {
+            drop(state);
+            return self.put(submit, 0);
+        }
+        let hash = submit.hash;
+        let topic = submit.draft.topic.clone();
+        let if_offset = submit.options.if_offset.unwrap_or_default();
+        state.looking.insert(hash, vec![submit]);
+        state.looked_for += 1;
+        drop(state);
+        let kept = self.clone();
+        let job = move |reader: &Reader| {
+            let newest = newest_on_disk(reader, &topic, if_offset);
+            kept.looked(hash, newest);
+        };
+        if store.read_later(Box::new(job)).is_err() {
+            self.looked(hash, Err(PublishError::StoreBusy));
+        }
+    }
+
+    /// What the disk says of the first that waits. The others are submitted in their order.
+    fn looked(&self, hash: u64, newest: Result<u64, PublishError>) {
+        let mut state = self.state();
+        let waiting = state.looking.remove(&hash).unwrap_or_default();
+        state.looked_for -= waiting.len();
+        drop(state);
+        let mut waiting = waiting.into_iter();
+        if let Some(first) = waiting.next() {
+            match newest {
+                Ok(newest) => self.put(first, newest),
+                Err(error) => (first.done)(Err(error)),
+            }
+        }
+        waiting.for_each(|next| self.submit(next));
+    }
+
+    fn put(&self, submit: Submit, on_disk: u64) {
+        let Submit { hash, draft, keep, options, receipt, done } = submit;
+        // `done` is told of a failure, too.
+        let _ = self.publish(hash, draft, &keep, &options, on_disk, receipt, Some(done));
+    }
+}
+
+/// The offset of a topic's newest message on disk. One that the disk has forgotten had none after
+/// the floor that such topics share; who says that there never was one is believed.
+fn newest_on_disk(reader: &Reader, topic: &str, if_offset: u64) -> Result<u64, PublishError> {
+    let newest = match reader.last(topic) {
+        Ok(None) if if_offset > 0 => reader.floor(topic),
+        other => other.map(Option::unwrap_or_default),
+    };
+    newest.map_err(PublishError::from)
+}

@@ -1,0 +1,64 @@
+//! Who may read the files: their owner, whatever the umask.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::FILE;
+
+const MASK: &str = "THRONG_STORE_UMASK";
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// A store's life, with another process's umask; then all that it left is looked at.
+fn lives(dir: &Path) {
+    let options = options(&dir.join("new/data"));
+    let (store, ..) = Store::open(options.clone()).unwrap();
+    appended(&store, &draft("t", "private"), 1);
+    store.close().unwrap();
+    let (store, ..) = Store::open(options).unwrap();
+    store.close().unwrap();
+    crate::salvage(&dir.join("new/data"), &dir.join("salvaged"), 1).unwrap();
+}
+
+#[test]
+fn nobody_else_can_read_the_messages() {
+    if let Some(dir) = std::env::var_os(MASK) {
+        let dir = Path::new(&dir);
+        let mask = if dir.ends_with("000") { 0o000 } else { 0o022 };
+        // SAFETY: it takes a number.
+        unsafe { libc::umask(mask) };
+        return lives(dir);
+    }
+    for mask in ["000", "022"] {
+        let dir = Dir::new();
+        let root = dir.0.join(mask);
+        std::fs::create_dir(&root).unwrap();
+        let test = "tests::files::nobody_else_can_read_the_messages";
+        let output = child(test, MASK, &root).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        for made in ["new", "new/data", "salvaged"] {
+            assert_eq!(mode(&root.join(made)), 0o700, "{made}, umask {mask}");
+        }
+        for made in ["new/data", "salvaged"] {
+            let files: Vec<_> = std::fs::read_dir(root.join(made)).unwrap().collect();
+            assert!(files.len() >= 2);
+            for file in files {
+                let path = file.unwrap().path();
+                assert_eq!(mode(&path), 0o600, "{path:?}, umask {mask}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_with_wider_rights_is_narrowed_and_a_directory_stays_as_it_is() {
+    let dir = Dir::new();
+    Store::open(options(&dir.0)).unwrap().0.close().unwrap();
+    let file = dir.0.join(FILE);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&dir.0, PermissionsExt::from_mode(0o755)).unwrap();
+    Store::open(options(&dir.0)).unwrap().0.close().unwrap();
+    assert_eq!((mode(&file), mode(&dir.0)), (0o600, 0o755));
+}

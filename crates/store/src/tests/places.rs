@@ -1,0 +1,259 @@
+//! Damage in one known place: it is named, and there is a way to go on.
+
+use redb::{Database, ReadableTable};
+
+use super::*;
+use crate::tables::{CURSORS, FACTS, MESSAGES, TOPICS};
+use crate::{FILE, OpenError, check, salvage};
+
+/// A store with three topics of twenty messages, closed.
+fn stored() -> Dir {
+    let dir = Dir::new();
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    let names = ["a", "b", "c"];
+    for offset in 1..=60 {
+        appended(&store, &draft(names[offset as usize % 3], &format!("text {offset}")), offset);
+    }
+    store.cursor(&"alice".into(), &"a".into(), 9).unwrap();
+    store.close().unwrap();
+    dir
+}
+
+/// Changes the file as damage that redb's own checksums do not show.
+fn change(dir: &Dir, change: impl FnOnce(&redb::WriteTransaction)) {
+    let db = Database::create(dir.0.join(FILE)).unwrap();
+    let txn = db.begin_write().unwrap();
+    change(&txn);
+    txn.commit().unwrap();
+    db.close().unwrap();
+}
+
+fn number(txn: &redb::WriteTransaction, name: &str) -> u64 {
+    let table = txn.open_table(TOPICS).unwrap();
+    let row = table.get(name).unwrap().unwrap();
+    crate::find::read(name, row.value()).unwrap().number
+}
+
+fn flip(dir: &Dir, name: &str, offset: u64) {
+    change(dir, |txn| {
+        let number = number(txn, name);
+        let mut table = txn.open_table(MESSAGES).unwrap();
+        let mut row = table.get((number, offset)).unwrap().unwrap().value().to_vec();
+        *row.last_mut().unwrap() ^= 1;
+        table.insert((number, offset), &*row).unwrap();
+    });
+}
+
+fn vanish(dir: &Dir, name: &str, offset: u64) {
+    change(dir, |txn| {
+        let number = number(txn, name);
+        txn.open_table(MESSAGES).unwrap().remove((number, offset)).unwrap().unwrap();
+    });
+}
+
+fn damage_of(fault: Fault) -> crate::Damage {
+    let Fault::Damaged(damage) = fault else { panic!("{fault}") };
+    (*damage).clone()
+}
+
+#[test]
+fn a_flipped_bit_in_a_message_is_told_with_topic_and_offset_and_never_given() {
+    for change in [flip, vanish] {
+        let dir = stored();
+        change(&dir, "b", 31);
+        let report = check(&dir.0).unwrap();
+        let places = report.damages.iter().map(|at| (at.topic.as_deref(), at.after, at.through));
+        assert_eq!(places.collect::<Vec<_>>(), [(Some("b"), 28, 31)], "{report:?}");
+        assert_eq!((report.topics, report.messages, report.clean), (3, 59, true));
+        let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
+        // What comes before is given, and the rest is refused.
+        let page = reader.after("b", 0, ALL, 0).unwrap();
+        assert!(page.more && page.through == 28 && page.records.len() == 10);
+        let damage = damage_of(reader.after("b", 28, ALL, 0).unwrap_err());
+        assert_eq!((damage.topic.as_deref(), damage.after), (Some("b"), 28));
+        let text = Fault::Damaged(damage.into()).to_string();
+        for want in ["messages of b after offset 28", "throng store check", "salvage"] {
+            assert!(text.contains(want), "{want} in {text}");
+        }
+        let page = reader.before("b", u64::MAX, ALL, 0).unwrap();
+        assert!(page.more && page.through == 34);
+        assert!(reader.before("b", 34, ALL, 0).is_err());
+        assert_eq!(read(&reader, "b", 31).len(), 9, "who has it goes on");
+        assert_eq!((read(&reader, "a", 0).len(), read(&reader, "c", 0).len()), (20, 20));
+        assert!(store.stats().damaged_reads > 0);
+        // The topic's history may be deleted; then it is whole.
+        let (send, receive) = mpsc::channel();
+        let done = Box::new(move |result| drop(send.send(result)));
+        store.delete_history(&"b".into(), 60, done).unwrap();
+        assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
+        appended(&store, &draft("b", "new"), 61);
+        let stored = reader.after("b", 0, ALL, 0).unwrap();
+        assert_eq!((stored.records.len(), stored.floor), (1, 58));
+        store.close().unwrap();
+        assert_eq!(check(&dir.0).unwrap().damages, []);
+    }
+}
+
+#[test]
+fn a_damaged_topic_does_not_stop_the_others() {
+    let dir = stored();
+    flip(&dir, "b", 1);
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    // Retention meets it; what comes with it is stored.
+    let keep = History { messages_max: 5, ..history() };
+    let mut results = Vec::new();
+    for (offset, name) in [(61, "a"), (62, "b"), (63, "c"), (64, "b")] {
+        let (send, receive) = mpsc::channel();
+        let draft = draft(name, "x");
+        let append = Append { draft: &draft, offset, at_ms: 1, keep: &keep, idempotency_key: None };
+        store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
+        results.push(receive);
+    }
+    let results: Vec<_> =
+        results.iter().map(|result| result.recv_timeout(WAIT).unwrap()).collect();
+    assert_eq!((&results[0], &results[2]), (&Ok(()), &Ok(())));
+    for bad in [&results[1], &results[3]] {
+        assert_eq!(damage_of(bad.clone().unwrap_err()).topic.as_deref(), Some("b"));
+    }
+    assert_eq!((store.stats().damaged_topics, store.failed()), (1, None));
+    assert_eq!(offsets(&store, "a", 0), [51, 54, 57, 60, 61]);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_topic_that_vanished_is_not_taken_for_one_that_never_was() {
+    let dir = stored();
+    change(&dir, |txn| {
+        txn.open_table(TOPICS).unwrap().remove("b").unwrap().unwrap();
+    });
+    let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
+    assert_eq!(damage_of(reader.after("b", 0, ALL, 0).unwrap_err()).topic.as_deref(), Some("b"));
+    assert!(reader.last("b").is_err() && reader.last("bb").is_err());
+    assert_eq!((reader.last("aa"), reader.last("d")), (Err(reader.last("aa").unwrap_err()), Ok(None)));
+    store.close().unwrap();
+    assert_eq!(check(&dir.0).unwrap().damages.len(), 1);
+}
+
+#[test]
+fn cursors_and_facts_are_proven_too() {
+    let dir = stored();
+    change(&dir, |txn| {
+        txn.open_table(CURSORS).unwrap().remove(("alice", "a")).unwrap().unwrap();
+    });
+    let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
+    let damage = damage_of(reader.each_cursor(|_, _, _| ()).unwrap_err());
+    assert_eq!(damage.to_string(), "cursors: 1 rows were written, and 0 are there");
+    store.close().unwrap();
+    let dir = stored();
+    change(&dir, |txn| {
+        let mut table = txn.open_table(CURSORS).unwrap();
+        let sum = table.get(("alice", "a")).unwrap().unwrap().value().1;
+        table.insert(("alice", "a"), (8, sum)).unwrap();
+    });
+    let damages = check(&dir.0).unwrap().damages;
+    assert_eq!(damages[0].to_string(), "cursors: the row of alice in a is damaged");
+    let dir = stored();
+    change(&dir, |txn| {
+        let mut table = txn.open_table(FACTS).unwrap();
+        let mut row = table.get("store").unwrap().unwrap().value().to_vec();
+        row[9] ^= 4;
+        table.insert("store", &*row).unwrap();
+    });
+    let error = Store::open(options(&dir.0)).err().unwrap();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_salvaged_store_has_all_that_is_whole_and_tells_of_the_rest() {
+    let dir = stored();
+    flip(&dir, "b", 31);
+    vanish(&dir, "b", 34);
+    let before = std::fs::read(dir.0.join(FILE)).unwrap();
+    let new = Dir::new();
+    let report = salvage(&dir.0, &new.0, 7).unwrap();
+    assert_eq!(report.damages.len(), 1, "{report:?}");
+    assert!(std::fs::read(dir.0.join(FILE)).unwrap() == before);
+    assert_eq!(check(&new.0).unwrap().damages, []);
+    let (store, reader, found) = Store::open(options(&new.0)).unwrap();
+    assert_eq!((found.epoch, found.last_offset), (0x5f3a_91c2, 60));
+    let stored = reader.after("b", 28, ALL, 0).unwrap();
+    assert_eq!((stored.records.len(), stored.floor, stored.more), (8, 34, false));
+    assert_eq!(reader.after("a", 0, ALL, 0).unwrap().floor, 0);
+    let mut cursors = Vec::new();
+    reader.each_cursor(|user, topic, at| cursors.push(format!("{user} {topic} {at}"))).unwrap();
+    assert_eq!(cursors, ["alice a 9"]);
+    appended(&store, &draft("b", "new"), 61);
+    store.close().unwrap();
+    assert!(salvage(&dir.0, &new.0, 7).is_err(), "there is one already");
+}
+
+#[test]
+fn a_start_over_damage_names_topic_and_offsets() {
+    let dir = stored();
+    let file = dir.0.join(FILE);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(7).rposition(|window| window == b"text 31").unwrap();
+    // Every copy of it.
+    for place in 0..=at {
+        if bytes[place..].starts_with(b"text 31") {
+            bytes[place] ^= 1;
+        }
+    }
+    std::fs::write(&file, &bytes).unwrap();
+    let error = Store::open(options(&dir.0)).err().unwrap().to_string();
+    assert!(error.contains("messages of b after offset 28 up to 31"), "{error}");
+    // One that is too large to be looked at whole is met by its readers.
+    let large = Options { verify_bytes_max: 0, ..options(&dir.0) };
+    let (store, reader, _) = Store::open(large).unwrap();
+    assert!(reader.after("b", 28, ALL, 0).is_err());
+    assert_eq!(read(&reader, "a", 0).len(), 20);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_look_changes_nothing_and_a_store_in_use_is_not_looked_at() {
+    let dir = stored();
+    let copy = Dir::new();
+    std::fs::copy(dir.0.join(FILE), copy.0.join(FILE)).unwrap();
+    let before = std::fs::read(copy.0.join(FILE)).unwrap();
+    assert_eq!(check(&copy.0).unwrap().damages, []);
+    assert!(std::fs::read(copy.0.join(FILE)).unwrap() == before);
+    assert_eq!(std::fs::read_dir(&copy.0).unwrap().count(), 1, "files came to it");
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    let error = check(&dir.0).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    store.close().unwrap();
+}
+
+#[test]
+fn a_commit_that_the_file_did_not_keep_is_told_to_who_comes_back() {
+    let dir = Dir::new();
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    (1..=20).for_each(|offset| appended(&store, &draft("t", "before"), offset));
+    appended(&store, &draft("t", "the last one"), 21);
+    let mut bytes = std::fs::read(dir.0.join(FILE)).unwrap();
+    store.close().unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"the last one")).collect();
+    places.iter().for_each(|at| bytes[*at] ^= 1);
+    let copy = Dir::new();
+    std::fs::write(copy.0.join(FILE), &bytes).unwrap();
+    let (store, reader, found) = Store::open(options(&copy.0)).unwrap();
+    assert!(!found.clean);
+    let stored = reader.after("t", 5, ALL, 0).unwrap();
+    assert_eq!(stored.records.len(), 15, "redb went back to the commit before");
+    let lost = (20, 20 + crate::OFFSETS_SKIPPED);
+    assert_eq!((stored.lost, stored.floor), (Some(lost), lost.1));
+    appended(&store, &draft("t", "new"), lost.1 + 1);
+    let stored = reader.after("t", lost.1, ALL, 0).unwrap();
+    assert!(stored.floor <= lost.1 && stored.records.len() == 1, "who comes later misses nothing");
+    store.close().unwrap();
+    // An ordinary kill loses nothing, and says nothing.
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &draft("t", "x"), 5_000_000);
+    std::fs::copy(dir.0.join(FILE), copy.0.join(FILE)).unwrap();
+    let (killed, reader, found) = Store::open(options(&copy.0)).unwrap();
+    assert!(!found.clean && reader.after("t", 0, ALL, 0).unwrap().lost.is_none());
+    killed.close().unwrap();
+    store.close().unwrap();
+}
