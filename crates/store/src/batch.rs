@@ -232,12 +232,12 @@ impl<'t> Batch<'t> {
 
     /// Writes a row. The one after it, if there is one, is to know it already, or to be told.
     fn write(&mut self, number: u64, offset: u64, row: Row<'_>) -> Result<(), Trouble> {
-        let [front, record] = row.pieces(number, offset);
-        let length = front.len() + record.len();
+        let front = row.front(number, offset);
+        let length = front.bytes().len() + row.record.len();
         let mut place = self.messages.insert_reserve((number, offset), length)?;
-        let (first, rest) = place.as_mut().split_at_mut(front.len());
-        first.copy_from_slice(&front);
-        rest.copy_from_slice(&record);
+        let (first, rest) = place.as_mut().split_at_mut(front.bytes().len());
+        first.copy_from_slice(front.bytes());
+        rest.copy_from_slice(row.record);
         Ok(())
     }
 

@@ -33,6 +33,7 @@
 //! [`TOMBSTONE_SECONDS`]; that does raise the floor, as it does when a message under a key expires
 //! by its own time. Messages without a key are kept like in any other topic.
 
+mod base;
 mod batch;
 mod check;
 mod disk;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, TableError};
 
+use crate::base::Base;
 use crate::check;
 use crate::disk::Disk;
 use crate::facts::Node;
@@ -79,7 +80,7 @@ fn narrow(path: &Path) {
 
 /// An open file that was not let through to the disk yet.
 pub(crate) struct Opened {
-    pub db: Database,
+    pub db: Base,
     pub disk: Disk,
     /// Its last commit may not be in it.
     pub is_lost: bool,
@@ -102,7 +103,7 @@ pub(crate) fn database(
         Ok(builder.create_with_backend(backend)?)
     };
     // redb trusts a file that was closed, so that damage in it may end in a panic.
-    let db = quietly(open)?;
+    let db = Base::new(quietly(open)?);
     let opened = Header::read(&disk)?;
     let is_lost = before.zip(opened).is_none_or(|(before, opened)| {
         before.is_lost(&opened, repaired.load(Relaxed))
@@ -186,7 +187,7 @@ impl Directory {
         new_epoch: u32,
         cache_bytes_max: usize,
         verify_bytes_max: u64,
-    ) -> Result<(Database, Start), OpenError> {
+    ) -> Result<(Base, Start), OpenError> {
         let file = self.file();
         let is_there = file.try_exists().map_err(|error| self.error(error.into()))?;
         if !is_there {

@@ -65,24 +65,44 @@ pub(crate) struct Row<'a> {
     pub record: &'a [u8],
 }
 
+/// The bytes that stand before a record: its checksum and how far back the one before is.
+pub(crate) struct Front {
+    bytes: [u8; sum::BYTES + 10],
+    length: usize,
+}
+
+impl Front {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 impl<'a> Row<'a> {
-    /// The bytes that stand before the record.
-    fn front(&self, number: u64, offset: u64) -> Vec<u8> {
-        let mut front = vec![0; sum::BYTES];
-        put_number(&mut front, offset.saturating_sub(self.before));
-        let sum = sum::of(&sum::place(number, offset), &self.sums(&front[sum::BYTES..]));
-        front[..sum::BYTES].copy_from_slice(&sum.to_le_bytes());
+    /// What stands before the record at the topic's number and the offset.
+    pub fn front(&self, number: u64, offset: u64) -> Front {
+        let mut front = Front { bytes: [0; sum::BYTES + 10], length: sum::BYTES };
+        let mut distance = offset.saturating_sub(self.before);
+        while distance >= 0x80 {
+            front.bytes[front.length] = distance as u8 | 0x80;
+            front.length += 1;
+            distance >>= 7;
+        }
+        front.bytes[front.length] = distance as u8;
+        front.length += 1;
+        let sum = self.sum(number, offset);
+        front.bytes[..sum::BYTES].copy_from_slice(&sum.to_le_bytes());
         front
     }
 
-    /// A hash of the long part, so that nothing is copied to be hashed.
-    fn sums(&self, distance: &[u8]) -> Vec<u8> {
-        [&xxh3_64(self.record).to_le_bytes()[..], distance].concat()
-    }
-
-    /// What is written at the topic's number and the offset, in two pieces.
-    pub fn pieces(&self, number: u64, offset: u64) -> [std::borrow::Cow<'a, [u8]>; 2] {
-        [self.front(number, offset).into(), self.record.into()]
+    /// Over all that makes the row what it is. The long part is hashed where it lies.
+    fn sum(&self, number: u64, offset: u64) -> u64 {
+        let mut all = [0; 32];
+        let parts = [number, offset, self.before, xxh3_64(self.record)];
+        for (to, part) in all.chunks_exact_mut(8).zip(parts) {
+            to.copy_from_slice(&part.to_le_bytes());
+        }
+        xxh3_64(&all)
     }
 
     /// Reads what lies at the topic's number and the offset.
@@ -91,8 +111,10 @@ impl<'a> Row<'a> {
         let mut input = Input(rest);
         let distance = input.number()?;
         let row = Row { before: offset.checked_sub(distance).ok_or(BadRow)?, record: input.0 };
-        let sums = row.sums(&rest[..rest.len() - input.0.len()]);
-        let is_same = u64::from_le_bytes(*sum) == sum::of(&sum::place(number, offset), &sums);
+        // A number has one form only: other bytes are other bytes.
+        let used = rest.len() - input.0.len();
+        let is_same = u64::from_le_bytes(*sum) == row.sum(number, offset)
+            && (used == 1 || rest[used - 1] != 0);
         if is_same { Ok(row) } else { Err(BadRow) }
     }
 
@@ -312,7 +334,7 @@ mod tests {
         fn a_row_knows_its_place(draft in drafts(), number: u64, offset: u64, before: u64) {
             let record = encode(&draft, 1);
             let row = Row { before: before.min(offset), record: &record };
-            let mut bytes = row.pieces(number, offset).concat();
+            let mut bytes = [row.front(number, offset).bytes(), &record].concat();
             prop_assert_eq!(Row::read(number, offset, &bytes), Ok(row));
             prop_assert_eq!(Row::read(number ^ 1, offset, &bytes), Err(BadRow));
             prop_assert_eq!(Row::read(number, offset ^ 1, &bytes), Err(BadRow));
@@ -347,7 +369,7 @@ mod tests {
         let record = encode(&draft, 1_790_000_000_000);
         assert_eq!(record.len(), 100 + 7);
         let row = Row { before: 41, record: &record };
-        assert_eq!(row.pieces(1, 42).concat().len(), 100 + 7 + 9);
+        assert_eq!(row.front(1, 42).bytes().len(), 9);
         let null = |key: Option<&str>| {
             let mut draft = Draft::new("t", Data::Json("null".into()));
             draft.marks =

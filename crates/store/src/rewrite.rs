@@ -77,7 +77,8 @@ impl<'a> Build<'a> {
                 if let Some(expires_ms) = first_expiry(&head, self.topic.keep.compact) {
                     expiries.insert((expires_ms, number, offset), self.name.as_str())?;
                 }
-                let row = Row { before, record: &record }.pieces(number, offset).concat();
+                let front = Row { before, record: &record }.front(number, offset);
+                let row = [front.bytes(), &record].concat();
                 messages.insert((number, offset), &*row)?;
             }
         }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use wire::{Draft, History, Name};
 
+use crate::base::Base;
 use crate::batch::{self, Op};
 use crate::fault::{Fault, OpenError, Refused, Trouble};
 use crate::open::{Directory, Start};
@@ -110,7 +111,7 @@ pub(crate) struct Shared {
     pub queue: Queue<Item>,
     pub reads: Queue<ReadJob>,
     /// `None` while the file is opened anew after an error, and after the end.
-    pub db: RwLock<Option<Database>>,
+    pub db: RwLock<Option<Base>>,
     /// Why nothing is taken in.
     pub failed: RwLock<Option<Arc<str>>>,
     pub counters: Counters,
@@ -122,7 +123,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn db(&self) -> RwLockReadGuard<'_, Option<Database>> {
+    pub fn db(&self) -> RwLockReadGuard<'_, Option<Base>> {
         self.db.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,11 +212,9 @@ impl Store {
             (_, Some(reason)) => Err(Fault::Disk(reason)),
             (None, None) => Ok(()),
             (Some(db), None) => {
-                let end = || {
-                    crate::open::end(&db, self.shared.last.load(Relaxed))?;
-                    Ok(db.close()?)
-                };
-                quietly(end).map_err(|trouble| self.shared.fault(trouble))
+                let ended = quietly(|| crate::open::end(&db, self.shared.last.load(Relaxed)));
+                let closed = ended.and_then(|()| db.close());
+                closed.map_err(|trouble| self.shared.fault(trouble))
             }
         };
         self.shared.directory.release();

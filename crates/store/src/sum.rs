@@ -20,7 +20,7 @@ pub(crate) fn of(key: &[u8], value: &[u8]) -> u64 {
 
 /// The same where the key is two texts or numbers.
 pub(crate) fn of_pair(first: &[u8], second: &[u8], value: &[u8]) -> u64 {
-    of(&[&xxh3_64(first).to_le_bytes()[..], second].concat(), value)
+    of(&place(xxh3_64(first), xxh3_64(second)), value)
 }
 
 /// What stands for a name in the row after it; never 0, which stands for none.
@@ -39,7 +39,7 @@ pub(crate) fn open<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], BadRow> {
     if u64::from_le_bytes(*sum) == of(key, value) { Ok(value) } else { Err(BadRow) }
 }
 
-/// The key of a message.
+/// Two numbers as a key.
 pub(crate) fn place(number: u64, offset: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());

@@ -1,6 +1,8 @@
 //! The store under the real server: kills at any time, a full disk, files that are no store, a
 //! full queue, and restarts.
 
+#[path = "store/damage.rs"]
+mod damage;
 #[path = "store/foreign.rs"]
 mod foreign;
 #[path = "store/full.rs"]

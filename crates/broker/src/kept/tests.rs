@@ -219,13 +219,21 @@ impl Dir {
     }
 
     fn open(&self) -> (Store, Begin) {
+        self.open_if(1 << 30)
+    }
+
+    fn open_unverified(&self) -> (Store, Begin) {
+        self.open_if(0)
+    }
+
+    fn open_if(&self, verify_bytes_max: u64) -> (Store, Begin) {
         let options = store::Options {
             dir: self.0.clone(),
             new_epoch: 0xab,
             queue_messages_max: 1_000,
             queue_bytes_max: 1 << 20,
             cache_bytes_max: 1 << 20,
-            verify_bytes_max: 1 << 30,
+            verify_bytes_max,
             idempotency_seconds_max: 300,
         };
         let (store, _, found) = Store::open(options).unwrap();
@@ -308,4 +316,86 @@ fn names_are_compared_where_hashes_are_the_same() {
     local.publish(draft("h:1"), None).unwrap();
     let wanted = Wanted { hash: local.hash("h:1"), topic: Name::from("h:2"), after: 0, state: false };
     assert_eq!(pulled(&local, &[wanted]).0, [0u64; 0]);
+}
+
+#[test]
+fn a_publish_on_a_condition_never_waits_for_the_disk_and_keeps_its_turn() {
+    let dir = Dir::new("condition");
+    let (store, begin) = dir.open();
+    let (_, local) = broker(Some(begin));
+    assert_eq!(offset(submit(&local, "d:1", Options::default())), 1);
+    store.close().unwrap();
+    // Another process, whose memory is empty, and whose disk does not answer.
+    let (store, begin) = dir.open();
+    let (_, local) = broker(Some(begin));
+    let (hold, held) = mpsc::channel::<()>();
+    store.read_later(Box::new(move |_| _ = held.recv_timeout(Duration::from_secs(20)))).unwrap();
+    let (told, answers) = mpsc::channel();
+    let begun = std::time::Instant::now();
+    let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
+    // The last of the topic is the first's; after it comes what was called after it.
+    for (name, options) in [
+        ("stale", only_if(0)),
+        ("fits", only_if(1)),
+        ("behind", Options::default()),
+        ("late", only_if(1)),
+    ] {
+        let told = told.clone();
+        let done = Box::new(move |answer: Answer| told.send((name, answer)).unwrap());
+        local.submit(Publish { draft: draft("d:1"), options }, None, done);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "the caller waited for the disk");
+    assert!(answers.try_recv().is_err());
+    assert_eq!(offset(submit(&local, "d:2", Options::default())), 2, "other topics go on");
+    hold.send(()).unwrap();
+    let mut answers: Vec<_> = (0..4)
+        .map(|_| answers.recv_timeout(Duration::from_secs(10)).unwrap())
+        .map(|(name, answer)| (name, answer.map(|published| published.id.offset)))
+        .collect();
+    answers.sort_by_key(|(name, _)| *name);
+    let newer = |offset| Err(PublishError::Newer(Id { epoch: Epoch(0xab), offset }));
+    assert_eq!(answers, [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]);
+    store.close().unwrap();
+}
+
+#[test]
+fn who_comes_back_to_what_is_damaged_is_told_and_goes_on() {
+    let dir = Dir::new("damaged");
+    let (store, begin) = dir.open();
+    let (_, local) = broker(Some(begin));
+    for text in ["one", "two", "three of them", "four", "five"] {
+        let message = Draft::new("d:1", Data::Text(text.into()));
+        let publish = Publish { draft: message, options: Options::default() };
+        local.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
+    }
+    store.close().unwrap();
+    let file = dir.0.join(store::FILE);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"three of them")).collect();
+    places.iter().for_each(|at| bytes[*at] ^= 1);
+    std::fs::write(&file, &bytes).unwrap();
+    let (store, begin) = dir.open_unverified();
+    let (_, local) = broker(Some(begin));
+    let since = Since::from(Id { epoch: Epoch(0xab), offset: 1 });
+    let start = local.kept().start(&names(&local, &["d:1"]), &asked(since));
+    let mut wanted = start.topics;
+    let (mut offsets, mut gone) = (Vec::new(), false);
+    while wanted[0].after < 5 {
+        let (told, piece) = mpsc::channel();
+        let reply = Box::new(move |piece: Option<Piece>| told.send(piece.unwrap()).unwrap());
+        local.kept().pull_later(wanted.clone(), 100, 1 << 20, reply).unwrap();
+        let piece = piece.recv_timeout(Duration::from_secs(10)).unwrap();
+        offsets.extend(piece.messages.iter().map(|message| message.id.offset));
+        gone |= piece.gone[0];
+        wanted[0].after = piece.through;
+    }
+    assert_eq!((offsets, gone), (vec![2, 4, 5], true));
+    let (told, page) = mpsc::channel();
+    let reply = Box::new(move |page| told.send(page).unwrap());
+    local.kept().page(local.hash("d:1"), "d:1", Some(2), false, 10, reply).unwrap();
+    let refused = page.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err();
+    assert_eq!(refused.code(), "store_damaged");
+    assert!(refused.to_string().contains("messages of d:1 after offset 2"), "{refused}");
+    store.close().unwrap();
 }

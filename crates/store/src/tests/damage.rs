@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use super::*;
 use crate::{Damage, FILE, OFFSETS_SKIPPED, Record, Report, Stored, check};
 
 const COPIES: u64 = 400;
+const THREADS: usize = 4;
 const TOPICS: [&str; 9] = ["a", "b", "big", "c", "compact", "d", "e", "room:1", "z"];
 const NOW_MS: u64 = 10_000;
 
@@ -169,6 +170,22 @@ fn damage(random: &mut Random, which: usize) -> (Vec<u8>, String) {
             bytes[at..at + 4096].iter_mut().for_each(|byte| *byte = random.below(256) as u8);
             format!("noise at {at}")
         }
+        5 => {
+            // Where the small tables are.
+            let needle = [&b"user"[..], b"key", b"compact", b"room:1"][random.below(4) as usize];
+            let has = |page: &&[u8]| page.windows(needle.len()).any(|window| window == needle);
+            let pages: Vec<usize> = bytes
+                .chunks(4096)
+                .enumerate()
+                .filter(|(_, page)| has(page))
+                .map(|(at, _)| at * 4096)
+                .collect();
+            let at = pages[random.below(pages.len() as u64) as usize];
+            let bits: Vec<usize> =
+                (0..3).map(|_| at * 8 + random.below(4096 * 8) as usize).collect();
+            bits.iter().for_each(|bit| bytes[bit / 8] ^= 1 << (bit % 8));
+            format!("bits {bits:?} near {needle:?}")
+        }
         _ => {
             let bits: Vec<usize> = (0..1 + random.below(10))
                 .map(|_| page(random, &bytes) * 8 + random.below(4096 * 8) as usize)
@@ -188,6 +205,16 @@ struct Outcomes {
     gap_told: u64,
     topics_refused: u64,
     rows_refused: u64,
+}
+
+impl Outcomes {
+    fn add(&mut self, other: &Outcomes) {
+        self.refused += other.refused;
+        self.whole += other.whole;
+        self.gap_told += other.gap_told;
+        self.topics_refused += other.topics_refused;
+        self.rows_refused += other.rows_refused;
+    }
 }
 
 /// True where the topic is whole; false where what is gone is told.
@@ -369,12 +396,24 @@ fn no_damage_takes_messages_away_in_silence() {
     }
     let copies = std::env::var("STORE_DAMAGE_COPIES").map_or(COPIES, |copies| copies.parse().unwrap());
     let started = std::time::Instant::now();
-    let mut failed = Vec::new();
-    for seed in 0..copies {
-        if catch_unwind(AssertUnwindSafe(|| one(seed, &mut outcomes))).is_err() {
-            failed.push(seed);
+    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let run = || {
+        let mut outcomes = Outcomes::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= copies {
+                return outcomes;
+            }
+            if catch_unwind(AssertUnwindSafe(|| one(seed, &mut outcomes))).is_err() {
+                failed.lock().unwrap().push(seed);
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().for_each(|thread| outcomes.add(&thread.join().unwrap()));
+    });
+    let failed = failed.into_inner().unwrap();
     println!("{copies} copies in {:?}: {outcomes:?}", started.elapsed());
     assert!(failed.is_empty(), "STORE_DAMAGE_SEED= one of {failed:?} replays it");
     assert!(outcomes.refused > 0 && outcomes.whole > 0 && outcomes.topics_refused > 0);

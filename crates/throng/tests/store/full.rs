@@ -184,6 +184,27 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
     drop(mount);
 }
 
+#[test]
+fn a_deletion_makes_room_where_the_disk_is_full() {
+    let Some((folder, mount, _)) = small_disk("delete-full") else { return };
+    let server = folder.serve();
+    let (mut caller, mut publisher) = (Caller::new(server.admin).unwrap(), Publisher::default());
+    says_what_to_do(&publisher.until_full(&mut caller), &folder);
+    // Others take the rest.
+    let mut rest = std::fs::File::create(mount.path.join("rest")).unwrap();
+    while std::io::Write::write(&mut rest, &[1; 512]).is_ok() {}
+    assert!(publisher.publish(&mut caller).is_err());
+    let answer = caller.call("DELETE", "/api/history/d:a", "", "").unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    publisher.acknowledged.clear();
+    for _ in 0..10 {
+        publisher.publish(&mut caller).unwrap();
+    }
+    publisher.check(&mut caller);
+    drop(server);
+    drop(mount);
+}
+
 fn remount(mount: &Mount, mib: u64) {
     let mut command = Command::new("mount");
     command.arg("-o").arg(format!("remount,size={mib}m")).arg(&mount.path);
