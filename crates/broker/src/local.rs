@@ -151,7 +151,9 @@ impl Broker for Local {
         let hash = self.hash(&draft.topic);
         match self.kept.rule(&draft.topic) {
             None => self.pass_on(hash, draft, receipt),
-            Some(keep) => self.kept.publish(hash, draft, &keep, &Options::default(), 0, receipt, None),
+            Some(keep) => {
+                self.kept.publish(hash, draft, &keep, &Options::default(), 0, receipt, None)
+            }
         }
     }
 

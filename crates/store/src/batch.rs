@@ -28,9 +28,20 @@ pub(crate) const SWEPT_MAX: usize = 8_192;
 pub(crate) enum Op {
     Append(Append),
     /// At most so many messages, the oldest first: [`Applied::more`] says if there are more.
-    Delete { topic: Name, through: u64, rows_max: usize },
-    Cursor { user: Name, topic: Name, offset: u64 },
-    Subscriptions { puts: Vec<(Name, Box<[u8]>)>, names: Vec<(u32, Name)> },
+    Delete {
+        topic: Name,
+        through: u64,
+        rows_max: usize,
+    },
+    Cursor {
+        user: Name,
+        topic: Name,
+        offset: u64,
+    },
+    Subscriptions {
+        puts: Vec<(Name, Box<[u8]>)>,
+        names: Vec<(u32, Name)>,
+    },
 }
 
 /// A message to write.
@@ -118,7 +129,9 @@ pub(crate) fn apply<'a>(
         match op {
             Op::Append(append) => batch.append(append)?,
             Op::Delete { topic, through, rows_max } => batch.delete(topic, *through, *rows_max)?,
-            Op::Cursor { user, topic, offset } => rows::put_cursor(txn, node, user, topic, *offset)?,
+            Op::Cursor { user, topic, offset } => {
+                rows::put_cursor(txn, node, user, topic, *offset)?
+            }
             Op::Subscriptions { puts, names } => rows::put_subscriptions(txn, node, puts, names)?,
         }
     }
@@ -296,7 +309,9 @@ impl<'t> Batch<'t> {
         }
         let (next, known, record) = self.after_it(name, topic, before)?;
         if known != before {
-            return Err(Damage::of(name, known.min(before), next, "one before it is missing").into());
+            return Err(
+                Damage::of(name, known.min(before), next, "one before it is missing").into()
+            );
         }
         self.write(topic.number, next, Row { before: now, record: &record })
     }
@@ -391,7 +406,8 @@ impl<'t> Batch<'t> {
             let row = Row::read(topic.number, offset, value.value());
             let head = row.and_then(|row| Ok((row.before, row.head()?)));
             let known = through.unwrap_or(topic.base);
-            let Some((_, head)) = head.ok().filter(|(before, _)| *before == known) else {
+            let is_next = |(before, _): &(u64, _)| *before == known && known < offset;
+            let Some((_, head)) = head.ok().filter(is_next) else {
                 let what = "it is not what was written";
                 return Err(Damage::of(name, known, offset, what).into());
             };

@@ -1,5 +1,6 @@
 //! A look at the whole file: what is damaged, by topic and offsets. Nothing is written.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -138,10 +139,18 @@ impl Look<'_> {
             ("subscriptions", &|txn| rows::each_subscriber(txn, |_, _| count())),
             ("names", &|txn| rows::each_name(txn, |_, _| count())),
             ("keys", &|txn| {
-                txn.open_table(KEYS)?.iter()?.try_for_each(|row| Ok(drop(row?)))
+                let mut at = None;
+                txn.open_table(KEYS)?.iter()?.try_for_each(|row| {
+                    let key = row?.0;
+                    let (number, name) = key.value();
+                    goes_on(&mut at, (number, Name::from(name)))
+                })
             }),
             ("expiries", &|txn| {
-                txn.open_table(EXPIRIES)?.iter()?.try_for_each(|row| Ok(drop(row?)))
+                let mut at = None;
+                txn.open_table(EXPIRIES)?
+                    .iter()?
+                    .try_for_each(|row| goes_on(&mut at, row?.0.value()))
             }),
         ];
         for (table, each) in tables {
@@ -171,9 +180,11 @@ pub(crate) fn topics(db: &Database, damages: &mut Vec<Damage>) -> Vec<(Name, Top
             }
         }
     };
+    let mut at = None;
     let walked = quietly(|| {
         for row in db.begin_read()?.open_table(TOPICS)?.iter()? {
             let (name, row) = row?;
+            goes_on(&mut at, Name::from(name.value()))?;
             visit(name.value(), row.value());
         }
         Ok(())
@@ -183,14 +194,17 @@ pub(crate) fn topics(db: &Database, damages: &mut Vec<Damage>) -> Vec<(Name, Top
     damages.extend(bad);
     if walked.is_err() || !is_end {
         // What is behind is found from the end.
-        let mut behind = Vec::new();
+        let (mut behind, mut at) = (Vec::new(), None);
         let _ = quietly(|| {
             for row in db.begin_read()?.open_table(TOPICS)?.iter()?.rev() {
                 let (name, row) = row?;
+                goes_on(&mut at, Reverse(Name::from(name.value())))?;
                 if name.value() <= &*last {
                     break;
                 }
-                behind.extend(find::read(name.value(), row.value()).map(|row| (name.value().into(), row)));
+                behind.extend(
+                    find::read(name.value(), row.value()).map(|row| (name.value().into(), row)),
+                );
             }
             Ok(())
         });
@@ -279,6 +293,15 @@ impl Seen<'_> {
     }
 }
 
+/// A damaged page may lead back, and so on for ever: keys must grow.
+fn goes_on<K: Ord>(last: &mut Option<K>, key: K) -> Result<(), Trouble> {
+    if last.as_ref().is_some_and(|last| *last >= key) {
+        return Err(Damage::table("the file", "rows are not in their order").into());
+    }
+    *last = Some(key);
+    Ok(())
+}
+
 /// Goes over the rows of a topic's messages after an offset.
 fn walk(
     db: &Database,
@@ -290,8 +313,13 @@ fn walk(
     quietly(|| {
         let table = db.begin_read()?.open_table(MESSAGES)?;
         let mut rows = table.range((number, after.saturating_add(1))..=(number, u64::MAX))?;
+        let (mut up, mut down) = (None, None);
         while let Some(row) = if backwards { rows.next_back() } else { rows.next() } {
             let (key, value) = row?;
+            match backwards {
+                true => goes_on(&mut down, Reverse(key.value()))?,
+                false => goes_on(&mut up, key.value())?,
+            }
             if key.value().0 == number && each(key.value().1, value.value()).is_break() {
                 break;
             }

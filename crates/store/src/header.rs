@@ -43,7 +43,8 @@ impl Header {
             return None;
         }
         let slots = SLOTS.map(|at| &bytes[at..at + SLOT]);
-        let id = |slot: &[u8]| slot[SLOT_ID..].first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
+        let id =
+            |slot: &[u8]| slot[SLOT_ID..].first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
         let is_whole = |slot: &[u8]| {
             let sum = slot[SLOT_SUM..].first_chunk().map_or(0, |sum| u128::from_le_bytes(*sum));
             sum == xxh3_128(&slot[..SLOT_SUM])

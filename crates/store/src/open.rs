@@ -105,9 +105,9 @@ pub(crate) fn database(
     // redb trusts a file that was closed, so that damage in it may end in a panic.
     let db = Base::new(quietly(open)?);
     let opened = Header::read(&disk)?;
-    let is_lost = before.zip(opened).is_none_or(|(before, opened)| {
-        before.is_lost(&opened, repaired.load(Relaxed))
-    });
+    let is_lost = before
+        .zip(opened)
+        .is_none_or(|(before, opened)| before.is_lost(&opened, repaired.load(Relaxed)));
     Ok(Opened { db, disk, is_lost })
 }
 
@@ -300,10 +300,7 @@ impl Directory {
             }
             // What redb and the standard library say of a file that is too short or no database.
             Trouble::Redb(redb::Error::Io(error)) | Trouble::Io(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::InvalidData | ErrorKind::UnexpectedEof
-                ) =>
+                if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
             {
                 OpenError::Damaged { file, reason }
             }

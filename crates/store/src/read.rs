@@ -142,8 +142,7 @@ impl<'a> Reading<'a> {
         };
         let lost = (node.lost_through > 0).then_some((node.lost_after, node.lost_through));
         let floor = floor.max(node.lost_through);
-        let stored =
-            Stored { records: Vec::new(), floor, last, through: 0, more: false, lost };
+        let stored = Stored { records: Vec::new(), floor, last, through: 0, more: false, lost };
         let (topic, name) = (topic.ok(), Name::from(name));
         Ok(Reading { txn, topic, name, amount, now_ms, at, stored, bytes: 0, passed: 0 })
     }
@@ -214,8 +213,10 @@ impl<'a> Reading<'a> {
                 true => row.before == known,
                 false => row.before <= known,
             };
-            if key.value().0 != number || offset > topic.newest || !is_next {
-                return Err(self.missing(known, offset));
+            // A damaged page may lead anywhere, also back.
+            let is_there = key.value().0 == number && known < offset && offset <= topic.newest;
+            if !is_there || !is_next {
+                return Err(self.missing(known, offset.max(known)));
             }
             known = offset;
             if let Took::Full = self.take(&topic, offset, &row.head()?)? {
@@ -243,11 +244,17 @@ impl<'a> Reading<'a> {
             let Some(row) = row else { return Err(self.missing(before, topic.newest)) };
             let (key, value) = row?;
             next = Row::read(number, key.value().1, value.value())?.before;
+            if key.value().0 != number
+                || key.value().1 < before
+                || (next >= before && next != topic.base)
+            {
+                return Err(self.missing(topic.base, topic.newest));
+            }
         }
         for row in messages.range((number, 0)..=(number, before - 1))?.rev() {
             let (key, value) = row?;
             let offset = key.value().1;
-            if key.value().0 != number || offset != next {
+            if key.value().0 != number || offset != next || offset >= before {
                 return Err(self.missing(offset.min(next), next.max(offset)));
             }
             let row = Row::read(number, offset, value.value())?;

@@ -191,9 +191,8 @@ pub(crate) fn from_format_before(
 ) -> Result<(), Trouble> {
     let txn = old.begin_read()?;
     let facts = txn.open_table(before::NODE)?;
-    let fact = |name: &str| -> Result<u64, Trouble> {
-        Ok(facts.get(name)?.map_or(0, |row| row.value()))
-    };
+    let fact =
+        |name: &str| -> Result<u64, Trouble> { Ok(facts.get(name)?.map_or(0, |row| row.value())) };
     let node = Node {
         epoch: fact("epoch")? as u32,
         clean: fact("clean")? == 1 && !is_lost,
@@ -254,10 +253,8 @@ pub(crate) fn from_format_before(
 pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenError> {
     let report = check::check(from)?;
     let file = from.join(FILE);
-    let damaged = |trouble: Trouble| OpenError::Damaged {
-        file: file.clone(),
-        reason: trouble.to_string(),
-    };
+    let damaged =
+        |trouble: Trouble| OpenError::Damaged { file: file.clone(), reason: trouble.to_string() };
     if report.format != FORMAT {
         let what = "its format can't be read, or is not the one of this version";
         return Err(damaged(Damage::table("node", what).into()));
@@ -307,15 +304,21 @@ fn copy(old: &Database, new: &Database, report: &Report, new_epoch: u32) -> Resu
     let (mut users, mut names) = (Vec::new(), Vec::new());
     // What is damaged is in the report.
     let read = || old.begin_read().map_err(Trouble::from);
-    let _ = quietly(|| rows::each_cursor(&read()?, |user, topic, offset| {
-        cursors.push((user.into(), topic.into(), offset));
-    }));
-    let _ = quietly(|| rows::each_idempotency_key(&read()?, |topic, key, offset, at_ms| {
-        keys.push((topic.into(), key.into(), offset, at_ms));
-    }));
-    let _ = quietly(|| rows::each_subscriber(&read()?, |user, packed| {
-        users.push((user.into(), packed.into()));
-    }));
+    let _ = quietly(|| {
+        rows::each_cursor(&read()?, |user, topic, offset| {
+            cursors.push((user.into(), topic.into(), offset));
+        })
+    });
+    let _ = quietly(|| {
+        rows::each_idempotency_key(&read()?, |topic, key, offset, at_ms| {
+            keys.push((topic.into(), key.into(), offset, at_ms));
+        })
+    });
+    let _ = quietly(|| {
+        rows::each_subscriber(&read()?, |user, packed| {
+            users.push((user.into(), packed.into()));
+        })
+    });
     let _ = quietly(|| rows::each_name(&read()?, |number, name| names.push((number, name.into()))));
     build.cursors(&cursors)?;
     build.keys(&keys)?;

@@ -53,7 +53,8 @@ pub(crate) fn put_cursor(
     let mut cursors = txn.open_table(CURSORS)?;
     // Acknowledgements of a user's several connections may come in any order.
     let before = cursors.get((user, topic))?.map(|row| row.value());
-    if before.is_some_and(|(before, sum)| before >= offset && sum == cursor_sum(user, topic, before))
+    if before
+        .is_some_and(|(before, sum)| before >= offset && sum == cursor_sum(user, topic, before))
     {
         return Ok(());
     }
@@ -96,15 +97,26 @@ pub(crate) fn put_subscriptions(
 
 /// A table while it is read: what is wrong with it is said at its end, so that all that is whole
 /// has been shown.
-struct Check {
+struct Check<K> {
     table: &'static str,
+    /// The key of the row before.
+    last: Option<K>,
     seen: Tally,
     bad: Option<Trouble>,
 }
 
-impl Check {
+impl<K: Ord> Check<K> {
     fn new(table: &'static str) -> Self {
-        Check { table, seen: Tally::default(), bad: None }
+        Check { table, last: None, seen: Tally::default(), bad: None }
+    }
+
+    /// A damaged page may lead back, and so on for ever.
+    fn goes_on(&mut self, key: K) -> Result<(), Trouble> {
+        if self.last.as_ref().is_some_and(|last| *last >= key) {
+            return Err(Damage::table(self.table, "its rows are not in their order").into());
+        }
+        self.last = Some(key);
+        Ok(())
     }
 
     /// True for a row that is what was written.
@@ -122,7 +134,8 @@ impl Check {
             Some(bad) => Err(bad),
             None if self.seen == tally => Ok(()),
             None => {
-                let what = format!("{} rows were written, and {} are there", tally.rows, self.seen.rows);
+                let what =
+                    format!("{} rows were written, and {} are there", tally.rows, self.seen.rows);
                 Err(Damage::table(self.table, what).into())
             }
         }
@@ -141,6 +154,7 @@ pub(crate) fn each_cursor(
     for row in txn.open_table(CURSORS)?.iter()? {
         let (key, value) = row?;
         let ((user, topic), (offset, sum)) = (key.value(), value.value());
+        check.goes_on((Name::from(user), Name::from(topic)))?;
         if check.is_whole(sum, cursor_sum(user, topic, offset), || format!("{user} in {topic}")) {
             each(user, topic, offset);
         }
@@ -156,6 +170,7 @@ pub(crate) fn each_idempotency_key(
     for row in txn.open_table(IDEMPOTENCY)?.iter()? {
         let (place, value) = row?;
         let ((at_ms, offset), (topic, key, sum)) = (place.value(), value.value());
+        check.goes_on((at_ms, offset))?;
         let want = idempotency_sum(at_ms, offset, topic, key);
         if check.is_whole(sum, want, || format!("key {key} in {topic}")) {
             each(topic, key, offset, at_ms);
@@ -172,6 +187,7 @@ pub(crate) fn each_subscriber(
     for row in txn.open_table(SUBSCRIPTIONS)?.iter()? {
         let (user, row) = row?;
         let (user, row) = (user.value(), row.value());
+        check.goes_on(Name::from(user))?;
         let packed = sum::open(user.as_bytes(), row);
         let sum = first_sum(row);
         let want = if packed.is_ok() { sum } else { !sum };
@@ -190,6 +206,7 @@ pub(crate) fn each_name(
     for row in txn.open_table(NAMES)?.iter()? {
         let (number, value) = row?;
         let (number, (name, sum)) = (number.value(), value.value());
+        check.goes_on(number)?;
         if check.is_whole(sum, name_sum(number, name), || number.to_string()) {
             each(number, name);
         }

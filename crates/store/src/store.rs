@@ -333,11 +333,11 @@ impl Reader {
         match &*self.shared.db() {
             // redb may panic over what is damaged.
             Some(db) => quietly(|| read(db)).map_err(|trouble| {
-                    if trouble.is_damage() {
-                        self.shared.counters.damaged_reads.fetch_add(1, Relaxed);
-                    }
-                    self.shared.fault(trouble)
-                }),
+                if trouble.is_damage() {
+                    self.shared.counters.damaged_reads.fetch_add(1, Relaxed);
+                }
+                self.shared.fault(trouble)
+            }),
             None => Err(self.shared.failed().map_or(Fault::Closed, Fault::Disk)),
         }
     }

@@ -171,8 +171,7 @@ impl Writer {
                 // Once more without the topic.
                 Err(Trouble::Damaged(damage)) if self.is_news(&damage) => continue,
                 Err(trouble) if trouble.is_damage() => {
-                    let live: Vec<usize> =
-                        (0..ops.len()).filter(|at| bad[*at].is_none()).collect();
+                    let live: Vec<usize> = (0..ops.len()).filter(|at| bad[*at].is_none()).collect();
                     return self.one_by_one(ops, &live, trouble, bad);
                 }
                 Err(trouble) => Err(self.fail(&trouble, ops)),
@@ -260,7 +259,8 @@ impl Writer {
         loop {
             let part = Op::Delete { topic: topic.clone(), through: *through, rows_max };
             self.is_behind = false;
-            if let Err(trouble) = self.commit(&[&part], &Due { rows_max: 1, ..Due::default() }, false)
+            if let Err(trouble) =
+                self.commit(&[&part], &Due { rows_max: 1, ..Due::default() }, false)
             {
                 return Some(Err(match trouble.is_damage() {
                     true => trouble.fault(self.shared.directory.dir()),
@@ -305,9 +305,7 @@ impl Writer {
         let started = Instant::now();
         let (node, damaged) = (self.node, self.damaged.keys().cloned().collect());
         let committed = match &*self.shared.db() {
-            Some(db) => {
-                quietly(|| transact(db, node, ops, due, quick_repair, &damaged))?
-            }
+            Some(db) => quietly(|| transact(db, node, ops, due, quick_repair, &damaged))?,
             None => return Err(Trouble::Redb(redb::Error::DatabaseClosed)),
         };
         let Committed { applied, topics, messages } = committed;

@@ -143,7 +143,8 @@ impl Kept {
                 _ => break,
             }
         }
-        let stored = stored.inspect_err(|error| tracing::error!("the store can't be read: {error}"))?;
+        let stored =
+            stored.inspect_err(|error| tracing::error!("the store can't be read: {error}"))?;
         let Some(keep) = self.rule(topic) else { return Err(PublishError::NoHistory) };
         let lost = lost(&stored, from, backwards);
         // What is on disk and not handed on yet is told with the next look.

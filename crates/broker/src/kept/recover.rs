@@ -239,12 +239,7 @@ const GAPS_MAX: usize = 64;
 
 /// A topic's messages after an offset. What is damaged counts as dropped, so that whoever comes
 /// back is told that it is gone, once, and goes on with what comes after it.
-fn readable(
-    reader: &Reader,
-    topic: &Wanted,
-    amount: Amount,
-    now_ms: u64,
-) -> Result<Stored, Fault> {
+fn readable(reader: &Reader, topic: &Wanted, amount: Amount, now_ms: u64) -> Result<Stored, Fault> {
     let (mut after, mut floor) = (topic.after, 0);
     for _ in 0..GAPS_MAX {
         match reader.after(&topic.topic, after, amount, now_ms) {

@@ -37,9 +37,7 @@ fn written(dir: &Dir, messages: u64) {
         }
         let mut topics = txn.open_table(TOPICS).unwrap();
         let limits = [1_000_000, u64::MAX, 1_000_000_000];
-        let rest = |head: [u64; 7]| {
-            [head.as_slice(), &limits].concat().try_into().unwrap()
-        };
+        let rest = |head: [u64; 7]| [head.as_slice(), &limits].concat().try_into().unwrap();
         let plain = topic(false, rest([1, 7, messages + 5, messages, messages * 4, 9, 0]));
         topics.insert("plain", &*plain).unwrap();
         let compact = topic(true, rest([2, 0, 4, 1, 1, 9, 0]));
@@ -72,7 +70,9 @@ fn a_file_of_the_version_before_keeps_all_that_it_has() {
     assert_eq!((reader.floor("plain"), reader.floor("other")), (Ok(7), Ok(3)));
     let mut seen = Vec::new();
     reader.each_cursor(|user, topic, at| seen.push(format!("{user} {topic} {at}"))).unwrap();
-    reader.each_idempotency_key(|topic, key, at, _| seen.push(format!("{topic} {key} {at}"))).unwrap();
+    reader
+        .each_idempotency_key(|topic, key, at, _| seen.push(format!("{topic} {key} {at}")))
+        .unwrap();
     reader.each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
     reader.each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
     assert_eq!(seen, ["alice plain 8", "plain once 6", "alice [1, 2]", "4 plain"]);

@@ -1,7 +1,8 @@
 //! Copies of a store with random damage: each is refused, or gives all that was stored, or names
 //! what is gone. Never fewer messages, never a panic that ends a thread.
 //!
-//! `STORE_DAMAGE_COPIES=10000` makes so many copies; `STORE_DAMAGE_SEED=n` replays one.
+//! `STORE_DAMAGE_COPIES=10000` makes so many copies; `STORE_DAMAGE_SEED=n` replays one,
+//! with the very file in `STORE_DAMAGE_FILE` (which commits took what together differs by run).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +53,9 @@ struct Contents {
 fn rows(reader: &Reader, table: &str) -> (Vec<String>, Result<(), Fault>) {
     let mut rows = Vec::new();
     let result = match table {
-        "cursors" => reader.each_cursor(|user, topic, at| rows.push(format!("{user} {topic} {at}"))),
+        "cursors" => {
+            reader.each_cursor(|user, topic, at| rows.push(format!("{user} {topic} {at}")))
+        }
         "keys" => reader.each_idempotency_key(|topic, key, at, ms| {
             rows.push(format!("{topic} {key} {at} {ms}"));
         }),
@@ -240,7 +243,11 @@ fn names_the_topic(name: &str, fault: &Fault) {
 }
 
 /// Reads everything each way, and gives whether all is there.
-fn check_all(reader: &Reader, want: &Contents, outcomes: &mut Outcomes) -> (bool, Vec<&'static str>) {
+fn check_all(
+    reader: &Reader,
+    want: &Contents,
+    outcomes: &mut Outcomes,
+) -> (bool, Vec<&'static str>) {
     let (mut is_whole, mut damaged) = (true, Vec::new());
     for (name, want) in &want.topics {
         let middle = want.get(want.len() / 2).map_or(0, |record| record.offset);
@@ -252,6 +259,7 @@ fn check_all(reader: &Reader, want: &Contents, outcomes: &mut Outcomes) -> (bool
                 let amount = Amount { messages_max: 7, bytes_max: 50_000 };
                 match reader.after(name, at, amount, NOW_MS) {
                     Ok(page) => {
+                        assert!(page.through > at || !page.more, "{name}: it goes nowhere");
                         all.extend(page.records.clone());
                         at = page.through;
                         if !page.more {
@@ -338,10 +346,25 @@ fn write_all(store: &Store, want: &Contents, damaged: &[&'static str]) {
     }
 }
 
+/// A copy that stays where its test fails.
+struct Was(std::path::PathBuf);
+
+impl Drop for Was {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            true => eprintln!("the damaged file is {}", self.0.display()),
+            false => drop(std::fs::remove_file(&self.0)),
+        }
+    }
+}
+
 fn one(seed: u64, outcomes: &mut Outcomes) -> String {
     let mut random = Random::new(seed);
     let which = random.below(3) as usize;
-    let (bytes, how) = damage(&mut random, which);
+    let (mut bytes, how) = damage(&mut random, which);
+    if let Ok(file) = std::env::var("STORE_DAMAGE_FILE") {
+        bytes = std::fs::read(file).unwrap();
+    }
     let how = format!("file {which}, {how}");
     let want = &whole().files[which].1;
     // As a file that is looked at whole, and as one that is too large for that.
@@ -349,17 +372,21 @@ fn one(seed: u64, outcomes: &mut Outcomes) -> String {
     let dir = dir();
     let file = dir.0.join(FILE);
     std::fs::write(&file, &bytes).unwrap();
+    // As it was, to look at where this does not come to its end.
+    let was = Was(dir.0.with_extension("was"));
+    std::fs::write(&was.0, &bytes).unwrap();
     let report = (random.below(4) == 0).then(|| check(&dir.0));
     assert!(report.is_none() || std::fs::read(&file).unwrap() == bytes, "the look changed it");
-    let options = Options {
-        verify_bytes_max,
-        idempotency_seconds_max: u64::MAX / 2_000,
-        ..options(&dir.0)
-    };
+    let options =
+        Options { verify_bytes_max, idempotency_seconds_max: u64::MAX / 2_000, ..options(&dir.0) };
     match Store::open(options) {
         Ok((store, reader, _)) => {
             let (is_whole, damaged) = check_all(&reader, want, outcomes);
-            if is_whole { outcomes.whole += 1 } else { outcomes.gap_told += 1 }
+            if is_whole {
+                outcomes.whole += 1
+            } else {
+                outcomes.gap_told += 1
+            }
             if let Some(Ok(report)) = report {
                 is_named(&report, &damaged);
             }
@@ -394,7 +421,8 @@ fn no_damage_takes_messages_away_in_silence() {
         println!("{how}: {outcomes:?}");
         return;
     }
-    let copies = std::env::var("STORE_DAMAGE_COPIES").map_or(COPIES, |copies| copies.parse().unwrap());
+    let copies =
+        std::env::var("STORE_DAMAGE_COPIES").map_or(COPIES, |copies| copies.parse().unwrap());
     let started = std::time::Instant::now();
     let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let run = || {

@@ -109,8 +109,7 @@ fn a_damaged_topic_does_not_stop_the_others() {
         store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
         results.push(receive);
     }
-    let results: Vec<_> =
-        results.iter().map(|result| result.recv_timeout(WAIT).unwrap()).collect();
+    let results: Vec<_> = results.iter().map(|result| result.recv_timeout(WAIT).unwrap()).collect();
     assert_eq!((&results[0], &results[2]), (&Ok(()), &Ok(())));
     for bad in [&results[1], &results[3]] {
         assert_eq!(damage_of(bad.clone().unwrap_err()).topic.as_deref(), Some("b"));
@@ -129,7 +128,10 @@ fn a_topic_that_vanished_is_not_taken_for_one_that_never_was() {
     let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
     assert_eq!(damage_of(reader.after("b", 0, ALL, 0).unwrap_err()).topic.as_deref(), Some("b"));
     assert!(reader.last("b").is_err() && reader.last("bb").is_err());
-    assert_eq!((reader.last("aa"), reader.last("d")), (Err(reader.last("aa").unwrap_err()), Ok(None)));
+    assert_eq!(
+        (reader.last("aa"), reader.last("d")),
+        (Err(reader.last("aa").unwrap_err()), Ok(None))
+    );
     store.close().unwrap();
     assert_eq!(check(&dir.0).unwrap().damages.len(), 1);
 }

@@ -45,7 +45,10 @@ fn what_was_stored_is_there_after_a_close() {
     assert_eq!(store.reader().last("room:2"), Ok(Some(2)));
     assert_eq!((store.reader().last("room:3"), store.reader().floor("room:3")), (Ok(None), Ok(0)));
     let mut seen = Vec::new();
-    store.reader().each_cursor(|user, topic, offset| seen.push(format!("{user} {topic} {offset}"))).unwrap();
+    store
+        .reader()
+        .each_cursor(|user, topic, offset| seen.push(format!("{user} {topic} {offset}")))
+        .unwrap();
     store
         .reader()
         .each_idempotency_key(|topic, key, offset, at_ms| {
@@ -85,9 +88,21 @@ fn pages_go_both_ways() {
     let small = Amount { messages_max: 9, bytes_max: 11 };
     assert_eq!(offsets(&store.reader().after("t", 0, small, 0).unwrap()), [10, 20]);
     let none = Amount { messages_max: 0, bytes_max: 0 };
-    assert_eq!(offsets(&store.reader().after("t", 0, none, 0).unwrap()), [10], "one is always given");
+    assert_eq!(
+        offsets(&store.reader().after("t", 0, none, 0).unwrap()),
+        [10],
+        "one is always given"
+    );
     assert!(store.reader().after("t", u64::MAX, ALL, 0).unwrap().records.is_empty());
     assert!(store.reader().before("t", 0, ALL, 0).unwrap().records.is_empty());
+    let (send, receive) = mpsc::channel();
+    let done = Box::new(move |result| drop(send.send(result)));
+    store.delete_history(&"t".into(), 50, done).unwrap();
+    assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
+    for (before, want) in [(20, 0), (50, 0), (60, 0), (61, 1), (95, 4)] {
+        let page = store.reader().before("t", before, ALL, 0).unwrap();
+        assert_eq!((page.records.len(), page.more), (want, false), "before {before}");
+    }
     store.close().unwrap();
 }
 

@@ -34,8 +34,7 @@ fn throng_store(folder: &Folder, args: &[&str]) -> (Option<i32>, String) {
 }
 
 fn flip(bytes: &mut [u8], text: &[u8]) {
-    let places: Vec<usize> =
-        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+    let places: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
     assert!(!places.is_empty());
     places.iter().for_each(|at| bytes[*at] ^= 1);
 }
@@ -51,15 +50,22 @@ fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
             let error = &answer.body["error"];
             assert_eq!((answer.status, &error["code"]), (503, &json!("store_damaged")), "{error}");
             let message = error["message"].as_str().unwrap();
-            assert!(message.contains(&format!("of {topic}")) || message.contains("facts"), "{message}");
+            assert!(
+                message.contains(&format!("of {topic}")) || message.contains("facts"),
+                "{message}"
+            );
             return None;
         }
         let page = answer.body;
         lost |= page["lost"] != Value::Null;
         assert!(page["lost"].is_null() || page["complete"] == false, "{page}");
-        all.extend(page["messages"].as_array().unwrap().iter().map(|message| {
-            format!("{} {}", message["id"], message["data"])
-        }));
+        all.extend(
+            page["messages"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|message| format!("{} {}", message["id"], message["data"])),
+        );
         match (page["more"] == true, page["next"].as_str()) {
             (true, Some(next)) => since = format!("&since={next}"),
             _ => return Some((all, lost)),
@@ -152,7 +158,8 @@ fn a_salvaged_store_is_served_and_says_what_it_lacks() {
     flip(&mut bytes, all["b"][10].data.as_bytes());
     std::fs::write(folder.file(), &bytes).unwrap();
     let new = folder.root.join("new");
-    let args = ["salvage", folder.data().to_str().unwrap(), new.to_str().unwrap()].map(String::from);
+    let args =
+        ["salvage", folder.data().to_str().unwrap(), new.to_str().unwrap()].map(String::from);
     let (code, text) = throng_store(&folder, &args.each_ref().map(String::as_str));
     assert_eq!(code, Some(0), "{text}");
     let server = folder.serve_in(&new);
@@ -160,5 +167,8 @@ fn a_salvaged_store_is_served_and_says_what_it_lacks() {
     assert_eq!(caller.history("a", None, 1_000), all["a"]);
     let target = format!("/api/history/b?since={}", all["b"][5].id);
     let page = caller.call("GET", &target, "", "").unwrap().body;
-    assert_eq!((&page["complete"], page["messages"].as_array().unwrap().len()), (&json!(false), 43));
+    assert_eq!(
+        (&page["complete"], page["messages"].as_array().unwrap().len()),
+        (&json!(false), 43)
+    );
 }
