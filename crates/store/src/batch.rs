@@ -138,6 +138,7 @@ pub(crate) fn apply<'a>(
     batch.sweep(due, damaged)?;
     let more = batch.more;
     let node = batch.finish(due.empty_before_ms)?;
+    let node = Node { commits: node.commits + 1, ..node };
     node.put(txn)?;
     Ok(Applied { node, more })
 }

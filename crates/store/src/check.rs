@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::facts::Node;
 use crate::fault::{Damage, OpenError, Trouble};
 use crate::find;
+use crate::mark;
 use crate::open::{self, FILE, LOCK};
 use crate::quiet::quietly;
 use crate::record::Row;
@@ -71,17 +72,17 @@ pub fn check(dir: &Path) -> Result<Report, OpenError> {
 /// Looks at the whole file, with redb's own check where `verify`.
 pub(crate) fn look(file: &Path, verify: bool) -> Result<Report, Trouble> {
     let mut report = Report::default();
-    let opened = match open::database(Disk::open_to_read(file)?, CACHE_BYTES, verify) {
+    let opened = match open::database(|| Disk::open_to_read(file), CACHE_BYTES, verify) {
         Err(trouble) if verify && trouble.is_damage() => {
             report.damages.push(Damage::table("the file", trouble.to_string()));
-            open::database(Disk::open_to_read(file)?, CACHE_BYTES, false)?
+            open::database(|| Disk::open_to_read(file), CACHE_BYTES, false)?
         }
         other => other?,
     };
     report.format = open::format(&opened.db).ok().flatten().unwrap_or(0);
     if report.format == FORMAT {
-        let is_lost = opened.is_lost;
-        Look { db: &opened.db, report: &mut report }.all(is_lost);
+        let dir = file.parent().unwrap_or(Path::new("."));
+        Look { db: &opened.db, report: &mut report }.all(dir, opened.is_lost);
     }
     Ok(report)
 }
@@ -100,7 +101,7 @@ impl Look<'_> {
         }
     }
 
-    fn all(&mut self, is_lost: bool) {
+    fn all(&mut self, dir: &Path, is_lost: bool) {
         let node = match quietly(|| Node::of(self.db)) {
             Ok(node) => node,
             Err(trouble) => {
@@ -109,6 +110,7 @@ impl Look<'_> {
             }
         };
         self.report.clean = node.clean;
+        let is_lost = mark::is_lost(dir, &node, is_lost);
         if is_lost {
             let what = format!(
                 "its last commit is not in it: messages after offset {} may be lost",

@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub lost_through: u64,
     /// Stands for the last topic's name; 0 if there is none.
     pub tail: u64,
+    /// Transactions so far.
+    pub commits: u64,
     /// The rows of these tables.
     pub cursors: Tally,
     pub idempotency: Tally,
@@ -39,8 +41,11 @@ pub(crate) struct Node {
 impl Node {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![u8::from(self.clean)];
-        let Node { epoch, last, gone, next, empty, lost_after, lost_through, tail, .. } = *self;
-        let numbers = [epoch.into(), last, gone, next, empty, lost_after, lost_through, tail];
+        let Node {
+            epoch, last, gone, next, empty, lost_after, lost_through, tail, commits, ..
+        } = *self;
+        let numbers =
+            [epoch.into(), last, gone, next, empty, lost_after, lost_through, tail, commits];
         let tallies = [self.cursors, self.idempotency, self.subscriptions, self.names];
         let tallies = tallies.iter().flat_map(|tally| [tally.rows, tally.sum]);
         numbers.into_iter().chain(tallies).for_each(|number| put_number(&mut out, number));
@@ -61,6 +66,7 @@ impl Node {
             lost_after: number()?,
             lost_through: number()?,
             tail: number()?,
+            commits: number()?,
             ..Node::default()
         };
         let Node { cursors, idempotency, subscriptions, names, .. } = &mut node;
@@ -94,11 +100,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(epoch: u32, clean: bool, n: [u64; 7], t: [u64; 8]) {
+        fn what_is_written_is_read(epoch: u32, clean: bool, n: [u64; 8], t: [u64; 8]) {
             let tally = |at: usize| Tally { rows: t[at], sum: t[at + 1] };
             let node = Node {
                 epoch, clean, last: n[0], gone: n[1], next: n[2], empty: n[3], lost_after: n[4],
-                lost_through: n[5], tail: n[6], cursors: tally(0), idempotency: tally(2),
+                lost_through: n[5], tail: n[6], commits: n[7], cursors: tally(0), idempotency: tally(2),
                 subscriptions: tally(4), names: tally(6),
             };
             prop_assert_eq!(Node::read(&node.encode()), Ok(node));

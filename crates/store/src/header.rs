@@ -3,7 +3,7 @@
 //! redb goes back to the commit before when it meets a last one that is not whole. After a loss of
 //! power that is right: nobody was told that it was stored. After damage it takes away what was
 //! acknowledged. The file does not tell the two apart, so both are noticed here, and who comes back
-//! is told that something may be missing.
+//! is told that something may be missing. A commit that is whole but not in force yet is taken.
 
 use redb::StorageBackend;
 use xxhash_rust::xxh3::xxh3_128;
@@ -25,6 +25,8 @@ pub(crate) struct Header {
     pub primary: u64,
     /// The number of the newest; `None` where a slot is not whole, so that it is not known.
     newest: Option<u64>,
+    /// The byte that says which of the slots is in force, and other things.
+    state: u8,
 }
 
 impl Header {
@@ -53,8 +55,20 @@ impl Header {
         let primary = slots[usize::from(bytes[MAGIC.len()] & PRIMARY_BIT != 0)];
         Some(Header {
             primary: id(primary),
+            state: bytes[MAGIC.len()],
             newest: whole.then(|| slots.iter().map(|slot| id(slot)).max()).flatten(),
         })
+    }
+
+    /// True where the slot that is not in force is whole and newer: a kill left it when all of the
+    /// commit was written, or damage in the one bit that puts it in force.
+    pub fn has_newer(&self) -> bool {
+        self.newest.is_some_and(|newest| newest > self.primary)
+    }
+
+    /// Puts the other slot in force.
+    pub fn take_other(&self, file: &impl StorageBackend) -> Result<(), Trouble> {
+        Ok(file.write(MAGIC.len() as u64, &[self.state ^ PRIMARY_BIT])?)
     }
 
     /// True where the newest commit of this header may not be in a file that was opened: it has

@@ -41,6 +41,7 @@ mod facts;
 mod fault;
 mod find;
 mod header;
+mod mark;
 mod open;
 mod queue;
 mod quiet;

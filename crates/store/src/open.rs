@@ -16,6 +16,7 @@ use crate::disk::Disk;
 use crate::facts::Node;
 use crate::fault::{OpenError, Trouble};
 use crate::header::Header;
+use crate::mark::{self, Mark};
 use crate::quiet::quietly;
 use crate::rewrite;
 use crate::tables::{
@@ -89,11 +90,30 @@ pub(crate) struct Opened {
 /// Opens redb's file, and looks at the whole of it if `verify`. Nothing is written to it until it
 /// is let through.
 pub(crate) fn database(
-    disk: Disk,
+    file: impl Fn() -> Result<Disk, Trouble>,
     cache_bytes_max: usize,
     verify: bool,
 ) -> Result<Opened, Trouble> {
+    let disk = file()?;
     let before = Header::read(&disk)?;
+    if let Some(header) = before.filter(Header::has_newer) {
+        let newer = file()?;
+        header.take_other(&newer)?;
+        let opened = open_disk(newer, None, cache_bytes_max, true);
+        if let Some(opened) = opened.ok().filter(|opened| quietly(|| Node::of(&opened.db)).is_ok())
+        {
+            return Ok(Opened { is_lost: false, ..opened });
+        }
+    }
+    open_disk(disk, before, cache_bytes_max, verify)
+}
+
+fn open_disk(
+    disk: Disk,
+    before: Option<Header>,
+    cache_bytes_max: usize,
+    verify: bool,
+) -> Result<Opened, Trouble> {
     let repaired = Arc::new(AtomicBool::new(false));
     let (backend, repairs) = (disk.clone(), repaired.clone());
     let open = || {
@@ -122,6 +142,7 @@ pub(crate) struct Directory {
     dir: PathBuf,
     /// Its lock is let go when the store is closed, also where other descriptor tables hold it.
     lock: File,
+    mark: Mark,
 }
 
 impl Directory {
@@ -131,7 +152,10 @@ impl Directory {
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(refused)?;
         let lock = private().open(dir.join(LOCK)).map_err(refused)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Directory { dir: dir.into(), lock }),
+            Ok(()) => {
+                let mark = Mark::open(dir).map_err(refused)?;
+                Ok(Directory { dir: dir.into(), lock, mark })
+            }
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.into() }),
             Err(TryLockError::Error(error)) => Err(refused(error)),
         }
@@ -143,6 +167,11 @@ impl Directory {
 
     pub fn file(&self) -> PathBuf {
         self.dir.join(FILE)
+    }
+
+    /// Notes a commit of which somebody may be told from now on.
+    pub fn mark(&self, node: &Node) {
+        self.mark.put(node);
     }
 
     pub fn release(&self) {
@@ -193,7 +222,7 @@ impl Directory {
         if !is_there {
             self.create(new_epoch).map_err(|trouble| self.error(trouble))?;
         }
-        for name in [FILE, LOCK] {
+        for name in [FILE, LOCK, mark::FILE] {
             narrow(&self.dir.join(name));
         }
         let length = std::fs::metadata(&file).map_err(|error| self.error(error.into()))?.len();
@@ -205,15 +234,17 @@ impl Directory {
         }
         let Opened { db, disk, is_lost } = opened;
         // Before anything is written: they may be damaged.
-        quietly(|| Node::of(&db)).map_err(|trouble| self.error(trouble))?;
+        let node = quietly(|| Node::of(&db)).map_err(|trouble| self.error(trouble))?;
+        let is_lost = mark::is_lost(&self.dir, &node, is_lost);
         disk.let_through().map_err(|trouble| self.error(trouble))?;
         let start = quietly(|| begin(&db, is_lost)).map_err(|trouble| self.error(trouble))?;
+        self.mark(&start.node);
         self.reserve();
         Ok((db, start))
     }
 
     fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, Trouble> {
-        database(Disk::open(&self.file())?, cache_bytes_max, verify)
+        database(|| Disk::open(&self.file()), cache_bytes_max, verify)
     }
 
     /// Brings a file of the format before up to this one: a new file takes its place once it is
@@ -342,6 +373,7 @@ fn begin(db: &Database, is_lost: bool) -> Result<Start, Trouble> {
         node.lost_through = node.last;
     }
     node.clean = false;
+    node.commits += 1;
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
     node.put(&txn)?;
@@ -350,9 +382,11 @@ fn begin(db: &Database, is_lost: bool) -> Result<Start, Trouble> {
 }
 
 /// Marks the store as closed.
-pub(crate) fn end(db: &Database, last: u64) -> Result<(), Trouble> {
-    let node = Node { clean: true, last, ..Node::of(db)? };
+pub(crate) fn end(db: &Database, last: u64) -> Result<Node, Trouble> {
+    let before = Node::of(db)?;
+    let node = Node { clean: true, last, commits: before.commits + 1, ..before };
     let txn = db.begin_write()?;
     node.put(&txn)?;
-    Ok(txn.commit()?)
+    txn.commit()?;
+    Ok(node)
 }

@@ -43,6 +43,8 @@ pub struct Stored {
     /// Messages after the first offset and up to the second may have been lost, for the file did
     /// not keep its last transaction: none of these are there, and the floor says so, too.
     pub lost: Option<(u64, u64)>,
+    /// What comes next in this direction is damaged.
+    pub damaged: bool,
 }
 
 /// The topic's row, or the floor of topics that have none; and the facts.
@@ -142,7 +144,15 @@ impl<'a> Reading<'a> {
         };
         let lost = (node.lost_through > 0).then_some((node.lost_after, node.lost_through));
         let floor = floor.max(node.lost_through);
-        let stored = Stored { records: Vec::new(), floor, last, through: 0, more: false, lost };
+        let stored = Stored {
+            records: Vec::new(),
+            floor,
+            last,
+            through: 0,
+            more: false,
+            lost,
+            damaged: false,
+        };
         let (topic, name) = (topic.ok(), Name::from(name));
         Ok(Reading { txn, topic, name, amount, now_ms, at, stored, bytes: 0, passed: 0 })
     }
@@ -190,6 +200,7 @@ impl<'a> Reading<'a> {
             Err(trouble) if self.stored.records.is_empty() || !trouble.is_damage() => Err(trouble),
             Err(_) => {
                 self.stored.more = true;
+                self.stored.damaged = true;
                 Ok(self.stored)
             }
             Ok(()) => Ok(self.stored),

@@ -270,7 +270,7 @@ pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenErr
         });
     }
     let written = || -> Result<(), Trouble> {
-        let opened = open::database(Disk::open_to_read(&file)?, check::CACHE_BYTES, false)?;
+        let opened = open::database(|| Disk::open_to_read(&file), check::CACHE_BYTES, false)?;
         let new = directory.begin_new()?;
         copy(&opened.db, &new, &report, new_epoch)?;
         directory.end_new(new)

@@ -213,7 +213,10 @@ impl Store {
             (None, None) => Ok(()),
             (Some(db), None) => {
                 let ended = quietly(|| crate::open::end(&db, self.shared.last.load(Relaxed)));
-                let closed = ended.and_then(|()| db.close());
+                let closed = ended.and_then(|node| {
+                    self.shared.directory.mark(&node);
+                    db.close()
+                });
                 closed.map_err(|trouble| self.shared.fault(trouble))
             }
         };

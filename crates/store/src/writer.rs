@@ -310,6 +310,7 @@ impl Writer {
         };
         let Committed { applied, topics, messages } = committed;
         self.node = applied.node;
+        self.shared.directory.mark(&self.node);
         if !due.is_nothing() || due.rows_max > 0 {
             self.is_behind = applied.more;
         }
@@ -356,8 +357,8 @@ impl Writer {
         let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
         // Dropped first: the file is locked.
         *db = None;
-        let disk = Disk::open(&self.shared.directory.file())?;
-        let opened = database(disk, self.shared.cache_bytes_max, false)?;
+        let file = self.shared.directory.file();
+        let opened = database(|| Disk::open(&file), self.shared.cache_bytes_max, false)?;
         // A transaction whose commit failed may be on disk all the same. What is written next must
         // go on from it, or two topics get one number.
         let node = quietly(|| Node::of(&opened.db))?;

@@ -243,7 +243,11 @@ fn readable(reader: &Reader, topic: &Wanted, amount: Amount, now_ms: u64) -> Res
     let (mut after, mut floor) = (topic.after, 0);
     for _ in 0..GAPS_MAX {
         match reader.after(&topic.topic, after, amount, now_ms) {
-            Ok(stored) => return Ok(Stored { floor: stored.floor.max(floor), ..stored }),
+            Ok(stored) => {
+                // What comes next is gone: that is told before it is given what there is.
+                let next = if stored.damaged { u64::MAX } else { 0 };
+                return Ok(Stored { floor: stored.floor.max(floor).max(next), ..stored });
+            }
             Err(Fault::Damaged(damage)) => {
                 tracing::error!("the store is damaged: {damage}");
                 let is_known = damage.through > after && damage.through < u64::MAX;
@@ -258,5 +262,5 @@ fn readable(reader: &Reader, topic: &Wanted, amount: Amount, now_ms: u64) -> Res
     // Nothing of it can be had.
     let floor = u64::MAX;
     let (records, last, through, more, lost) = (Vec::new(), 0, after, false, None);
-    Ok(Stored { records, floor, last, through, more, lost })
+    Ok(Stored { records, floor, last, through, more, lost, damaged: true })
 }

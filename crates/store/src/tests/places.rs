@@ -239,7 +239,9 @@ fn a_commit_that_the_file_did_not_keep_is_told_to_who_comes_back() {
         (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"the last one")).collect();
     places.iter().for_each(|at| bytes[*at] ^= 1);
     let copy = Dir::new();
+    // With what says that it was acknowledged, as in a directory that stays where it is.
     std::fs::write(copy.0.join(FILE), &bytes).unwrap();
+    std::fs::copy(dir.0.join("throng.mark"), copy.0.join("throng.mark")).unwrap();
     let (store, reader, found) = Store::open(options(&copy.0)).unwrap();
     assert!(!found.clean);
     let stored = reader.after("t", 5, ALL, 0).unwrap();
@@ -250,6 +252,15 @@ fn a_commit_that_the_file_did_not_keep_is_told_to_who_comes_back() {
     let stored = reader.after("t", lost.1, ALL, 0).unwrap();
     assert!(stored.floor <= lost.1 && stored.records.len() == 1, "who comes later misses nothing");
     store.close().unwrap();
+    // Where nobody was told of that commit nothing is lost, and nobody hears of it.
+    std::fs::write(copy.0.join(FILE), &bytes).unwrap();
+    let mark = crate::mark::Mark::open(&copy.0).unwrap();
+    mark.put(&crate::facts::Node { epoch: found.epoch, commits: 21, ..Default::default() });
+    let (store, reader, _) = Store::open(options(&copy.0)).unwrap();
+    let stored = reader.after("t", 5, ALL, 0).unwrap();
+    assert_eq!((stored.records.len(), stored.lost, stored.floor), (15, None, 0));
+    store.close().unwrap();
+    std::fs::remove_file(copy.0.join("throng.mark")).unwrap();
     // An ordinary kill loses nothing, and says nothing.
     let (store, ..) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &draft("t", "x"), 5_000_000);
@@ -257,5 +268,29 @@ fn a_commit_that_the_file_did_not_keep_is_told_to_who_comes_back() {
     let (killed, reader, found) = Store::open(options(&copy.0)).unwrap();
     assert!(!found.clean && reader.after("t", 0, ALL, 0).unwrap().lost.is_none());
     killed.close().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_commit_that_is_whole_and_not_in_force_is_taken() {
+    let (dir, copy) = (Dir::new(), Dir::new());
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    (1..=20).for_each(|offset| appended(&store, &draft("t", "x"), offset));
+    // Once each commit is put in force by a write of its own, and while it is by the same.
+    for _ in 0..2 {
+        let mut bytes = std::fs::read(dir.0.join(FILE)).unwrap();
+        bytes[9] ^= 1;
+        std::fs::write(copy.0.join(FILE), &bytes).unwrap();
+        for verify_bytes_max in [0, u64::MAX] {
+            let options = Options { verify_bytes_max, ..options(&copy.0) };
+            let (store, reader, _) = Store::open(options).unwrap();
+            let stored = reader.after("t", 0, ALL, 0).unwrap();
+            assert_eq!((stored.records.len(), stored.lost, stored.floor), (20, None, 0));
+            store.close().unwrap();
+            std::fs::write(copy.0.join(FILE), &bytes).unwrap();
+            std::fs::remove_file(copy.0.join("throng.mark")).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2_300));
+    }
     store.close().unwrap();
 }

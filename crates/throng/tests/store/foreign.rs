@@ -29,7 +29,11 @@ fn is_refused(folder: &Folder, bytes: &[u8], want: &[&str]) {
     let others = std::fs::read_dir(folder.data()).unwrap().map(|entry| entry.unwrap().file_name());
     let mut others: Vec<_> = others.map(|name| name.into_string().unwrap()).collect();
     others.sort_unstable();
-    assert_eq!(others, ["throng.lock", "throng.redb", "throng.reserve"], "files came to it");
+    assert_eq!(
+        others,
+        ["throng.lock", "throng.mark", "throng.redb", "throng.reserve"],
+        "files came to it"
+    );
 }
 
 /// What damaged files are answered with.
