@@ -442,8 +442,8 @@ impl<'t> Batch<'t> {
     }
 
     fn sweep(&mut self, due: &Due, damaged: &HashSet<Name>) -> Result<(), Trouble> {
-        let whole = due.topics.iter().filter(|name| !damaged.contains(*name));
-        whole.map(|name| self.find(name).map(|_| ())).collect::<Result<(), _>>()?;
+        let mut whole = due.topics.iter().filter(|name| !damaged.contains(*name));
+        whole.try_for_each(|name| self.find(name).map(|_| ()))?;
         if due.expired {
             self.expire(due.rows_max, damaged)?;
         }

@@ -87,6 +87,9 @@ pub(crate) fn look(file: &Path, verify: bool) -> Result<Report, Trouble> {
     Ok(report)
 }
 
+/// Goes over a table.
+type Each<'a> = &'a dyn Fn(&ReadTransaction) -> Result<(), Trouble>;
+
 struct Look<'a> {
     db: &'a Database,
     report: &'a mut Report,
@@ -135,7 +138,7 @@ impl Look<'_> {
         }
         let others = std::cell::Cell::new(0);
         let count = || others.set(others.get() + 1);
-        let tables: [(&'static str, &dyn Fn(&ReadTransaction) -> Result<(), Trouble>); 6] = [
+        let tables: [(&'static str, Each<'_>); 6] = [
             ("cursors", &|txn| rows::each_cursor(txn, |_, _, _| count())),
             ("idempotency", &|txn| rows::each_idempotency_key(txn, |_, _, _, _| count())),
             ("subscriptions", &|txn| rows::each_subscriber(txn, |_, _| count())),
