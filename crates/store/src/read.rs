@@ -218,6 +218,10 @@ impl<'a> Reading<'a> {
         for row in messages.range((number, after + 1)..=(number, u64::MAX))? {
             let (key, value) = row?;
             let offset = key.value().1;
+            if known < offset && offset <= topic.newest {
+                // It alone is damaged if it can't be read.
+                self.at.set((known, offset));
+            }
             let row = Row::read(number, offset, value.value())?;
             // The first may come after messages that were not asked for.
             let is_next = match known > after {

@@ -281,7 +281,7 @@ fn with_a_store_messages_are_handed_on_when_they_are_on_disk_and_outlive_the_pro
     local.kept().pull_later(start.topics.clone(), 3, 1 << 20, reply).unwrap();
     let piece = piece.recv_timeout(Duration::from_secs(10)).unwrap();
     let offsets: Vec<u64> = piece.messages.iter().map(|message| message.id.offset).collect();
-    assert_eq!((offsets, piece.through), (vec![3, 4, 5], 5));
+    assert_eq!((offsets, piece.through), (vec![3, 4], 4), "a share for each topic");
     assert!(!piece.caught_up && piece.gone == [false, false]);
     assert_eq!(
         offset(submit(&local, "d:1", Options { if_offset: Some(5), ..Options::default() })),
@@ -314,7 +314,8 @@ fn of_a_topic_that_is_not_durable_the_answer_does_not_wait_and_counts_nobody() {
 fn names_are_compared_where_hashes_are_the_same() {
     let (_, local) = broker(None);
     local.publish(draft("h:1"), None).unwrap();
-    let wanted = Wanted { hash: local.hash("h:1"), topic: Name::from("h:2"), after: 0, state: false };
+    let wanted =
+        Wanted { hash: local.hash("h:1"), topic: Name::from("h:2"), after: 0, state: false };
     assert_eq!(pulled(&local, &[wanted]).0, [0u64; 0]);
 }
 
@@ -354,7 +355,10 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_keeps_its_turn() {
         .collect();
     answers.sort_by_key(|(name, _)| *name);
     let newer = |offset| Err(PublishError::Newer(Id { epoch: Epoch(0xab), offset }));
-    assert_eq!(answers, [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]);
+    assert_eq!(
+        answers,
+        [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]
+    );
     store.close().unwrap();
 }
 
@@ -383,7 +387,7 @@ fn who_comes_back_to_what_is_damaged_is_told_and_goes_on() {
     let (mut offsets, mut gone) = (Vec::new(), false);
     while wanted[0].after < 5 {
         let (told, piece) = mpsc::channel();
-        let reply = Box::new(move |piece: Option<Piece>| told.send(piece.unwrap()).unwrap());
+        let reply = Box::new(move |piece: Option<crate::Piece>| told.send(piece.unwrap()).unwrap());
         local.kept().pull_later(wanted.clone(), 100, 1 << 20, reply).unwrap();
         let piece = piece.recv_timeout(Duration::from_secs(10)).unwrap();
         offsets.extend(piece.messages.iter().map(|message| message.id.offset));
