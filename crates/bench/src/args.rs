@@ -48,6 +48,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH", requires = "before")]
     pub after: Option<PathBuf>,
 
+    /// Only these parts (memory): up, crowds, bodies, topics.
+    #[arg(long, value_delimiter = ',')]
+    pub parts: Vec<String>,
+
     /// Given by cargo; no meaning here.
     #[arg(long, hide = true)]
     bench: bool,

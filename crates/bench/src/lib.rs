@@ -21,6 +21,7 @@ pub mod args;
 pub mod baseline;
 pub mod crowd;
 pub mod marker;
+pub mod pause;
 pub mod process;
 pub mod report;
 pub mod standing;
