@@ -11,8 +11,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// A look is at most this part of the time: one that takes long comes seldom.
 const SHARE: u32 = 1_000;
 
-/// The longest time between two looks.
-const SELDOM: Duration = Duration::from_secs(50);
+/// The longest time between two looks: what is freed is back within half a minute all the same.
+const SELDOM: Duration = Duration::from_secs(20);
 
 /// What is larger than this comes from the system and goes back there when it is freed. By itself
 /// glibc would raise the bound with the first large request that is freed, and keep the others.
