@@ -106,7 +106,8 @@ impl Shard {
         if !short.is_empty()
             && let Some(message) = slice.messages().next()
         {
-            self.short.add(&self.handle.inbox.waiting, message.topic_hash, &short);
+            let waiting = &self.handle.inbox.waiting;
+            self.short.add(waiting, message.topic_hash, &short, self.now_us);
         }
         self.metrics.delivered.add(delivered * slice.messages().len() as u64);
         for message in slice.messages().filter(|_| delivered > 0) {
@@ -135,7 +136,8 @@ impl Shard {
                 slow.push(slot);
             } else if room > Room::Enough {
                 let hash = messages.first().map_or(0, |message| message.topic_hash);
-                self.short.add(&self.handle.inbox.waiting, hash, &[(slot, room)]);
+                let waiting = &self.handle.inbox.waiting;
+                self.short.add(waiting, hash, &[(slot, room)], self.now_us);
             } else if let Some(connection) = self.table.get_mut(slot)
                 && given > 0
                 && connection.variant.is_polled()

@@ -4,8 +4,9 @@
 //! Who asks for more than its share is not refused but left unread for a while, so that its own
 //! sender is held up; requests that can't be left waiting are answered with a refusal.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use wire::Message;
 
@@ -14,16 +15,35 @@ use crate::connection::Flag;
 use crate::metrics::Limited;
 use crate::shard::Shard;
 
-/// Topics are told apart by so many places of a table; two in one place slow each other's
-/// publishers, and nothing else.
+/// What is on its way is counted by topic in so many places. Two topics in one place slow each
+/// other's publishers for the time of a fan-out.
 const PLACES: usize = 1024;
 
 /// What a message on its way counts beside its payload, in bytes: few large ones hold up as much as
 /// many small ones.
 const MESSAGE_BYTES: u64 = 1 << 10;
 
-/// A connection that waits, and members that must catch up, are looked at again after so long.
+/// So many connections may be in the table of those that have asked for something lately before it is
+/// looked at who has been quiet.
+const ASKERS: usize = 64;
+
+/// Connections that wait, and members that must catch up, are looked at again after so long, and
+/// later the more there are: as much again for each [`LOOKS`].
 const LOOK_US: u64 = 1_000;
+const LOOKS: usize = 256;
+
+/// So long one publish waits at the most for a topic's members. Who reads slowly enough slows those
+/// who publish; nobody stops them.
+const BEHIND_US_MAX: u64 = 250_000;
+
+/// So long in a row a member that is out of room has those refused who can't wait.
+const FULL_US_MAX: u64 = 2_000_000;
+
+/// A member that was short of room is remembered for so long: until then it has no new time.
+const REMEMBERED_US: u64 = 10_000_000;
+
+/// Who waited for its rate goes on when it is so far below it, for more than one message at a time.
+const SLACK_US: u64 = 50_000;
 
 /// The part of an outbox's limit that may be on its way to a topic's members before who publishes
 /// more of it has to wait.
@@ -31,24 +51,52 @@ const WAY_PART: u64 = 4;
 
 /// What is on its way to the members of topics in one shard, and whether they keep up. Written to by
 /// the broker and the shard, read by whoever publishes.
-pub(crate) struct Waiting(Box<[Place]>);
-
-#[derive(Default)]
-struct Place {
-    bytes: AtomicU64,
-    /// The room of the member that has the least: 0 is enough; see [`Room`].
-    short: AtomicU8,
+pub(crate) struct Waiting {
+    /// Bytes, by a topic's place.
+    bytes: Box<[AtomicU64]>,
+    /// There is something in `short`.
+    any_short: AtomicBool,
+    /// Topics of which a member that keeps pace is short of room, by hash: the least room.
+    short: Mutex<HashMap<u64, Room>>,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Waiting((0..PLACES).map(|_| Place::default()).collect())
+        Waiting {
+            bytes: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            any_short: AtomicBool::new(false),
+            short: Mutex::default(),
+        }
     }
 }
 
 impl Waiting {
-    fn place(&self, hash: u64) -> &Place {
-        &self.0[hash as usize % PLACES]
+    fn place(&self, hash: u64) -> &AtomicU64 {
+        &self.bytes[hash as usize % PLACES]
+    }
+
+    /// The least room that a member of the topic has.
+    fn room(&self, hash: u64) -> Room {
+        if !self.any_short.load(Ordering::Relaxed) {
+            return Room::Enough;
+        }
+        let short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
+        short.get(&hash).copied().unwrap_or(Room::Enough)
+    }
+
+    fn set_room(&self, hash: u64, room: Room) {
+        let mut short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
+        match room {
+            Room::Enough => short.remove(&hash),
+            room => short.insert(hash, room),
+        };
+        self.any_short.store(!short.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The shard has ended: nobody is held up by what it had.
+    pub fn end(&self) {
+        self.bytes.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
+        self.any_short.store(false, Ordering::Relaxed);
     }
 
     fn bytes(message: &Message) -> u64 {
@@ -57,14 +105,12 @@ impl Waiting {
 
     /// A message is on its way to its members.
     pub fn enter(&self, message: &Message) {
-        let place = self.place(message.topic_hash);
-        place.bytes.fetch_add(Self::bytes(message), Ordering::Relaxed);
+        self.place(message.topic_hash).fetch_add(Self::bytes(message), Ordering::Relaxed);
     }
 
     /// It has reached them all.
     pub fn leave(&self, message: &Message) {
-        let place = self.place(message.topic_hash);
-        place.bytes.fetch_sub(Self::bytes(message), Ordering::Relaxed);
+        self.place(message.topic_hash).fetch_sub(Self::bytes(message), Ordering::Relaxed);
     }
 }
 
@@ -79,20 +125,71 @@ pub(crate) enum Pressure {
     Refuse,
 }
 
-/// Members that keep pace and are short of room all the same, by the place of a topic.
+/// Members that keep pace and are short of room all the same, or were lately, by their topics'
+/// hashes and their slots.
 #[derive(Default)]
 pub(crate) struct Short {
-    places: HashMap<usize, HashSet<u32>>,
+    topics: HashMap<u64, HashMap<u32, Since>>,
+    /// How many there are, over all topics.
+    members: usize,
     looked_us: u64,
+}
+
+/// When a member began to be short of room, and was so last.
+#[derive(Clone, Copy)]
+struct Since {
+    began_us: u64,
+    last_us: u64,
+}
+
+impl Since {
+    /// What the member's room means for those who publish now.
+    fn counts(self, room: Room, now_us: u64) -> Room {
+        match room {
+            Room::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Room::Half,
+            room => room,
+        }
+    }
 }
 
 impl Short {
     /// These members of a topic are short of room.
-    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Room)]) {
-        let slots = self.places.entry(hash as usize % PLACES).or_default();
-        slots.extend(members.iter().map(|(slot, _)| *slot));
-        let least = members.iter().map(|(_, room)| *room as u8).max().unwrap_or(0);
-        waiting.place(hash).short.fetch_max(least, Ordering::Relaxed);
+    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Room)], now_us: u64) {
+        let topic = self.topics.entry(hash).or_default();
+        let mut least = waiting.room(hash);
+        for (slot, room) in members {
+            let since = topic.entry(*slot).or_insert_with(|| {
+                self.members += 1;
+                Since { began_us: now_us, last_us: now_us }
+            });
+            since.last_us = now_us;
+            least = least.max(since.counts(*room, now_us));
+        }
+        if least != waiting.room(hash) {
+            waiting.set_room(hash, least);
+        }
+    }
+
+    /// Looks who has room again, as `room` says of a slot.
+    fn look(&mut self, waiting: &Waiting, now_us: u64, room: impl Fn(u32) -> Room) {
+        let mut left = 0;
+        self.topics.retain(|hash, members| {
+            let mut least = Room::Enough;
+            members.retain(|slot, since| {
+                let room = room(*slot);
+                if matches!(room, Room::Half | Room::Full) {
+                    since.last_us = now_us;
+                    least = least.max(since.counts(room, now_us));
+                }
+                now_us.saturating_sub(since.last_us) < REMEMBERED_US
+            });
+            left += members.len();
+            if least != waiting.room(*hash) {
+                waiting.set_room(*hash, least);
+            }
+            !members.is_empty()
+        });
+        self.members = left;
     }
 }
 
@@ -101,8 +198,8 @@ impl Short {
 pub(crate) struct Asked {
     published: Rate,
     joined: Rate,
-    /// The topic whose members it waits for.
-    behind: Option<u64>,
+    /// The topic whose members it waits for, and until when at the most.
+    behind: Option<(u64, u64)>,
 }
 
 /// So many a second, and at most a second's worth at once: when that is used up, in nanoseconds of
@@ -121,6 +218,11 @@ impl Rate {
         self.0 > (now_us + 1_000_000) * 1_000
     }
 
+    /// True while who was over it is not so far below it that going on is worth it.
+    fn must_wait(self, now_us: u64) -> bool {
+        self.is_over(now_us.saturating_sub(SLACK_US))
+    }
+
     fn is_idle(self, now_us: u64) -> bool {
         self.0 <= now_us * 1_000
     }
@@ -130,16 +232,28 @@ impl Shard {
     /// How the members of a topic are doing.
     pub(crate) fn pressure(&self, hash: u64) -> Pressure {
         let max = self.settings.outbox_bytes_max as u64;
-        let of = |place: &Place| {
-            let bytes = place.bytes.load(Ordering::Relaxed);
-            match place.short.load(Ordering::Relaxed) {
-                short if short >= Room::Full as u8 || bytes > max => Pressure::Refuse,
-                0 if bytes <= max / WAY_PART => Pressure::None,
-                _ => Pressure::Wait,
+        let of = |waiting: &Waiting| {
+            let bytes = waiting.place(hash).load(Ordering::Relaxed);
+            match waiting.room(hash) {
+                Room::Enough if bytes <= max / WAY_PART => Pressure::None,
+                Room::Enough | Room::Half if bytes <= max => Pressure::Wait,
+                _ => Pressure::Refuse,
             }
         };
-        let places = self.shards.iter().map(|shard| of(shard.inbox.waiting.place(hash)));
-        places.max().unwrap_or(Pressure::None)
+        self.shards.iter().map(|shard| of(&shard.inbox.waiting)).max().unwrap_or(Pressure::None)
+    }
+
+    /// What a connection has asked for lately. Nearly all have been quiet again since: before the
+    /// table grows they make room, so that a crowd that comes takes none.
+    fn asked(&mut self, slot: u32) -> &mut Asked {
+        let held = self.asked.len();
+        if held >= ASKERS && held == self.asked.capacity() {
+            self.forget_askers();
+            if self.asked.len() > held / 2 {
+                self.asked.reserve(held);
+            }
+        }
+        self.asked.entry(slot).or_default()
     }
 
     /// Why something that can't wait may not be published by a connection now, if so.
@@ -163,11 +277,14 @@ impl Shard {
             return;
         }
         let behind = self.pressure(hash) > Pressure::None;
-        let asked = self.asked.entry(slot).or_default();
-        asked.published.take(self.settings.publishes_per_second_max, now_us);
+        let per_second = self.settings.publishes_per_second_max;
+        let asked = self.asked(slot);
+        asked.published.take(per_second, now_us);
         if behind {
-            asked.behind = Some(hash);
             self.wait(slot, Limited::Behind);
+            let waits =
+                self.table.get(slot).and_then(|it| it.extra.as_ref()).is_some_and(|it| it.waits);
+            self.asked(slot).behind = waits.then_some((hash, now_us + BEHIND_US_MAX));
         } else if asked.published.is_over(now_us) {
             self.wait(slot, Limited::Publishes);
         }
@@ -189,8 +306,9 @@ impl Shard {
         if !self.is_open(slot) {
             return;
         }
-        let asked = self.asked.entry(slot).or_default();
-        asked.joined.take(self.settings.joins_per_second_max, now_us);
+        let per_second = self.settings.joins_per_second_max;
+        let asked = self.asked(slot);
+        asked.joined.take(per_second, now_us);
         if asked.joined.is_over(now_us) {
             self.wait(slot, Limited::Joins);
         }
@@ -219,8 +337,10 @@ impl Shard {
         let Some(asked) = self.asked.get(&slot) else {
             return false;
         };
-        let over = asked.published.is_over(now_us) || asked.joined.is_over(now_us);
-        let behind = asked.behind.is_some_and(|hash| self.pressure(hash) > Pressure::None);
+        let over = asked.published.must_wait(now_us) || asked.joined.must_wait(now_us);
+        let behind = asked.behind.is_some_and(|(hash, until_us)| {
+            now_us < until_us && self.pressure(hash) > Pressure::None
+        });
         if let Some(asked) = self.asked.get_mut(&slot).filter(|_| !behind) {
             asked.behind = None;
         }
@@ -229,11 +349,14 @@ impl Shard {
 
     /// Looks whether members have caught up, and goes on with connections that have waited for it.
     pub(crate) fn go_on_waiting(&mut self) {
-        if self.now_us < self.short.looked_us + LOOK_US {
+        if self.now_us < self.waiting_due_us() {
             return;
         }
         self.short.looked_us = self.now_us;
         self.look_at_short();
+        // A slot that was used anew may be there twice.
+        self.waiters.sort_unstable();
+        self.waiters.dedup();
         for slot in std::mem::take(&mut self.waiters) {
             let must_wait = self.must_wait(slot);
             let now_s = self.now_s() as u16;
@@ -257,25 +380,20 @@ impl Shard {
     fn look_at_short(&mut self) {
         let Shard { table, settings, metrics, now_us, .. } = self;
         let limits = Outboxes { settings, metrics, now_us: *now_us };
-        let waiting = &self.handle.inbox.waiting;
-        self.short.places.retain(|place, slots| {
-            let mut least = Room::Enough;
-            slots.retain(|slot| {
-                let room = table.get(*slot).map_or(Room::Enough, |found| limits.room(found));
-                let short = matches!(room, Room::Half | Room::Full);
-                least = if short { least.max(room) } else { least };
-                short
-            });
-            waiting.0[*place].short.store(least as u8, Ordering::Relaxed);
-            !slots.is_empty()
-        });
+        let room = |slot| table.get(slot).map_or(Room::Enough, |found| limits.room(found));
+        self.short.look(&self.handle.inbox.waiting, *now_us, room);
     }
 
     /// How long this turn may wait for something that [`Shard::go_on_waiting`] looks at.
     pub(crate) fn waiting_due_us(&self) -> u64 {
-        match self.waiters.is_empty() && self.short.places.is_empty() {
-            true => u64::MAX,
-            false => self.short.looked_us + LOOK_US,
+        let looks = self.waiters.len() + self.short.members;
+        match self.waiters.is_empty()
+            && !self.handle.inbox.waiting.any_short.load(Ordering::Relaxed)
+        {
+            true if looks == 0 => u64::MAX,
+            // Only remembered: nobody waits for them.
+            true => self.short.looked_us + REMEMBERED_US / 10,
+            false => self.short.looked_us + LOOK_US * (1 + looks / LOOKS) as u64,
         }
     }
 
@@ -287,7 +405,7 @@ impl Shard {
             !(idle && asked.behind.is_none())
         });
         // A crowd that came and went leaves no room behind.
-        if self.asked.capacity() > 4 * self.asked.len().max(64) {
+        if self.asked.capacity() > 4 * self.asked.len().max(ASKERS) {
             self.asked.shrink_to(2 * self.asked.len());
         }
     }
@@ -312,5 +430,27 @@ mod tests {
         assert!(!rate.is_idle(7_000_000) && rate.is_idle(9_000_000));
         (0..10_000).for_each(|_| rate.take(0, 9_000_000));
         assert!(rate.is_idle(9_000_000), "0 is no limit");
+    }
+
+    #[test]
+    fn a_member_without_room_concerns_its_topic_only_and_not_for_ever() {
+        let (waiting, mut short) = (Waiting::default(), Short::default());
+        let (topic, other) = (7, 7 + PLACES as u64);
+        short.add(&waiting, topic, &[(1, Room::Full)], 1);
+        assert_eq!((waiting.room(topic), waiting.room(other)), (Room::Full, Room::Enough));
+        // It stays full, or is now and then for a moment: those who publish wait, and are not refused.
+        for ms in 0..60_000 {
+            let now_us = ms * 1_000;
+            let room = if ms % 100 < 90 { Room::Full } else { Room::Enough };
+            short.look(&waiting, now_us, |_| room);
+            let refused = waiting.room(topic) == Room::Full;
+            assert!(!refused || now_us <= FULL_US_MAX + 1, "{ms} ms");
+        }
+        // Long after it is forgotten, and so is what it did.
+        short.look(&waiting, 100_000_000, |_| Room::Enough);
+        assert_eq!((short.members, waiting.room(topic)), (0, Room::Enough));
+        assert!(!waiting.any_short.load(Ordering::Relaxed));
+        short.add(&waiting, topic, &[(1, Room::Full)], 100_000_001);
+        assert_eq!(waiting.room(topic), Room::Full);
     }
 }

@@ -166,7 +166,11 @@ impl Shard {
                 return;
             }
             self.metrics.limited[Limited::Outboxes as usize].add(1);
-            self.close(slot, Close::SlowConsumer, &[]);
+            match self.table.get(slot) {
+                // It was about to end with what waits for it.
+                Some(found) if found.is(Flag::Closing) => self.end(slot, Close::SlowConsumer),
+                _ => self.close(slot, Close::SlowConsumer, &[]),
+            }
         }
     }
 }

@@ -23,13 +23,6 @@ const OUT_BYTES: usize = 64 << 10;
 /// Reads of one connection in one turn, so that nobody else waits for it.
 const READS: usize = 4;
 
-/// Input of a WebSocket that is understood at once, in bytes. Between two such pieces it may be made
-/// to wait for what it has asked for.
-const PIECE_BYTES: usize = 8 << 10;
-
-/// The same where it is compressed: a thousand times as much may come of it.
-const PIECE_DEFLATED_BYTES: usize = 1 << 10;
-
 impl Shard {
     /// The socket has input, or its end, up to which it is read if `to_end`.
     pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
@@ -172,12 +165,8 @@ impl Shard {
                 }
                 Variant::Stream => bytes.len() - at,
                 variant if variant.sse_json().is_some() => bytes.len() - at,
-                _ => {
-                    let deflated = variant.window_bits().is_some_and(|bits| bits > 0);
-                    let piece = if deflated { PIECE_DEFLATED_BYTES } else { PIECE_BYTES };
-                    let end = bytes.len().min(at + piece);
-                    self.frames(slot, variant, &mut bytes[at..end], &mut out)
-                }
+                // A frame at a time: after each it may have to wait.
+                _ => self.frames(slot, variant, &mut bytes[at..], &mut out),
             };
             at += taken;
             if taken == 0 {
@@ -382,7 +371,7 @@ impl Shard {
         connection.variant = Variant::Http;
     }
 
-    /// WebSocket frames; gives the bytes taken.
+    /// A WebSocket frame; gives the bytes taken.
     fn frames(
         &mut self,
         slot: u32,

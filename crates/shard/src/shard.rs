@@ -146,6 +146,9 @@ impl Shard {
             self.end(slot, Close::Drain);
         }
         self.places.quit(self.number, self.place);
+        // What is published from now on doesn't come here, and nobody waits for what did.
+        self.handle.inbox.filter.rebuild(std::iter::empty());
+        self.handle.inbox.waiting.end();
         self.shared.ended.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -329,6 +329,88 @@ fn a_room_of_readers_is_held_up_by_nobody_who_stopped_reading() {
     });
 }
 
+/// A connection whose kernel takes little ahead of its reader.
+fn with_small_window(server: &Server, request: &str) -> TcpStream {
+    let mut socket = server.connect();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 32 << 10).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    socket
+}
+
+/// Reads so many bytes of each of these a hundred times a second, until told to stop, or the test
+/// is long over.
+fn trickle(sockets: &mut [TcpStream], bytes: usize, stop: &AtomicBool) {
+    let until = Instant::now() + 3 * PATIENCE;
+    let mut buffer = vec![0; bytes];
+    for socket in &mut *sockets {
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    }
+    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+        sockets.iter_mut().for_each(|socket| drop(socket.read(&mut buffer)));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_member_that_reads_just_fast_enough_stops_nobody_who_publishes() {
+    const OUTBOX_BYTES: f64 = 262_144.0;
+    let settings = [
+        ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
+        ("THRONG_SOCKET_SEND_BUFFER_BYTES", "4KiB"),
+        ("THRONG_LIMITS_OUTBOX_MESSAGES_MAX", "100000"),
+    ];
+    let server = Server::with(&["--shards", "1"], &settings);
+    let request = "GET /stream?topic=room&topic=fill HTTP/1.1\r\nHost: t\r\n\r\n";
+    let mut member = [with_small_window(&server, request)];
+    server.until_members("fill", 1);
+    let (stop, server) = (&AtomicBool::new(false), &server);
+    std::thread::scope(|scope| {
+        // It takes some 400 kB a second, and nearly all of its room is used all the time.
+        scope.spawn(|| trickle(&mut member, 8_000, stop));
+        scope.spawn(move || {
+            let until = Instant::now() + 3 * PATIENCE;
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                if server.metric("throng_outbox_bytes") < 0.9 * OUTBOX_BYTES {
+                    server.publish("fill", json!("x".repeat(16_000)));
+                }
+            }
+        });
+        server.until("it is short of room", |server| {
+            server.metric("throng_outbox_bytes") > 0.8 * OUTBOX_BYTES
+        });
+        let mut publisher = websocket(server, "");
+        for n in 0..20 {
+            let publish = json!({"type":"publish","id":n,"topic":"room","data":n});
+            assert!(command(&mut publisher, publish)["ok"].is_object());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(limited(server, "topic_behind") > 0.0, "it was never short of room");
+}
+
+#[test]
+fn answers_that_end_a_connection_count_among_what_all_may_have() {
+    let settings =
+        [("THRONG_LIMITS_OUTBOXES_BYTES_MAX", "1MiB"), ("THRONG_SOCKET_SEND_BUFFER_BYTES", "4KiB")];
+    let server = Server::with(&["--shards", "1"], &settings);
+    let first = server.publish("big", json!("first"));
+    let id = first["id"].as_str().unwrap();
+    (0..50).for_each(|_| drop(server.publish("big", json!("x".repeat(50_000)))));
+    let head = "HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let request = format!("GET /poll?topic=big&since={id} {head}");
+    let mut polls: Vec<_> = (0..10).map(|_| with_small_window(&server, &request)).collect();
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Each reads a little all the time.
+        scope.spawn(|| trickle(&mut polls, 200, stop));
+        server.until("they are bounded", |server| {
+            limited(server, "limits.outboxes_bytes_max") > 0.0
+                && server.metric("throng_outbox_memory_bytes") <= 1_048_576.0
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn who_publishes_or_joins_too_fast_waits_and_loses_nothing() {
     let settings = [

@@ -19,7 +19,7 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -116,7 +116,7 @@ struct State {
     waiting: BTreeMap<u64, Vec<Done>>,
     /// Publishes that wait for what the disk says of the topic, by its hash: the first is the one
     /// that asked.
-    looking: HashMap<u64, Vec<Submit>>,
+    looking: HashMap<u64, VecDeque<Submit>>,
     /// How many these are.
     looked_for: usize,
 }

@@ -1,9 +1,10 @@
 //! Publishing on a condition that only the disk may know. It is asked on the store's reader, and
 //! the message is published there; what comes to the same topic meanwhile waits its turn behind it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use store::Reader;
+use store::{ReadJob, Reader};
 use wire::{Draft, History};
 
 use super::{Kept, State};
@@ -43,7 +44,7 @@ impl Kept {
                 drop(state);
                 return (submit.done)(Err(PublishError::StoreBusy));
             }
-            waiting.push(submit);
+            waiting.push_back(submit);
             state.looked_for += 1;
             return;
         }
@@ -52,35 +53,54 @@ impl Kept {
             return self.put(submit, 0);
         }
         let hash = submit.hash;
-        let topic = submit.draft.topic.clone();
-        let if_offset = submit.options.if_offset.unwrap_or_default();
-        state.looking.insert(hash, vec![submit]);
+        let job = self.look_job(&submit);
+        state.looking.insert(hash, VecDeque::from([submit]));
         state.looked_for += 1;
         drop(state);
-        let kept = self.clone();
-        let job = move |reader: &Reader| {
-            let newest = newest_on_disk(reader, &topic, if_offset);
-            kept.looked(hash, newest);
-        };
-        if store.read_later(Box::new(job)).is_err() {
+        if store.read_later(job).is_err() {
             self.looked(hash, Err(PublishError::StoreBusy));
         }
     }
 
-    /// What the disk says of the first that waits. The others are submitted in their order.
+    /// Asks the disk for what a publish must know.
+    fn look_job(&self, submit: &Submit) -> ReadJob {
+        let (kept, hash, topic) = (self.clone(), submit.hash, submit.draft.topic.clone());
+        let if_offset = submit.options.if_offset.unwrap_or_default();
+        Box::new(move |reader: &Reader| {
+            let newest = newest_on_disk(reader, &topic, if_offset);
+            kept.looked(hash, newest);
+        })
+    }
+
+    /// What the disk says of the first that waits. Then the others have their turns, one by one: as
+    /// long as any is left, what comes meanwhile waits behind it.
     fn looked(&self, hash: u64, newest: Result<u64, PublishError>) {
-        let mut state = self.state();
-        let waiting = state.looking.remove(&hash).unwrap_or_default();
-        state.looked_for -= waiting.len();
-        drop(state);
-        let mut waiting = waiting.into_iter();
-        if let Some(first) = waiting.next() {
-            match newest {
-                Ok(newest) => self.put(first, newest),
-                Err(error) => (first.done)(Err(error)),
+        let mut newest = Some(newest);
+        loop {
+            let mut state = self.state();
+            let Some(first) = state.looking.get(&hash).and_then(VecDeque::front) else {
+                state.looking.remove(&hash);
+                return;
+            };
+            if newest.is_none() && state.must_look(first) {
+                let job = self.look_job(first);
+                drop(state);
+                match self.0.store.as_ref().map(|store| store.read_later(job)) {
+                    Some(Ok(())) => return,
+                    _ => newest = Some(Err(PublishError::StoreBusy)),
+                }
+                continue;
+            }
+            let next = state.looking.get_mut(&hash).and_then(VecDeque::pop_front);
+            state.looked_for -= usize::from(next.is_some());
+            drop(state);
+            match (next, newest.take()) {
+                (Some(next), Some(Err(error))) => (next.done)(Err(error)),
+                (Some(next), Some(Ok(newest))) => self.put(next, newest),
+                (Some(next), None) => self.put(next, 0),
+                (None, _) => {}
             }
         }
-        waiting.for_each(|next| self.submit(next));
     }
 
     fn put(&self, submit: Submit, on_disk: u64) {

@@ -28,8 +28,8 @@ pub enum Input {
     Close(Close, Vec<u8>),
 }
 
-/// Reads a WebSocket client's bytes and gives the bytes taken; what is left is the beginning of a
-/// frame's head. After [`Input::Close`] nothing more is to be read.
+/// Reads a frame of a WebSocket client's bytes, or what there is of it, and gives the bytes taken; 0
+/// where there is just the beginning of a frame's head. After [`Input::Close`] nothing more is to be read.
 pub fn websocket(
     settings: &Settings,
     variant: Variant,
@@ -48,7 +48,7 @@ pub fn websocket(
         limits: ws::Limits { frame_bytes_max: bytes_max as u64, message_bytes_max: bytes_max },
         inflater: (window_bits > 0).then(|| tools.inflater()),
     };
-    let taken = decoder.feed(&mut context, bytes, &mut |event| match event {
+    let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
         ws::Event::Text(_) | ws::Event::Binary(_) if phoenix.is_some() => {
             events.extend(phoenix.map(|serializer| phoenix_input(serializer, &event)));
         }

@@ -90,6 +90,23 @@ impl Decoder {
         input: &mut [u8],
         on: &mut dyn FnMut(Event<'_>),
     ) -> Result<usize, Error> {
+        let mut at = 0;
+        loop {
+            let taken = self.feed_frame(cx, &mut input[at..], on)?;
+            at += taken;
+            if taken == 0 || at == input.len() {
+                return Ok(at);
+            }
+        }
+    }
+
+    /// The same for one frame, or what there is of it: for a reader who may stop between two.
+    pub fn feed_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, Error> {
         let taken = self.read(cx, input, on);
         if taken.is_err() {
             *self = Decoder { closed: true, ..Decoder::default() };
@@ -104,10 +121,14 @@ impl Decoder {
         on: &mut dyn FnMut(Event<'_>),
     ) -> Result<usize, Error> {
         let mut at = 0;
-        while !self.closed {
-            if self.frame.is_none() {
-                let Some((head, length)) = Head::parse(&input[at..])? else {
-                    return Ok(at);
+        if self.closed {
+            return Ok(input.len());
+        }
+        let (head, had) = match self.frame {
+            Some(begun) => begun,
+            None => {
+                let Some((head, length)) = Head::parse(input)? else {
+                    return Ok(0);
                 };
                 self.begin(cx, &head)?;
                 at += length;
@@ -116,25 +137,23 @@ impl Decoder {
                     let payload = &mut rest[..head.length as usize];
                     at += payload.len();
                     self.whole(cx, &head, payload, on)?;
-                    continue;
+                    return Ok(at);
                 }
                 self.frame = Some((head, 0));
+                (head, 0)
             }
-            let Some((head, had)) = self.frame else {
-                continue;
-            };
-            let piece = (head.length - had).min((input.len() - at) as u64);
-            let bytes = &mut input[at..at + piece as usize];
-            at += bytes.len();
-            self.piece(&head, had, bytes)?;
-            if had + piece < head.length {
-                self.frame = Some((head, had + piece));
-                return Ok(at);
-            }
-            self.frame = None;
-            self.end(cx, &head, on)?;
+        };
+        let piece = (head.length - had).min((input.len() - at) as u64);
+        let bytes = &mut input[at..at + piece as usize];
+        at += bytes.len();
+        self.piece(&head, had, bytes)?;
+        if had + piece < head.length {
+            self.frame = Some((head, had + piece));
+            return Ok(at);
         }
-        Ok(input.len())
+        self.frame = None;
+        self.end(cx, &head, on)?;
+        Ok(at)
     }
 
     /// Checks a frame's head against what went before.
