@@ -222,11 +222,11 @@ settings! {
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.
         batch_events_max: u64 = Live, Number(1, 10_000), "256";
-        /// Events that may be without an answer, of one URL no more than there is room for yet (alone, half of these); more are refused.
+        /// Events that may be without an answer, of one URL no more than there is room for yet in three quarters of these; the rest is for URLs with fewer than 64. More are refused.
         queue_events_max: u64 = Fixed, Number(1, 10_000_000), "20000";
         /// Events of one URL that may be without an answer; more are refused.
         queue_events_per_url_max: u64 = Fixed, Number(1, 10_000_000), "10000";
-        /// What the payloads and names of all those events may hold, of one URL no more than there is room for yet; more are refused, but one alone is taken.
+        /// What the payloads and names of all those events may hold, of one URL no more than there is room for yet in three quarters of it; the rest is for URLs with less than 256 KiB. More are refused, but one alone is taken.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""128MiB""#;
         /// Requests under way at a time to each URL; events of one connection stay in order.
         requests_max: u64 = Fixed, Number(1, 1000), "4";

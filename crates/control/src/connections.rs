@@ -7,6 +7,7 @@
 mod peer;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
+use peer::{Class, YOUTH};
 pub(crate) use peer::{Ended, Peer};
 
 /// Limits of the admin port, as the configuration has them.
@@ -46,15 +48,11 @@ impl ConnectionLimits {
 /// are for health checks, everything else is refused there.
 const SPARE: usize = 32;
 
-/// A new connection has so long to say something, whatever comes after it: while all others are
-/// younger, the next must wait. It says how many can come in a second at most: with 500 places
-/// 25,000.
-const YOUTH: Duration = Duration::from_millis(20);
-
 /// Why there is no place for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// There may be one then: all that could give way have just come.
+    /// There may be one then: all places are taken, and all that could give way have just come.
+    /// So 1,024 places can be taken 51,000 times a second at most.
     Until(Instant),
     /// All are worked for.
     Never,
@@ -72,6 +70,50 @@ struct State {
     limits: ConnectionLimits,
     next: u64,
     open: HashMap<u64, Arc<Peer>>,
+    /// How many of them each address has, which is never none.
+    of_address: HashMap<IpAddr, usize>,
+}
+
+impl State {
+    fn has_share(&self, address: IpAddr) -> bool {
+        self.of_address.get(&address).is_none_or(|open| *open < self.limits.per_address_max)
+    }
+
+    fn has_place(&self, address: IpAddr) -> bool {
+        self.open.len() < self.limits.connections_max && self.has_share(address)
+    }
+
+    fn insert(&mut self, peer: Arc<Peer>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        *self.of_address.entry(peer.address).or_default() += 1;
+        self.open.insert(number, peer);
+        number
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<Peer>> {
+        let peer = self.open.remove(&number)?;
+        if let Entry::Occupied(mut open) = self.of_address.entry(peer.address) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
+        Some(peer)
+    }
+
+    /// Who gives way next of these connections.
+    fn next_of(&self, now: Instant, of: impl Fn(&Peer) -> bool) -> Option<(Class, Instant, u64)> {
+        let (mut next, mut begun) = (None, None);
+        for (number, peer) in self.open.iter().filter(|(_, peer)| of(peer)) {
+            let Some((class, since)) = peer.order(now) else { continue };
+            let least = if class == Class::StalledYoung { &mut begun } else { &mut next };
+            let this = (class, since, *number);
+            *least = Some(least.map_or(this, |least: (Class, Instant, u64)| least.min(this)));
+        }
+        // What has begun a moment ago goes on, unless somebody who has the key would lose a place.
+        begun.filter(|_| next.is_some_and(|(class, ..)| class.is_keyed())).or(next)
+    }
 }
 
 /// What the metrics say.
@@ -87,7 +129,12 @@ pub(crate) struct Stats {
 impl Connections {
     /// None yet.
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
-        let state = State { limits: limits.affordable(), next: 0, open: HashMap::new() };
+        let state = State {
+            limits: limits.affordable(),
+            next: 0,
+            open: HashMap::new(),
+            of_address: HashMap::new(),
+        };
         Arc::new(Connections {
             state: Mutex::new(state),
             bodies_bytes: AtomicUsize::new(0),
@@ -115,55 +162,51 @@ impl Connections {
         let address = network(address);
         let now = Instant::now();
         let mut state = self.state();
-        let limits = state.limits;
-        let has_share = |state: &State| {
-            let of_address = state.open.values().filter(|peer| peer.address == address);
-            of_address.count() < limits.per_address_max
-        };
-        let has_place =
-            |state: &State| has_share(state) && state.open.len() < limits.connections_max;
-        if !has_share(&state) {
-            self.evict(&mut state, now, |peer| peer.address == address)?;
-        } else if !has_place(&state) {
-            self.evict(&mut state, now, |_| true)?;
+        let mut is_pressed = false;
+        if !state.has_share(address) {
+            // Its own give way however young: that one address has many is no reason for others to
+            // wait.
+            if let Some((class, _, number)) = state.next_of(now, |peer| peer.address == address) {
+                is_pressed = class.is_new();
+                self.evict(&mut state, number);
+            }
+        } else if !state.has_place(address)
+            && let Some((class, since, number)) = state.next_of(now, |_| true)
+        {
+            if class.is_new() {
+                return Err(NoPlace::Until(since + YOUTH));
+            }
+            self.evict(&mut state, number);
         }
-        let is_spare = !has_place(&state);
+        let limits = state.limits;
+        let is_spare = !state.has_place(address);
         if is_spare && state.open.len() >= limits.connections_max.saturating_add(SPARE) {
             drop(state);
             self.count(Ended::Refused);
             return Err(NoPlace::Never);
         }
-        let number = state.next;
-        state.next += 1;
         let peer = Arc::new(Peer::new(address, limits, is_spare));
-        state.open.insert(number, peer.clone());
-        Ok(Permit { connections: self.clone(), number, peer })
+        let number = state.insert(peer.clone());
+        Ok(Permit { connections: self.clone(), number, peer, is_pressed })
     }
 
-    /// Takes the place of one of these connections, if one can be taken.
-    fn evict(
-        &self,
-        state: &mut State,
-        now: Instant,
-        of: impl Fn(&Peer) -> bool,
-    ) -> Result<(), NoPlace> {
-        let of_these = state.open.iter().filter(|(_, peer)| of(peer));
-        let orders = of_these.filter_map(|(number, peer)| Some((peer.order(now)?, *number)));
-        let Some(((_, since), number)) = orders.min() else { return Ok(()) };
-        if now < since + YOUTH {
-            return Err(NoPlace::Until(since + YOUTH));
-        }
-        if let Some(peer) = state.open.remove(&number) {
+    /// Takes a connection's place.
+    fn evict(&self, state: &mut State, number: u64) {
+        if let Some(peer) = state.remove(number) {
             peer.evict();
             self.count(Ended::Evicted);
         }
-        Ok(())
     }
 
     /// Takes any connection's place: the system has no descriptors left.
     pub(crate) fn make_room(&self) {
         let mut state = self.state();
-        let _ = self.evict(&mut state, Instant::now(), |_| true);
+        let now = Instant::now();
+        if let Some((class, _, number)) = state.next_of(now, |_| true)
+            && !class.is_new()
+        {
+            self.evict(&mut state, number);
+        }
     }
 
     /// Room for so many more bytes of a body; `None`, and counted, if all bodies have no more.
@@ -212,11 +255,13 @@ pub(crate) struct Permit {
     pub connections: Arc<Connections>,
     number: u64,
     pub peer: Arc<Peer>,
+    /// Another that had just come lost its place for it.
+    pub is_pressed: bool,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.connections.state().open.remove(&self.number);
+        self.connections.state().remove(self.number);
     }
 }
 
@@ -287,11 +332,15 @@ pub(crate) mod tests {
         assert!(connections.stats().ended.contains(&("evicted", 3)));
     }
 
+    async fn youth() {
+        tokio::time::advance(YOUTH).await;
+    }
+
     #[tokio::test(start_paused = true)]
     async fn whoever_has_the_key_gives_way_last() {
         let connections = Connections::new(limits(2));
-        let admit = || connections.admit(address(1)).unwrap();
-        let (operator, stranger) = (admit(), admit());
+        let admit = |of: u8| connections.admit(address(of)).unwrap();
+        let (operator, stranger) = (admit(1), admit(2));
         operator.peer.begin(true);
         operator.peer.has_key();
         operator.peer.answered();
@@ -299,12 +348,43 @@ pub(crate) mod tests {
         stranger.peer.begin(true);
         stranger.peer.answered();
         later(5).await;
-        let new = admit();
+        let mut last = admit(2);
         assert!(is_evicted(&stranger) && !is_evicted(&operator));
-        later(1).await;
-        // Rather than one that had no time to ask.
-        let _newer = admit();
+        for of in 3..30 {
+            youth().await;
+            let new = admit(of);
+            assert!(is_evicted(&last) && !is_evicted(&operator));
+            last = new;
+        }
+        // A body that was begun a moment ago, too.
+        last.peer.begin(false);
+        youth().await;
+        let new = admit(2);
+        assert!(is_evicted(&last) && !is_evicted(&operator));
+        // Before one that had no time to ask.
+        let _newer = admit(3);
         assert!(is_evicted(&operator) && !is_evicted(&new));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_of_the_live_figures_outlasts_those_that_say_nothing() {
+        let connections = Connections::new(limits(2));
+        let admit = |of: u8| connections.admit(address(of)).unwrap();
+        let reader = admit(1);
+        reader.peer.begin(true);
+        reader.peer.streams();
+        reader.peer.answered();
+        let mut silent = admit(2);
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_millis(100)).await;
+            let new = admit(2);
+            assert!(is_evicted(&silent) && !is_evicted(&reader));
+            silent = new;
+        }
+        // It has no place for ever, though.
+        silent.peer.begin(true);
+        let _new = admit(2);
+        assert!(is_evicted(&reader));
     }
 
     #[tokio::test(start_paused = true)]
@@ -354,6 +434,23 @@ pub(crate) mod tests {
         third.peer.begin(true);
         assert!(admit(1).peer.is_spare, "both are busy");
         assert!(!admit(3).peer.is_spare);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_has_its_share_keeps_nobody_waiting() {
+        let share = ConnectionLimits { per_address_max: 2, ..limits(4) };
+        let connections = Connections::new(share);
+        let admit = |of: u8| connections.admit(address(of)).unwrap();
+        let other = admit(2);
+        let mut of_one: Vec<_> = (0..100).map(|_| admit(1)).collect();
+        // The last two are there, and all came in one moment.
+        let last = of_one.split_off(98);
+        assert!(of_one.iter().all(is_evicted) && !last.iter().any(is_evicted));
+        assert!(last.iter().all(|permit| permit.is_pressed && !permit.peer.is_spare));
+        assert!(!is_evicted(&other) && !admit(3).peer.is_spare);
+        drop((of_one, last, other));
+        let state = connections.state();
+        assert!(state.open.is_empty() && state.of_address.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -84,7 +84,7 @@ impl Listener for Bounded {
                 continue;
             };
             self.accepted += 1;
-            if self.accepted.is_multiple_of(ACCEPTS) {
+            if permit.is_pressed || self.accepted.is_multiple_of(ACCEPTS) {
                 // Those that came speak before the next ones take their places.
                 tokio::task::yield_now().await;
             }
@@ -223,7 +223,10 @@ impl AsyncWrite for Timed {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
     use tokio::time::Instant;
 
     use super::*;
@@ -271,6 +274,26 @@ mod tests {
         assert_eq!(end.kind(), io::ErrorKind::ConnectionAborted);
         other.write_all(b"x").await.unwrap();
         assert_eq!(soon(second.read_u8()).await.unwrap(), b'x');
+    }
+
+    #[tokio::test]
+    async fn an_address_that_renews_its_share_does_not_hold_up_others() {
+        let share = ConnectionLimits { per_address_max: 2, ..limits(100) };
+        let (mut bounded, address) = bounded(share).await;
+        let mut held = VecDeque::new();
+        let all = async {
+            for _ in 0..1_000 {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+                let stream = socket.connect(address).await.unwrap();
+                held.push_back((stream, bounded.accept().await));
+                held.drain(..held.len().saturating_sub(4));
+            }
+        };
+        // Were each to wait until one of the two is 20 ms old, it would take 10 seconds.
+        soon(all).await;
+        let _other = TcpStream::connect(address).await.unwrap();
+        assert_eq!(soon(bounded.accept()).await.1.ip(), address.ip());
     }
 
     #[tokio::test]

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -21,6 +21,7 @@ use wire::{Close, Variant};
 use crate::error::{ErrorBody, Refused, refused};
 use crate::history::{Counters, Figure, Gauges, History, Reading, Sample, Transports};
 use crate::inspect::merged;
+use crate::listener::On;
 use crate::top::Tops;
 use crate::{Node, process};
 
@@ -144,12 +145,18 @@ fn read(node: &Node) -> Reading {
 #[utoipa::path(get, path = "/api/live", tag = "operate", responses(
     (status = 200, body = Sample, content_type = "text/event-stream"),
     (status = 503, body = ErrorBody, description = "64 others read it already")))]
-pub(crate) async fn live(State(monitor): State<Arc<Monitor>>) -> Result<Response, Refused> {
+pub(crate) async fn live(
+    State(monitor): State<Arc<Monitor>>,
+    on: Option<Extension<ConnectInfo<On>>>,
+) -> Result<Response, Refused> {
     let place = monitor.readers.clone().try_acquire_owned().map_err(|_| {
         let message = "as many read the live figures as may (64): close a dashboard, or ask \
                        /api/history or /metrics now and then";
         refused(StatusCode::SERVICE_UNAVAILABLE, "too_many_readers", message)
     })?;
+    if let Some(Extension(ConnectInfo(On(peer)))) = on {
+        peer.streams();
+    }
     let newest = monitor.newest.clone();
     let events = stream::unfold(Reader { newest, is_first: true, _place: place }, Reader::next);
     let headers =

@@ -10,8 +10,10 @@ use tokio::time::Instant;
 use super::ConnectionLimits;
 
 /// A connection gives way to others only when it was waited for so long, if there is such a one.
-/// Longer than a second, so that readers of a sample each second are not among them.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// A new connection has so long to say something, whatever comes after it.
+pub(super) const YOUTH: Duration = Duration::from_millis(20);
 
 /// From the head of a request to the first byte of its answer. What has arrived in half of this is
 /// answered, with 408 if need be.
@@ -43,6 +45,39 @@ impl Ended {
         (Ended::Evicted, "evicted"),
         (Ended::Refused, "refused"),
     ];
+}
+
+/// Which connections give way before which others, the first before the last. Those that have the
+/// key come after all that don't, but for those that had no time to show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// It was waited for longer than others are.
+    Waiting,
+    /// A body that doesn't come, or an answer that nobody reads.
+    Stalled,
+    WaitingYoung,
+    /// It is sent something all the time: it isn't waited for at all, but it has no end either.
+    Streams,
+    /// It gives way only in place of one that has the key.
+    StalledYoung,
+    KeyedWaiting,
+    KeyedStalled,
+    KeyedWaitingYoung,
+    KeyedStreams,
+    /// Younger than [`YOUTH`].
+    New,
+    KeyedNew,
+}
+
+impl Class {
+    /// Whether it has the key, and is not as young as those that had no time to show theirs.
+    pub fn is_keyed(self) -> bool {
+        (Class::KeyedWaiting..Class::New).contains(&self)
+    }
+
+    pub fn is_new(self) -> bool {
+        self >= Class::New
+    }
 }
 
 /// What a connection does.
@@ -102,6 +137,8 @@ struct PeerState {
     has_answers: bool,
     /// The last request had the key.
     keyed: bool,
+    /// Its answer has no end.
+    streams: bool,
     /// The request's body has arrived.
     whole: bool,
     /// The client doesn't read.
@@ -119,6 +156,7 @@ impl Peer {
             head: Head::default(),
             has_answers: false,
             keyed: false,
+            streams: false,
             whole: false,
             stuck: false,
             evicted: false,
@@ -141,7 +179,8 @@ impl Peer {
             (state.phase, state.head) = (Phase::Head(now), Head::default());
         }
         if matches!(state.phase, Phase::Head(_)) && state.head.ends(bytes) {
-            (state.phase, state.whole, state.keyed) = (Phase::Request(now), false, false);
+            state.phase = Phase::Request(now);
+            (state.whole, state.keyed, state.streams) = (false, false, false);
         }
     }
 
@@ -164,12 +203,17 @@ impl Peer {
     pub fn begin(&self, whole: bool) {
         let mut state = self.state();
         (state.phase, state.whole) = (Phase::Request(Instant::now()), whole);
-        (state.keyed, state.stuck) = (false, false);
+        (state.keyed, state.streams, state.stuck) = (false, false, false);
     }
 
     /// The request has the key.
     pub fn has_key(&self) {
         self.state().keyed = true;
+    }
+
+    /// The answer to the request has no end.
+    pub fn streams(&self) {
+        self.state().streams = true;
     }
 
     /// The request's body is whole: what follows is the server's work.
@@ -206,6 +250,10 @@ impl Peer {
         let idle = state.moved + self.limits.idle_max;
         match state.phase {
             Phase::Head(since) => (since + self.limits.head_max, Ended::Silent),
+            // Nothing moves while the server works: the client isn't to blame.
+            Phase::Request(since) if state.whole && !state.stuck => {
+                (since + REQUEST_MAX, Ended::Slow)
+            }
             Phase::Request(since) => (idle.min(since + REQUEST_MAX), Ended::Slow),
             Phase::Answered if state.stuck => (idle, Ended::Slow),
             Phase::Answered => (idle, Ended::Idle),
@@ -231,24 +279,32 @@ impl Peer {
         }
     }
 
-    /// How soon it gives way, the least first; `None` while the server works for it.
-    pub(super) fn order(&self, now: Instant) -> Option<(u8, Instant)> {
+    /// How soon it gives way, the least first; `None` while the server works for it, or it has just
+    /// begun with what the server waits for.
+    pub(super) fn order(&self, now: Instant) -> Option<(Class, Instant)> {
         let state = self.state();
-        let (since, is_request) = match state.phase {
+        let (since, is_stalled) = match state.phase {
             Phase::Head(since) => (since, false),
             Phase::Answered => (state.moved, state.stuck),
             Phase::Request(_) if state.whole && !state.stuck => return None,
             Phase::Request(since) => (since, true),
         };
-        let is_young = now.saturating_duration_since(since) < GRACE;
-        let class = match (is_young, is_request, state.keyed) {
-            (false, false, false) => 0,
-            (false, true, false) => 1,
-            (false, false, true) => 2,
-            (false, true, true) => 3,
-            (true, false, false) => 4,
-            (true, false, true) => 5,
-            (true, true, _) => return None,
+        let age = now.saturating_duration_since(since);
+        let is_stream = state.streams && state.phase == Phase::Answered && !is_stalled;
+        let class = match (state.keyed, is_stalled) {
+            (false, _) if is_stream => Class::Streams,
+            (true, _) if is_stream => Class::KeyedStreams,
+            (_, true) if age < YOUTH => return None,
+            (false, false) if age < YOUTH => Class::New,
+            (true, false) if age < YOUTH => Class::KeyedNew,
+            (false, false) if age < GRACE => Class::WaitingYoung,
+            (false, true) if age < GRACE => Class::StalledYoung,
+            (true, false) if age < GRACE => Class::KeyedWaitingYoung,
+            (true, true) if age < GRACE => return None,
+            (false, false) => Class::Waiting,
+            (false, true) => Class::Stalled,
+            (true, false) => Class::KeyedWaiting,
+            (true, true) => Class::KeyedStalled,
         };
         Some((class, since))
     }
@@ -284,6 +340,25 @@ mod tests {
         assert_eq!(left(), (120, Ended::Slow));
         peer.heard(b"G");
         assert_eq!(left(), (5, Ended::Silent), "the next request");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_worked_on_is_not_idle() {
+        let impatient = ConnectionLimits { idle_max: Duration::from_secs(1), ..limits(1) };
+        let peer = Peer::new([192, 0, 2, 1].into(), impatient, false);
+        let left = || peer.deadline().0.duration_since(Instant::now()).as_secs();
+        peer.begin(false);
+        assert_eq!(left(), 1, "a body that does not come");
+        peer.arrived();
+        assert_eq!(left(), 60);
+        later(20).await;
+        assert_eq!((left(), peer.deadline().1), (40, Ended::Slow));
+        peer.answered();
+        assert_eq!((left(), peer.deadline().1), (1, Ended::Idle));
+        peer.begin(true);
+        assert_eq!(left(), 60);
+        peer.is_stuck();
+        assert_eq!(left(), 1, "it reads nothing");
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! all in one lane, and so keep their order, while a slow answer holds up one lane only, and a URL
 //! that nobody answers at none of the others.
 //!
-//! All URLs share one queue, and a URL may have as many questions in it as there is room for yet. So
-//! however many wait for one that does not answer, as many can wait for the others.
+//! All URLs share one queue. Of three quarters of it, a URL may have as many questions as there is
+//! room for yet. So however many wait for one that does not answer, as many can wait for the others.
+//! The last quarter is for those that have little: 64 questions of 256 KiB each.
 //!
 //! The timeout is from the question to its answer, waiting included: a question whose time is over
 //! fails, whether it was sent or not, and a request is broken off when all of its questions did.
@@ -47,13 +48,15 @@ pub use queue::UrlStats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// How many questions may be without an answer at a time, those included that are asked just
-    /// now; more are refused. Of one URL no more than there is room for yet, so that one which
-    /// does not answer leaves as much to the others.
+    /// now; more are refused. Of one URL no more than there is room for yet in three quarters of
+    /// this, so that one which does not answer leaves as much to the others; the rest is for URLs
+    /// with fewer than 64.
     pub queue_events_max: usize,
     /// How many of them may be of one URL.
     pub queue_events_per_url_max: usize,
     /// How many bytes their payloads and names may have together, of one URL no more than there is
-    /// room for yet; more are refused, but for a question that is alone.
+    /// room for yet in three quarters of this; the rest is for URLs with less than 256 KiB. More
+    /// are refused, but for a question that is alone.
     pub queue_bytes_max: usize,
     /// How many requests are under way at a time to each URL; at least one.
     pub requests_max: usize,

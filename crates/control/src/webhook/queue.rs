@@ -103,9 +103,9 @@ impl Drop for Question {
 
 /// The way from the shards to the control thread.
 pub(super) struct Intake {
-    events_max: usize,
+    events: Bound,
     events_per_url_max: usize,
-    bytes_max: usize,
+    bytes: Bound,
     /// In place of a URL where there is none.
     nowhere: Arc<str>,
     counts: Arc<Counts>,
@@ -120,6 +120,44 @@ struct State {
     shares: HashMap<Arc<str>, Arc<Share>>,
     /// The URL of the question that was refused last.
     refused: Option<Arc<str>>,
+}
+
+/// Events that a URL may always have, inside the bounds of all, however many wait for others.
+const URL_EVENTS: usize = 64;
+
+/// What these may hold.
+const URL_BYTES: usize = 256 << 10;
+
+/// How many URLs may have that at least when the bounds are small: then it is less.
+const URLS_MIN: usize = 16;
+
+/// One in so many is kept for that.
+const KEPT: usize = 4;
+
+/// A bound on what waits, for all URLs and for one.
+#[derive(Clone, Copy)]
+struct Bound {
+    all: usize,
+    /// What a URL may always have, from what is kept.
+    of_url: usize,
+}
+
+impl Bound {
+    fn new(all: usize, of_url: usize) -> Self {
+        Bound { all, of_url: of_url.min(all / KEPT / URLS_MIN) }
+    }
+
+    /// Whether a URL that has `own` of all that waits may have so many more.
+    ///
+    /// It may have as many as there is room for yet. So however many wait for one that does not
+    /// answer, as many again can wait for others, and of those none can take all of that either.
+    /// What halves for each of them is soon nothing, so a part is kept for those that have little.
+    fn has_room(self, own: usize, waiting: usize, more: usize) -> bool {
+        let own = own.saturating_add(more);
+        let shared = self.all - self.all / KEPT;
+        own <= shared.saturating_sub(waiting)
+            || own <= self.of_url && waiting.saturating_add(more) <= self.all
+    }
 }
 
 /// URLs that are known. With more, those that nothing waits for are forgotten.
@@ -149,9 +187,9 @@ impl Intake {
         let state =
             State { open: true, questions: VecDeque::new(), shares: HashMap::new(), refused: None };
         Intake {
-            events_max: fixed.queue_events_max,
+            events: Bound::new(fixed.queue_events_max, URL_EVENTS),
             events_per_url_max: fixed.queue_events_per_url_max,
-            bytes_max: fixed.queue_bytes_max,
+            bytes: Bound::new(fixed.queue_bytes_max, URL_BYTES),
             nowhere: "".into(),
             counts,
             state: Mutex::new(state),
@@ -189,18 +227,14 @@ impl Intake {
     }
 
     /// To be called under the lock, since the numbers grow only there.
-    ///
-    /// A URL may have as many as there is room for yet. So however many wait for one that does not
-    /// answer, as many again can wait for others, and of those none can take all of that either.
     fn has_room(&self, share: &Share, bytes: usize) -> bool {
         let waiting = self.counts.waiting.load(Ordering::Relaxed);
         let held = self.counts.waiting_bytes.load(Ordering::Relaxed);
         let own = share.waiting.load(Ordering::Relaxed);
         let own_held = share.bytes.load(Ordering::Relaxed);
-        let few = own < self.events_per_url_max && own < self.events_max.saturating_sub(waiting);
+        let few = own < self.events_per_url_max && self.events.has_room(own, waiting, 1);
         // Alone it is taken however large it is: else it could never be asked.
-        let small = own_held.saturating_add(bytes) <= self.bytes_max.saturating_sub(held);
-        few && (waiting == 0 || small)
+        few && (waiting == 0 || self.bytes.has_room(own_held, held, bytes))
     }
 
     /// What waits for each URL, by the name that a log may hold; no more than so many, those first
@@ -282,7 +316,8 @@ pub(super) mod tests {
         let counts = Arc::new(Counts::default());
         let sized = |bytes: usize| Ask { payload: Data::Text("x".repeat(bytes).into()), ..ask(1) };
         let names = body::held_bytes(&sized(0));
-        let intake = Intake::new(&fixed(20, 20, 2000), counts.clone());
+        // Of which a quarter is kept.
+        let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
         let held = || counts.waiting_bytes.load(Ordering::Relaxed);
         let took = |bytes: usize| intake.put(sized(bytes), None).is_ok();
         assert!(took(600 - names) && took(400 - names));
@@ -304,25 +339,38 @@ pub(super) mod tests {
     fn however_many_urls_hang_the_next_one_has_room() {
         let sized = || Ask { payload: Data::Text("x".repeat(1000).into()), ..ask(1) };
         let bytes = body::held_bytes(&sized());
-        for fixed in [fixed(1000, 1000, usize::MAX), fixed(usize::MAX, 1000, 1000 * bytes)] {
+        for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
             let intake = Intake::new(&fixed, Arc::default());
-            let mut taken = Vec::new();
-            for n in 0..8 {
-                let url: Arc<str> = format!("http://hangs/{n}").into();
-                let count = (0..).take_while(|_| intake.put(sized(), Some(url.clone())).is_ok());
-                taken.push(count.count());
-            }
-            // Half of what is free, each time.
-            assert_eq!(taken, [500, 250, 125, 63, 31, 16, 8, 4]);
-            assert!(intake.put(sized(), Some("http://answers".into())).is_ok());
+            let took = |url: &str| {
+                let url: Arc<str> = url.into();
+                (0..).take_while(|_| intake.put(sized(), Some(url.clone())).is_ok()).count()
+            };
+            let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
+            // Half of what is free of three quarters, each time, and never less than is kept.
+            assert_eq!(taken[..6], [384, 192, 96, 48, 24, 16]);
+            assert_eq!(taken[6..], [16; 8]);
+            assert_eq!(took("http://answers"), 16);
             let urls = intake.urls(2);
             assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
-            let held = (500 * bytes) as u64;
-            assert_eq!(urls[0].1, UrlStats { waiting: 500, waiting_bytes: held, refused: 1 });
-            assert_eq!(intake.refused().as_deref(), Some("http://hangs/7"));
+            let held = (384 * bytes) as u64;
+            assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: held, refused: 1 });
+            assert_eq!(intake.refused().as_deref(), Some("http://answers"));
             drop(intake.take());
             assert_eq!(intake.urls(2)[0].1.waiting, 0);
         }
+    }
+
+    #[test]
+    fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
+        let intake = Intake::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
+        let took = |n: usize| {
+            let url: Arc<str> = format!("http://hangs/{n}").into();
+            (0..).take_while(|_| intake.put(ask(1), Some(url.clone())).is_ok()).count()
+        };
+        let taken: Vec<_> = (0..200).map(took).collect();
+        assert_eq!(taken[0], 7_500);
+        assert!(taken[..78].iter().all(|taken| *taken >= URL_EVENTS), "{taken:?}");
+        assert_eq!(taken.iter().sum::<usize>(), 20_000);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
 
 use crate::support::*;
 
@@ -29,8 +31,26 @@ struct Attacker {
     thread: Option<JoinHandle<usize>>,
 }
 
+/// Another address of this host.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn connect_from_elsewhere(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(ELSEWHERE, 0))?;
+    connect_to(&socket, &address)?;
+    Ok(socket.into())
+}
+
 impl Attacker {
     fn of(address: SocketAddr, hold: usize, says: &'static [&'static str]) -> Self {
+        Self::by(hold, says, move || TcpStream::connect(address))
+    }
+
+    fn by(
+        hold: usize,
+        says: &'static [&'static str],
+        connect: impl Fn() -> std::io::Result<TcpStream> + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let end = Instant::now() + Duration::from_secs(60);
@@ -38,7 +58,7 @@ impl Attacker {
             let mut held = VecDeque::new();
             let mut opened = 0;
             while opened < 30_000 && Instant::now() < end && !told.load(Ordering::Relaxed) {
-                if let Ok(mut socket) = TcpStream::connect(address) {
+                if let Ok(mut socket) = connect() {
                     let _ = socket.write_all(says[opened % says.len()].as_bytes());
                     held.push_back(socket);
                     opened += 1;
@@ -104,6 +124,31 @@ fn all_is_answered(server: &Server, key: &str) {
     }
 }
 
+/// A publisher with the key has its connection after a rest that is longer than any stranger's.
+fn keeps_its_connection(server: &Server, key: &str) {
+    let body = r#"{"topic":"a","data":1}"#;
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\n{key}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut publisher = Stream::new(connect(server.admin));
+    for _ in 0..2 {
+        publisher.send(&request);
+        assert_eq!(publisher.answer().0, 200);
+        std::thread::sleep(Duration::from_millis(2_500));
+    }
+    publisher.send(&request);
+    assert_eq!(publisher.answer().0, 200);
+}
+
+/// Who reads the live figures goes on, though none of all those connections is older.
+fn keeps_reading(server: &Server) {
+    let mut reader = Stream::new(connect(server.admin));
+    reader.send("GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(reader.head().starts_with("HTTP/1.1 200 "));
+    (0..5).for_each(|_| assert!(reader.chunk().starts_with("event: sample\n")));
+}
+
 fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
     let server = Server::with(&[], settings);
     let silent = Attacker::of(server.admin, 1_500, &SAYS[..1]);
@@ -117,6 +162,10 @@ fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
     server.until("the places ran out", |_| metric(evicted) > 500.0);
     for _ in 0..10 {
         all_is_answered(&server, key);
+    }
+    match key.is_empty() {
+        true => keeps_reading(&server),
+        false => keeps_its_connection(&server, key),
     }
     let open = metric("throng_admin_connections ");
     assert!(open <= 512.0 + 32.0, "{open} connections of one address");
@@ -135,6 +184,18 @@ fn health_checks_and_operators_are_answered_while_all_places_are_held_and_renewe
 #[test]
 fn without_a_key_too() {
     held_and_renewed(&[], "");
+}
+
+#[test]
+fn an_address_that_renews_its_small_share_keeps_nobody_else_waiting() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_CONNECTIONS_PER_ADDRESS_MAX", "8")]);
+    let address = server.admin;
+    let _attacker = Attacker::by(64, &SAYS[..1], move || connect_from_elsewhere(address));
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    server.until("its places ran out", |server| server.metric(evicted) > 100.0);
+    let began = Instant::now();
+    (0..5).for_each(|_| all_is_answered(&server, ""));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
