@@ -254,7 +254,7 @@ settings! {
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
         /// The store's own memory, for what is read often.
         cache_bytes_max: u64 = Fixed, Bytes(MIB, TIB), r#""64MiB""#;
-        /// A file of up to this length is looked at whole at the start, about a second for each 250 MiB; damage in a longer one is met by whoever reads it, or by "throng store check".
+        /// A file of up to this length is looked at whole at the start, which takes longer the larger it is; damage in a longer one is met by whoever reads it, or by "throng store check".
         verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#;
     }
 

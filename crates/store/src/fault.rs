@@ -121,9 +121,22 @@ pub enum OpenError {
     #[error(
         "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore the \
          file from a backup, or move it away to begin with an empty store; `throng store check` \
-         lists what is gone, and `throng store salvage` writes a new store of all that is whole"
+         lists what is gone, and `throng store salvage` writes a new store of all that is whole, \
+         also of a file that the version before wrote"
     )]
     Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What was met.
+        reason: String,
+    },
+    /// Nothing can be said of it, so that nothing can be salvaged.
+    #[error(
+        "{file} is not a store of Throng, or so damaged that its format can't be read ({reason}). \
+         Nothing was changed: restore the file from a backup, or move it away to begin with an \
+         empty store"
+    )]
+    Unknown {
         /// The file.
         file: PathBuf,
         /// What was met.
@@ -158,6 +171,18 @@ impl Trouble {
         }
     }
 
+    /// What the system says, if that is that there is no room.
+    pub fn full(&self) -> Option<&std::io::Error> {
+        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+        self.io().filter(|error| full.contains(&error.kind()))
+    }
+
+    /// True where the system refused, rather than that the file is too short or no database.
+    pub fn is_refusal(&self) -> bool {
+        let of_the_file = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
+        self.io().is_some_and(|error| !of_the_file.contains(&error.kind()))
+    }
+
     /// True where the disk did what it should, but gave back something else than was written.
     pub fn is_damage(&self) -> bool {
         self.io().is_none()
@@ -186,6 +211,18 @@ impl Trouble {
                 Fault::Damaged(Arc::new(Damage::table("the file", damage.to_string())))
             }
             other => Fault::Disk(other.advice(dir).into()),
+        }
+    }
+
+    /// The same for a store that is not open yet: nothing goes on by itself.
+    pub fn advice_at_start(&self, dir: &Path) -> String {
+        match self.full() {
+            Some(error) => format!(
+                "the disk is full ({error}): free space in {}, and start again; nothing that was \
+                 acknowledged is lost",
+                dir.display()
+            ),
+            None => self.advice(dir),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::topic::Topic;
 pub(crate) trait Topics: ReadableTable<&'static str, &'static [u8]> {}
 impl<T: ReadableTable<&'static str, &'static [u8]>> Topics for T {}
 
-fn bad_row(name: &str) -> Trouble {
+pub(crate) fn bad_row(name: &str) -> Trouble {
     Damage { table: "topics", ..Damage::of(name, 0, u64::MAX, "the topic's row is damaged") }.into()
 }
 

@@ -135,6 +135,8 @@ fn open_disk(
 pub(crate) struct Start {
     pub node: Node,
     pub clean: bool,
+    /// Room for deletions is held.
+    pub has_room: bool,
 }
 
 /// A directory that this process has for itself.
@@ -230,7 +232,8 @@ impl Directory {
         let mut opened = opened.map_err(|trouble| self.error(trouble))?;
         if self.check_format(format(&opened.db))? == FORMAT_BEFORE {
             drop(opened);
-            opened = self.rewrite(cache_bytes_max).map_err(|trouble| self.error(trouble))?;
+            opened =
+                self.rewrite(cache_bytes_max).map_err(|trouble| self.no_copy(trouble, length))?;
         }
         let Opened { db, disk, is_lost } = opened;
         // Before anything is written: they may be damaged.
@@ -239,8 +242,15 @@ impl Directory {
         disk.let_through().map_err(|trouble| self.error(trouble))?;
         let start = quietly(|| begin(&db, is_lost)).map_err(|trouble| self.error(trouble))?;
         self.mark(&start.node);
-        self.reserve();
-        Ok((db, start))
+        let has_room = self.reserve();
+        if !has_room {
+            tracing::warn!(
+                "{} can't be made: while the disk is full, messages can't be deleted. It is tried \
+                 again every minute",
+                self.dir.join(RESERVE).display(),
+            );
+        }
+        Ok((db, Start { has_room, ..start }))
     }
 
     fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, Trouble> {
@@ -253,24 +263,41 @@ impl Directory {
         tracing::info!("the store's file is of the version before: it is written anew");
         // The format before has no checksums of its own.
         let old = self.try_open(cache_bytes_max, true)?;
-        let new = self.begin_new()?;
-        rewrite::from_format_before(&old.db, &new, old.is_lost)?;
+        self.replace(|new| rewrite::from_format_before(&old.db, new, old.is_lost))?;
         drop(old);
-        self.end_new(new)?;
         self.try_open(cache_bytes_max, true)
     }
 
     /// Makes the file under another name first: it is whole or it is not there.
     fn create(&self, epoch: u32) -> Result<(), Trouble> {
-        let db = self.begin_new()?;
-        let txn = db.begin_write()?;
-        Node { epoch, clean: true, ..Node::default() }.put(&txn)?;
-        txn.commit()?;
-        self.end_new(db)
+        self.replace(|db| {
+            let txn = db.begin_write()?;
+            Node { epoch, clean: true, ..Node::default() }.put(&txn)?;
+            Ok(txn.commit()?)
+        })
+    }
+
+    /// Puts a new file in the place of the store's, once it is filled and whole. One that is not is
+    /// removed: its room may be what is missing.
+    pub(crate) fn replace<T>(
+        &self,
+        fill: impl FnOnce(&Database) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let made = || {
+            let new = Base::new(self.begin_new()?);
+            let filled = fill(&new)?;
+            self.end_new(new)?;
+            Ok(filled)
+        };
+        let made = made();
+        if made.is_err() {
+            let _ = std::fs::remove_file(self.dir.join(NEW));
+        }
+        made
     }
 
     /// A file that will take the place of the store's, with all its tables.
-    pub(crate) fn begin_new(&self) -> Result<Database, Trouble> {
+    fn begin_new(&self) -> Result<Database, Trouble> {
         let new = self.dir.join(NEW);
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
@@ -294,7 +321,7 @@ impl Directory {
     }
 
     /// Puts it in its place.
-    pub(crate) fn end_new(&self, db: Database) -> Result<(), Trouble> {
+    fn end_new(&self, db: Base) -> Result<(), Trouble> {
         db.close()?;
         std::fs::rename(self.dir.join(NEW), self.file())?;
         File::open(&self.dir)?.sync_all()?;
@@ -307,7 +334,7 @@ impl Directory {
             Some(found) => Err(OpenError::Format { file: self.file(), found, known: FORMAT }),
             None => {
                 let reason = "it says nothing of its format".into();
-                Err(OpenError::Damaged { file: self.file(), reason })
+                Err(OpenError::Unknown { file: self.file(), reason })
             }
         }
     }
@@ -322,6 +349,18 @@ impl Directory {
         places.concat() + &more
     }
 
+    /// The file of the version before, of this length, could not be written anew.
+    fn no_copy(&self, trouble: Trouble, length: u64) -> OpenError {
+        let Some(error) = trouble.full() else { return self.error(trouble) };
+        let reason = format!(
+            "the disk is full ({error}), and a file of the version before is written anew at the \
+             start, which takes about as much room again: free {length} bytes or more in {}, and \
+             start again. Nothing was changed",
+            self.dir.display()
+        );
+        OpenError::Disk { file: self.file(), reason }
+    }
+
     fn error(&self, trouble: Trouble) -> OpenError {
         let file = self.file();
         let reason = trouble.to_string();
@@ -329,14 +368,12 @@ impl Directory {
             Trouble::Redb(redb::Error::DatabaseAlreadyOpen) => {
                 OpenError::InUse { dir: self.dir.clone() }
             }
-            // What redb and the standard library say of a file that is too short or no database.
-            Trouble::Redb(redb::Error::Io(error)) | Trouble::Io(error)
-                if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
-            {
-                OpenError::Damaged { file, reason }
+            refusal if refusal.is_refusal() => {
+                OpenError::Disk { file, reason: trouble.advice_at_start(&self.dir) }
             }
+            // The file is too short or no database: there is nothing to look at.
             Trouble::Redb(redb::Error::Io(_)) | Trouble::Io(_) => {
-                OpenError::Disk { file, reason: trouble.advice(&self.dir) }
+                OpenError::Damaged { file, reason }
             }
             _ => OpenError::Damaged { file, reason: reason + &self.places() },
         }
@@ -378,7 +415,7 @@ fn begin(db: &Database, is_lost: bool) -> Result<Start, Trouble> {
     txn.set_quick_repair(true);
     node.put(&txn)?;
     txn.commit()?;
-    Ok(Start { node, clean })
+    Ok(Start { node, clean, has_room: false })
 }
 
 /// Marks the store as closed.

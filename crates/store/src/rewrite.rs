@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase};
 use wire::Name;
 
 use crate::batch::first_expiry;
@@ -12,11 +12,12 @@ use crate::facts::Node;
 use crate::fault::{Damage, OpenError, Trouble};
 use crate::open::{self, Directory, FILE, OFFSETS_SKIPPED};
 use crate::quiet::quietly;
-use crate::record::{BadRow, Head, Input, Row};
+use crate::record::{Head, Row};
 use crate::rows;
+use crate::source::Source;
 use crate::sum;
-use crate::tables::{EXPIRIES, FACTS, FORMAT, KEYS, MESSAGES, SUBSCRIPTIONS, TOPICS};
-use crate::topic::{Keep, Topic};
+use crate::tables::{EXPIRIES, FORMAT_BEFORE, KEYS, MESSAGES, TOPICS};
+use crate::topic::Topic;
 
 /// Bytes of records in one transaction.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -148,191 +149,142 @@ impl<'a> Build<'a> {
     }
 }
 
-/// The tables of the format before that are different now.
-mod before {
-    use super::TableDefinition;
-
-    pub const NODE: TableDefinition<'static, &str, u64> = crate::tables::NODE;
-    pub const IDEMPOTENCY: TableDefinition<'static, (u64, u64), (&str, &str)> =
-        TableDefinition::new("idempotency");
-    pub const CURSORS: TableDefinition<'static, (&str, &str), u64> =
-        TableDefinition::new("cursors");
-    pub const NAMES: TableDefinition<'static, u32, &str> = TableDefinition::new("names");
-}
-
-/// A topic's row in the format before.
-fn topic_before(row: &[u8]) -> Result<Topic, BadRow> {
-    let mut input = Input(row);
-    let compact = input.byte()? == 1;
-    let mut number = || input.number();
-    Ok(Topic {
-        number: number()?,
-        floor: number()?,
-        last: number()?,
-        count: number()?,
-        bytes: number()?,
-        oldest_ms: number()?,
-        empty_since_ms: number()?,
-        keep: Keep {
-            messages_max: number()?,
-            bytes_max: number()?,
-            seconds_max: number()?,
-            compact,
-        },
-        ..Topic::default()
-    })
-}
-
-/// Copies a file of the format before, which was looked at whole.
+/// Copies a file of the format before, of which redb has found all to be whole.
 pub(crate) fn from_format_before(
     old: &Database,
     new: &Database,
     is_lost: bool,
 ) -> Result<(), Trouble> {
-    let txn = old.begin_read()?;
-    let facts = txn.open_table(before::NODE)?;
-    let fact =
-        |name: &str| -> Result<u64, Trouble> { Ok(facts.get(name)?.map_or(0, |row| row.value())) };
-    let node = Node {
-        epoch: fact("epoch")? as u32,
-        clean: fact("clean")? == 1 && !is_lost,
-        last: fact("last")?,
-        gone: fact("gone")?,
-        next: fact("next")?,
-        ..Node::default()
-    };
-    let mut build = Build::new(new, node);
-    let messages = txn.open_table(MESSAGES)?;
-    for row in txn.open_table(TOPICS)?.iter()? {
-        let (name, row) = row?;
-        let topic = topic_before(row.value())?;
-        build.topic(name.value(), topic);
-        for row in messages.range((topic.number, 0)..=(topic.number, u64::MAX))? {
-            let (key, record) = row?;
-            build.message(key.value().1, record.value())?;
-        }
-        build.end_topic()?;
-    }
-    let table = txn.open_table(before::CURSORS)?;
-    let rows = table.iter()?.map(|row| {
-        let (key, offset) = row?;
-        let (user, topic) = key.value();
-        Ok((user.into(), topic.into(), offset.value()))
-    });
-    build.cursors(&rows.collect::<Result<Vec<_>, redb::StorageError>>()?)?;
-    let table = txn.open_table(before::IDEMPOTENCY)?;
-    let rows = table.iter()?.map(|row| {
-        let (place, names) = row?;
-        let ((at_ms, offset), (topic, key)) = (place.value(), names.value());
-        Ok((topic.into(), key.into(), offset, at_ms))
-    });
-    build.keys(&rows.collect::<Result<Vec<_>, redb::StorageError>>()?)?;
-    let table = txn.open_table(SUBSCRIPTIONS)?;
-    let rows = table.iter()?.map(|row| {
-        let (user, packed) = row?;
-        Ok((user.value().into(), packed.value().into()))
-    });
-    let users = rows.collect::<Result<Vec<_>, redb::StorageError>>()?;
-    let table = txn.open_table(before::NAMES)?;
-    let rows = table.iter()?.map(|row| {
-        let (number, name) = row?;
-        Ok((number.value(), name.value().into()))
-    });
-    build.subscriptions(&users, &rows.collect::<Result<Vec<_>, redb::StorageError>>()?)?;
-    if is_lost {
-        build.node.lost_after = build.node.last;
-        build.node.lost_through = build.node.last.saturating_add(OFFSETS_SKIPPED);
-        build.node.last = build.node.lost_through;
-    }
-    build.end()
+    let source = Source::new(old, FORMAT_BEFORE, true);
+    let last = quietly(|| source.node())?.last;
+    let lost = is_lost.then_some((last, last.saturating_add(OFFSETS_SKIPPED)));
+    let known = Report { lost, ..Report::default() };
+    let damages = copy(&source, new, &known, 0)?;
+    damages.into_iter().next().map_or(Ok(()), |damage| Err(damage.into()))
 }
 
-/// Writes a new store into another directory, of all that is whole in the store of the first. Who
-/// comes back to a topic that has lost messages is told so. `new_epoch` names the numbering where
-/// the old one's can't be read. Gives what was found in the old one, which is not changed.
+/// Writes a new store into another directory, of all that is whole in the store of the first,
+/// which may be of the format before. Who comes back to a topic that has lost messages is told so.
+/// `new_epoch` names the numbering where the old one's can't be read. Gives what was found in the
+/// old one, which is not changed; no server can open it meanwhile.
 pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenError> {
-    let report = check::check(from)?;
-    let file = from.join(FILE);
-    let damaged =
-        |trouble: Trouble| OpenError::Damaged { file: file.clone(), reason: trouble.to_string() };
-    if report.format != FORMAT {
-        let what = "its format can't be read, or is not the one of this version";
-        return Err(damaged(Damage::table("node", what).into()));
-    }
+    refuse_if_there(to)?;
+    let _lock = check::lock(from)?;
+    let mut report = check::look_at_all(from)?;
     let directory = Directory::claim(to)?;
-    if directory.file().exists() {
-        return Err(OpenError::Directory {
-            dir: to.into(),
-            error: std::io::Error::new(
-                std::io::ErrorKind::AlreadyExists,
-                "there is a store already, and salvage writes a new one",
-            ),
-        });
-    }
-    let written = || -> Result<(), Trouble> {
+    let file = from.join(FILE);
+    let written = || -> Result<Vec<Damage>, Trouble> {
         let opened = open::database(|| Disk::open_to_read(&file), check::CACHE_BYTES, false)?;
-        let new = directory.begin_new()?;
-        copy(&opened.db, &new, &report, new_epoch)?;
-        directory.end_new(new)
+        let is_proven = report.damages.iter().all(|damage| damage.table != "the file");
+        let source = Source::new(&opened.db, report.format, is_proven);
+        directory.replace(|new| copy(&source, new, &report, new_epoch))
     };
-    let result = written();
+    // Somebody may have made one until it was claimed.
+    let written = refuse_if_there(to).map(|()| written());
     directory.release();
-    result.map_err(damaged)?;
+    let met = written?.map_err(|trouble| match trouble.full() {
+        Some(error) => {
+            let (file, dir) = (directory.file(), to.display());
+            let reason = format!(
+                "the disk is full ({error}): free space in {dir}, or name a directory on another \
+                 disk. The half copy was removed"
+            );
+            OpenError::Disk { file, reason }
+        }
+        None => OpenError::Damaged { file: file.clone(), reason: trouble.to_string() },
+    })?;
+    for damage in met {
+        if !report.damages.contains(&damage) {
+            report.damages.push(damage);
+        }
+    }
     Ok(report)
 }
 
-fn copy(old: &Database, new: &Database, report: &Report, new_epoch: u32) -> Result<(), Trouble> {
-    let facts = quietly(|| Node::get(&old.begin_read()?.open_table(FACTS)?));
-    let known = facts.unwrap_or(Node { epoch: new_epoch, ..Node::default() });
-    let Node { epoch, clean, last, gone, next, .. } = known;
-    let node = Node { epoch, clean, last, gone, next, ..Node::default() };
-    let mut build = Build::new(new, node);
-    let mut topics = check::topics(old, &mut Vec::new());
+fn refuse_if_there(to: &Path) -> Result<(), OpenError> {
+    if !to.join(FILE).exists() {
+        return Ok(());
+    }
+    let what = "there is a store already, and salvage writes a new one";
+    let error = std::io::Error::new(std::io::ErrorKind::AlreadyExists, what);
+    Err(OpenError::Directory { dir: to.into(), error })
+}
+
+/// Copies all that can be read, and gives what can't. Of a look before, `known` has what was
+/// damaged then and which messages may have been lost.
+pub(crate) fn copy(
+    source: &Source<'_>,
+    new: &Database,
+    known: &Report,
+    new_epoch: u32,
+) -> Result<Vec<Damage>, Trouble> {
+    let mut damages = Vec::new();
+    let facts = quietly(|| source.node()).unwrap_or_else(|trouble| {
+        check::note(&mut damages, Err(trouble), "facts");
+        Node { epoch: new_epoch, ..Node::default() }
+    });
+    let Node { epoch, clean, last, gone, next, .. } = facts;
+    let clean = clean && !(source.is_before && known.lost.is_some());
+    let mut build = Build::new(new, Node { epoch, clean, last, gone, next, ..Node::default() });
+    let mut topics = check::topics(source, &mut damages);
     topics.sort_by(|(a, _), (b, _)| a.cmp(b));
     topics.dedup_by(|(a, _), (b, _)| a == b);
-    for (name, mut topic) in topics {
-        let of_it = report.damages.iter().filter(|damage| damage.topic.as_ref() == Some(&name));
-        // What is gone lies below the floor: who comes back to it is told.
-        topic.floor = of_it.map(|damage| damage.through).fold(topic.floor, u64::max);
+    for (name, topic) in topics {
         build.topic(&name, topic);
         let mut put = |offset, row: Row<'_>| build.message(offset, row.record);
-        check::messages_of(old, &name, &topic, &mut put)?;
+        let met = check::messages_of(source, &name, &topic, &mut put)?;
+        let of_it = known.damages.iter().filter(|damage| damage.topic.as_ref() == Some(&name));
+        // What is gone lies below the floor: who comes back to it is told.
+        let gone = of_it.chain(&met).map(|damage| damage.through);
+        build.topic.floor = gone.fold(topic.floor, u64::max);
         build.end_topic()?;
+        damages.extend(met);
     }
-    let mut cursors = Vec::new();
-    let mut keys = Vec::new();
-    let (mut users, mut names) = (Vec::new(), Vec::new());
-    // What is damaged is in the report.
-    let read = || old.begin_read().map_err(Trouble::from);
-    let _ = quietly(|| {
-        rows::each_cursor(&read()?, |user, topic, offset| {
-            cursors.push((user.into(), topic.into(), offset));
-        })
-    });
-    let _ = quietly(|| {
-        rows::each_idempotency_key(&read()?, |topic, key, offset, at_ms| {
-            keys.push((topic.into(), key.into(), offset, at_ms));
-        })
-    });
-    let _ = quietly(|| {
-        rows::each_subscriber(&read()?, |user, packed| {
-            users.push((user.into(), packed.into()));
-        })
-    });
-    let _ = quietly(|| rows::each_name(&read()?, |number, name| names.push((number, name.into()))));
-    build.cursors(&cursors)?;
-    build.keys(&keys)?;
-    build.subscriptions(&users, &names)?;
+    copy_small(source, &mut build, &mut damages)?;
     let node = &mut build.node;
     let is_unknown = |damage: &Damage| matches!(damage.table, "topics" | "facts");
-    let lost = match report.damages.iter().any(is_unknown) {
+    let lost = match source.is_doubtful() || known.damages.iter().chain(&damages).any(is_unknown) {
         // Which messages there were besides is not known.
         true => Some((0, node.last.saturating_add(OFFSETS_SKIPPED))),
-        false => report.lost,
+        false => known.lost,
     };
     if let Some((after, through)) = lost {
         (node.lost_after, node.lost_through) = (after, through);
         node.last = node.last.max(through);
     }
-    build.end()
+    build.end()?;
+    Ok(damages)
+}
+
+/// Copies all but topics and their messages.
+fn copy_small(
+    source: &Source<'_>,
+    build: &mut Build<'_>,
+    damages: &mut Vec<Damage>,
+) -> Result<(), Trouble> {
+    let (mut cursors, mut keys) = (Vec::new(), Vec::new());
+    let (mut users, mut names) = (Vec::new(), Vec::new());
+    let read = || source.db.begin_read().map_err(Trouble::from);
+    let result = quietly(|| {
+        source.each_cursor(&read()?, |user, topic, offset| {
+            cursors.push((user.into(), topic.into(), offset));
+        })
+    });
+    check::note(damages, result, "cursors");
+    let result = quietly(|| {
+        source.each_idempotency_key(&read()?, |topic, key, offset, at_ms| {
+            keys.push((topic.into(), key.into(), offset, at_ms));
+        })
+    });
+    check::note(damages, result, "idempotency");
+    let result = quietly(|| {
+        source.each_subscriber(&read()?, |user, packed| users.push((user.into(), packed.into())))
+    });
+    check::note(damages, result, "subscriptions");
+    let result =
+        quietly(|| source.each_name(&read()?, |number, name| names.push((number, name.into()))));
+    check::note(damages, result, "names");
+    build.cursors(&cursors)?;
+    build.keys(&keys)?;
+    build.subscriptions(&users, &names)
 }

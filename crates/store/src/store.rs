@@ -145,7 +145,7 @@ impl Store {
         let Options { new_epoch, cache_bytes_max, verify_bytes_max, .. } = options;
         let directory = Directory::claim(&options.dir)?;
         let (db, start) = directory.open(new_epoch, cache_bytes_max, verify_bytes_max)?;
-        let Start { node, clean } = start;
+        let Start { node, clean, has_room } = start;
         let found = Found { epoch: node.epoch, last_offset: node.last, clean };
         let shared = Arc::new(Shared {
             directory,
@@ -161,7 +161,7 @@ impl Store {
             threads: Mutex::default(),
         });
         let store = Store { shared };
-        let writer = Writer::new(store.shared.clone(), node);
+        let writer = Writer::new(store.shared.clone(), node, has_room);
         let reader = Reader { shared: store.shared.clone() };
         for (name, run) in [
             ("store-write", Box::new(|| writer.run()) as Box<dyn FnOnce() + Send>),

@@ -3,7 +3,7 @@
 use redb::TableDefinition;
 
 /// The format version that this program reads and writes.
-pub(crate) const FORMAT: u64 = 2;
+pub const FORMAT: u64 = 2;
 
 /// The format version that this program brings up to its own when it opens it.
 pub(crate) const FORMAT_BEFORE: u64 = 1;

@@ -88,7 +88,7 @@ pub(crate) struct Writer {
     damaged: HashMap<Name, Arc<Damage>>,
     /// Nothing is swept before this.
     next_sweep: Instant,
-    /// When room for deletions is to be held again, after it was given up.
+    /// When room for deletions is to be held again, after it was given up or not to be had.
     next_reserve: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ fn now_ms() -> u64 {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, node: Node) -> Self {
+    pub fn new(shared: Arc<Shared>, node: Node, has_room: bool) -> Self {
         Writer {
             shared,
             node,
@@ -110,7 +110,7 @@ impl Writer {
             is_behind: false,
             damaged: HashMap::new(),
             next_sweep: Instant::now(),
-            next_reserve: None,
+            next_reserve: (!has_room).then(|| Instant::now() + RESERVE_EVERY),
         }
     }
 
@@ -417,6 +417,9 @@ impl Writer {
         let is_soon = self.shared.hold_room.swap(false, Relaxed);
         if self.next_reserve.is_some_and(|at| is_soon || at <= Instant::now()) {
             let is_held = self.shared.directory.reserve();
+            if is_held {
+                tracing::info!("room for deletions on a full disk is held");
+            }
             self.next_reserve = (!is_held).then(|| Instant::now() + RESERVE_EVERY);
         }
         if self.next_sweep > Instant::now() {

@@ -61,7 +61,7 @@ fn text(path: &Path) -> CString {
 
 /// A disk of 12 MiB in a mount namespace of this thread, which the store's threads inherit, so that
 /// nothing is left behind. False where that is not permitted.
-fn mount(dir: &Path) -> bool {
+pub(super) fn mount(dir: &Path) -> bool {
     // SAFETY: the calls take C strings that live through them, or null.
     unsafe {
         let root = c"/".as_ptr();
@@ -77,6 +77,11 @@ fn mount(dir: &Path) -> bool {
                 c"size=12m".as_ptr().cast(),
             ) == 0
     }
+}
+
+pub(super) fn unmount(dir: &Path) {
+    // SAFETY: as above.
+    unsafe { libc::umount2(text(dir).as_ptr(), libc::MNT_DETACH) };
 }
 
 #[test]
@@ -96,8 +101,7 @@ fn a_full_disk_refuses_and_goes_on() {
         assert_eq!(offsets(store, "t", 0), stored);
         std::fs::remove_file(&ballast).unwrap();
     });
-    // SAFETY: as above.
-    unsafe { libc::umount2(text(&dir.0).as_ptr(), libc::MNT_DETACH) };
+    unmount(&dir.0);
 }
 
 #[test]
@@ -159,8 +163,23 @@ fn a_deletion_makes_room_on_a_full_disk() {
     let (store, reader, _) = Store::open(options(&data)).unwrap();
     assert_eq!((read(&reader, "t", 0).len(), read(&reader, "other", 0).len()), (20, 100));
     store.close().unwrap();
-    // SAFETY: as in `mount`.
-    unsafe { libc::umount2(text(&dir.0).as_ptr(), libc::MNT_DETACH) };
+    unmount(&dir.0);
+}
+
+#[test]
+fn room_for_deletions_that_was_not_to_be_had_at_the_start_is_held_later() {
+    let dir = Dir::new();
+    let reserve = dir.0.join("throng.reserve");
+    std::fs::create_dir_all(reserve.join("in the way")).unwrap();
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    std::fs::remove_dir_all(&reserve).unwrap();
+    let begun = Instant::now();
+    while !reserve.exists() {
+        store.hold_room_soon();
+        assert!(begun.elapsed() < WAIT, "no room is held");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    store.close().unwrap();
 }
 
 const LIMITED: &str = "THRONG_STORE_LIMITED";

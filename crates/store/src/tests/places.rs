@@ -191,6 +191,49 @@ fn a_salvaged_store_has_all_that_is_whole_and_tells_of_the_rest() {
 }
 
 #[test]
+fn no_server_opens_a_store_while_it_is_salvaged() {
+    let (dir, new) = (Dir::new(), Dir::new());
+    let (store, ..) = Store::open(options(&dir.0)).unwrap();
+    (1..400).for_each(|at| drop(append(&store, &draft(&format!("topic{at}"), "x"), at).unwrap()));
+    appended(&store, &draft("last", "x"), 400);
+    store.close().unwrap();
+    let lock = std::fs::File::open(dir.0.join("throng.lock")).unwrap();
+    let mut refused = 0;
+    std::thread::scope(|scope| {
+        let salvage = scope.spawn(|| salvage(&dir.0, &new.0, 7).unwrap());
+        // Copying has begun: what is looked at before is locked, too.
+        while !new.0.join("throng.redb.new").exists() && !salvage.is_finished() {}
+        while !new.0.join(FILE).exists() && !salvage.is_finished() {
+            match lock.try_lock() {
+                Ok(()) => assert!(new.0.join(FILE).exists(), "it was open while it was copied"),
+                Err(_) => refused += 1,
+            }
+        }
+    });
+    assert!(refused > 0);
+    assert_eq!(check(&new.0).unwrap().messages, 400);
+}
+
+#[test]
+fn what_vanishes_after_the_look_is_below_the_floor_of_the_copy() {
+    let dir = stored();
+    vanish(&dir, "b", 34);
+    let disk = || crate::disk::Disk::open_to_read(&dir.0.join(FILE));
+    let opened = crate::open::database(disk, 8 << 20, false).unwrap();
+    let source = crate::source::Source::new(&opened.db, crate::FORMAT, true);
+    let new = Dir::new();
+    let directory = crate::open::Directory::claim(&new.0).unwrap();
+    // The look has found nothing.
+    let known = crate::Report::default();
+    let met = directory.replace(|new| crate::rewrite::copy(&source, new, &known, 7)).unwrap();
+    directory.release();
+    assert_eq!(met.len(), 1, "{met:?}");
+    let (store, reader, _) = Store::open(options(&new.0)).unwrap();
+    assert_eq!((reader.floor("b"), reader.floor("a")), (Ok(34), Ok(0)));
+    store.close().unwrap();
+}
+
+#[test]
 fn a_start_over_damage_names_topic_and_offsets() {
     let dir = stored();
     let file = dir.0.join(FILE);

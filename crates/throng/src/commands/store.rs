@@ -13,9 +13,10 @@ use crate::sources;
 #[derive(Subcommand)]
 pub enum What {
     /// List what is damaged: topic, offsets, what is gone. Nothing is changed. The exit status is 0
-    /// when all is whole, 3 when not.
+    /// when all is whole, 3 when not, and 1 when the store can't be looked at.
     Check(Check),
-    /// Write a new store of all that is whole in a damaged one, which stays as it is. Clients that
+    /// Write a new store of all that is whole in a damaged one, which stays as it is; it may be
+    /// one of the version before. Clients that
     /// come back to what is gone are told so.
     Salvage(Salvage),
 }
@@ -95,6 +96,10 @@ fn text(dir: &Path, report: &Report) -> String {
         );
     }
     text += &match damages.is_empty() {
+        true if *format < store::FORMAT => {
+            "nothing is damaged; the next start writes it anew in the format of this version\n"
+                .into()
+        }
         true => "nothing is damaged\n".into(),
         false => format!(
             "restore the store from a backup, or have a new one written of all that is whole: \

@@ -172,3 +172,17 @@ fn a_salvaged_store_is_served_and_says_what_it_lacks() {
         (&json!(false), 43)
     );
 }
+
+#[test]
+fn a_file_that_is_no_store_is_not_said_to_be_whole() {
+    let folder = Folder::new("none", KEPT);
+    let server = folder.serve();
+    assert_eq!(end(server), Some(0));
+    for bytes in [&b""[..], b"not what a store begins with"] {
+        std::fs::write(folder.file(), bytes).unwrap();
+        let data = folder.data();
+        let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
+        assert!(code == Some(1) && text.contains("is not a store of Throng"), "{text}");
+        assert!(!text.contains("nothing is damaged") && !text.contains("panicked"), "{text}");
+    }
+}
