@@ -156,7 +156,8 @@ impl Short {
     /// These members of a topic are short of room.
     pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Room)], now_us: u64) {
         let topic = self.topics.entry(hash).or_default();
-        let mut least = waiting.room(hash);
+        let before = waiting.room(hash);
+        let mut least = before;
         for (slot, room) in members {
             let since = topic.entry(*slot).or_insert_with(|| {
                 self.members += 1;
@@ -165,7 +166,7 @@ impl Short {
             since.last_us = now_us;
             least = least.max(since.counts(*room, now_us));
         }
-        if least != waiting.room(hash) {
+        if least != before {
             waiting.set_room(hash, least);
         }
     }
@@ -281,9 +282,7 @@ impl Shard {
         let asked = self.asked(slot);
         asked.published.take(per_second, now_us);
         if behind {
-            self.wait(slot, Limited::Behind);
-            let waits =
-                self.table.get(slot).and_then(|it| it.extra.as_ref()).is_some_and(|it| it.waits);
+            let waits = self.wait(slot, Limited::Behind);
             self.asked(slot).behind = waits.then_some((hash, now_us + BEHIND_US_MAX));
         } else if asked.published.is_over(now_us) {
             self.wait(slot, Limited::Publishes);
@@ -314,14 +313,15 @@ impl Shard {
         }
     }
 
-    /// Nothing more is read from the connection until its time has come.
-    fn wait(&mut self, slot: u32, why: Limited) {
+    /// Nothing more is read from the connection until its time has come. False for one that can't be
+    /// left unread.
+    fn wait(&mut self, slot: u32, why: Limited) -> bool {
         let Some(connection) = self.table.get_mut(slot) else {
-            return;
+            return false;
         };
         // A session has no socket to leave unread.
         if connection.variant.is_polled() || connection.is(Flag::Closing) {
-            return;
+            return false;
         }
         let extra = connection.extra();
         if !extra.waits {
@@ -329,6 +329,7 @@ impl Shard {
             self.waiters.push(slot);
             self.metrics.limited[why as usize].add(1);
         }
+        true
     }
 
     /// Whether a connection has to wait still.

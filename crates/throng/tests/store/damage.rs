@@ -84,10 +84,7 @@ fn no_damaged_copy_gives_fewer_messages_with_a_200() {
         let limit = if copy % 2 == 0 { "256MiB" } else { "0" };
         folder.configure(&format!("{KEPT}[store]\nverify_bytes_max = \"{limit}\"\n"));
         let mut bytes = whole.clone();
-        for _ in 0..=random.below(10) {
-            let at = random.below(whole.len() as u64 / 4) as usize;
-            bytes[at] ^= 1 << random.below(8);
-        }
+        random.flip_bits(&mut bytes, 10);
         std::fs::write(folder.file(), &bytes).unwrap();
         let Some(server) = folder.serve_or_refused() else {
             refused += 1;

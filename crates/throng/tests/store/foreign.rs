@@ -74,11 +74,7 @@ fn flipped_bytes_are_refused_or_lived_with() {
     let (mut random, mut refused) = (Random(3), 0);
     for _ in 0..12 {
         let mut bytes = whole.clone();
-        for _ in 0..=random.below(30) {
-            // Most of what is used lies at the beginning.
-            let at = random.below(whole.len() as u64 / 4) as usize;
-            bytes[at] ^= 1 << random.below(8);
-        }
+        random.flip_bits(&mut bytes, 30);
         std::fs::write(folder.file(), &bytes).unwrap();
         let Some(server) = folder.serve_or_refused() else {
             refused += 1;

@@ -221,4 +221,12 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % bound
     }
+
+    /// Flips up to so many bits of a file. Most of what is used lies at the beginning.
+    pub fn flip_bits(&mut self, bytes: &mut [u8], most: u64) {
+        for _ in 0..=self.below(most) {
+            let at = self.below(bytes.len() as u64 / 4) as usize;
+            bytes[at] ^= 1 << self.below(8);
+        }
+    }
 }
