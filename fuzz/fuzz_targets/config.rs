@@ -1,4 +1,4 @@
-//! A configuration file: any text is loaded or refused, and what was loaded can be printed and
+//! A configuration file: any text loads or gives errors, and a loaded configuration can be printed and
 //! loaded again.
 #![no_main]
 
@@ -17,6 +17,6 @@ fuzz_target!(|text: &str| {
                 assert_eq!(again.unwrap().config, loaded.config);
             }
         }
-        Err(problems) => assert!(!problems.0.is_empty()),
+        Err(errors) => assert!(!errors.0.is_empty()),
     }
 });

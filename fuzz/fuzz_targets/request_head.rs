@@ -1,13 +1,27 @@
 //! A client's first bytes: any bytes, whole and cut short, are answered without a panic.
 #![no_main]
 
+use auth::{LoginRule, Policy, Principal};
 use libfuzzer_sys::fuzz_target;
-use wire::http::Limits;
-use wire::phoenix::token;
-use wire::session::{self, ConnectionId, Settings, Step};
-use wire::{EventRule, JoinRule, Rule, Rules};
+use protocol::http::Limits;
+use protocol::phoenix::token;
+use protocol::http::Http;
+use protocol::websocket::Decoder;
+use protocol::{Codecs, Protocol, Reader, Settings};
+use model::{ConnectionId, EventRule, JoinRule, Rule, Rules};
 
 fuzz_target!(|bytes: &[u8]| {
+    let rules = Rules {
+        rules: vec![Rule {
+            pattern: "r*".into(),
+            join: JoinRule::Refuse,
+            events: Some(EventRule::Refuse),
+            presence: true,
+            ..Rule::default()
+        }],
+        publish_prefixes: vec!["".into()],
+        ..Rules::default()
+    };
     let settings = Settings {
         http: Limits {
             head_bytes_max: 512,
@@ -16,37 +30,43 @@ fuzz_target!(|bytes: &[u8]| {
             longpoll_body_bytes_max: 256,
         },
         cors_origins: vec!["http://a".into()],
-        rules: Rules {
-            rules: vec![Rule {
-                pattern: "r*".into(),
-                join: JoinRule::Refuse,
-                events: Some(EventRule::Refuse),
-                presence: true,
-                ..Rule::default()
-            }],
-            publish_prefixes: vec!["".into()],
-            ..Rules::default()
-        },
+        policy: Policy::new(rules, LoginRule::Allow),
         topics_per_connection_max: 4,
         message_bytes_max: 128,
         frame_bytes_max: 128,
         sse_retry_ms: 1,
         poll_seconds: 1,
         poll_seconds_max: 1,
+        sse_heartbeat_seconds: 1,
+        stream_heartbeat_seconds: 1,
+        ws_ping_seconds: 1,
+        ws_silence_seconds: 2,
+        phoenix_silence_seconds: 2,
         compression: true,
         ws_echo: true,
         status_page: true,
         longpoll_key: token::Key([0; 32]),
         files: [].into(),
     };
-    let id = ConnectionId { shard: 0, slot: 1, serial: 2 };
+    let id = ConnectionId { node: model::NodeId(9), shard: 0, slot: 1, serial: 2 };
+    let (nobody, mut codecs) = (Principal::anonymous(Vec::new()), Codecs::new(6, 64));
     for end in [bytes.len(), bytes.len() / 2] {
-        let (mut at, mut out) = (0, Vec::new());
-        while let Step::Request { taken, .. } =
-            session::request(&settings, id, &bytes[at..end], &mut out)
-        {
-            assert!(taken > 0);
-            at += taken;
+        let (mut at, mut out, mut bytes) = (0, Vec::new(), bytes[..end].to_vec());
+        loop {
+            let mut reader = Reader {
+                settings: &settings,
+                protocols: protocol::standard(),
+                id,
+                principal: &nobody,
+                codecs: &mut codecs,
+                decoder: &mut Decoder::default(),
+                open: false,
+            };
+            let read = Http.read(&mut reader, &mut bytes[at..], &mut out);
+            at += read.taken;
+            if read.taken == 0 || at == end {
+                break;
+            }
         }
     }
 });

@@ -1,30 +1,30 @@
 //! A peer's frames, as a server and as a client, with compression and without: no panic, and the
-//! same messages and the same fault when the bytes come one by one.
+//! same messages and the same error when the bytes come one by one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wire::ws::deflate::Inflater;
-use wire::ws::frame::HEAD_BYTES_MAX;
-use wire::ws::{Context, Decoder, Error, Limits, Role};
+use protocol::websocket::deflate::Inflater;
+use protocol::websocket::frame::HEAD_BYTES_MAX;
+use protocol::websocket::{Context, Decoder, WsError, Limits, Role};
 
-fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>, Option<Error>) {
+fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>, Option<WsError>) {
     let limits = Limits { frame_bytes_max: 1 << 12, message_bytes_max: 1 << 12 };
-    let (mut said, mut rest, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
+    let (mut events, mut rest, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
     let mut inflater = Inflater::new();
     for piece in bytes.chunks(step) {
         rest.extend_from_slice(piece);
         let mut cx = Context { role, limits, inflater: deflate.then_some(&mut inflater) };
-        match decoder.feed(&mut cx, &mut rest, &mut |event| said.push(format!("{event:?}"))) {
+        match decoder.feed(&mut cx, &mut rest, &mut |event| events.push(format!("{event:?}"))) {
             Ok(taken) => drop(rest.drain(..taken)),
-            Err(error) => return (said, Some(error)),
+            Err(error) => return (events, Some(error)),
         }
         assert!(rest.len() < HEAD_BYTES_MAX);
         if decoder.is_idle() {
-            // A server keeps none between messages.
+            // A server has none between messages.
             decoder = Decoder::default();
         }
     }
-    (said, None)
+    (events, None)
 }
 
 fuzz_target!(|bytes: &[u8]| {

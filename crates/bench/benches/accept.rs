@@ -25,12 +25,12 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Opens a crowd and takes it as one round.
+    /// Opens a crowd and adds it as a round.
     fn take(&mut self, process: &ServerProcess, plan: Plan) -> Result<()> {
         let connections = plan.connections as f64;
         process.wait_idle(Duration::from_secs(10))?;
         let before = process.cpu()?;
-        let (crowd, took) = Crowd::stand(plan)?;
+        let (crowd, took) = Crowd::open_all(plan)?;
         process.wait_idle(Duration::from_secs(10))?;
         let cpu = process.cpu()? - before;
         drop(crowd);

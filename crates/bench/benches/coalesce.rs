@@ -1,11 +1,11 @@
-//! Many messages at once to the same crowd: how much of their cost they share.
+//! Measures how much of their cost many messages to the same crowd at once share.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use bench::Args;
 use bench::report::{Table, median, range, thousands};
-use bench::standing::Standing;
+use bench::served_crowd::ServedCrowd;
 use bench::throng::{Sender, Throng};
 
 /// Messages in one batch.
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 
 struct Contender {
     sender: Sender,
-    standing: Standing,
+    standing: ServedCrowd,
     cpu: Vec<f64>,
     per_second: Vec<f64>,
 }
@@ -35,7 +35,7 @@ fn run(args: &Args) -> Result<()> {
         let server = Throng::start(shards, connections, sender)?;
         contenders.push(Contender {
             sender,
-            standing: Standing::new(server, connections)?,
+            standing: ServedCrowd::new(server, connections)?,
             cpu: Vec::new(),
             per_second: Vec::new(),
         });

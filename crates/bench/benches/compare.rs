@@ -1,8 +1,8 @@
-//! Two builds of the server side by side: what a change costs, or saves.
+//! Compares two builds of the server side by side, to see what a change costs or saves.
 //!
 //! `cargo bench -p bench --bench compare -- --before PATH [--after PATH]`, where the paths are
-//! executables of `throng`; without `--after` it is this tree's own. They take turns within each
-//! round, and who goes first alternates, so that a slow minute of the machine hits both alike.
+//! executables of `throng`; without `--after` the second is this tree's own. They take turns within
+//! each round, and alternate in going first, so that a slow minute of the machine affects both alike.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use bench::api::Api;
 use bench::crowd::{Crowd, Plan};
 use bench::process::ServerProcess;
 use bench::report::{Table, median};
-use bench::standing::{Cost, Standing};
+use bench::served_crowd::{Cost, ServedCrowd};
 use bench::throng::{self, Sender, Throng};
 use serde_json::json;
 
@@ -26,7 +26,7 @@ const BATCHES: usize = 3;
 /// Publishers over HTTP, and what each publishes in a turn, one after the other.
 const PUBLISHERS: usize = 8;
 const PUBLISHES: usize = 5_000;
-/// Transports whose idle connections are weighed.
+/// Transports whose idle connections are measured.
 const TRANSPORTS: [&str; 4] = ["sse", "stream", "ws", "phoenix"];
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ struct Figure {
     of: [Vec<f64>; 2],
 }
 
-/// All figures, in the order in which they were first taken.
+/// All figures, in the order in which they were first measured.
 #[derive(Default)]
 struct Figures(Vec<Figure>);
 
@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
     }
     let mut standing = Vec::new();
     for build in 0..builds.len() {
-        let mut crowd = Standing::new(start(build)?, connections)?;
+        let mut crowd = ServedCrowd::new(start(build)?, connections)?;
         crowd.publish(1)?;
         standing.push(crowd);
     }
@@ -126,12 +126,12 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| path.display().to_string())
 }
 
-/// Who goes first in this round, and who second.
+/// Returns the order of the two builds in this round.
 fn order(round: usize) -> [usize; 2] {
     if round.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
-/// Memory of an idle connection.
+/// Measures the memory of an idle connection.
 fn weigh(
     server: &Throng,
     figures: &mut Figures,
@@ -142,14 +142,14 @@ fn weigh(
     let process = &server.process;
     process.wait_idle(Duration::from_secs(10))?;
     let before = process.anonymous_bytes()?;
-    let (_crowd, _) = Crowd::stand(Plan::idle(transport, server.clients, connections))?;
+    let (_crowd, _) = Crowd::open_all(Plan::idle(transport, server.clients, connections))?;
     process.wait_idle(Duration::from_secs(30))?;
     let grown = process.anonymous_bytes()? as f64 - before as f64;
     figures.add(&format!("{transport}, B a connection"), build, grown / connections as f64);
     Ok(())
 }
 
-/// Processor time of a new connection.
+/// Measures the processor time of a new connection.
 fn accept(
     mut server: Throng,
     figures: &mut Figures,
@@ -160,14 +160,14 @@ fn accept(
     let process: fn(&Throng) -> &ServerProcess = |server| &server.process;
     let mut crowd = None;
     let cost = Cost::of(&mut server, process, connections as f64, |_| {
-        crowd = Some(Crowd::stand(plan)?);
+        crowd = Some(Crowd::open_all(plan)?);
         Ok(())
     })?;
     figures.add("accept, µs CPU a connection", build, cost.cpu_us);
     Ok(())
 }
 
-/// Processor time of a publish over HTTP, to a topic without members.
+/// Measures the processor time of a publish over HTTP, to a topic without members.
 fn publish(server: &mut Throng) -> Result<Cost> {
     let process: fn(&Throng) -> &ServerProcess = |server| &server.process;
     Cost::of(server, process, (PUBLISHERS * PUBLISHES) as f64, |server| {

@@ -1,5 +1,5 @@
-//! CPU per delivered message: Throng with either sender beside the same bare loops. Each server
-//! has its own crowd; all stand at once and take turns, one broadcast at a time.
+//! CPU per delivered message: Throng with either sender beside the same bare loops. Each server has
+//! its own crowd. All crowds are open at once, and the servers take turns with their broadcasts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Contender {
         let plan = Plan::get(target, connections, "/sse?user=u{n}&topic=all");
         Ok(Self {
             name,
-            crowd: Crowd::stand(plan)?.0,
+            crowd: Crowd::open_all(plan)?.0,
             server,
             cpu: Vec::new(),
             per_second: Vec::new(),
@@ -64,14 +64,14 @@ impl Contender {
         }
     }
 
-    /// One message to all; returns when all have it.
+    /// Sends one message to all, and returns when all have it.
     fn broadcast(&mut self, bytes: usize) -> Result<()> {
         let connections = self.crowd.connections();
         self.crowd.reset();
         match &mut self.server {
             Server::Bare(bare) => {
                 let fanned = bare.fan(bytes)?;
-                ensure!(fanned.refused == 0, "{} sockets took nothing", fanned.refused);
+                ensure!(fanned.rejected == 0, "{} sockets took nothing", fanned.rejected);
             }
             Server::Throng(throng) => {
                 let data = payload(Kind::Counted, now_ns(), PAYLOAD_BYTES);
@@ -84,7 +84,7 @@ impl Contender {
         Ok(())
     }
 
-    /// A turn: some broadcasts, and what they cost.
+    /// Runs a turn of broadcasts and records their cost.
     fn turn(&mut self, bytes: usize) -> Result<()> {
         self.process().wait_idle(Duration::from_secs(10))?;
         let (before, begin) = (self.process().cpu()?, now_ns());
@@ -127,7 +127,7 @@ fn run(args: &Args) -> Result<()> {
         contenders.push(Contender::new(name, server, connections)?);
     }
 
-    // The first broadcast of each is not counted; Throng's tells how long the others' are to be.
+    // The first broadcast of each does not count. Throng's shows how long the others' must be.
     let mut bytes = 120;
     for contender in &mut contenders {
         contender.broadcast(bytes)?;

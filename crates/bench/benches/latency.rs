@@ -1,10 +1,9 @@
 //! The time from before `POST /api/send` until the user's connection has the message: idle, and
 //! while broadcasts to a whole crowd run back to back.
 //!
-//! The users asked for are on connections of their own, outside of the crowd's topic, held by
-//! their own thread: in the crowd's thread a message would wait behind thousands of others that
-//! the *client* has still to read. Both ends share the cores, so the client's work is in the
-//! figures all the same.
+//! These users have connections of their own, outside of the crowd's topic and in a thread of their
+//! own. In the crowd's thread a message would wait behind thousands of others that the *client* has
+//! not read yet. Both ends share the cores, so the figures still include the client's work.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,11 +20,11 @@ use flood::clock::now_ns;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-/// Users that are sent to.
+/// Users that receive messages.
 const PROBES: usize = 64;
 /// Sends of one part.
 const SENDS: u64 = 1_000;
-/// Pause between two sends; not in step with the broadcasts.
+/// The pause between two sends. It is not in step with the broadcasts.
 const PAUSE: Duration = Duration::from_micros(3_700);
 
 fn main() -> ExitCode {
@@ -50,9 +49,9 @@ fn run(args: &Args) -> Result<()> {
     let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let mut server = Throng::start(shards, connections, Sender::IoUring)?;
     let (mut crowd, _) =
-        Crowd::stand(Plan::get(server.clients, connections, "/sse?user=u{n}&topic=all"))?;
+        Crowd::open_all(Plan::get(server.clients, connections, "/sse?user=u{n}&topic=all"))?;
     let probes = Plan::get(server.clients, PROBES, "/sse?user=u{n}&topic=probe");
-    let (mut probes, _) = Crowd::stand(probes.numbered_from(connections))?;
+    let (mut probes, _) = Crowd::open_all(probes.numbered_from(connections))?;
     server.process.wait_idle(Duration::from_secs(10))?;
 
     let mut parts = Vec::new();
@@ -127,19 +126,20 @@ fn part(
 fn send_all(server: &mut Throng, first_probe: usize, probes: &Crowd) -> Result<Histogram<u64>> {
     let mut answered = latency_histogram();
     for i in 0..SENDS {
-        // A step prime to the number of probes: each in turn, in no order that shards share.
+        // The step is coprime to the number of probes, so this visits each in an order that doesn't
+        // match the shards.
         let user = format!("u{}", first_probe + (i as usize * 37) % PROBES);
         let begin = now_ns();
         server.send(&user, &payload(Kind::Timed, begin, 80))?;
         answered.saturating_record(now_ns() - begin);
-        // One at a time, so that one slow delivery doesn't stand in the next one's way.
+        // One at a time, so that a slow delivery doesn't delay the next.
         probes.wait_messages(i + 1, Duration::from_secs(20))?;
         std::thread::sleep(PAUSE);
     }
     Ok(answered)
 }
 
-/// Publishes to all until told to stop, each when all have the one before.
+/// Broadcasts until `stop` is set, each time when all have the message before.
 fn broadcast(
     mut api: Api,
     crowd: &mut Crowd,

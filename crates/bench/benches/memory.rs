@@ -1,5 +1,5 @@
-//! Memory on the way up and on the way down: of an idle connection by transport, of crowds that
-//! come and go, of requests that never end, of topics that were.
+//! Memory as it grows and shrinks: of idle connections by transport, of crowds that come and go, of
+//! requests that never end, and of topics that come and go.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -17,16 +17,16 @@ use bench::throng::{Sender, Throng};
 
 const TRANSPORTS: [&str; 5] = ["sse", "stream", "poll", "ws", "phoenix"];
 
-/// How long a server has to give memory back.
+/// How long a server may take to return memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The part of what was taken that is to come back.
+/// The part of the growth that must come back.
 const ENOUGH: f64 = 0.8;
 
-/// How long more comes back after that: a server looks for it every five seconds.
+/// How long to wait for more after that. A server trims its memory every five seconds.
 const SETTLES: Duration = Duration::from_secs(6);
 
-/// Unfinished requests of a burst, and the bytes of each that have come.
+/// Unfinished requests of a burst, and the bytes of each that were sent.
 const BODIES: usize = 1_500;
 const BODY_BYTES: usize = 1_000_000;
 
@@ -63,7 +63,7 @@ struct Growth {
     tcp: f64,
 }
 
-/// What an idle connection costs, by transport.
+/// Measures the cost of an idle connection by transport.
 fn up(args: &Args) -> Result<()> {
     let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let mut table = Table::new(&[
@@ -109,8 +109,8 @@ fn measure(process: &ServerProcess, plan: Plan) -> Result<(Growth, Crowd)> {
     let waits = plan.status.is_none();
     process.wait_idle(Duration::from_secs(10))?;
     let (user, kernel) = (process.anonymous_bytes()?, KernelMemory::now()?);
-    let (crowd, _) = Crowd::stand(plan)?;
-    // Also until a request whose answer comes later is read.
+    let (crowd, _) = Crowd::open_all(plan)?;
+    // This also waits until the server has read requests whose answers come later.
     process.wait_idle(Duration::from_secs(30))?;
     let user = process.anonymous_bytes()? as f64 - user as f64;
     let after = KernelMemory::now()?;
@@ -133,7 +133,7 @@ struct Down {
 }
 
 impl Down {
-    /// Looks until enough is back, and a little longer for the rest, or it has had time enough.
+    /// Polls until enough memory is back and a little longer for the rest, or until the timeout.
     fn watch(process: &ServerProcess, before: u64, growth: f64) -> Result<Self> {
         let begin = Instant::now();
         let mut down = Down { share: 0.0, enough: None };
@@ -170,8 +170,8 @@ fn waits(found: Found) -> String {
 const PASSING: [&str; 5] =
     ["", "MB taken", "given back", "waits as they leave", "waits after, up to a minute"];
 
-/// Takes what `come` gives, lets it go, and adds a row about that. Waits are the longest, and the
-/// 99.9th percentile, of a small request to all shards.
+/// Creates something with `come`, drops it, and adds a row about the memory. The waits are the longest
+/// and the 99.9th percentile of small requests to all shards.
 fn pass<T>(
     table: &mut Table,
     name: String,
@@ -200,7 +200,7 @@ fn pass<T>(
     Ok(())
 }
 
-/// What a probe of a server finds to which nothing happens: the machine's own pauses.
+/// Adds the waits that a probe of an idle server finds, which are the machine's own pauses.
 fn quiet(table: &mut Table, server: &Throng, shards: usize) -> Result<()> {
     let pauses = Pauses::watch(server.clients, shards)?;
     std::thread::sleep(Duration::from_secs(10));
@@ -209,7 +209,7 @@ fn quiet(table: &mut Table, server: &Throng, shards: usize) -> Result<()> {
     Ok(())
 }
 
-/// The same crowd again and again.
+/// Opens and closes the same crowd again and again.
 fn crowds(args: &Args) -> Result<()> {
     let (connections, shards) = (args.connections(), args.shards());
     let server = Throng::start(shards, connections, Sender::IoUring)?;
@@ -218,7 +218,7 @@ fn crowds(args: &Args) -> Result<()> {
     let before = server.process.anonymous_bytes()?;
     for number in 1..=args.rounds_or(10) {
         let plan = Plan::idle("sse", server.clients, connections);
-        let come = || Ok(Crowd::stand(plan)?.0);
+        let come = || Ok(Crowd::open_all(plan)?.0);
         pass(&mut table, format!("crowd {number}"), &server, before, shards, come)?;
     }
     println!("\nmemory: crowds of {connections} SSE connections, {shards} shards");
@@ -226,7 +226,7 @@ fn crowds(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Requests that begin and never end.
+/// Sends requests that begin and never end.
 fn bodies(args: &Args) -> Result<()> {
     let shards = args.shards();
     let server = Throng::start(shards, BODIES, Sender::IoUring)?;
@@ -243,7 +243,7 @@ fn bodies(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The token of a new long-poll session: bodies that come without one are not read at all.
+/// Returns the token of a new long-poll session. The server does not read bodies without one.
 fn token(clients: SocketAddrV4) -> Result<String> {
     let mut socket = TcpStream::connect(clients).context("a session's connection")?;
     let head = "GET /socket/longpoll?vsn=2.0.0 HTTP/1.1\r\nConnection: close";
@@ -254,7 +254,7 @@ fn token(clients: SocketAddrV4) -> Result<String> {
     Ok(token.with_context(|| format!("no session: {answer}"))?.to_owned())
 }
 
-/// Requests with the largest bodies that there may be, all but the last byte.
+/// Sends requests with the largest allowed bodies, all but the last byte.
 fn half_read(clients: SocketAddrV4) -> Result<Vec<TcpStream>> {
     let token = token(clients)?;
     let head = format!(
@@ -267,7 +267,7 @@ fn half_read(clients: SocketAddrV4) -> Result<Vec<TcpStream>> {
     for _ in 0..BODIES {
         let mut socket = TcpStream::connect(clients).context("a request's connection")?;
         socket.set_write_timeout(Some(Duration::from_secs(10)))?;
-        // A server may refuse what is too much for it.
+        // A server may reject requests when it has too many.
         let _ = socket.write_all(&request);
         held.push(socket);
     }
@@ -284,7 +284,7 @@ fn topics(args: &Args) -> Result<()> {
     let before = server.process.anonymous_bytes()?;
     for number in 1..=3 {
         let plan = Plan::get(server.clients, connections, &format!("/sse?{}", names.join("&")));
-        let come = || Ok(Crowd::stand(plan)?.0);
+        let come = || Ok(Crowd::open_all(plan)?.0);
         pass(&mut table, format!("time {number}"), &server, before, shards, come)?;
     }
     println!("\nmemory: {TOPICS} topics of {connections} connections, {shards} shards");

@@ -1,4 +1,4 @@
-//! A client of the application side: the load generator's, with JSON in and out.
+//! A client of the admin API: the load generator's HTTP client, with JSON in and out.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -7,12 +7,12 @@ use flood::http::Http;
 use flood::target::Url;
 use serde_json::Value;
 
-/// A client of the application side.
+/// A client of the admin API.
 #[derive(Debug)]
 pub struct Api(Http);
 
 impl Api {
-    /// A client that connects when it is first used.
+    /// Returns a client that connects at its first request.
     pub fn new(address: SocketAddrV4) -> Self {
         let url = Url {
             host: address.to_string(),
@@ -22,10 +22,10 @@ impl Api {
         Self(Http::new(&url, None))
     }
 
-    /// Posts JSON and reads the JSON answer.
+    /// Posts JSON and parses the JSON answer.
     ///
     /// # Errors
-    /// If the server is gone, or answers with anything but 2xx and JSON.
+    /// If there is no answer, or it is anything but 2xx with JSON.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let (status, answer) =
             self.0.request("POST", path, "application/json", &body.to_string())?;
@@ -37,10 +37,10 @@ impl Api {
         serde_json::from_slice(&answer).with_context(|| format!("the answer of POST {path}"))
     }
 
-    /// Gets a text; its status too.
+    /// Gets a text. Returns the status and the body.
     ///
     /// # Errors
-    /// If the server is gone, or speaks no HTTP.
+    /// If there is no answer, or it is no HTTP.
     pub fn get(&mut self, path: &str) -> Result<(u16, String)> {
         let (status, answer) = self.0.request("GET", path, "text/plain", "")?;
         Ok((status, String::from_utf8_lossy(&answer).into_owned()))
@@ -55,7 +55,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_refusal_tells_its_body() {
+    fn the_error_of_a_rejected_request_has_its_body() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let SocketAddr::V4(address) = listener.local_addr().expect("an address") else {
             panic!("bound to IPv4");

@@ -1,10 +1,10 @@
-//! Bare servers: what the kernel asks of any server, and nothing else. They mark the physical
-//! limits that Throng is held against.
+//! Bare servers, which do only what the kernel requires of any server. They show the physical limits
+//! that Throng is compared with.
 //!
-//! They run as a child process (this same executable, started again with an argument), so that
-//! their CPU is measured like Throng's, and with as many threads and private descriptor tables as
-//! Throng has shards for the same crowd. Any request is answered with the head of an event
-//! stream; `fan N` on standard input sends one message of N bytes to every connection.
+//! A bare server runs as a child process (this executable, started again with an argument), so that
+//! its CPU time is measured like Throng's. It has as many threads and private descriptor tables as
+//! Throng has shards for the same crowd. It answers any request with the head of an event stream. The
+//! command `fan N` on standard input sends one message of N bytes to every connection.
 
 mod fan;
 mod worker;
@@ -22,9 +22,9 @@ use clap::{Parser, ValueEnum};
 use crate::process::ServerProcess;
 use flood::source::free_server_address;
 
-/// First argument of the child.
+/// The first argument of the child.
 const CHILD: &str = "--bare-server";
-/// What the child says once all its threads listen.
+/// The line that the child prints once all its threads listen.
 const READY: &str = "ready";
 /// Threads that a bare server may have.
 const THREADS_MAX: u16 = 1_024;
@@ -63,7 +63,7 @@ pub struct ChildArguments {
     sender: Sender,
 }
 
-/// The arguments, if this process was started as a bare server.
+/// Returns the arguments if this process was started as a bare server.
 pub fn child_arguments() -> Option<Result<ChildArguments>> {
     let mut words = std::env::args();
     let name = words.next()?;
@@ -73,13 +73,13 @@ pub fn child_arguments() -> Option<Result<ChildArguments>> {
     })
 }
 
-/// What a fan-out came to.
+/// The result of a fan-out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fanned {
-    /// Connections that took the whole message.
+pub struct FanoutResult {
+    /// Connections whose socket accepted the whole message.
     pub sent: u64,
-    /// Connections whose socket took none or a part of it.
-    pub refused: u64,
+    /// Connections whose socket accepted none or a part of it.
+    pub rejected: u64,
 }
 
 /// Runs a bare server until standard input ends.
@@ -108,14 +108,14 @@ pub fn serve(arguments: &ChildArguments) -> Result<()> {
         let answers = workers
             .iter()
             .map(|worker| worker.fan(message.clone()))
-            .collect::<Result<Vec<Receiver<Fanned>>>>()?;
-        let mut all = Fanned::default();
+            .collect::<Result<Vec<Receiver<FanoutResult>>>>()?;
+        let mut all = FanoutResult::default();
         for answer in answers {
             let fanned = answer.recv().context("a thread ended in a fan-out")?;
             all.sent += fanned.sent;
-            all.refused += fanned.refused;
+            all.rejected += fanned.rejected;
         }
-        println!("fanned {} {}", all.sent, all.refused);
+        println!("fanned {} {}", all.sent, all.rejected);
     }
     Ok(())
 }
@@ -132,7 +132,8 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Starts one and waits until it listens. Its `main` must be [`crate::main`].
+    /// Starts a bare server and waits until it listens. This executable's `main` must be
+    /// [`crate::main`].
     ///
     /// # Errors
     /// If it doesn't start.
@@ -154,25 +155,25 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Sends one message of so many bytes to every connection; returns when all are sent.
+    /// Sends one message of so many bytes to every connection. Returns when all are sent.
     ///
     /// # Errors
-    /// If the server is gone.
-    pub fn fan(&mut self, bytes: usize) -> Result<Fanned> {
+    /// If the server has ended.
+    pub fn fan(&mut self, bytes: usize) -> Result<FanoutResult> {
         writeln!(self.commands, "fan {bytes}").context("a command to a bare server")?;
         let line = self.answer()?;
         let mut words = line.split(' ');
         let mut number = || words.next()?.parse().ok();
-        if let (None, Some(sent), Some(refused)) = (number(), number(), number()) {
-            return Ok(Fanned { sent, refused });
+        if let (None, Some(sent), Some(rejected)) = (number(), number(), number()) {
+            return Ok(FanoutResult { sent, rejected });
         }
         bail!("a bare server said «{line}»")
     }
 
-    /// CPU time used so far.
+    /// Returns the CPU time used so far.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// If the process has ended.
     pub fn cpu(&self) -> Result<Duration> {
         self.process.cpu()
     }

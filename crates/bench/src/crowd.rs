@@ -1,7 +1,8 @@
-//! A crowd of client connections: opens them, checks each answer, holds them, counts what comes.
+//! A crowd of client connections: opens them, checks each answer, holds them, and counts the messages
+//! they receive.
 //!
-//! Each thread has a private descriptor table, one poller and one read buffer; a connection costs
-//! it some 24 bytes. Nothing is allocated per connection.
+//! Each thread has a private descriptor table, one poller and one read buffer. A connection costs it
+//! some 24 bytes and no allocation.
 
 mod answer;
 mod worker;
@@ -20,37 +21,37 @@ use crate::report::latency_histogram;
 use crate::template::Template;
 use flood::source::CONNECTIONS_MAX;
 
-/// Connections of one thread: what fits under a descriptor limit of 20,000.
+/// Connections of one thread, as many as a descriptor limit of 20,000 allows.
 pub const CONNECTIONS_PER_THREAD_MAX: usize = 19_000;
 
-/// How often the counts are looked at while waiting.
-const LOOK_EVERY: Duration = Duration::from_micros(500);
+/// How often a wait polls the counts.
+const POLL_EVERY: Duration = Duration::from_micros(500);
 
-/// What a crowd is to be.
+/// The plan of a crowd.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The server.
     pub target: SocketAddrV4,
     /// How many connections.
     pub connections: usize,
-    /// Number of the first one: crowds of one server must not overlap in users or sources.
+    /// The number of the first one. Crowds of one server must not share users or source addresses.
     pub first: usize,
-    /// What each sends; `{n}` stands for its number.
+    /// The request of each, where `{n}` stands for its number.
     pub request: Template,
-    /// Status that each must be answered with; none if an answer comes only later (long poll), so
-    /// that a connection counts as open once its request is written.
+    /// The expected status. `None` for long polls, whose answer comes later: then a connection counts
+    /// as open once its request is written.
     pub status: Option<u16>,
     /// Whether to answer WebSocket pings.
     pub answer_pings: bool,
-    /// Connections under way at one time, per thread.
+    /// The limit on connection attempts under way at one time, per thread.
     pub in_flight_max: usize,
-    /// Of the timed messages, each thread records the time of one in so many.
+    /// Each thread records the time of one in so many timed messages.
     pub sample_every: u64,
 }
 
 impl Plan {
-    /// Connections that each send `GET` for this target (`{n}` stands for the number) and expect
-    /// 200.
+    /// Returns a plan of connections that send `GET` for this path (`{n}` stands for the number) and
+    /// expect 200.
     pub fn get(target: SocketAddrV4, connections: usize, path: &str) -> Self {
         Self {
             target,
@@ -66,7 +67,7 @@ impl Plan {
         }
     }
 
-    /// The same, as WebSocket upgrades (RFC 6455 section 4.1) that expect 101.
+    /// Returns a plan of WebSocket upgrades (RFC 6455 section 4.1) that expect 101.
     pub fn websocket(target: SocketAddrV4, connections: usize, path: &str) -> Self {
         Self {
             request: Template::new(&format!(
@@ -80,24 +81,24 @@ impl Plan {
         }
     }
 
-    /// WebSockets of Phoenix, version 2 (phoenix.js), that join a topic at once: the join follows the
-    /// request without waiting for its answer.
+    /// Returns a plan of Phoenix WebSockets, version 2 (phoenix.js), that join a topic at once. The
+    /// join follows the request without waiting for its answer.
     pub fn phoenix(target: SocketAddrV4, connections: usize, path: &str, topic: &str) -> Self {
         let plan = Self::websocket(target, connections, path);
         let join = format!("[\"1\",\"1\",\"{topic}\",\"phx_join\",{{}}]");
-        // A final text frame; a mask of zeros leaves the payload as it is (RFC 6455, section 5.3).
+        // A final text frame. A mask of zeros doesn't change the payload (RFC 6455, section 5.3).
         let mut frame = vec![0x81, 0x80 | join.len() as u8, 0, 0, 0, 0];
         frame.extend_from_slice(join.as_bytes());
         Self { request: plan.request.clone().then(&frame), ..plan }
     }
 
-    /// The same, as long polls whose answers come only with a message or at their timeout.
+    /// Returns a plan of long polls, whose answers come only with a message or at their timeout.
     pub fn poll(target: SocketAddrV4, connections: usize, path: &str) -> Self {
         Self { status: None, ..Self::get(target, connections, path) }
     }
 
-    /// Connections by transport (`sse`, `stream`, `poll`, `ws` or `phoenix`), each with a user of
-    /// its own and in the topic `all`.
+    /// Returns a plan of idle connections by transport (`sse`, `stream`, `poll`, `ws` or `phoenix`),
+    /// each with a user of its own and in the topic `all`.
     pub fn idle(transport: &str, target: SocketAddrV4, connections: usize) -> Self {
         let path = format!("/{transport}?user=u{{n}}&topic=all");
         match transport {
@@ -106,23 +107,23 @@ impl Plan {
                 Self::phoenix(target, connections, path, "all")
             }
             "ws" => Self::websocket(target, connections, &path),
-            // Long enough that none ends while the others still come.
+            // The timeout is long enough that no poll ends while others still connect.
             "poll" => Self::poll(target, connections, &format!("{path}&timeout=300")),
             _ => Self::get(target, connections, &path),
         }
     }
 
-    /// The same with users (and sources) from this number on.
+    /// Returns the plan with users and source addresses from this number on.
     #[must_use]
     pub fn numbered_from(self, first: usize) -> Self {
         Self { first, ..self }
     }
 }
 
-/// Why a connection was not opened.
+/// Why a connection could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// Nobody listens.
+pub enum CloseReason {
+    /// No server listens.
     Refused,
     /// Reset before its answer.
     Reset,
@@ -138,8 +139,8 @@ pub enum Failure {
     Other,
 }
 
-impl Failure {
-    /// All of them, in the order of their numbers.
+impl CloseReason {
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 7] = [
         Self::Refused,
         Self::Reset,
@@ -151,8 +152,8 @@ impl Failure {
     ];
 }
 
-/// Counts of one thread, written by it alone, after each batch of events. On a cache line of its
-/// own.
+/// The counts of one thread, which only that thread writes, after each batch of events. They fill
+/// cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counts {
@@ -161,8 +162,8 @@ struct Counts {
     messages: AtomicU64,
     bytes: AtomicU64,
     pings: AtomicU64,
-    failures: [AtomicU64; Failure::ALL.len()],
-    /// A status that was not the one expected.
+    failures: [AtomicU64; CloseReason::ALL.len()],
+    /// An unexpected status, or 0.
     status_seen: AtomicU64,
 }
 
@@ -180,7 +181,7 @@ pub struct Totals {
     pub opened: u64,
     /// Connections that were not opened.
     pub failed: u64,
-    /// Of those opened, the ones that the server closed.
+    /// Opened connections that the server closed.
     pub closed: u64,
     /// Messages received.
     pub messages: u64,
@@ -191,7 +192,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// What was added since an earlier look.
+    /// Returns the growth since earlier totals.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -212,8 +213,8 @@ struct Thread {
     handle: Option<JoinHandle<Result<()>>>,
 }
 
-/// A crowd that is being opened or is open; dropped, it closes all its connections at once, by
-/// reset, so that no port is left waiting.
+/// A crowd that is being opened or is open. Dropping it resets all its connections at once, so that
+/// no port stays in TIME_WAIT.
 pub struct Crowd {
     plan: Plan,
     started: Instant,
@@ -232,10 +233,10 @@ impl fmt::Debug for Crowd {
 }
 
 impl Crowd {
-    /// Starts to open a crowd, on as many threads as it takes.
+    /// Starts to open a crowd, on as many threads as it needs.
     ///
     /// # Errors
-    /// If there are no source addresses for so many, or no threads.
+    /// If there are too few source addresses, or the system can't start the threads.
     pub fn open(plan: Plan) -> Result<Self> {
         ensure!(
             plan.first + plan.connections <= CONNECTIONS_MAX,
@@ -255,37 +256,37 @@ impl Crowd {
                 stop: AtomicBool::new(false),
                 latencies: Mutex::new(latency_histogram()),
             });
-            let (plan, theirs, numbers) =
+            let (plan, thread_shared, numbers) =
                 (crowd.plan.clone(), shared.clone(), share(i)..share(i + 1));
             let handle = std::thread::Builder::new()
                 .name(format!("crowd-{i}"))
-                .spawn(move || worker::run(&plan, numbers, &theirs))
+                .spawn(move || worker::run(&plan, numbers, &thread_shared))
                 .context("starting a crowd thread")?;
             crowd.threads.push(Thread { shared, handle: Some(handle) });
         }
         Ok(crowd)
     }
 
-    /// Opens a crowd and waits until it stands in full.
+    /// Opens a crowd and waits until all its connections are open. Returns the time that took.
     ///
     /// # Errors
     /// As [`Crowd::open`] and [`Crowd::wait_open`].
-    pub fn stand(plan: Plan) -> Result<(Self, Duration)> {
+    pub fn open_all(plan: Plan) -> Result<(Self, Duration)> {
         let crowd = Self::open(plan)?;
         let timeout = Duration::from_secs(20 + crowd.plan.connections as u64 / 2_000);
         let took = crowd.wait_open(timeout)?;
         Ok((crowd, took))
     }
 
-    /// Waits until every connection has its answer; gives the time since the crowd was started.
+    /// Waits until every connection has its answer. Returns the time since the crowd was started.
     ///
     /// # Errors
-    /// If one failed (all reasons are counted in the message), or time ran out.
+    /// If one failed (the message counts the reasons), or at the timeout.
     pub fn wait_open(&self, timeout: Duration) -> Result<Duration> {
-        let wanted = self.plan.connections as u64;
+        let planned = self.plan.connections as u64;
         loop {
             let totals = self.totals();
-            if totals.opened + totals.failed >= wanted {
+            if totals.opened + totals.failed >= planned {
                 let took = self.started.elapsed();
                 ensure!(totals.failed == 0, "connections failed: {}", self.failures());
                 return Ok(took);
@@ -293,31 +294,31 @@ impl Crowd {
             self.check_threads()?;
             if self.started.elapsed() > timeout {
                 bail!(
-                    "{} of {wanted} connections were open after {timeout:?}; failed: {}",
+                    "{} of {planned} connections were open after {timeout:?}; failed: {}",
                     totals.opened,
                     self.failures()
                 );
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
-    /// Starts all counts of [`Crowd::received`] and the recorded times from zero.
+    /// Resets the counts of [`Crowd::received`] and the recorded times to zero.
     pub fn reset(&mut self) {
         self.take_latencies();
         self.base = self.totals();
     }
 
-    /// What came since the last [`Crowd::reset`].
+    /// Returns the totals since the last [`Crowd::reset`].
     pub fn received(&self) -> Totals {
         self.totals().since(self.base)
     }
 
-    /// Waits until so many messages came since the last [`Crowd::reset`]; gives the time waited,
-    /// to half a millisecond.
+    /// Waits until so many messages arrived since the last [`Crowd::reset`]. Returns the time that it
+    /// waited, to half a millisecond.
     ///
     /// # Errors
-    /// If time ran out, or connections were closed meanwhile.
+    /// At the timeout, or if the server closed connections meanwhile.
     pub fn wait_messages(&self, messages: u64, timeout: Duration) -> Result<Duration> {
         let begin = Instant::now();
         loop {
@@ -334,11 +335,11 @@ impl Crowd {
             if begin.elapsed() > timeout {
                 bail!("{} of {messages} messages had come after {timeout:?}", received.messages);
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
-    /// The times on the way of the timed messages, in nanoseconds, since this was last asked.
+    /// Takes the latencies of the timed messages since the last call, in nanoseconds.
     pub fn take_latencies(&mut self) -> Histogram<u64> {
         let mut all = latency_histogram();
         for Thread { shared, .. } in &self.threads {
@@ -349,16 +350,18 @@ impl Crowd {
         all
     }
 
-    /// How many connections it is to have.
+    /// Returns how many connections the plan has.
     pub fn connections(&self) -> usize {
         self.plan.connections
     }
 
-    /// All counts since the start.
+    /// Returns all counts since the start.
     pub fn totals(&self) -> Totals {
         Totals {
             opened: self.sum(|counts| &counts.opened),
-            failed: (0..Failure::ALL.len()).map(|i| self.sum(|counts| &counts.failures[i])).sum(),
+            failed: (0..CloseReason::ALL.len())
+                .map(|i| self.sum(|counts| &counts.failures[i]))
+                .sum(),
             closed: self.sum(|counts| &counts.closed),
             messages: self.sum(|counts| &counts.messages),
             bytes: self.sum(|counts| &counts.bytes),
@@ -366,9 +369,9 @@ impl Crowd {
         }
     }
 
-    /// How many connections failed, and why.
+    /// Describes how many connections failed, and why.
     pub fn failures(&self) -> String {
-        let reasons = Failure::ALL.iter().enumerate().filter_map(|(i, failure)| {
+        let reasons = CloseReason::ALL.iter().enumerate().filter_map(|(i, failure)| {
             let count = self.sum(|counts| &counts.failures[i]);
             (count > 0).then(|| format!("{failure:?} {count}"))
         });
@@ -387,7 +390,7 @@ impl Crowd {
         self.threads.iter().map(|thread| count(&thread.shared.counts).load(Ordering::Relaxed)).sum()
     }
 
-    /// A thread ends by itself only if the kernel refused it something.
+    /// Returns an error if a thread has ended by itself, which happens only if a system call failed.
     fn check_threads(&self) -> Result<()> {
         let ended = |thread: &Thread| thread.handle.as_ref().is_some_and(JoinHandle::is_finished);
         ensure!(!self.threads.iter().any(ended), "a crowd thread ended; its reason was printed");
@@ -402,7 +405,7 @@ impl Drop for Crowd {
         }
         for thread in &mut self.threads {
             if let Some(handle) = thread.handle.take() {
-                // A panic of the thread was printed when it happened; the owner may be unwinding.
+                // A panic of the thread was printed already, and the owner may be unwinding.
                 let _ = handle.join();
             }
         }

@@ -1,17 +1,16 @@
-//! The bench harness: a crowd of client connections, bare servers that mark the physical limits,
-//! and what starts and measures a server process.
+//! The bench harness: a crowd of client connections, bare servers that show the physical limits,
+//! and tools that start and measure a server process.
 //!
-//! Everything runs on loopback, client and server on one machine. The figure that counts is the
-//! CPU time of the server *process*: it stays comparable while the client, or anything else, uses
-//! the other cores. Each target runs its candidates side by side in rounds and prints medians, so
-//! that a slow minute of the machine hits all of them alike.
+//! Client and server run on one machine, over loopback. The important figure is the CPU time of the
+//! server *process*, because it is comparable whatever uses the other cores. Each target runs its
+//! candidates side by side in rounds and prints medians, so that a slow minute of the machine affects
+//! all of them alike.
 //!
-//! On loopback a send does the receiver's share too: it wakes the client, and passes its socket's
-//! cache lines to the client's core. With both ends busy on two cores that is about half of the
-//! cost of a batched `io_uring` send, for the bare loops and for Throng alike, and it differs with
-//! how client and server happen to alternate. So a ratio is not the server's own overhead alone,
-//! and may come out below one; `--one-core` takes this share away, and lets figures of different
-//! days be held against each other.
+//! On loopback a send also does the receiver's work: it wakes the client, and passes the socket's
+//! cache lines to the client's core. With both ends busy on two cores this is about half the cost of a
+//! batched `io_uring` send, for the bare loops and for Throng alike. It varies with how client and
+//! server happen to alternate. So a ratio is not the server's own overhead alone, and may be below
+//! one. With `--one-core` this part vanishes, and figures of different days are comparable.
 //!
 //! Run all with `cargo bench -p bench`, one with `cargo bench -p bench --bench fanout`, a larger
 //! crowd with `-- --connections 100000`.
@@ -24,7 +23,7 @@ pub mod marker;
 pub mod pause;
 pub mod process;
 pub mod report;
-pub mod standing;
+pub mod served_crowd;
 pub mod template;
 pub mod throng;
 
@@ -32,8 +31,8 @@ use std::process::ExitCode;
 
 pub use args::Args;
 
-/// The `main` of every bench target: becomes a bare server if it was started as one, else reads
-/// the arguments and runs the target.
+/// The `main` of every bench target. It becomes a bare server if it was started as one. Otherwise it
+/// parses the arguments and runs the target.
 pub fn main(target: fn(&Args) -> anyhow::Result<()>) -> ExitCode {
     let outcome = match baseline::child_arguments() {
         Some(arguments) => arguments.and_then(|arguments| baseline::serve(&arguments)),

@@ -1,26 +1,26 @@
-//! The payload of bench messages, and finding it in what a client receives.
+//! The payload of bench messages, and a scanner that finds it in a client's input.
 //!
-//! A client counts messages without knowing the transport: each payload holds [`MARKER`], which
-//! no transport changes or adds.
+//! A client counts messages without knowing the transport, because each payload holds [`MARKER`],
+//! which no transport changes or adds.
 
 use memchr::memmem::Finder;
 
-/// What every bench payload holds once. Its first byte does not come again in it, so a partial
-/// match never hides the begin of another.
+/// The marker, which every bench payload holds once. Its first byte occurs only once in it, so a
+/// partial match never hides the begin of another.
 pub const MARKER: &[u8] = b"~throng:";
 
-/// Digits of the time of sending, behind the marker and the kind.
+/// Digits of the send time, after the marker and the kind.
 const TIME_DIGITS: usize = 20;
 
 /// Bytes of the shortest payload.
 pub const PAYLOAD_BYTES_MIN: usize = MARKER.len() + 1 + TIME_DIGITS;
 
-/// What a message is for.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only counted.
+    /// The client only counts it.
     Counted,
-    /// Counted, and its time on the way is recorded.
+    /// The client counts it and records its latency.
     Timed,
 }
 
@@ -33,8 +33,8 @@ impl Kind {
     }
 }
 
-/// A payload that is plain text without anything that JSON or a transport must escape; `bytes`
-/// is raised to [`PAYLOAD_BYTES_MIN`] where it is less.
+/// Returns a payload of `bytes` bytes, at least [`PAYLOAD_BYTES_MIN`]. It is plain text that neither
+/// JSON nor a transport must escape.
 pub fn payload(kind: Kind, sent_ns: u64, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes.max(PAYLOAD_BYTES_MIN));
     text.push_str("~throng:");
@@ -46,7 +46,7 @@ pub fn payload(kind: Kind, sent_ns: u64, bytes: usize) -> String {
     text
 }
 
-/// Counts markers over any split of a stream; what is kept between two chunks is one byte.
+/// Counts markers in a stream that may be split anywhere. One byte of state suffices between chunks.
 pub struct Scanner {
     finder: Finder<'static>,
 }
@@ -58,21 +58,21 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// Counts the markers that end in `chunk`. `matched` is how much of a marker the stream's
-    /// chunks before ended with, zero at first. Calls `timed` with the time of sending of each
-    /// timed message whose time lies in this chunk whole.
+    /// Counts the markers that end in `chunk`. `matched` is the number of marker bytes with which the
+    /// chunks before ended, zero at first. Calls `timed` with the send time of each timed message whose
+    /// time is completely in this chunk.
     pub fn scan(&self, chunk: &[u8], matched: &mut u8, mut timed: impl FnMut(u64)) -> u64 {
         let mut rest = chunk;
         let mut count = 0;
         if *matched > 0 {
-            let wanted = &MARKER[usize::from(*matched)..];
-            let same = wanted.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            if same < wanted.len() && same == rest.len() {
+            let expected = &MARKER[usize::from(*matched)..];
+            let same = expected.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            if same < expected.len() && same == rest.len() {
                 *matched += same as u8;
                 return 0;
             }
             *matched = 0;
-            if same == wanted.len() {
+            if same == expected.len() {
                 rest = &rest[same..];
                 count = 1;
                 sent_at(rest).map(&mut timed);
@@ -93,7 +93,7 @@ impl Scanner {
     }
 }
 
-/// Time of sending, from what follows a marker; none if counted only, or cut off.
+/// Parses the send time after a marker. Returns `None` if the message has none or the chunk ends.
 fn sent_at(after_marker: &[u8]) -> Option<u64> {
     let (kind, rest) = after_marker.split_first()?;
     if *kind != Kind::Timed.byte() {

@@ -1,5 +1,5 @@
-//! How long a server's event loops are away: small requests, again and again, and the longest wait
-//! for an answer.
+//! Measures how long a server's event loops are busy elsewhere: it sends small requests again and
+//! again, and finds the longest wait for an answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-/// Connections for each shard: the kernel spreads them by chance, so that hardly any shard has none.
+/// Connections for each shard. The kernel spreads them at random, so that hardly any shard has none.
 const PER_SHARD: usize = 4;
 
-/// Between two requests.
+/// The time between two requests.
 const EVERY: Duration = Duration::from_micros(500);
 
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: probe\r\n\r\n";
@@ -25,7 +25,7 @@ pub struct Pauses {
     thread: Option<JoinHandle<Result<Found>>>,
 }
 
-/// What a probe found: waits for answers.
+/// The waits for answers that a probe found.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
     /// The longest.
@@ -35,10 +35,10 @@ pub struct Found {
 }
 
 impl Pauses {
-    /// Starts to ask all shards of a server in turn.
+    /// Starts to send requests to all shards of a server in turn.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the server does not answer.
     pub fn watch(clients: SocketAddrV4, shards: usize) -> Result<Self> {
         let mut sockets = Vec::new();
         for _ in 0..shards * PER_SHARD {
@@ -51,7 +51,7 @@ impl Pauses {
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("pauses".into())
-            .spawn(move || ask(&mut sockets, &stopped))
+            .spawn(move || send_requests(&mut sockets, &stopped))
             .context("starting the probe")?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -73,7 +73,7 @@ impl Drop for Pauses {
     }
 }
 
-fn ask(sockets: &mut [TcpStream], stop: &AtomicBool) -> Result<Found> {
+fn send_requests(sockets: &mut [TcpStream], stop: &AtomicBool) -> Result<Found> {
     let mut waits = crate::report::latency_histogram();
     let mut answer = [0; 4096];
     while !stop.load(Ordering::Relaxed) {

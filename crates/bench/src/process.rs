@@ -1,4 +1,4 @@
-//! A server as a child process: start it, measure it, and be sure that it ends.
+//! A server as a child process: starts it, measures it, and ensures that it ends.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
@@ -17,7 +17,7 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
     /// If it can't be started.
@@ -32,17 +32,17 @@ impl ServerProcess {
         Ok(Self { child })
     }
 
-    /// Its standard input and output, if they were set up as pipes and not taken before.
+    /// Takes its standard input and output, if they are pipes and were not taken before.
     pub fn take_pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
         Some((self.child.stdin.take()?, self.child.stdout.take()?))
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// CPU time of all its threads so far.
+    /// Returns the CPU time of all its threads so far.
     ///
     /// # Errors
     /// If it has ended.
@@ -50,7 +50,7 @@ impl ServerProcess {
         process_cpu(self.child.id()).context("the server has ended")
     }
 
-    /// Bytes of memory of its own (`RssAnon`): what isn't a file, and isn't the kernel's.
+    /// Returns the bytes of its own memory (`RssAnon`), without files and kernel memory.
     ///
     /// # Errors
     /// If it has ended.
@@ -60,15 +60,15 @@ impl ServerProcess {
         kilobytes(&text, "RssAnon:").context("RssAnon in /proc/PID/status")
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     ///
     /// # Errors
-    /// If the kernel doesn't know it.
+    /// If the kernel does not know the process.
     pub fn ended(&mut self) -> Result<Option<std::process::ExitStatus>> {
         self.child.try_wait().context("waiting for the server")
     }
 
-    /// Waits until it has used hardly any CPU for a while: until all it was asked is done.
+    /// Waits until it has used hardly any CPU for a while, so that all its work is done.
     ///
     /// # Errors
     /// If it has ended, or is still busy at the timeout.
@@ -90,13 +90,13 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is reaped.
+        // It may have ended by itself. The wait reaps it in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the kernel holds for sockets, machine-wide: both ends of each connection count.
+/// The kernel's memory for sockets on the whole machine. Both ends of each connection count.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelMemory {
     /// Slab: sockets, inodes, files, directory entries, epoll items.
@@ -106,10 +106,10 @@ pub struct KernelMemory {
 }
 
 impl KernelMemory {
-    /// Now.
+    /// Reads the current figures.
     ///
     /// # Errors
-    /// If `/proc` doesn't tell.
+    /// If `/proc` does not have them.
     pub fn now() -> Result<Self> {
         let memory = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
         let sockets = std::fs::read_to_string("/proc/net/sockstat").context("sockstat")?;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_proc_are_read() {
+    fn lines_of_proc_are_parsed() {
         let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
         assert_eq!(kilobytes(text, "RssAnon:"), Some(724 * 1024));
         assert_eq!(kilobytes(text, "RssShmem:"), None);
@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells_its_memory() {
+    fn the_kernel_memory_of_this_machine_is_readable() {
         assert!(KernelMemory::now().expect("proc").slab_bytes > 0);
     }
 
     #[test]
-    fn a_dropped_server_is_gone() {
+    fn dropping_a_server_kills_it() {
         let mut command = Command::new("sleep");
         command.arg("60");
         let server = ServerProcess::start(command).expect("sleep");

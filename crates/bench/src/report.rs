@@ -1,10 +1,10 @@
-//! Small tables, medians, and how times read.
+//! Formats small tables, medians and times.
 
 use std::fmt;
 
 use hdrhistogram::Histogram;
 
-/// The middle value; of two middle ones, their mean. NaN of none.
+/// Returns the middle value, or the mean of the two middle ones. Returns NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -16,21 +16,21 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Lowest and highest value, as `low–high` with two places; how far rounds lie apart.
+/// Formats the lowest and highest value as `low–high` with two decimals.
 pub fn range(values: &[f64]) -> String {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if values.is_empty() { "-".to_owned() } else { format!("{low:.2}–{high:.2}") }
 }
 
-/// A whole number with its thousands set apart.
+/// Formats a whole number with thousands separators.
 pub fn thousands(value: f64) -> String {
     let whole = value.round_ties_even();
     let sign = if whole < 0.0 { "-" } else { "" };
     format!("{sign}{}", flood::report::number::grouped(whole.abs() as u64))
 }
 
-/// A histogram fit for message times in nanoseconds, up to a minute, to three digits.
+/// Returns an empty histogram of nanoseconds up to a minute, with three significant digits.
 ///
 /// # Panics
 /// Never: the bounds are fixed and valid.
@@ -38,19 +38,19 @@ pub fn latency_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
 }
 
-/// Nanoseconds as milliseconds with three places.
+/// Formats nanoseconds as milliseconds with three decimals.
 pub fn milliseconds(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-/// Rows under a head; the first column is a name, the others are set right.
+/// A table with a head. The first column has names, and the others are right-aligned.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with only its head.
+    /// Returns a table with a head and no rows.
     pub fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
@@ -58,7 +58,7 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// If it has not as many cells as the head.
+    /// If the number of cells differs from the head's.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<_> = cells.into_iter().collect();
         assert_eq!(row.len(), self.rows[0].len(), "a cell for each column");
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_odd_even_and_none() {
+    fn medians_of_odd_even_and_no_values() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
         assert!(median(&[]).is_nan());
     }
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_separators_and_decimals() {
         assert_eq!(thousands(1_234_567.4), "1,234,567");
         assert_eq!(thousands(999.0), "999");
         assert_eq!(thousands(-1_000.0), "-1,000");
@@ -128,12 +128,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a cell for each column")]
-    fn a_row_of_another_width_is_refused() {
+    fn a_row_of_another_width_panics() {
         Table::new(&["a", "b"]).row(["1".to_owned()]);
     }
 
     #[test]
-    fn histogram_keeps_times_of_a_minute() {
+    fn the_histogram_covers_a_minute() {
         let mut histogram = latency_histogram();
         histogram.saturating_record(59_000_000_000);
         histogram.saturating_record(1_000);

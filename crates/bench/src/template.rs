@@ -1,19 +1,19 @@
-//! Requests made from a template: `{n}` stands for the connection's number.
+//! Templates of requests, where `{n}` stands for the connection's number.
 
-/// A text with `{n}` in any number of places.
+/// A text with any number of `{n}`.
 #[derive(Debug, Clone)]
 pub struct Template {
-    /// The literal pieces; the number stands between each two.
+    /// The literal pieces, with the number between each two.
     pieces: Vec<Box<[u8]>>,
 }
 
 impl Template {
-    /// Takes a template apart.
+    /// Parses a template.
     pub fn new(text: &str) -> Self {
         Self { pieces: text.split("{n}").map(|piece| piece.as_bytes().into()).collect() }
     }
 
-    /// The same with these bytes after it.
+    /// Returns the template with these bytes appended.
     #[must_use]
     pub fn then(mut self, bytes: &[u8]) -> Self {
         if let Some(last) = self.pieces.last_mut() {
@@ -22,7 +22,7 @@ impl Template {
         self
     }
 
-    /// Writes the text for one number over what `out` held; allocates only while `out` grows.
+    /// Replaces the content of `out` with the text for one number. Allocates only while `out` grows.
     pub fn expand(&self, number: usize, out: &mut Vec<u8>) {
         out.clear();
         let mut digits = [0u8; 20];
@@ -36,7 +36,7 @@ impl Template {
     }
 }
 
-/// Decimal digits of a number, without leading zeros.
+/// Returns the decimal digits of a number, without leading zeros.
 fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut start = room.len();
     loop {
@@ -60,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn number_goes_in_each_place() {
+    fn every_placeholder_becomes_the_number() {
         assert_eq!(expanded("/sse?user=u{n}&topic=t{n}", 407), "/sse?user=u407&topic=t407");
         assert_eq!(expanded("{n}", 0), "0");
         assert_eq!(expanded("{n}{n}", 10), "1010");
     }
 
     #[test]
-    fn text_without_a_place_stays() {
+    fn text_without_a_placeholder_is_unchanged() {
         assert_eq!(expanded("/sse?topic=all", 5), "/sse?topic=all");
         assert_eq!(expanded("{N} {", 5), "{N} {");
     }

@@ -1,4 +1,4 @@
-//! A Throng server as a child process, on its external interface alone.
+//! A Throng server as a child process. The bench uses only its external interface.
 
 use std::fs::File;
 use std::net::SocketAddrV4;
@@ -14,10 +14,10 @@ use crate::api::Api;
 use crate::process::ServerProcess;
 use flood::source::free_server_address;
 
-/// How long it may take until it is ready.
+/// How long the server may take until it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Connections that a server may have beyond its crowd: probes, and slack for those that a crowd
-/// before has just closed.
+/// Connections that a server may have beyond its crowd: probes, and connections that an earlier crowd
+/// has just closed.
 const CONNECTIONS_SLACK: usize = 2_000;
 
 /// How Throng sends a message to many connections.
@@ -27,7 +27,7 @@ pub enum Sender {
     IoUring,
     /// `--sender write`
     Write,
-    /// `--sender auto`, as an operator has it who says nothing.
+    /// `--sender auto`, the default.
     Auto,
 }
 
@@ -35,7 +35,7 @@ impl Sender {
     /// The two ways, for side-by-side runs.
     pub const ALL: [Self; 2] = [Self::IoUring, Self::Write];
 
-    /// As the server's flag has it.
+    /// Returns the value of the server's flag.
     pub fn word(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -45,7 +45,7 @@ impl Sender {
     }
 }
 
-/// A running server, silent (no heartbeats) but for what it is asked.
+/// A running server without heartbeats.
 #[derive(Debug)]
 pub struct Throng {
     /// Its process.
@@ -60,18 +60,18 @@ pub struct Throng {
 }
 
 impl Throng {
-    /// Starts one for a crowd of so many, and waits until it is ready.
+    /// Starts a server for a crowd of so many, and waits until it is ready.
     ///
     /// # Errors
-    /// If it can't be built or started, or isn't ready in time; with the end of its log.
+    /// If it can't be built or started, or isn't ready in time. The error has the end of its log.
     pub fn start(shards: usize, connections: usize, sender: Sender) -> Result<Self> {
         Self::start_build(&binary()?, shards, connections, sender)
     }
 
-    /// As [`Throng::start`], with this executable.
+    /// Does the same as [`Throng::start`], with this executable.
     ///
     /// # Errors
-    /// If it can't be started, or isn't ready in time; with the end of its log.
+    /// If it can't be started, or isn't ready in time. The error has the end of its log.
     pub fn start_build(
         binary: &Path,
         shards: usize,
@@ -95,7 +95,7 @@ impl Throng {
             .args(["--max-connections", &(connections + CONNECTIONS_SLACK).to_string()])
             .args(["--sender", sender.word()])
             .args(["--log", "warn"])
-            // Where no throng.toml of the one who runs the bench is read.
+            // The user's throng.toml in the current folder must not be read.
             .current_dir(std::env::temp_dir())
             .envs(QUIET.iter().copied())
             .stdin(Stdio::null())
@@ -136,7 +136,7 @@ impl Throng {
     /// Publishes to a topic and checks that it had so many members.
     ///
     /// # Errors
-    /// If the server refuses it, or the number of members is another.
+    /// If the server rejects it, or the number of members is another.
     pub fn publish(&mut self, topic: &str, data: &str, members: usize) -> Result<()> {
         let answer = self.api.post("/api/publish", &json!({"topic": topic, "data": data}))?;
         ensure!(answer["members"] == members, "{members} members expected: {answer}");
@@ -146,15 +146,15 @@ impl Throng {
     /// Sends to a user.
     ///
     /// # Errors
-    /// If the server refuses it.
+    /// If the server rejects it.
     pub fn send(&mut self, user: &str, data: &str) -> Result<Value> {
         self.api.post("/api/send", &json!({"user": user, "data": data}))
     }
 
-    /// CPU time used so far.
+    /// Returns the CPU time used so far.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// If the process has ended.
     pub fn cpu(&self) -> Result<Duration> {
         self.process.cpu()
     }
@@ -162,12 +162,12 @@ impl Throng {
 
 impl Drop for Throng {
     fn drop(&mut self) {
-        // One log too many in the temporary folder is no reason to fail.
+        // A log that stays in the temporary folder is no error.
         let _ = std::fs::remove_file(&self.log);
     }
 }
 
-/// Switches off what a server does by itself, and lets polls and silent WebSockets wait.
+/// Switches off heartbeats, and lets polls and silent WebSockets wait.
 const QUIET: &[(&str, &str)] = &[
     ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "3600"),
     ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "3600"),
@@ -176,7 +176,7 @@ const QUIET: &[(&str, &str)] = &[
     ("THRONG_TIMEOUTS_POLL_SECONDS_MAX", "3600"),
 ];
 
-/// The executable: `THRONG_BIN`, or the one of this very build, brought up to date.
+/// Returns the executable: `THRONG_BIN`, or that of this build, which it brings up to date.
 ///
 /// # Errors
 /// If it can't be built, or isn't there.
@@ -186,7 +186,7 @@ pub fn binary() -> Result<PathBuf> {
         return Ok(path.clone());
     }
     let path = match std::env::var_os("THRONG_BIN") {
-        // The server runs in another folder than the bench.
+        // The server runs in another folder, so a relative path would not work.
         Some(path) => std::path::absolute(path).context("THRONG_BIN")?,
         None => build()?,
     };
@@ -198,8 +198,8 @@ pub fn binary() -> Result<PathBuf> {
     Ok(BINARY.get_or_init(|| path).clone())
 }
 
-/// Builds the server beside this bench: `cargo bench` alone builds no other package's binary, and
-/// an old one would be measured without notice.
+/// Builds the server. `cargo bench` alone builds no other package's binary, so the bench would measure
+/// an outdated one.
 fn build() -> Result<PathBuf> {
     let exe = std::env::current_exe().context("own executable")?;
     let profile = exe.ancestors().nth(2).context("a target folder")?;

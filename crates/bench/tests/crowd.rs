@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
 const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
 
-/// Accepts so many, reads each one's request, answers in two pieces, and gives all back.
+/// Accepts so many connections, reads each request, answers in two pieces, and returns all sockets.
 fn server(
     connections: usize,
     answer: &'static str,
@@ -41,7 +41,7 @@ fn server(
 fn a_crowd_opens_counts_and_sees_closes() {
     let (address, server) = server(50, STREAM);
     let plan = Plan::get(address, 50, "/sse?user=u{n}&topic=all").numbered_from(14_000 - 25);
-    let (mut crowd, _) = Crowd::stand(plan).expect("an open crowd");
+    let (mut crowd, _) = Crowd::open_all(plan).expect("an open crowd");
     let mut connections = server.join().expect("no panic");
 
     let mut users: Vec<_> = connections
@@ -74,25 +74,25 @@ fn a_crowd_opens_counts_and_sees_closes() {
 }
 
 #[test]
-fn another_status_is_a_failure_that_is_told() {
+fn an_unexpected_status_is_reported() {
     let (address, _server) = server(1, "HTTP/1.1 503 Service Unavailable\r\n\r\n");
-    let error = Crowd::stand(Plan::get(address, 1, "/sse")).expect_err("503");
+    let error = Crowd::open_all(Plan::get(address, 1, "/sse")).expect_err("503");
     let text = error.to_string();
     // The answer's first piece ends within the status line, but not within the status.
     assert!(text.contains("Status 1") && text.contains("503"), "{text}");
 }
 
 #[test]
-fn nobody_there_is_a_failure_that_is_told() {
+fn a_missing_server_is_reported() {
     let address = flood::source::free_server_address().expect("a port");
-    let error = Crowd::stand(Plan::get(address, 3, "/sse")).expect_err("refused");
+    let error = Crowd::open_all(Plan::get(address, 3, "/sse")).expect_err("refused");
     assert!(error.to_string().contains("Refused 3"), "{error}");
 }
 
 #[test]
 fn a_websocket_crowd_answers_pings() {
     let (address, server) = server(2, UPGRADED);
-    let (crowd, _) = Crowd::stand(Plan::websocket(address, 2, "/ws")).expect("an open crowd");
+    let (crowd, _) = Crowd::open_all(Plan::websocket(address, 2, "/ws")).expect("an open crowd");
     for (mut stream, _) in server.join().expect("no panic") {
         stream.write_all(&[0x81, 1, b'x', 0x89, 0]).expect("room");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
@@ -106,7 +106,7 @@ fn a_websocket_crowd_answers_pings() {
 #[test]
 fn a_poll_is_open_before_its_answer() {
     let (address, server) = server(1, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let (crowd, _) = Crowd::stand(Plan::poll(address, 1, "/poll")).expect("an open crowd");
+    let (crowd, _) = Crowd::open_all(Plan::poll(address, 1, "/poll")).expect("an open crowd");
     server.join().expect("no panic");
     drop(crowd);
 }

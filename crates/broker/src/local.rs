@@ -4,41 +4,34 @@ use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use model::{Envelope, Epoch, Message, Position, Publication};
 use siphasher::sip::SipHasher13;
-use wire::{Draft, Epoch, Id, Message};
 
-use crate::kept::{Begin, Kept, Submit};
-use crate::recent::{Bounds, Window};
 use crate::{
-    Activity, Broker, Delivery, Done, Inbox, Latest, Options, Publish, PublishError, Published,
-    Receipt, Recent,
+    Activity, Append, Broker, Delivery, Done, HistoryLog, Inbox, Latest, Limits, Options, Publish,
+    PublishError, Published, Receipt, Recent, Window,
 };
 
-/// Messages that are looked at in one hold of the lock: about 20 microseconds, for which
-/// publishers wait.
-const LOOKED_AT: usize = 256;
+/// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
+/// wait.
+const SCANNED: usize = 256;
 
-/// Messages that a look for people goes through at most.
-const LOOKED_AT_MAX: usize = 100_000;
+/// The most messages that a scan for operators reads.
+const SCANNED_MAX: usize = 100_000;
 
-/// How much of the recent past is kept; the first limit that is reached counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Messages in the recent window.
-    pub recent_messages_max: usize,
-    /// Their bytes.
-    pub recent_bytes_max: usize,
-    /// Their age in seconds.
-    pub recent_seconds_max: u64,
-    /// What topics with history hold in memory.
-    pub kept: crate::kept::Limits,
+/// Random bytes that a broker needs, new for every start.
+pub const SECRET_BYTES: usize = 20;
+
+/// The epoch of a broker with this secret.
+pub fn epoch(secret: &[u8; SECRET_BYTES]) -> Epoch {
+    Epoch(u32::from_le_bytes([secret[16], secret[17], secret[18], secret[19]]))
 }
 
 /// Joins the shards of one process.
 ///
 /// One lock orders everything: an offset is drawn, the message enters the window and goes into
 /// the inboxes while it is held, so that every inbox sees the same order and
-/// [`Broker::recent`] meets the live stream at one exact place. It is held for about a
+/// [`Broker::recent`] meets the live stream at one exact offset. It is held for about a
 /// microsecond, and taken only by publishers and by long polls.
 pub struct Local {
     inboxes: Vec<Arc<dyn Inbox>>,
@@ -46,7 +39,7 @@ pub struct Local {
     epoch: Epoch,
     started: Instant,
     order: Mutex<Order>,
-    kept: Kept,
+    history: Arc<dyn HistoryLog>,
 }
 
 struct Order {
@@ -56,56 +49,47 @@ struct Order {
 
 impl Local {
     /// A broker for these inboxes. `secret` keys the hash of topic names and names the epoch: it
-    /// must be random and new for every start. Message times count from `started`. Topics with
-    /// history begin with what `begin` says, or without a past.
+    /// must be random and new for every start. Message times count from `started`. What is published
+    /// to topics with history goes to the log `history`, which hands it to the same inboxes.
     pub fn new(
         inboxes: Vec<Arc<dyn Inbox>>,
-        secret: [u8; 20],
+        secret: [u8; SECRET_BYTES],
         started: Instant,
         limits: Limits,
-        begin: Option<Begin>,
+        history: Arc<dyn HistoryLog>,
     ) -> Self {
         let word = |from: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&secret[from..from + 8]);
             u64::from_le_bytes(bytes)
         };
-        let epoch = u32::from_le_bytes([secret[16], secret[17], secret[18], secret[19]]);
-        let recent = Bounds {
-            messages_max: limits.recent_messages_max,
-            bytes_max: limits.recent_bytes_max,
-            age_us_max: limits.recent_seconds_max * 1_000_000,
-        };
-        // Told apart from the numbering of the other messages.
-        let fresh = Begin { epoch: Epoch(!epoch), last: 0, store: None };
-        let begin = begin.unwrap_or(fresh);
         Local {
-            kept: Kept::new(inboxes.clone(), begin, started, limits.kept, recent),
+            history,
             inboxes,
             hash_key: (word(0), word(8)),
-            epoch: Epoch(epoch),
+            epoch: epoch(&secret),
             started,
-            order: Mutex::new(Order { last: 0, window: Window::new(recent) }),
+            order: Mutex::new(Order { last: 0, window: Window::new(limits) }),
         }
     }
 
-    /// Gives a message that is not kept its place, and hands it to every interested inbox.
+    /// Gives a message without retention its position, and hands it to every interested inbox.
     fn pass_on(
         &self,
         hash: u64,
-        draft: Draft,
+        publication: Publication,
         receipt: Option<Receipt>,
-    ) -> Result<Id, PublishError> {
-        let broadcast = draft.topic == wire::message::BROADCAST;
+    ) -> Result<Position, PublishError> {
+        let broadcast = publication.topic == model::name::BROADCAST;
         let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
         let mut order = self.order();
         if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
-        let id = Id { epoch: self.epoch, offset: order.last };
+        let id = Position { epoch: self.epoch, offset: order.last };
         let now_us = self.now_us();
-        let message = Arc::new(Message::new(draft, id, hash, now_us));
+        let message = Arc::new(Envelope::from(Message::new(publication, id, hash, now_us)));
         order.window.push(message.clone());
         for inbox in self.inboxes.iter().filter(wants) {
             inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
@@ -119,16 +103,16 @@ impl Local {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows the window's messages, newest first, until `look` gives false. The lock is let go
-    /// in between; what is published meanwhile is not shown. Gives false when it stopped before
-    /// the window's end by itself.
-    fn look(&self, mut look: impl FnMut(&Arc<Message>) -> bool) -> bool {
+    /// Visits the window's messages, newest first, until `visit` returns false. Releases the lock in
+    /// between, and does not visit messages published meanwhile. Returns false when it stopped by
+    /// itself before the window's end.
+    fn scan(&self, mut visit: impl FnMut(&Arc<Envelope>) -> bool) -> bool {
         let mut before = u64::MAX;
-        for _ in 0..LOOKED_AT_MAX.div_ceil(LOOKED_AT) {
+        for _ in 0..SCANNED_MAX.div_ceil(SCANNED) {
             let order = self.order();
             let mut is_end = true;
-            for message in order.window.before(before, LOOKED_AT) {
-                if !look(message) {
+            for message in order.window.before(before, SCANNED) {
+                if !visit(message) {
                     return true;
                 }
                 before = message.id.offset;
@@ -147,59 +131,60 @@ impl Local {
 }
 
 impl Broker for Local {
-    fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
-        let hash = self.hash(&draft.topic);
-        match self.kept.rule(&draft.topic) {
-            None => self.pass_on(hash, draft, receipt),
-            Some(keep) => {
-                self.kept.publish(hash, draft, &keep, &Options::default(), 0, receipt, None)
+    fn publish(
+        &self,
+        publication: Publication,
+        receipt: Option<Receipt>,
+    ) -> Result<Position, PublishError> {
+        let hash = self.hash(&publication.topic);
+        match self.history.rule(&publication.topic) {
+            None => self.pass_on(hash, publication, receipt),
+            Some(rule) => {
+                let options = Options::default();
+                self.history.append_now(Append { hash, publication, rule, options, receipt })
             }
         }
     }
 
     fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
-        let Publish { draft, options } = publish;
-        let hash = self.hash(&draft.topic);
-        match self.kept.rule(&draft.topic).filter(|_| !options.no_history) {
+        let Publish { publication, options } = publish;
+        let hash = self.hash(&publication.topic);
+        match self.history.rule(&publication.topic).filter(|_| !options.no_history) {
             None if options.if_offset.is_some() => done(Err(PublishError::NoHistory)),
             None => {
-                let passed = self.pass_on(hash, draft, receipt);
+                let passed = self.pass_on(hash, publication, receipt);
                 done(passed.map(|id| Published { id, repeated: false }));
             }
-            Some(keep) => {
-                self.kept.submit(Submit { hash, draft, keep, options, receipt, done });
+            Some(rule) => {
+                self.history.append(Append { hash, publication, rule, options, receipt }, done);
             }
         }
     }
 
-    fn kept(&self) -> &Kept {
-        &self.kept
-    }
-
-    /// Looks from the oldest on, so that what the window drops meanwhile has been seen; if it drops
-    /// more than that, the answer is not complete. What is published after the first hold of the
-    /// lock is left to the inboxes: whoever asks is in the topics already.
-    fn recent(&self, topics: &[(u64, &str)], since: Option<Id>) -> Recent {
+    /// Scans from the oldest message on, so that the window drops only scanned messages meanwhile; if
+    /// it drops others, the answer is not complete. The inboxes deliver what is published after the
+    /// first hold of the lock, because the caller is in the topics already.
+    fn recent(&self, topics: &[(u64, &str)], after: Option<Position>) -> Recent {
         let mut topics = topics.to_vec();
         topics.sort_unstable();
         let mut order = self.order();
-        let top = Id { epoch: self.epoch, offset: order.last };
-        let Some(since) = since else {
+        let top = Position { epoch: self.epoch, offset: order.last };
+        let Some(after) = after else {
             return Recent { messages: Vec::new(), top, complete: true };
         };
-        if since.epoch != self.epoch {
+        if after.epoch != self.epoch {
             return Recent { messages: Vec::new(), top, complete: false };
         }
-        let (mut messages, mut seen) = (Vec::new(), since.offset);
+        let (mut messages, mut seen) = (Vec::new(), after.offset);
         let mut complete = seen <= top.offset;
         while seen < top.offset {
             complete &= order.window.follows(seen);
             let before = seen;
-            let part = order.window.after(seen, LOOKED_AT);
+            let part = order.window.after(seen, SCANNED);
             for message in part.take_while(|message| message.id.offset <= top.offset) {
                 seen = message.id.offset;
                 // By hash first: names are compared only where hashes are the same.
-                let key = (message.topic_hash, message.draft.topic.as_str());
+                let key = (message.topic_hash, message.publication.topic.as_str());
                 if topics.binary_search(&key).is_ok() {
                     messages.push(message.clone());
                 }
@@ -221,13 +206,13 @@ impl Broker for Local {
             return Latest { messages, complete: true };
         }
         if let Some((hash, name)) = topic
-            && self.kept.rule(name).is_some()
+            && self.history.rule(name).is_some()
         {
-            return self.kept.latest_of(hash, name, limit);
+            return self.history.latest_of(hash, name, limit);
         }
-        let complete = self.look(|message| {
+        let complete = self.scan(|message| {
             let is_asked = topic.is_none_or(|(hash, name)| {
-                hash == message.topic_hash && name == message.draft.topic
+                hash == message.topic_hash && name == message.publication.topic
             });
             if is_asked {
                 messages.push(message.clone());
@@ -235,8 +220,8 @@ impl Broker for Local {
             messages.len() < limit
         });
         if topic.is_none() {
-            // Two numberings, one time.
-            messages.extend(self.kept.latest(limit));
+            // Two logs, one time.
+            messages.extend(self.history.latest(limit));
             messages.sort_by_key(|message| std::cmp::Reverse(message.published_us));
             messages.truncate(limit);
         }
@@ -248,8 +233,8 @@ impl Broker for Local {
         let from_us = now_us.saturating_sub(seconds_max.saturating_mul(1_000_000));
         let mut activity = Activity::default();
         let (mut seen, mut oldest_us) = (0, now_us);
-        self.look(|message| {
-            let is_in = message.published_us >= from_us && seen < LOOKED_AT_MAX;
+        self.scan(|message| {
+            let is_in = message.published_us >= from_us && seen < SCANNED_MAX;
             if is_in {
                 seen += 1;
                 oldest_us = message.published_us;
@@ -257,13 +242,13 @@ impl Broker for Local {
             }
             is_in
         });
-        let kept_us = self.kept.count_newest(from_us, LOOKED_AT_MAX, &mut activity);
-        // Silence is covered, too; but not what was dropped, or not looked at.
+        let history_us = self.history.count_newest(from_us, SCANNED_MAX, &mut activity);
+        // The time covers silence too, but no messages that were dropped or not scanned.
         let complete_us = match seen {
-            LOOKED_AT_MAX.. => oldest_us,
+            SCANNED_MAX.. => oldest_us,
             _ => self.order().window.complete_after_us(),
         };
-        let complete_us = complete_us.max(kept_us);
+        let complete_us = complete_us.max(history_us);
         activity.span_us = now_us.saturating_sub(from_us.max(complete_us));
         activity
     }
@@ -283,9 +268,10 @@ impl Broker for Local {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    use wire::Data;
+    use model::Data;
 
     use super::*;
+    use crate::NoHistory;
 
     /// Wants every topic but `nobody`.
     struct Box1 {
@@ -319,21 +305,25 @@ mod tests {
             recent_messages_max: messages_max,
             recent_bytes_max: 1 << 20,
             recent_seconds_max: 60,
-            kept: crate::KeptLimits::default(),
         };
-        let local =
-            Local::new(vec![inbox.clone(), inbox.clone()], [7; 20], Instant::now(), limits, None);
+        let local = Local::new(
+            vec![inbox.clone(), inbox.clone()],
+            [7; 20],
+            Instant::now(),
+            limits,
+            Arc::new(NoHistory),
+        );
         inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
     }
 
-    fn draft(topic: &str) -> Draft {
-        Draft {
+    fn publication(topic: &str) -> Publication {
+        Publication {
             topic: topic.into(),
             event: None,
             data: Data::Text("x".into()),
             except: None,
-            marks: None,
+            attributes: None,
         }
     }
 
@@ -343,28 +333,28 @@ mod tests {
         let members = Arc::new(AtomicU64::new(u64::MAX));
         let seen = members.clone();
         let receipt = Receipt::new(move |count| seen.store(count, Ordering::Relaxed));
-        assert_eq!(local.publish(draft("a"), Some(receipt)).unwrap().offset, 1);
+        assert_eq!(local.publish(publication("a"), Some(receipt)).unwrap().offset, 1);
         assert_eq!(members.load(Ordering::Relaxed), 4);
-        assert_eq!(local.publish(draft("nobody"), None).unwrap().offset, 2);
-        local.publish(draft("b"), None).unwrap();
+        assert_eq!(local.publish(publication("nobody"), None).unwrap().offset, 2);
+        local.publish(publication("b"), None).unwrap();
         assert_eq!(*inbox.taken.lock().unwrap(), [1, 1, 3, 3]);
     }
 
     #[test]
-    fn a_full_inbox_refuses_the_whole_message_and_draws_no_offset() {
+    fn with_a_full_inbox_nobody_gets_the_message_and_no_offset_is_drawn() {
         let (inbox, local) = broker(10);
         inbox.full.store(true, Ordering::Relaxed);
-        assert_eq!(local.publish(draft("a"), None), Err(PublishError::Overloaded));
-        assert_eq!(local.publish(draft("nobody"), None).unwrap().offset, 1);
+        assert_eq!(local.publish(publication("a"), None), Err(PublishError::Overloaded));
+        assert_eq!(local.publish(publication("nobody"), None).unwrap().offset, 1);
     }
 
     #[test]
     fn the_window_gives_what_came_after_and_says_when_it_does_not_reach() {
         let (_, local) = broker(3);
         for topic in ["a", "b", "a", "a", "b"] {
-            local.publish(draft(topic), None).unwrap();
+            local.publish(publication(topic), None).unwrap();
         }
-        let id = |offset| Some(Id { epoch: local.epoch(), offset });
+        let id = |offset| Some(Position { epoch: local.epoch(), offset });
         let a = (local.hash("a"), "a");
         let offsets = |recent: &Recent| {
             recent.messages.iter().map(|message| message.id.offset).collect::<Vec<_>>()
@@ -376,49 +366,50 @@ mod tests {
         let recent = local.recent(&[a], id(1));
         assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], false));
         assert!(local.recent(&[a], id(5)).complete);
-        assert!(!local.recent(&[a], id(6)).complete, "a place that was never given out");
+        assert!(!local.recent(&[a], id(6)).complete, "a position that was never given out");
         assert!(!local.recent(&[a], id(u64::MAX)).complete);
         assert!(local.recent(&[a], None).messages.is_empty());
         let both = local.recent(&[(local.hash("b"), "b"), (local.hash("c"), "c"), a], id(2));
         assert_eq!((offsets(&both), both.complete), (vec![3, 4, 5], true));
         let forged = (local.hash("a"), "b");
         assert!(local.recent(&[forged], id(2)).messages.is_empty(), "names count, not hashes");
-        let other = Some(Id { epoch: Epoch(1), offset: 3 });
+        let other = Some(Position { epoch: Epoch(1), offset: 3 });
         assert!(!local.recent(&[a], other).complete);
     }
 
     #[test]
     fn the_latest_come_newest_first_over_several_holds_of_the_lock() {
         let (_, local) = broker(1_000);
-        for n in 0..LOOKED_AT + 10 {
-            local.publish(draft(if n == 3 { "rare" } else { "often" }), None).unwrap();
+        for n in 0..SCANNED + 10 {
+            local.publish(publication(if n == 3 { "rare" } else { "often" }), None).unwrap();
         }
         let offsets = |topic: Option<&str>, limit| {
             let latest = local.latest(topic.map(|name| (local.hash(name), name)), limit);
             assert!(latest.complete);
             latest.messages.iter().map(|message| message.id.offset).collect::<Vec<_>>()
         };
-        let top = (LOOKED_AT + 10) as u64;
+        let top = (SCANNED + 10) as u64;
         assert_eq!(offsets(None, 3), [top, top - 1, top - 2]);
         assert_eq!(offsets(Some("rare"), 3), [4]);
         assert_eq!(offsets(Some("often"), 2), [top, top - 1]);
-        assert_eq!(offsets(Some("often"), 10_000).len(), LOOKED_AT + 9);
+        assert_eq!(offsets(Some("often"), 10_000).len(), SCANNED + 9);
         assert!(offsets(Some("none"), 3).is_empty() && offsets(None, 0).is_empty());
     }
 
     #[test]
-    fn recent_looks_over_several_holds_of_the_lock_up_to_where_it_began() {
+    fn recent_scans_several_holds_of_the_lock_up_to_where_it_began() {
         let (_, local) = broker(10_000);
-        let messages = 3 * LOOKED_AT as u64 + 7;
+        let messages = 3 * SCANNED as u64 + 7;
         for n in 1..=messages {
-            local.publish(draft(if n % 2 == 0 { "even" } else { "odd" }), None).unwrap();
+            local.publish(publication(if n % 2 == 0 { "even" } else { "odd" }), None).unwrap();
         }
         let even = [(local.hash("even"), "even")];
         std::thread::scope(|scope| {
-            // What is published meanwhile is not among what is found.
-            scope.spawn(|| (0..500).for_each(|_| _ = local.publish(draft("even"), None)));
+            // The scan doesn't find messages published meanwhile.
+            scope.spawn(|| (0..500).for_each(|_| _ = local.publish(publication("even"), None)));
             for _ in 0..50 {
-                let recent = local.recent(&even, Some(Id { epoch: local.epoch(), offset: 9 }));
+                let recent =
+                    local.recent(&even, Some(Position { epoch: local.epoch(), offset: 9 }));
                 let found: Vec<u64> = recent.messages.iter().map(|found| found.id.offset).collect();
                 let odd_until = messages - messages % 2;
                 let all = (10..=recent.top.offset).filter(|n| *n > odd_until || n % 2 == 0);
@@ -429,46 +420,41 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_ends_early_says_so() {
+    fn a_scan_that_ends_early_says_so() {
         let limits = Limits {
             recent_messages_max: usize::MAX,
             recent_bytes_max: usize::MAX,
             recent_seconds_max: 600,
-            kept: crate::KeptLimits::default(),
         };
-        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits, None);
-        local.publish(draft("rare"), None).unwrap();
-        let looked_at = LOOKED_AT_MAX.div_ceil(LOOKED_AT) * LOOKED_AT;
-        (1..looked_at).for_each(|_| _ = local.publish(draft("often"), None));
+        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits, Arc::new(NoHistory));
+        local.publish(publication("rare"), None).unwrap();
+        let scanned = SCANNED_MAX.div_ceil(SCANNED) * SCANNED;
+        (1..scanned).for_each(|_| _ = local.publish(publication("often"), None));
         let latest = |topic: &str, limit| {
             let latest = local.latest(Some((local.hash(topic), topic)), limit);
             (latest.messages.len(), latest.complete)
         };
         assert_eq!((latest("rare", 2), latest("none", 2)), ((1, true), (0, true)));
-        local.publish(draft("often"), None).unwrap();
+        local.publish(publication("often"), None).unwrap();
         assert_eq!((latest("rare", 2), latest("often", 2)), ((0, false), (2, true)));
     }
 
     #[test]
     fn activity_counts_topics_over_the_time_that_the_window_covers() {
         let started = Instant::now().checked_sub(std::time::Duration::from_secs(100)).unwrap();
-        let limits = Limits {
-            recent_messages_max: 4,
-            recent_bytes_max: 1 << 20,
-            recent_seconds_max: 60,
-            kept: crate::KeptLimits::default(),
-        };
-        let local = Local::new(Vec::new(), [7; 20], started, limits, None);
+        let limits =
+            Limits { recent_messages_max: 4, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let local = Local::new(Vec::new(), [7; 20], started, limits, Arc::new(NoHistory));
         assert_eq!(local.activity(60).span_us, 60_000_000, "silence is known, too");
         for topic in ["a", "b", "a", "a"] {
-            local.publish(draft(topic), None).unwrap();
+            local.publish(publication(topic), None).unwrap();
         }
         let activity = local.activity(60);
         let messages = |topic: &str| activity.messages(local.hash(topic));
         assert_eq!((messages("a"), messages("b"), messages("c")), (3, 1, 0));
         assert_eq!(activity.topics[&local.hash("b")].topic, "b");
         assert_eq!(activity.span_us, 60_000_000);
-        local.publish(draft("c"), None).unwrap();
+        local.publish(publication("c"), None).unwrap();
         let activity = local.activity(60);
         assert_eq!(activity.topics.values().map(|topic| topic.messages).sum::<u64>(), 4);
         assert!(activity.span_us < 30_000_000, "what was dropped is not covered: {activity:?}");

@@ -1,18 +1,18 @@
-//! The recent window: the last messages of all topics, for a long poll that comes back.
+//! The recent window: the last messages of all topics, for a long poll that returns, and for operators.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use wire::{Id, Message, Name};
+use model::{Envelope, Message, Name, Position};
 
 /// What [`crate::Broker::recent`] found.
 #[derive(Debug)]
 pub struct Recent {
-    /// The messages after the asked place, oldest first.
-    pub messages: Vec<Arc<Message>>,
-    /// The newest place of the whole node when the look began.
-    pub top: Id,
-    /// False when messages may be missing: the asked place is of another epoch, or older than
+    /// The messages after the given position, oldest first.
+    pub messages: Vec<Arc<Envelope>>,
+    /// The newest position of the whole node when the scan began.
+    pub top: Position,
+    /// False when messages may be missing: the given position is of another epoch, or older than
     /// the window.
     pub complete: bool,
 }
@@ -21,8 +21,8 @@ pub struct Recent {
 #[derive(Debug)]
 pub struct Latest {
     /// The newest first.
-    pub messages: Vec<Arc<Message>>,
-    /// False when looking stopped before the limit and before the window's end: older ones may be
+    pub messages: Vec<Arc<Envelope>>,
+    /// False when the scan stopped before the limit and before the window's end: older ones may be
     /// there that were not found.
     pub complete: bool,
 }
@@ -47,11 +47,13 @@ pub struct TopicActivity {
 }
 
 impl Activity {
-    /// Counts a message of its topic.
-    pub(crate) fn count(&mut self, message: &Message) {
+    /// Counts a message for its topic.
+    pub fn count(&mut self, message: &Message) {
         let topic = self.topics.entry(message.topic_hash);
-        let topic = topic
-            .or_insert_with(|| TopicActivity { topic: message.draft.topic.clone(), messages: 0 });
+        let topic = topic.or_insert_with(|| TopicActivity {
+            topic: message.publication.topic.clone(),
+            messages: 0,
+        });
         topic.messages += 1;
     }
 
@@ -61,36 +63,42 @@ impl Activity {
     }
 }
 
-/// How much the window holds; the first limit that is reached counts.
+/// How much of the recent past a window holds; the first limit that is reached counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub messages_max: usize,
-    pub bytes_max: usize,
-    pub age_us_max: u64,
+pub struct Limits {
+    /// Messages in the recent window.
+    pub recent_messages_max: usize,
+    /// Their bytes.
+    pub recent_bytes_max: usize,
+    /// Their age in seconds.
+    pub recent_seconds_max: u64,
 }
 
-/// A ring of the last messages. Offsets in it have no gaps.
-pub(crate) struct Window {
-    bounds: Bounds,
-    ring: VecDeque<Arc<Message>>,
+/// A ring of the last messages, in the order of their offsets.
+pub struct Window {
+    limits: Limits,
+    ring: VecDeque<Arc<Envelope>>,
     bytes: usize,
-    /// When the newest message was published that is no longer here.
+    /// When the newest dropped message was published.
     gone_us: u64,
 }
 
 impl Window {
-    pub fn new(bounds: Bounds) -> Self {
-        Window { bounds, ring: VecDeque::new(), bytes: 0, gone_us: 0 }
+    /// Holds nothing yet.
+    pub fn new(limits: Limits) -> Self {
+        Window { limits, ring: VecDeque::new(), bytes: 0, gone_us: 0 }
     }
 
-    pub fn push(&mut self, message: Arc<Message>) {
+    /// Takes in a message that is newer than all others, and drops what is over the limits.
+    pub fn push(&mut self, message: Arc<Envelope>) {
         let now_us = message.published_us;
+        let age_us_max = self.limits.recent_seconds_max * 1_000_000;
         self.bytes += message.bytes();
         self.ring.push_back(message);
         while let Some(oldest) = self.ring.front() {
-            let over = self.ring.len() > self.bounds.messages_max
-                || self.bytes > self.bounds.bytes_max
-                || now_us.saturating_sub(oldest.published_us) > self.bounds.age_us_max;
+            let over = self.ring.len() > self.limits.recent_messages_max
+                || self.bytes > self.limits.recent_bytes_max
+                || now_us.saturating_sub(oldest.published_us) > age_us_max;
             if !over {
                 break;
             }
@@ -101,7 +109,7 @@ impl Window {
     }
 
     /// Up to `count` messages with an offset below `before`, newest first.
-    pub fn before(&self, before: u64, count: usize) -> impl Iterator<Item = &Arc<Message>> {
+    pub fn before(&self, before: u64, count: usize) -> impl Iterator<Item = &Arc<Envelope>> {
         let end = self.ring.partition_point(|message| message.id.offset < before);
         self.ring.range(end.saturating_sub(count)..end).rev()
     }
@@ -113,12 +121,12 @@ impl Window {
     }
 
     /// Up to `count` messages with an offset over `after`, oldest first.
-    pub fn after(&self, after: u64, count: usize) -> impl Iterator<Item = &Arc<Message>> {
+    pub fn after(&self, after: u64, count: usize) -> impl Iterator<Item = &Arc<Envelope>> {
         let from = self.ring.partition_point(|message| message.id.offset <= after);
         self.ring.range(from..self.ring.len().min(from.saturating_add(count)))
     }
 
-    /// True when the message that follows this offset is here.
+    /// True when the message that follows this offset is here, where offsets leave no gaps.
     pub fn follows(&self, offset: u64) -> bool {
         self.ring.front().is_some_and(|oldest| oldest.id.offset <= offset.saturating_add(1))
     }

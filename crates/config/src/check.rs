@@ -1,52 +1,53 @@
-//! What must hold of a value beyond its kind, and between settings.
+//! Checks of values beyond their kind, and of settings against each other.
 
-mod kept;
+mod history;
 mod log;
 
 use std::net::{IpAddr, SocketAddr};
 
-use wire::rules::matches;
+use model::rules::matches;
 
 use crate::source::{Read, Rule};
 use crate::url::{is_origin, webhook};
-use crate::{ClientEvents, Config, Join, Origin, Problem};
+use crate::{ClientEvents, Config, Join, Origin, SettingError};
 
-/// The least length in characters of what is sent as Authorization: Bearer.
+/// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
 
 /// Room for what a transport puts around a payload, in bytes.
 const FRAMING_BYTES: u64 = 1024;
 
-/// The checks, one after another; each names the settings it compares.
+/// Collects the errors of all checks. Each check names the settings that it compares.
 struct Checks<'a> {
     read: &'a mut Read,
 }
 
 impl Checks<'_> {
-    /// A problem unless it holds. The first of `keys` that somebody set is where it is said. A
-    /// setting whose own value is wrong is not compared: nobody knows yet what it will be.
-    fn must(&mut self, keys: &[&'static str], holds: bool, message: impl FnOnce() -> String) {
-        if holds || keys.iter().any(|key| self.read.unsound.contains(key)) {
+    /// Reports an error unless `holds`. The error points to the first of `keys` that a source has
+    /// set. Settings with an invalid value are not compared, because nobody knows yet what their
+    /// values will be.
+    fn require(&mut self, keys: &[&'static str], holds: bool, message: impl FnOnce() -> String) {
+        if holds || keys.iter().any(|key| self.read.invalid.contains(key)) {
             return;
         }
         let origin = |key: &str| self.read.values.get(key).map(|(_, origin)| origin.clone());
         let mut places = keys.iter().filter_map(|key| Some((*key, origin(key)?)));
         let set = places.find(|(_, origin)| *origin != Origin::Default);
         let (key, origin) = set.unwrap_or((keys[0], Origin::Default));
-        self.read.problems.push(Problem { origin, key: key.into(), message: message() });
+        self.read.errors.push(SettingError { origin, key: key.into(), message: message() });
     }
 }
 
-pub(crate) fn together(config: &Config, read: &mut Read) {
+pub(crate) fn check_config(config: &Config, read: &mut Read) {
     let mut checks = Checks { read };
     addresses(config, &mut checks);
     secret("admin.api_key", "a key", &config.admin.api_key, &mut checks);
     secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
     numbers(config, &mut checks);
     presence(config, &mut checks);
-    kept::sections(config, &mut checks);
+    history::check_sections(config, &mut checks);
     for origin in &config.client.cors_origins {
-        checks.must(&["client.cors_origins"], is_origin(origin), || {
+        checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(
                 "{origin:?} is no origin: write \"*\", or scheme://host[:port] in lower case as \
                  browsers do, without a path"
@@ -54,19 +55,19 @@ pub(crate) fn together(config: &Config, read: &mut Read) {
         });
     }
     let url = &config.webhook.url;
-    if let Some(wrong) = webhook(url).err().filter(|_| !url.is_empty()) {
-        checks.must(&["webhook.url"], false, || wrong);
+    if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
+        checks.require(&["webhook.url"], false, || reason);
     }
     topics(config, checks.read);
     let level = &config.log.level;
-    if let Err(wrong) = log::filter(level) {
-        checks.must(&["log.level"], false, || format!("{level:?} is no filter ({wrong})"));
+    if let Err(reason) = log::filter(level) {
+        checks.require(&["log.level"], false, || format!("{level:?} is no filter ({reason})"));
     }
 }
 
 fn addresses(config: &Config, checks: &mut Checks<'_>) {
     let (client, admin) = (config.client.listen, config.admin.listen);
-    checks.must(
+    checks.require(
         &["client.listen", "client.insecure"],
         is_loopback(client) || config.client.insecure,
         || {
@@ -77,7 +78,7 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["admin.listen", "admin.api_key"],
         is_loopback(admin) || !config.admin.api_key.is_empty(),
         || {
@@ -87,7 +88,7 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(&["admin.listen", "client.listen"], !overlap(client, admin), || {
+    checks.require(&["admin.listen", "client.listen"], !overlap(client, admin), || {
         format!(
             "clients ({client}) and applications ({admin}) need a port each: change one of them"
         )
@@ -96,10 +97,10 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
 
 fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
     let long = text.is_empty() || text.chars().count() >= SECRET_CHARS_MIN;
-    checks.must(&[key], long, || {
+    checks.require(&[key], long, || {
         format!("{name} has at least {SECRET_CHARS_MIN} characters: try openssl rand -hex 24")
     });
-    checks.must(&[key], text.chars().all(|c| c.is_ascii_graphic()), || {
+    checks.require(&[key], text.chars().all(|c| c.is_ascii_graphic()), || {
         format!(
             "{name} has no spaces and only ASCII characters, since it is sent in a header: try \
              openssl rand -hex 24"
@@ -107,44 +108,44 @@ fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
     });
 }
 
-/// Each rule by itself, and whether those before it leave it any topic. A key whose own value is
-/// wrong is not compared.
+/// Checks each rule by itself, and whether the rules before it leave it any topic. Keys with an
+/// invalid value are not compared.
 fn topics(config: &Config, read: &mut Read) {
-    let Read { rules, problems, unsound, .. } = read;
-    let url_known = unsound.contains("webhook.url") || !config.webhook.url.is_empty();
+    let Read { rules, errors, invalid, .. } = read;
+    let url_known = invalid.contains("webhook.url") || !config.webhook.url.is_empty();
     for (index, (rule, typed)) in rules.iter().zip(&config.topics).enumerate() {
-        let mut problem = |key: &str, message: String| {
+        let mut add_error = |key: &str, message: String| {
             let origin = |key| rule.values.get(key).map(|(_, origin)| origin.clone());
-            // A default that does not fit is said where its rule is.
+            // An error about a default points to the rule's pattern.
             let set = origin(key).filter(|origin| *origin != Origin::Default);
             let origin = set.or_else(|| origin("pattern")).unwrap_or(Origin::Default);
-            problems.push(Problem { origin, key: format!("topics[{index}].{key}"), message });
+            errors.push(SettingError { origin, key: format!("topics[{index}].{key}"), message });
         };
         if let Some(message) = never_matches(&typed.pattern, &rules[..index], config) {
-            problem("pattern", message);
+            add_error("pattern", message);
         }
-        if let Some(wrong) = typed.webhook_url.as_deref().and_then(|url| webhook(url).err()) {
-            problem("webhook_url", wrong);
+        if let Some(reason) = typed.webhook_url.as_deref().and_then(|url| webhook(url).err()) {
+            add_error("webhook_url", reason);
         }
         let asks = match (typed.join, typed.client_events) {
             (Join::Webhook, _) => Some("join"),
             (_, Some(ClientEvents::Webhook)) => Some("client_events"),
             _ => None,
         };
-        let own_known = rule.unsound.contains("webhook_url") || typed.webhook_url.is_some();
+        let own_known = rule.invalid.contains("webhook_url") || typed.webhook_url.is_some();
         if let Some(key) = asks.filter(|_| !url_known && !own_known) {
             let message = "a webhook needs a URL: set webhook.url, or webhook_url in this rule";
-            problem(key, message.into());
+            add_error(key, message.into());
         }
-        for (key, message) in kept::rule(config, rules, index, unsound) {
-            problem(key, message);
+        for (key, message) in history::check_rule(config, rules, index, invalid) {
+            add_error(key, message);
         }
     }
 }
 
 /// Why a pattern matches no topic that reaches its rule, if so.
 fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<String> {
-    // A pattern that covers another matches its very text: only a `*` takes a `*`.
+    // A pattern covers another one if it matches that one's text: only a `*` matches a `*`.
     let covers = |(_, earlier): &(&Rule, &str)| matches(earlier, pattern);
     let patterns = config.topics.iter().map(|rule| rule.pattern.as_str());
     let (rule, earlier) = before.iter().zip(patterns).find(covers)?;
@@ -170,7 +171,7 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
 fn numbers(config: &Config, checks: &mut Checks<'_>) {
     let Config { admin, limits, timeouts, .. } = config;
     let least = limits.message_bytes_max.saturating_add(FRAMING_BYTES);
-    checks.must(
+    checks.require(
         &["limits.outbox_bytes_max", "limits.message_bytes_max"],
         least <= limits.outbox_bytes_max,
         || {
@@ -182,7 +183,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["limits.outboxes_bytes_max", "limits.outbox_bytes_max"],
         limits.outbox_bytes_max <= limits.outboxes_bytes_max,
         || {
@@ -193,9 +194,9 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    // What is kept of it grows by doubling.
+    // The buffer of a message grows by doubling.
     let input = limits.longpoll_body_bytes_max.max(limits.frame_bytes_max).saturating_mul(2);
-    checks.must(
+    checks.require(
         &["limits.input_bytes_max", "limits.longpoll_body_bytes_max", "limits.frame_bytes_max"],
         input <= limits.input_bytes_max,
         || {
@@ -207,7 +208,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["limits.uri_bytes_max", "limits.head_bytes_max"],
         limits.uri_bytes_max <= limits.head_bytes_max,
         || {
@@ -218,7 +219,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["timeouts.ws_silence_seconds", "timeouts.ws_ping_seconds"],
         timeouts.ws_ping_seconds < timeouts.ws_silence_seconds,
         || {
@@ -230,7 +231,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["admin.bodies_bytes_max", "admin.body_bytes_max"],
         admin.body_bytes_max <= admin.bodies_bytes_max,
         || {
@@ -242,7 +243,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
         },
     );
     let (keepalive, user) = (timeouts.tcp_keepalive_seconds, timeouts.tcp_user_timeout_seconds);
-    checks.must(
+    checks.require(
         &["timeouts.tcp_user_timeout_seconds", "timeouts.tcp_keepalive_seconds"],
         keepalive == 0 || user == 0 || user >= keepalive + keepalive / 2,
         || {
@@ -253,7 +254,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.must(
+    checks.require(
         &["timeouts.poll_seconds", "timeouts.poll_seconds_max"],
         timeouts.poll_seconds <= timeouts.poll_seconds_max,
         || {
@@ -266,12 +267,13 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
-/// Twice a meta ≤ list; twice a list ≤ outbox. Of no concern while no topic has presence.
+/// Two metas fit into a list, and two lists into an outbox. This does not matter while no topic has
+/// presence.
 fn presence(config: &Config, checks: &mut Checks<'_>) {
     let Config { limits, presence, .. } = config;
     let on = config.topics.iter().any(|rule| rule.presence);
     let list_max = limits.outbox_bytes_max / 2;
-    checks.must(
+    checks.require(
         &["presence.list_bytes_max", "limits.outbox_bytes_max"],
         !on || presence.list_bytes_max <= list_max,
         || {
@@ -284,7 +286,7 @@ fn presence(config: &Config, checks: &mut Checks<'_>) {
         },
     );
     let meta_max = presence.list_bytes_max / 2;
-    checks.must(
+    checks.require(
         &["presence.meta_bytes_max", "presence.list_bytes_max"],
         !on || presence.meta_bytes_max <= meta_max,
         || {
@@ -301,8 +303,9 @@ fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether the second to bind would be refused: one port, and one address or all of its family.
-/// Whether `[::]` takes IPv4 too is the host's choice (net.ipv6.bindv6only), so it isn't judged.
+/// Whether the second listener could not bind: both have one port, and the same address or all
+/// addresses of its family. The host decides whether `[::]` takes IPv4, too (net.ipv6.bindv6only),
+/// so that case is not judged.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (x, y): (IpAddr, IpAddr) = (a.ip().to_canonical(), b.ip().to_canonical());
     let all = x.is_ipv4() == y.is_ipv4() && (x.is_unspecified() || y.is_unspecified());
@@ -315,44 +318,41 @@ mod tests {
     use crate::{Loaded, Sources};
 
     #[test]
-    fn presence_fits_where_it_is_on() {
+    fn presence_limits_are_checked_where_presence_is_on() {
         let load = |file: &str| {
             let sources = Sources { file: Some(("throng.toml", file)), ..Sources::default() };
-            Loaded::load(&sources).map(drop).map_err(|problems| problems.to_string())
+            Loaded::load(&sources).map(drop).map_err(|errors| errors.to_string())
         };
         let on = "[[topics]]\npattern = \"a\"\npresence = true\n";
         let small = "[limits]\noutbox_bytes_max = \"128KiB\"\n";
         assert_eq!((load(on), load(small)), (Ok(()), Ok(())));
-        let problem = load(&format!("{small}{on}")).unwrap_err();
-        assert!(problem.starts_with("throng.toml:2:20: limits.outbox_bytes_max: "), "{problem}");
-        assert!(problem.contains("presence.list_bytes_max (it is 131072) at most"), "{problem}");
-        assert!(problem.contains("which is 65536"), "{problem}");
+        let error = load(&format!("{small}{on}")).unwrap_err();
+        assert!(error.starts_with("throng.toml:2:20: limits.outbox_bytes_max: "), "{error}");
+        assert!(error.contains("presence.list_bytes_max (it is 131072) at most"), "{error}");
+        assert!(error.contains("which is 65536"), "{error}");
         let list = "[presence]\nlist_bytes_max = \"1KiB\"\n";
-        let problem = load(&format!("{list}{on}")).unwrap_err();
-        assert!(problem.contains("presence.meta_bytes_max (it is 1024) at most half"), "{problem}");
+        let error = load(&format!("{list}{on}")).unwrap_err();
+        assert!(error.contains("presence.meta_bytes_max (it is 1024) at most half"), "{error}");
         let both = format!("{list}meta_bytes_max = 512\n{on}");
         assert_eq!(load(&both), Ok(()));
     }
 
     #[test]
-    fn one_client_fits_into_what_all_may_have() {
+    fn one_client_fits_into_the_limits_for_all() {
         let load = |file: &str| {
             let sources = Sources { file: Some(("throng.toml", file)), ..Sources::default() };
-            Loaded::load(&sources).map(drop).map_err(|problems| problems.to_string())
+            Loaded::load(&sources).map(drop).map_err(|errors| errors.to_string())
         };
-        let problem = load("[limits]\ninput_bytes_max = \"1MiB\"\n").unwrap_err();
-        assert!(problem.contains("limits.input_bytes_max at least 2097152 (it is"), "{problem}");
+        let error = load("[limits]\ninput_bytes_max = \"1MiB\"\n").unwrap_err();
+        assert!(error.contains("limits.input_bytes_max at least 2097152 (it is"), "{error}");
         assert_eq!(load("[limits]\ninput_bytes_max = \"2MiB\"\n"), Ok(()));
         let outboxes = "[limits]\noutboxes_bytes_max = \"1MiB\"\noutbox_bytes_max = \"2MiB\"\n";
-        let problem = load(outboxes).unwrap_err();
-        assert!(
-            problem.contains("at least limits.outbox_bytes_max, which is 2097152"),
-            "{problem}"
-        );
+        let error = load(outboxes).unwrap_err();
+        assert!(error.contains("at least limits.outbox_bytes_max, which is 2097152"), "{error}");
     }
 
     #[test]
-    fn listeners_that_meet_are_found() {
+    fn overlapping_listeners_are_found() {
         let overlap = |a: &str, b: &str| overlap(a.parse().unwrap(), b.parse().unwrap());
         assert!(overlap("127.0.0.1:1", "127.0.0.1:1"));
         assert!(overlap("0.0.0.0:1", "127.0.0.1:1"));

@@ -1,15 +1,15 @@
-//! Throng's configuration: one table of settings ([`SETTINGS`]) from which the parsing of files,
-//! variables and flags, the commented default file, and the listing of what is in force are all
-//! made. So it is with the keys of the rules by topic ([`TOPIC_KEYS`]), of which a file may have
-//! any number.
+//! Throng's configuration. One table of settings ([`SETTINGS`]) defines the parsers of files,
+//! variables and flags, the commented default file, and the listing of the configuration in force.
+//! [`TOPIC_KEYS`] does the same for the keys of the rules by topic, of which a file may have any
+//! number.
 //!
-//! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags.
-//! Nothing is read from the process here: the caller gives texts, so that tests can.
+//! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags. This
+//! crate reads nothing from the process: the caller passes texts in, and so do tests.
 
 mod check;
-mod nearest;
 mod print;
 mod source;
+mod suggestion;
 mod table;
 mod topics;
 mod typed;
@@ -24,7 +24,7 @@ pub use table::{
     Shards, Socket, Store, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
-pub use typed::{ClientEvents, Join, LogFormat, Sender};
+pub use typed::{ClientEvents, Join, LogFormat, Login, Sender};
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +35,10 @@ pub(crate) enum Value {
     List(Vec<String>),
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// No source set it.
     Default,
     /// A line of a file.
     File {
@@ -66,58 +66,50 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The text with control characters spelled out: a name from outside must neither end a comment
-/// nor steer a terminal.
+/// Escapes control characters: a name from outside must neither end a comment nor steer a terminal.
 fn one_line(text: &str) -> String {
     let spelled =
         |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(spelled).collect()
 }
 
-/// One thing that is wrong: where, which key, what, and what would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Where it was written.
+/// An error in one setting. It says where the value was written, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}", place(origin, key), one_line(message))]
+pub struct SettingError {
+    /// Where the value was written.
     pub origin: Origin,
-    /// The setting, or what was written in its place; empty when the whole file is meant.
+    /// The setting, or the name that was written in its place. Empty if the error concerns the
+    /// whole file.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be right.
     pub message: String,
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.origin {
-            Origin::File { column, .. } => write!(f, "{}:{column}: ", self.origin)?,
-            Origin::Default => {}
-            origin => write!(f, "{origin}: ")?,
-        }
-        if !self.key.is_empty() {
-            write!(f, "{}: ", one_line(&self.key))?;
-        }
-        f.write_str(&one_line(&self.message))
+/// The start of an error's line: the source with line and column, and the key, as far as known.
+fn place(origin: &Origin, key: &str) -> String {
+    let mut place = match origin {
+        Origin::File { column, .. } => format!("{origin}:{column}: "),
+        Origin::Default => String::new(),
+        origin => format!("{origin}: "),
+    };
+    if !key.is_empty() {
+        place.push_str(&one_line(key));
+        place.push_str(": ");
     }
+    place
 }
 
-/// Everything that is wrong, at least one thing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<Problem>);
+/// All errors of a configuration; at least one. Its text has a line for each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct ConfigError(pub Vec<SettingError>);
 
-impl fmt::Display for Problems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, problem) in self.0.iter().enumerate() {
-            if at > 0 {
-                f.write_str("\n")?;
-            }
-            write!(f, "{problem}")?;
-        }
-        Ok(())
-    }
+fn lines(errors: &[SettingError]) -> String {
+    errors.iter().map(SettingError::to_string).collect::<Vec<_>>().join("\n")
 }
 
-impl std::error::Error for Problems {}
-
-/// The configuration in force, and where each value came from.
+/// The configuration in force, and the source of each value.
 #[derive(Clone)]
 pub struct Loaded {
     /// The typed values.
@@ -127,53 +119,54 @@ pub struct Loaded {
 }
 
 impl fmt::Debug for Loaded {
-    /// The typed values, which hide secrets.
+    /// Prints the typed values, which hide secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
-/// What differs between two configurations.
+/// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Settings that take effect at once; `topics` is all the rules by topic.
+    /// Settings that take effect at once. `topics` stands for all rules by topic.
     pub applied: Vec<&'static str>,
-    /// Settings that take effect with the next start only.
+    /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
 }
 
 impl Loaded {
-    /// Reads all sources, and checks every value by itself and together. All problems are found,
-    /// not only the first.
-    pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
+    /// Reads all sources, and checks all values by themselves and against each other. Returns all
+    /// errors, and not only the first.
+    pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
         Loaded::check(source::read(sources))
     }
 
-    fn check(mut read: source::Read) -> Result<Loaded, Problems> {
+    fn check(mut read: source::Read) -> Result<Loaded, ConfigError> {
         let config = table::typed(&read.values, &read.rules);
-        check::together(&config, &mut read);
-        match read.problems.is_empty() {
+        check::check_config(&config, &mut read);
+        match read.errors.is_empty() {
             true => Ok(Loaded { config, values: read.values, rules: read.rules }),
-            false => Err(Problems(read.problems)),
+            false => Err(ConfigError(read.errors)),
         }
     }
 
-    /// What is in force after a reload: the new values that take effect at once, and the old ones
-    /// of settings that need a restart. Both configurations are good, their mixture may not be (the
-    /// key taken away together with a listener that stays open until the restart), so it is checked
-    /// again; with problems, nothing should be taken over.
-    pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, Problems> {
+    /// The configuration in force after a reload: the new values that take effect at once, and the
+    /// old values of settings that need a restart. Both configurations are valid, but their mixture
+    /// may not be (for example without the key, while the listener that needs it stays open until
+    /// the restart). So the mixture is checked again; if it has errors, the reload must be
+    /// rejected.
+    pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
         let (values, rules) = (new.values.clone(), new.rules.clone());
         let mut read = source::Read { values, rules, ..Default::default() };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
-            if let Some(kept) = self.values.get(setting.key) {
-                read.values.insert(setting.key, kept.clone());
+            if let Some(value) = self.values.get(setting.key) {
+                read.values.insert(setting.key, value.clone());
             }
         }
         Loaded::check(read)
     }
 
-    /// Where a setting's value came from; [`Origin::Default`] for a key that does not exist.
+    /// The source of a setting's value; [`Origin::Default`] for a key that does not exist.
     pub fn origin(&self, key: &str) -> &Origin {
         self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }

@@ -6,7 +6,8 @@ use crate::table::SETTINGS;
 use crate::topics::{Absent, TOPIC_KEYS};
 use crate::{Loaded, Value};
 
-/// A file that sets every setting to its default, and says what it does and what it takes.
+/// A file with every setting at its default, and with comments on what it does and which values it
+/// takes.
 pub fn default_file() -> String {
     let mut out = String::from(
         "# Throng's configuration: every setting at its default.\n\
@@ -33,7 +34,7 @@ pub fn default_file() -> String {
         let (and, value) = match key.absent {
             Absent::Default(value) => ("", value),
             Absent::Unset(value) => (", or is left out", value),
-            Absent::Wrong(value) => (", and is required", value),
+            Absent::Required(value) => (", and is required", value),
         };
         let (doc, wants, key) = (key.doc, key.wants(), key.key);
         let _ = write!(out, "# {doc}\n# Takes {wants}{and}.\n#{key} = {value}\n");
@@ -41,7 +42,7 @@ pub fn default_file() -> String {
     out
 }
 
-/// The configuration in force as TOML, a setting a line; each line says where its value came from.
+/// The configuration in force as TOML, one setting a line. Each line names the source of its value.
 /// Secrets are left out.
 pub fn effective(loaded: &Loaded) -> String {
     let mut out = String::new();
@@ -85,7 +86,7 @@ fn toml_text(value: &Value) -> String {
     }
 }
 
-/// A TOML basic string (TOML 1.0, String): one line whatever the text holds.
+/// A TOML basic string (TOML 1.0, String). It is one line whatever the text contains.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

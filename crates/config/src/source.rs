@@ -1,4 +1,4 @@
-//! From texts to values.
+//! Parses texts into values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -7,27 +7,27 @@ use std::net::SocketAddr;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::nearest::advice;
+use crate::suggestion::suggest;
 use crate::table::{Kind, SETTINGS, Setting, setting};
 use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
-use crate::{Origin, Problem, Value};
+use crate::{Origin, SettingError, Value};
 
-/// Where values may come from.
+/// The sources of values.
 #[derive(Clone, Default)]
 pub struct Sources<'a> {
     /// The file's name and text.
     pub file: Option<(&'a str, &'a str)>,
-    /// The environment, whole: names that don't begin with `THRONG_` are passed over.
+    /// The whole environment. Names that don't begin with `THRONG_` are ignored.
     pub variables: Vec<(OsString, OsString)>,
-    /// Key, the flag's name, and its value.
+    /// For each flag: the setting's key, the flag's name, and its value.
     pub flags: Vec<(&'a str, &'a str, String)>,
-    /// What could not be read at all, to be reported with the rest: a setting's key for one value,
-    /// an empty key for the whole file.
-    pub unreadable: Vec<Problem>,
+    /// Errors of sources that the caller could not read. They are reported with all others. The key
+    /// names one setting, or is empty for the whole file.
+    pub unreadable: Vec<SettingError>,
 }
 
 impl fmt::Debug for Sources<'_> {
-    /// Without texts: they may hold secrets.
+    /// Leaves out texts, because they may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("file", &self.file.map(|(name, _)| name))
@@ -38,48 +38,48 @@ impl fmt::Debug for Sources<'_> {
 
 pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
 
-/// A table of `[[topics]]`: its keys without their section, those by default included. A key that
-/// is unset, or whose value is wrong, has no value.
+/// A table of `[[topics]]`: its values by key, defaults included. A key that is unset or invalid
+/// has no value.
 #[derive(Clone, Default)]
 pub(crate) struct Rule {
     pub values: Values,
-    /// Keys whose real value is not known, since what was written is wrong.
-    pub unsound: BTreeSet<&'static str>,
+    /// Keys with an invalid value, so that their real value is unknown.
+    pub invalid: BTreeSet<&'static str>,
 }
 
-/// The name of the tables that are rules.
+/// The name of the array of rules.
 const TOPICS: &str = "topics";
 
-/// Variables with our prefix that are no settings.
-const NO_SETTINGS: [&str; 1] = ["THRONG_BIN"];
+/// Variables with our prefix that are not settings.
+const OTHER_VARIABLES: [&str; 1] = ["THRONG_BIN"];
 
-/// What was read: every setting has a value, and what could not be read is said.
+/// The values of all settings, and the errors of all sources.
 #[derive(Default)]
 pub(crate) struct Read {
     pub values: Values,
-    /// In the order of the file.
+    /// The rules, in the order of the file.
     pub rules: Vec<Rule>,
-    /// Settings whose real value is not known, since what sets them is wrong: nothing can be said
-    /// about them together with others.
-    pub unsound: BTreeSet<&'static str>,
-    pub problems: Vec<Problem>,
+    /// Settings with an invalid value. Their real value is unknown, so they are not compared with
+    /// others.
+    pub invalid: BTreeSet<&'static str>,
+    pub errors: Vec<SettingError>,
 }
 
 pub(crate) fn read(sources: &Sources<'_>) -> Read {
     let mut read = Read::default();
     read.file("defaults", &crate::print::default_file());
-    debug_assert!(read.problems.is_empty(), "{:?}", read.problems);
+    debug_assert!(read.errors.is_empty(), "{:?}", read.errors);
     read.values.values_mut().for_each(|(_, origin)| *origin = Origin::Default);
-    read.problems.clone_from(&sources.unreadable);
-    if sources.unreadable.iter().any(|problem| problem.key.is_empty()) {
-        read.nothing_is_sound();
+    read.errors.clone_from(&sources.unreadable);
+    if sources.unreadable.iter().any(|error| error.key.is_empty()) {
+        read.invalidate_all();
     }
     if let Some((name, text)) = sources.file {
         read.file(name, text);
     }
     for (name, text) in &sources.variables {
         let name = name.to_string_lossy();
-        if name.starts_with("THRONG_") && !NO_SETTINGS.contains(&name.as_ref()) {
+        if name.starts_with("THRONG_") && !OTHER_VARIABLES.contains(&name.as_ref()) {
             read.variable(&name, text.to_str());
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
             None => read.unknown(key, origin, SETTINGS.iter().map(|s| s.key.into())),
         }
     }
-    read.unsound.extend(sources.unreadable.iter().filter_map(|it| Some(setting(&it.key)?.key)));
+    read.invalid.extend(sources.unreadable.iter().filter_map(|it| Some(setting(&it.key)?.key)));
     read
 }
 
@@ -105,11 +105,11 @@ impl Read {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let message = format!("this is not TOML: {}", error.message());
-            self.problem(at(error.span().map_or(0, |span| span.start)), "", message);
+            self.add_error(at(error.span().map_or(0, |span| span.start)), "", message);
         }
         if !errors.is_empty() {
-            // What the parser makes of the rest is a guess: its values would be blamed wrongly.
-            return self.nothing_is_sound();
+            // The parser only guesses at the rest, so its values would cause misleading errors.
+            return self.invalidate_all();
         }
         for (section, content) in table.get_ref() {
             let (section, section_at) = (section.get_ref(), at(section.span().start));
@@ -125,7 +125,7 @@ impl Read {
                 _ if known => {
                     let message =
                         format!("this is a section: write [{section}], and below it its settings");
-                    self.problem(section_at, section, message);
+                    self.add_error(section_at, section, message);
                 }
                 _ => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
@@ -152,17 +152,17 @@ impl Read {
     }
 
     fn rules(&mut self, content: &DeValue<'_>, origin: Origin, at: impl Fn(usize) -> Origin) {
-        const WAY_OUT: &str = "each rule is a table: write [[topics]], and below it its keys";
+        const HOW_TO_WRITE: &str = "each rule is a table: write [[topics]], and below it its keys";
         let DeValue::Array(items) = content else {
-            return self.problem(origin, TOPICS, WAY_OUT.into());
+            return self.add_error(origin, TOPICS, HOW_TO_WRITE.into());
         };
         for (index, item) in items.iter().enumerate() {
             let (name, origin) = (format!("{TOPICS}[{index}]"), at(item.span().start));
             let rule = match item.get_ref() {
                 DeValue::Table(table) => self.rule(&name, table, origin, &at),
                 other => {
-                    let message = format!("{} is not right here; {WAY_OUT}", other.type_str());
-                    self.problem(origin, &name, message);
+                    let message = format!("{} is not right here; {HOW_TO_WRITE}", other.type_str());
+                    self.add_error(origin, &name, message);
                     Rule::default()
                 }
             };
@@ -188,14 +188,14 @@ impl Read {
             let origin = at(value.span().start);
             match from_toml(known.kind, value.get_ref()) {
                 Ok(value) => drop(rule.values.insert(known.key, (value, origin))),
-                Err(wrong) => {
-                    rule.unsound.insert(known.key);
-                    self.problem(origin, &full, format!("{wrong}; it takes {}", known.wants()));
+                Err(reason) => {
+                    rule.invalid.insert(known.key);
+                    self.add_error(origin, &full, format!("{reason}; it takes {}", known.wants()));
                 }
             }
         }
         for known in TOPIC_KEYS {
-            if rule.values.contains_key(known.key) || rule.unsound.contains(known.key) {
+            if rule.values.contains_key(known.key) || rule.invalid.contains(known.key) {
                 continue;
             }
             match known.absent {
@@ -205,9 +205,9 @@ impl Read {
                     }
                 }
                 Absent::Unset(_) => {}
-                Absent::Wrong(_) => {
+                Absent::Required(_) => {
                     let message = format!("it is missing; it takes {}", known.wants());
-                    self.problem(origin.clone(), &format!("{name}.{}", known.key), message);
+                    self.add_error(origin.clone(), &format!("{name}.{}", known.key), message);
                 }
             }
         }
@@ -221,13 +221,13 @@ impl Read {
                 let value = text.ok_or_else(|| "the value is not UTF-8".to_string());
                 self.put(setting, value.and_then(|text| from_text(setting.kind, text)), origin);
             }
-            None if names_a_rule(name) => {
+            None if is_rule_variable(name) => {
                 let message = "rules by topic are set in the file only: write [[topics]] there";
-                self.problem(origin, "", message.into());
+                self.add_error(origin, "", message.into());
             }
             None => {
-                let message = advice(name, SETTINGS.iter().map(Setting::variable));
-                self.problem(origin, "", message);
+                let message = suggest(name, SETTINGS.iter().map(Setting::variable));
+                self.add_error(origin, "", message);
             }
         }
     }
@@ -235,32 +235,32 @@ impl Read {
     fn put(&mut self, setting: &'static Setting, value: Result<Value, String>, origin: Origin) {
         match value {
             Ok(value) => {
-                self.unsound.remove(setting.key);
+                self.invalid.remove(setting.key);
                 self.values.insert(setting.key, (value, origin));
             }
-            Err(wrong) => {
-                self.unsound.insert(setting.key);
-                let message = format!("{wrong}; it takes {}", setting.wants());
-                self.problem(origin, setting.key, message);
+            Err(reason) => {
+                self.invalid.insert(setting.key);
+                let message = format!("{reason}; it takes {}", setting.wants());
+                self.add_error(origin, setting.key, message);
             }
         }
     }
 
     fn unknown(&mut self, name: &str, origin: Origin, known: impl Iterator<Item = String>) {
-        self.problem(origin, name, advice(name, known));
+        self.add_error(origin, name, suggest(name, known));
     }
 
-    fn problem(&mut self, origin: Origin, key: &str, message: String) {
-        self.problems.push(Problem { origin, key: key.into(), message });
+    fn add_error(&mut self, origin: Origin, key: &str, message: String) {
+        self.errors.push(SettingError { origin, key: key.into(), message });
     }
 
-    fn nothing_is_sound(&mut self) {
-        self.unsound.extend(SETTINGS.iter().map(|setting| setting.key));
+    fn invalidate_all(&mut self) {
+        self.invalid.extend(SETTINGS.iter().map(|setting| setting.key));
     }
 }
 
-/// `THRONG_TOPICS`, or one of a rule's keys behind it: no misspelled setting.
-fn names_a_rule(variable: &str) -> bool {
+/// True for `THRONG_TOPICS`, alone or with one of a rule's keys behind it.
+fn is_rule_variable(variable: &str) -> bool {
     let Some(key) = variable.strip_prefix("THRONG_TOPICS") else {
         return false;
     };
@@ -268,7 +268,7 @@ fn names_a_rule(variable: &str) -> bool {
     key.is_empty() || TOPIC_KEYS.iter().any(|known| key.strip_prefix('_') == Some(known.key))
 }
 
-/// The table's own text as a value; a test sees that there is one for every default.
+/// The table's default text as a value. A test makes sure that every default has one.
 pub(crate) fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
     from_toml(key.kind, DeValue::parse(default).ok()?.get_ref()).ok()
 }
@@ -281,7 +281,7 @@ fn from_toml(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
             let digits = integer.as_str();
             let number = i128::from_str_radix(digits, integer.radix()).ok();
             let number = number.and_then(|number| u64::try_from(number).ok());
-            in_bounds(kind, number, digits)
+            check_bounds(kind, number, digits)
         }
         (Kind::List, DeValue::Array(items)) => items
             .iter()
@@ -303,12 +303,12 @@ fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
             _ => Err(format!("{text:?} is neither true nor false")),
         },
         Kind::Number(..) if !is_number(text) => Err(format!("{text:?} is no whole number")),
-        Kind::Number(..) => in_bounds(kind, text.parse().ok(), text),
+        Kind::Number(..) => check_bounds(kind, text.parse().ok(), text),
         Kind::Bytes(..) => {
             let (digits, factor) =
                 bytes(text).ok_or_else(|| format!("{text:?} is no number of bytes"))?;
             let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-            in_bounds(kind, number, text)
+            check_bounds(kind, number, text)
         }
         Kind::Address => match text.parse::<SocketAddr>() {
             Ok(address) => Ok(Value::Text(address.to_string())),
@@ -330,8 +330,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A number, or `None` for one that no `u64` holds.
-fn in_bounds(kind: Kind, number: Option<u64>, text: &str) -> Result<Value, String> {
+/// Checks the bounds of a number. `None` is a number that does not fit into a `u64`.
+fn check_bounds(kind: Kind, number: Option<u64>, text: &str) -> Result<Value, String> {
     let (Kind::Number(min, max) | Kind::Bytes(min, max)) = kind else {
         return Err("not a number".into());
     };
@@ -341,7 +341,7 @@ fn in_bounds(kind: Kind, number: Option<u64>, text: &str) -> Result<Value, Strin
     }
 }
 
-/// Digits and what to multiply them with: `4096`, `64KiB`, `64 KiB`, `4MiB`, `1GiB`.
+/// Splits a number of bytes into digits and factor: `4096`, `64KiB`, `64 KiB`, `4MiB`, `1GiB`.
 fn bytes(text: &str) -> Option<(&str, u64)> {
     let text = text.trim();
     let end = text.bytes().take_while(u8::is_ascii_digit).count();

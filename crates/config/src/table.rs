@@ -1,11 +1,11 @@
-//! The settings. Everything else in this crate is derived from here.
+//! The settings. Everything else in this crate is derived from this table.
 
 use std::net::SocketAddr;
 
 use crate::topics::TopicRule;
-use crate::typed::{LogFormat, Sender, settings};
+use crate::typed::{LogFormat, Login, Sender, settings};
 
-/// What values a setting takes.
+/// The values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
@@ -19,39 +19,39 @@ pub enum Kind {
     Address,
     /// Any text.
     Text,
-    /// A text of so many bytes, both bounds included.
+    /// A text whose length in bytes is within bounds, both included.
     TextBytes(u64, u64),
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A list of texts; in a variable or a flag they are separated by commas.
+    /// A list of texts. In a variable or a flag, commas separate them.
     List,
 }
 
-/// Who sees a setting change, and who may see its value.
+/// When a change of a setting takes effect, and whether its value may be printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// A change needs a restart.
     Fixed,
     /// A change takes effect on SIGHUP.
     Live,
-    /// As `Live`, and never printed.
+    /// As `Live`, and the value is never printed.
     Secret,
 }
 
-/// One setting. Its unit, where it has one, is the end of its name.
+/// A setting. Its name ends with its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Section and key, with a point between.
+    /// Section and key, separated by a dot.
     pub key: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub kind: Kind,
     /// The default, as TOML.
     pub default: &'static str,
-    /// One sentence that says what it does.
+    /// One sentence about what it does.
     pub doc: &'static str,
     /// A change takes effect on SIGHUP; others need a restart.
     pub reload: bool,
-    /// Never printed.
+    /// The value is never printed.
     pub secret: bool,
 }
 
@@ -62,13 +62,13 @@ pub(crate) const DAY: u64 = 86_400;
 pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
 const MANY: u64 = u32::MAX as u64;
 
-/// The longest time that a shard waits for a silent peer, in seconds: see
-/// `shard::SILENCE_SECONDS_MAX`, with which a test of the program compares it.
+/// The longest time that a shard waits for a silent peer, in seconds. A test compares it with
+/// `shard::SILENCE_SECONDS_MAX`.
 const SILENCE_MAX: u64 = 60_000;
 
 use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
 
-// A line is: key, type, when a change takes effect, what values it takes, default as TOML.
+// A line is: key, type, when a change takes effect, values, default as TOML.
 settings! {
     /// What clients meet.
     client: Client {
@@ -80,6 +80,8 @@ settings! {
         cors_origins: Vec<String> = Live, List, r#"["*"]"#;
         /// Clients may publish to topics that begin with one of these; "*" is every topic (so is ""), and an empty list is none.
         publish_prefixes: Vec<String> = Live, List, "[]";
+        /// Whether a client of /ws may become another user, and cease to be, while it is connected; the application may do it for any client (/api/login).
+        login: Login = Live, Choice(Login::WORDS), r#""allow""#;
         /// Serve /status, a small public page: connections now, answers per second, mean response time.
         status_page: bool = Live, Bool, "false";
     }
@@ -158,7 +160,7 @@ settings! {
         recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024";
         /// The memory for those messages.
         recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#;
-        /// How long they are kept.
+        /// How long they are retained.
         recent_seconds_max: u64 = Fixed, Number(0, DAY), "60";
     }
 
@@ -244,7 +246,7 @@ settings! {
         meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#;
     }
 
-    /// Where topics' history, cursors and subscriptions are kept.
+    /// Where topics' history, cursors and subscriptions are stored.
     store: Store {
         /// The directory of the store, which survives the process; "" keeps all in memory only.
         data: String = Fixed, Text, r#""""#;
@@ -311,7 +313,7 @@ pub(crate) fn setting(key: &str) -> Option<&'static Setting> {
 }
 
 impl Setting {
-    /// The environment variable that sets it.
+    /// The environment variable of this setting.
     pub fn variable(&self) -> String {
         format!("THRONG_{}", self.key.replace('.', "_").to_uppercase())
     }
@@ -321,14 +323,14 @@ impl Setting {
         self.key.split_once('.').unwrap_or(("", self.key))
     }
 
-    /// What a value must look like, for people.
+    /// A description of valid values, for people.
     pub fn wants(&self) -> String {
         self.kind.wants()
     }
 }
 
 impl Kind {
-    /// What a value must look like, for people.
+    /// A description of valid values, for people.
     pub fn wants(self) -> String {
         match self {
             Kind::Bool => "true or false".into(),

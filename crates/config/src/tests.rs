@@ -7,7 +7,7 @@ fn load(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Resul
         flags: flags.iter().map(|(key, text)| (*key, "--flag", text.to_string())).collect(),
         unreadable: Vec::new(),
     };
-    Loaded::load(&sources).map_err(|problems| problems.to_string())
+    Loaded::load(&sources).map_err(|errors| errors.to_string())
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn the_default_file_sets_the_defaults() {
 }
 
 #[test]
-fn later_sources_win_and_each_value_knows_its_own() {
+fn later_sources_win_and_each_value_records_its_source() {
     let file = "[limits]\nconnections_max = 5\nmessage_bytes_max = \"2KiB\"\n";
     let variables = [
         ("THRONG_LIMITS_CONNECTIONS_MAX", "6"),
@@ -50,9 +50,9 @@ fn later_sources_win_and_each_value_knows_its_own() {
 }
 
 #[test]
-fn every_problem_is_named_with_its_place_and_the_way_out() {
+fn every_error_says_where_and_what_to_write() {
     let file = "[client]\nlisten = 8000\ncors_origin = []\n[limit]\nx = 1\n[limits]\nframe_bytes_max = \"1 TB\"\n[timeouts]\npoll_seconds = 200\n";
-    let problems =
+    let errors =
         load(file, &[("THRONG_LIMITS_CONNECTION_MAX", "1"), ("THRONG_SHARDS_SENDER", "fast")], &[])
             .unwrap_err();
     for want in [
@@ -64,7 +64,7 @@ fn every_problem_is_named_with_its_place_and_the_way_out() {
         "variable THRONG_SHARDS_SENDER: shards.sender: \"fast\" is not known; it takes one of auto, io_uring, write",
         "throng.toml:9:16: timeouts.poll_seconds: make timeouts.poll_seconds (it is 200) at most timeouts.poll_seconds_max, which is 120",
     ] {
-        assert!(problems.contains(want), "{want}\nin\n{problems}");
+        assert!(errors.contains(want), "{want}\nin\n{errors}");
     }
     let broken = load("[client\n", &[], &[]).unwrap_err();
     assert!(broken.starts_with("throng.toml:1:") && broken.contains("not TOML"), "{broken}");
@@ -74,7 +74,7 @@ fn every_problem_is_named_with_its_place_and_the_way_out() {
 }
 
 #[test]
-fn an_open_port_needs_a_key_or_a_word() {
+fn an_open_port_needs_a_key_or_insecure() {
     let open = |variables: &[(&str, &str)]| load("", variables, &[]).map(|_| ());
     assert!(open(&[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")]).unwrap_err().contains("--insecure"));
     assert!(
@@ -109,7 +109,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
                 "true" => ("false".into(), "false".into()),
                 _ => ("true".into(), "1".into()),
             },
-            // One off the default breaks no rule between settings.
+            // A value next to the default violates no rule between settings.
             Kind::Number(..) | Kind::Bytes(..) => {
                 let (_, number) =
                     plain.numbers(setting.key).find(|(k, _)| *k == setting.key).unwrap();
@@ -136,12 +136,13 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
 }
 
 #[test]
-fn a_wrong_value_is_not_judged_beside_others() {
-    // The outbox would be too small beside the default message, and the listener open.
+fn an_invalid_value_is_not_compared_with_others() {
+    // With these values the outbox would be too small for the default message, and the listener
+    // open.
     let file =
         "[limits]\noutbox_bytes_max = 3000\nmessage_bytes_max = \"1kb\"\n[client]\ninsecure = 1\n";
-    let problems = load(file, &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]).unwrap_err();
-    assert_eq!(problems.lines().count(), 2, "{problems}");
+    let errors = load(file, &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]).unwrap_err();
+    assert_eq!(errors.lines().count(), 2, "{errors}");
     let broken =
         load("[client]\ninsecure = true\nx\ny\n", &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]);
     let broken = broken.unwrap_err();
@@ -149,21 +150,21 @@ fn a_wrong_value_is_not_judged_beside_others() {
         broken.lines().count() == 2 && broken.lines().all(|l| l.contains("not TOML")),
         "{broken}"
     );
-    // What variables and flags say is known although the file isn't.
+    // Variables and flags count even if the file can't be read.
     let sure = [("THRONG_CLIENT_LISTEN", "0.0.0.0:1"), ("THRONG_CLIENT_INSECURE", "false")];
     assert!(load("x", &sure, &[]).unwrap_err().contains("--insecure"));
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_the_rest() {
+fn unreadable_sources_are_reported_with_all_errors() {
     use std::os::unix::ffi::OsStringExt;
-    let problem = |key: &str, message: &str| Problem {
+    let error = |key: &str, message: &str| SettingError {
         origin: Origin::Default,
         key: key.into(),
         message: message.into(),
     };
     let sources = Sources {
-        unreadable: vec![problem("", "gone"), problem("admin.api_key", "empty")],
+        unreadable: vec![error("", "gone"), error("admin.api_key", "empty")],
         variables: vec![(
             "THRONG_CLIENT_PUBLISH_PREFIXES".into(),
             std::ffi::OsString::from_vec(vec![0xff]),
@@ -174,24 +175,24 @@ fn what_cannot_be_read_is_told_with_the_rest() {
         ],
         ..Sources::default()
     };
-    let problems = Loaded::load(&sources).unwrap_err().to_string();
+    let errors = Loaded::load(&sources).unwrap_err().to_string();
     for want in [
         "gone",
         "admin.api_key: empty",
         "variable THRONG_CLIENT_PUBLISH_PREFIXES: client.publish_prefixes: the value is not UTF-8",
         "flag --shards: shards.count: \"x\" is no whole number; it takes a whole number from 0 to 1000",
     ] {
-        assert!(problems.lines().any(|line| line.starts_with(want)), "{want}\nin\n{problems}");
+        assert!(errors.lines().any(|line| line.starts_with(want)), "{want}\nin\n{errors}");
     }
-    assert_eq!(problems.lines().count(), 4, "{problems}");
+    assert_eq!(errors.lines().count(), 4, "{errors}");
 }
 
 #[test]
-fn the_one_who_set_it_is_told() {
+fn an_error_points_to_the_source_that_set_the_value() {
     let file = "[limits]\nmessage_bytes_max = \"1MiB\"\n";
-    let problems = load(file, &[], &[]).unwrap_err();
-    assert!(problems.starts_with("throng.toml:2:21: limits.message_bytes_max: "), "{problems}");
-    assert!(problems.contains("limits.outbox_bytes_max at least 1049600"), "{problems}");
+    let errors = load(file, &[], &[]).unwrap_err();
+    assert!(errors.starts_with("throng.toml:2:21: limits.message_bytes_max: "), "{errors}");
+    assert!(errors.contains("limits.outbox_bytes_max at least 1049600"), "{errors}");
     for level in ["shard=loud", "loud"] {
         let filter = load(&format!("[log]\nlevel = \"{level}\"\n"), &[], &[]).unwrap_err();
         let want = format!("throng.toml:2:9: log.level: \"{level}\" is no filter");
@@ -200,27 +201,27 @@ fn the_one_who_set_it_is_told() {
         assert!(variable.starts_with("variable THRONG_LOG_LEVEL: log.level:"), "{variable}");
     }
     for taken in ["127.0.0.1:8001", "[::ffff:127.0.0.1]:8001"] {
-        let problems = load("", &[], &[("client.listen", taken)]).unwrap_err();
-        assert!(problems.starts_with("flag --flag: client.listen: clients ("), "{problems}");
+        let errors = load("", &[], &[("client.listen", taken)]).unwrap_err();
+        assert!(errors.starts_with("flag --flag: client.listen: clients ("), "{errors}");
     }
 }
 
 #[test]
-fn a_time_that_a_shard_can_not_measure_is_refused() {
-    // A silence is measured in 16 bits of seconds: these never ended.
+fn times_that_a_shard_can_not_measure_are_rejected() {
+    // Shards measure silence in 16 bits of seconds, so longer times would never end.
     for key in ["head_seconds", "idle_seconds", "ws_silence_seconds", "phoenix_silence_seconds"] {
         assert!(load(&format!("[timeouts]\n{key} = 60000\n"), &[], &[]).is_ok(), "{key}");
         for seconds in [60_001, 65_535, 65_536, 86_400] {
             let file = format!("[timeouts]\n{key} = {seconds}\n");
-            let told = load(&file, &[], &[]).unwrap_err();
-            assert!(told.contains(&format!("{seconds} is out of bounds")), "{told}");
-            assert!(told.contains("to 60000"), "{told}");
+            let error = load(&file, &[], &[]).unwrap_err();
+            assert!(error.contains(&format!("{seconds} is out of bounds")), "{error}");
+            assert!(error.contains("to 60000"), "{error}");
         }
     }
 }
 
 #[test]
-fn names_and_values_from_outside_stay_on_their_line() {
+fn names_and_values_from_outside_stay_on_one_line() {
     let sources = Sources {
         file: Some(("a\nb\x1b[2J.toml", "[log]\nlevel = \"info,a\\nb=debug\"\n")),
         ..Sources::default()
@@ -228,27 +229,27 @@ fn names_and_values_from_outside_stay_on_their_line() {
     let text = effective(&Loaded::load(&sources).unwrap());
     assert!(text.contains("level = \"info,a\\u000Ab=debug\""), "{text}");
     assert!(text.contains("# a\\nb\\u{1b}[2J.toml:2\n"), "{text}");
-    let problems = load("\"a\\nb\\u001b\" = {}\n", &[], &[]).unwrap_err();
-    assert!(!problems.contains(['\n', '\x1b']), "{problems}");
+    let errors = load("\"a\\nb\\u001b\" = {}\n", &[], &[]).unwrap_err();
+    assert!(!errors.contains(['\n', '\x1b']), "{errors}");
 }
 
 #[test]
-fn a_reload_never_opens_what_a_restart_would_close() {
+fn a_reload_never_leaves_a_listener_open_without_its_key() {
     let key = "api_key = \"0123456789abcdef\"\n";
     let old = load(&format!("[admin]\nlisten = \"0.0.0.0:8001\"\n{key}"), &[], &[]).unwrap();
-    let problems = old.reloaded(&load("", &[], &[]).unwrap()).unwrap_err().to_string();
-    assert!(problems.contains("0.0.0.0:8001 is open to other machines"), "{problems}");
+    let errors = old.reloaded(&load("", &[], &[]).unwrap()).unwrap_err().to_string();
+    assert!(errors.contains("0.0.0.0:8001 is open to other machines"), "{errors}");
     let new = load(&format!("[admin]\n{key}[limits]\nhead_bytes_max = 9000\n"), &[], &[]).unwrap();
     let now = old.reloaded(&new).unwrap();
     assert_eq!(now.config.admin.listen, old.config.admin.listen);
     assert_eq!(now.config.limits.head_bytes_max, 9000);
     assert!(effective(&now).contains("listen = \"0.0.0.0:8001\""));
-    // What waits for the restart is said again at the next reload.
+    // A change that waits for the restart is listed again at the next reload.
     assert_eq!(now.changes(&new).restart, ["admin.listen"]);
 }
 
 #[test]
-fn a_reload_says_what_takes_effect() {
+fn changes_lists_what_a_reload_applies() {
     let old = load("", &[], &[]).unwrap();
     let new =
         load("[limits]\noutbox_messages_max = 9\n[socket]\nbacklog = 99\n", &[], &[]).unwrap();
@@ -271,7 +272,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn what_is_in_force_can_be_loaded_again(
+    fn the_printed_configuration_loads_again(
         connections in 1u64..100_000_000, count in 0u64..=1000, topics in 1u64..=10_000,
         body in 1024u64..=(1 << 28), memory in 0u64..(1 << 40), pin: bool,
         prefixes in proptest::collection::vec(".{0,12}|[\\x00-\\x7f]{0,12}", 0..4),

@@ -1,43 +1,43 @@
-//! The keys of a rule by topic, a table of `[[topics]]`. What reads, prints and checks rules is
-//! derived from here.
+//! The keys of a rule by topic, which is a table of `[[topics]]`. The code that reads, prints and
+//! checks rules is derived from this table.
 
-use wire::message::NAME_BYTES_MAX;
+use model::name::NAME_BYTES_MAX;
 
 use crate::table::{DAY, Kind, TEN_YEARS, TIB};
 use crate::typed::{ClientEvents, Join, Typed};
 
-/// What holds for a rule that doesn't have a key. All values are written as TOML.
+/// What happens to a rule without this key. All values are TOML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The key has this value.
+    /// The key has this default.
     Default(&'static str),
-    /// The key is unset, and that means something of its own; this is an example.
+    /// The key stays unset, which has a meaning of its own. The value is an example.
     Unset(&'static str),
-    /// The rule is wrong; this is an example.
-    Wrong(&'static str),
+    /// The rule is invalid. The value is an example.
+    Required(&'static str),
 }
 
-/// One key of a rule. Its unit, where it has one, is the end of its name.
+/// A key of a rule. Its name ends with its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct TopicKey {
     /// The name within the rule's table.
     pub key: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub kind: Kind,
-    /// What holds without it.
+    /// What happens to a rule without it.
     pub absent: Absent,
-    /// One sentence that says what it does.
+    /// One sentence about what it does.
     pub doc: &'static str,
 }
 
 impl TopicKey {
-    /// What a value must look like, for people.
+    /// A description of valid values, for people.
     pub fn wants(&self) -> String {
         self.kind.wants()
     }
 }
 
-/// From the table: [`TOPIC_KEYS`], [`TopicRule`], and the way from values to it.
+/// Generates [`TOPIC_KEYS`], [`TopicRule`], and the conversion from values to it.
 macro_rules! topic_keys {
     ($(
         #[doc = $doc:literal]
@@ -67,13 +67,13 @@ macro_rules! topic_keys {
     };
 }
 
-use Absent::{Default, Unset, Wrong};
+use Absent::{Default, Required, Unset};
 use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 
-// A line is: key, type, what values it takes, what holds without it.
+// A line is: key, type, values, what happens without the key.
 topic_keys! {
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
-    pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Wrong(r#""room:*""#);
+    pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""room:*""#);
     /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.
     join: Join = Choice(Join::WORDS), Default(r#""allow""#);
     /// What happens to what clients send to the topic: broadcast gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
@@ -82,11 +82,11 @@ topic_keys! {
     presence: bool = Bool, Default("false");
     /// Where this rule's webhooks go, in place of webhook.url.
     webhook_url: Option<String> = Text, Unset(r#""https://example.com/throng""#);
-    /// Messages of a topic that are kept for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts.
+    /// Messages of a topic that are retained for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts.
     history_messages_max: u64 = Number(0, 10_000_000), Default("0");
     /// What those messages may hold, at least limits.message_bytes_max.
     history_bytes_max: u64 = Bytes(1, TIB), Default(r#""1MiB""#);
-    /// How long they are kept.
+    /// How long they are retained.
     history_seconds_max: u64 = Number(1, TEN_YEARS), Default("86400");
     /// A publisher is answered when the message is on disk, and not before; needs store.data.
     durable: bool = Bool, Default("false");

@@ -10,11 +10,11 @@ fn with(file: &str, variables: &[(&str, &str)]) -> Result<Loaded, String> {
         variables: variables.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
         ..Sources::default()
     };
-    Loaded::load(&sources).map_err(|problems| problems.to_string())
+    Loaded::load(&sources).map_err(|errors| errors.to_string())
 }
 
 #[test]
-fn rules_have_their_keys_and_defaults_and_keep_their_order() {
+fn rules_have_keys_and_defaults_in_file_order() {
     let file = "[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\nclient_events = \"others\"\n\
                 presence = true\nwebhook_url = \"http://a/b\"\n[[topics]]\npattern = \"*\"\n";
     let rules = load(file).unwrap().config.topics;
@@ -57,7 +57,7 @@ fn rules_have_their_keys_and_defaults_and_keep_their_order() {
 }
 
 #[test]
-fn the_default_file_explains_the_rules_and_its_example_is_good() {
+fn the_default_file_documents_rules_with_a_valid_example() {
     let default = default_file();
     assert_eq!(load(&default).unwrap().config, load("").unwrap().config);
     for key in TOPIC_KEYS {
@@ -75,7 +75,7 @@ fn the_default_file_explains_the_rules_and_its_example_is_good() {
 }
 
 #[test]
-fn every_default_of_a_rule_is_a_value() {
+fn every_default_of_a_rule_parses() {
     let rule = &load("[[topics]]\npattern = \"a\"\n").unwrap().rules[0];
     for key in TOPIC_KEYS {
         let has = rule.values.contains_key(key.key);
@@ -85,7 +85,7 @@ fn every_default_of_a_rule_is_a_value() {
 }
 
 #[test]
-fn problems_of_rules_are_named_with_their_place_and_the_way_out() {
+fn errors_in_rules_say_where_and_what_to_write() {
     let long = "x".repeat(255);
     let file = format!(
         "[[topics]]\npattern = \"a\"\njoin = \"maybe\"\nclient_event = \"refuse\"\n\
@@ -93,7 +93,7 @@ fn problems_of_rules_are_named_with_their_place_and_the_way_out() {
          [[topics]]\npattern = \"\"\nwebhook_url = true\n\
          [[topics]]\npattern = \"{long}\"\nclient_events = \"all\"\n"
     );
-    let problems = load(&file).unwrap_err();
+    let errors = load(&file).unwrap_err();
     let want = [
         "throng.toml:3:8: topics[0].join: \"maybe\" is not known; it takes one of allow, refuse, webhook",
         "throng.toml:4:1: topics[0].client_event: there is no such setting; did you mean topics[0].client_events?",
@@ -105,14 +105,14 @@ fn problems_of_rules_are_named_with_their_place_and_the_way_out() {
         "throng.toml:12:17: topics[3].client_events: \"all\" is not known; it takes one of refuse, broadcast, others, webhook",
     ];
     for want in want {
-        assert!(problems.lines().any(|line| line == want), "{want}\nin\n{problems}");
+        assert!(errors.lines().any(|line| line == want), "{want}\nin\n{errors}");
     }
-    assert_eq!(problems.lines().count(), want.len(), "{problems}");
+    assert_eq!(errors.lines().count(), want.len(), "{errors}");
     assert!(load(&format!("[[topics]]\npattern = \"{}\"\n", &long[1..])).is_ok());
 }
 
 #[test]
-fn what_is_no_list_of_rules_is_told_how_to_write_one() {
+fn rules_of_another_form_are_rejected() {
     for (file, want) in [
         ("[topics]\npattern = \"a\"\n", "throng.toml:1:2: topics: each rule is a table: write [["),
         ("topics = 1\n", "throng.toml:1:1: topics: each rule is a table: write [[topics]]"),
@@ -121,20 +121,20 @@ fn what_is_no_list_of_rules_is_told_how_to_write_one() {
         ("[topic]\npattern = \"a\"\n", "did you mean topics?"),
         ("[[limits]]\n", "throng.toml:1:3: limits: this is a section: write [limits]"),
     ] {
-        let problems = load(file).unwrap_err();
-        assert!(problems.starts_with(want) || problems.ends_with(want), "{want}\nin\n{problems}");
-        assert_eq!(problems.lines().count(), 1, "{problems}");
+        let errors = load(file).unwrap_err();
+        assert!(errors.starts_with(want) || errors.ends_with(want), "{want}\nin\n{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     for name in ["THRONG_TOPICS", "THRONG_TOPICS_JOIN", "THRONG_TOPICS_WEBHOOK_URL"] {
-        let problems = with("", &[(name, "x")]).unwrap_err();
-        assert!(problems.contains("in the file only: write [[topics]]"), "{problems}");
+        let errors = with("", &[(name, "x")]).unwrap_err();
+        assert!(errors.contains("in the file only: write [[topics]]"), "{errors}");
     }
     let misspelled = with("", &[("THRONG_TOPICS_PER_CONNECTION_MAX", "1")]).unwrap_err();
     assert!(misspelled.contains("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX"), "{misspelled}");
 }
 
 #[test]
-fn a_rule_that_can_never_match_is_a_problem() {
+fn a_rule_that_can_never_match_is_an_error() {
     let file = |patterns: &[&str]| {
         patterns.iter().map(|p| format!("[[topics]]\npattern = \"{p}\"\n")).collect::<String>()
     };
@@ -152,9 +152,9 @@ fn a_rule_that_can_never_match_is_a_problem() {
             "throng.toml:6:11: topics[2].pattern: \"c:d\" can never match: \"c:*\", in line 2, comes first",
         ),
     ] {
-        let problems = load(&file(&patterns)).unwrap_err();
-        assert!(problems.starts_with(want), "{want}\nin\n{problems}");
-        assert_eq!(problems.lines().count(), 1, "{problems}");
+        let errors = load(&file(&patterns)).unwrap_err();
+        assert!(errors.starts_with(want), "{want}\nin\n{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     assert!(load(&file(&["a:b", "a:*", "a*", "*b*", "*"])).is_ok());
 }
@@ -165,41 +165,41 @@ fn a_webhook_needs_a_url() {
         load(&format!("[[topics]]\npattern = \"a\"\n{key} = \"webhook\"\n{more}"))
     };
     for (key, place) in [("join", "3:8"), ("client_events", "3:17")] {
-        let problems = asks(key, "").unwrap_err();
+        let errors = asks(key, "").unwrap_err();
         let want =
             format!("throng.toml:{place}: topics[0].{key}: a webhook needs a URL: set webhook.url");
-        assert!(problems.starts_with(&want), "{want}\nin\n{problems}");
+        assert!(errors.starts_with(&want), "{want}\nin\n{errors}");
         assert!(asks(key, "webhook_url = \"http://a\"\n").is_ok());
         assert!(asks(key, "[webhook]\nurl = \"http://a\"\n").is_ok());
-        // Nobody knows yet what the URL will be.
+        // The URL is unknown until its value is valid, so this is the only error.
         for more in ["webhook_url = 1\n", "[webhook]\nurl = 1\n"] {
             assert_eq!(asks(key, more).unwrap_err().lines().count(), 1);
         }
     }
-    let problems = asks("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
+    let errors = asks("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
     let want = "throng.toml:4:15: topics[0].webhook_url: \"a.b/c\" is no URL that a webhook can";
-    assert!(problems.starts_with(want) && problems.lines().count() == 1, "{problems}");
+    assert!(errors.starts_with(want) && errors.lines().count() == 1, "{errors}");
 }
 
 #[test]
-fn the_webhook_has_a_good_url_and_a_hidden_secret() {
-    let problems = with("[webhook]\nsecret = \"short\"\n", &[("THRONG_WEBHOOK_URL", "a")]);
-    let problems = problems.unwrap_err();
+fn the_webhook_url_is_checked_and_its_secret_hidden() {
+    let errors = with("[webhook]\nsecret = \"short\"\n", &[("THRONG_WEBHOOK_URL", "a")]);
+    let errors = errors.unwrap_err();
     for want in [
         "throng.toml:2:10: webhook.secret: a secret has at least 16 characters",
         "variable THRONG_WEBHOOK_URL: webhook.url: \"a\" is no URL that a webhook can be sent to",
     ] {
-        assert!(problems.contains(want), "{want}\nin\n{problems}");
+        assert!(errors.contains(want), "{want}\nin\n{errors}");
     }
-    assert!(!problems.contains("short"), "{problems}");
+    assert!(!errors.contains("short"), "{errors}");
     assert!(load("[webhook]\nsecret = \"sixteen letters or more\"\n").is_err());
     for url in ["https://u:hunter2@a/", "https://a/?key=hunter2"] {
-        let wrong = load(&format!("[webhook]\nurl = \"{url}\"\n")).unwrap_err();
-        assert!(wrong.contains("use webhook.secret") && !wrong.contains("hunter2"), "{wrong}");
+        let error = load(&format!("[webhook]\nurl = \"{url}\"\n")).unwrap_err();
+        assert!(error.contains("use webhook.secret") && !error.contains("hunter2"), "{error}");
         let rule = format!("[[topics]]\npattern = \"a\"\nwebhook_url = \"{url}\"\n");
-        let wrong = load(&rule).unwrap_err();
-        assert!(wrong.contains("topics[0].webhook_url: a URL is printed"), "{wrong}");
-        assert!(!wrong.contains("hunter2"), "{wrong}");
+        let error = load(&rule).unwrap_err();
+        assert!(error.contains("topics[0].webhook_url: a URL is printed"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
     let secret = "0123456789abcdef";
     let loaded = with("", &[("THRONG_WEBHOOK_SECRET", secret)]).unwrap();
@@ -227,7 +227,7 @@ fn rules_change_with_a_reload() {
         assert_eq!(now.changes(&new), Changes::default());
         assert_eq!(effective(&now), effective(&new));
     }
-    // A default that is spelled out, and another place in the file, change nothing.
+    // A default that is written out, or another place in the file, changes nothing.
     let same = rules(
         "# Moved.\n[[topics]]\npattern = \"a\"\njoin = \"allow\"\n[[topics]]\npattern = \"b\"\n",
     );
@@ -235,7 +235,7 @@ fn rules_change_with_a_reload() {
 }
 
 #[test]
-fn rules_in_force_are_printed_with_their_place() {
+fn effective_prints_rules_with_their_source() {
     let loaded = load("[[topics]]\npresence = true\npattern = \"a\"\n").unwrap();
     let text = effective(&loaded);
     let rule: Vec<String> = text
@@ -243,7 +243,7 @@ fn rules_in_force_are_printed_with_their_place() {
         .skip_while(|line| *line != "[[topics]]")
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
-    let (start, kept) = rule.split_at(4);
+    let (start, defaults) = rule.split_at(4);
     assert_eq!(
         start,
         [
@@ -253,8 +253,8 @@ fn rules_in_force_are_printed_with_their_place() {
             "presence = true # throng.toml:2",
         ]
     );
-    assert_eq!(kept[0], "history_messages_max = 0 # default");
-    assert!(kept.iter().all(|line| line.ends_with(" # default")), "{kept:?}");
+    assert_eq!(defaults[0], "history_messages_max = 0 # default");
+    assert!(defaults.iter().all(|line| line.ends_with(" # default")), "{defaults:?}");
 }
 
 proptest::proptest! {
@@ -264,7 +264,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn rules_in_force_can_be_loaded_again(
+    fn printed_rules_load_again(
         rules in proptest::collection::vec(
             (
                 ".{0,12}|[\\x00-\\x7f*]{0,12}", 0usize..3, 0usize..5,
@@ -275,7 +275,7 @@ proptest::proptest! {
     ) {
         let mut file = String::from("[webhook]\nurl = \"http://a\"\n");
         for (at, (pattern, join, events, presence, messages)) in rules.iter().enumerate() {
-            // The number keeps one pattern from covering another.
+            // The number prevents that one pattern covers another.
             let pattern = toml::Value::String(format!("{at}{pattern}"));
             file.push_str(&format!(
                 "[[topics]]\npattern = {pattern}\njoin = \"{}\"\npresence = {presence}\n",

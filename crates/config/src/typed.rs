@@ -1,4 +1,4 @@
-//! The values with their types, for the rest of the program.
+//! The typed values, for the rest of the program.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use crate::Value;
 use crate::table::Mode;
 
-/// From the table: [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` of all
-/// sections, and the way from values to it. Each is made from the same line, so none can miss a
-/// setting or misspell it.
+/// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
+/// and the conversion from values. All of them come from the same line, so none can miss a setting
+/// or misspell it.
 macro_rules! settings {
     ($(
         #[doc = $section_doc:literal]
@@ -46,7 +46,7 @@ macro_rules! settings {
             )*}
 
             impl std::fmt::Debug for $Section {
-                /// Without secrets.
+                /// Hides secrets.
                 fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                     f.debug_struct(stringify!($Section))
                         $(.field(stringify!($key), crate::typed::shown(Mode::$mode, &self.$key)))*
@@ -55,7 +55,7 @@ macro_rules! settings {
             }
         )*
 
-        /// The typed values of a map that has all settings, and of the rules.
+        /// Converts the values of all settings, and the rules.
         pub(crate) fn typed(
             values: &crate::source::Values,
             rules: &[crate::source::Rule],
@@ -75,13 +75,13 @@ macro_rules! settings {
 }
 pub(crate) use settings;
 
-/// What a secret's field looks like to `Debug`; others are shown as they are.
+/// What `Debug` prints for a field: a secret is hidden.
 pub(crate) fn shown(mode: Mode, value: &dyn fmt::Debug) -> &dyn fmt::Debug {
     if mode == Mode::Secret { &"(hidden)" } else { value }
 }
 
-/// A type of a setting. Every setting has a value of its kind by the time this is asked, so the
-/// fallbacks are never met.
+/// A type of a setting. Every setting has a value of its kind before the conversion, so the
+/// fallbacks are never used.
 pub(crate) trait Typed {
     fn typed(value: Option<&Value>) -> Self;
 }
@@ -123,7 +123,7 @@ impl Typed for SocketAddr {
     }
 }
 
-/// An enum of words; the first is the fallback.
+/// An enum of words. The first one is the fallback.
 macro_rules! words {
     ($(#[doc = $doc:literal])* $name:ident {$(
         #[doc = $variant_doc:literal]
@@ -137,7 +137,7 @@ macro_rules! words {
         )*}
 
         impl $name {
-            /// How each is written.
+            /// The words, in the order of the variants.
             pub const WORDS: &[&str] = &[$($word),*];
         }
 
@@ -160,6 +160,16 @@ words! {
         IoUring = "io_uring";
         /// One system call for each connection.
         Write = "write";
+    }
+}
+
+words! {
+    /// Whether clients become other users while they are connected.
+    Login {
+        /// They may.
+        Allow = "allow";
+        /// Only the application does it for them.
+        Refuse = "refuse";
     }
 }
 

@@ -1,7 +1,7 @@
-//! Texts that say where something is on the web: origins, and URLs of webhooks.
+//! Checks of origins and of URLs of webhooks.
 
-/// `*`, or what a browser sends as `Origin` (RFC 6454, section 6.2), `null` included: origins are
-/// compared as texts, so what no browser would write could never match.
+/// True for `*` and for what a browser sends as `Origin` (RFC 6454, section 6.2), including `null`.
+/// Origins are compared as texts, so a text that no browser sends would never match.
 pub(crate) fn is_origin(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text == "*" || text == "null";
@@ -9,14 +9,14 @@ pub(crate) fn is_origin(text: &str) -> bool {
     is_name(scheme, b"+-.") && is_host(rest)
 }
 
-/// The longest URL in bytes: a client refuses longer ones.
+/// The longest URL in bytes. The HTTP client rejects longer ones.
 const URL_BYTES_MAX: usize = 65_534;
 
-/// The longest host name, and the longest part of it between dots (RFC 1035, section 2.3.4).
+/// The longest host name, and the longest label between dots (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: (usize, usize) = (253, 63);
 
-/// Whether requests can be sent to this URL; else what is wrong with it. A text that may hold a
-/// password is not repeated.
+/// Checks that requests can be sent to this URL. The error does not repeat a text that may contain
+/// a password.
 pub(crate) fn webhook(url: &str) -> Result<(), String> {
     let rest = url.strip_prefix("http://").or(url.strip_prefix("https://"));
     let authority = rest.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
@@ -50,14 +50,14 @@ pub(crate) fn webhook(url: &str) -> Result<(), String> {
     if url.len() > URL_BYTES_MAX {
         return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", url.len()));
     }
-    // RFC 3986, section 2; a client would refuse other characters at the first request.
+    // RFC 3986, section 2. The HTTP client would reject other characters at the first request.
     match url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
         Some(c) => Err(format!("{c:?} can't stand in a URL: write it percent-encoded")),
         None => Ok(()),
     }
 }
 
-/// Whether a `host[:port]` in lower case is one that DNS could know, or an address.
+/// Whether a `host[:port]` in lower case is an address or a name that DNS could resolve.
 fn is_reachable(text: &str) -> bool {
     let name = text.split(':').next().unwrap_or_default();
     let name = name.strip_suffix('.').unwrap_or(name);
@@ -67,9 +67,9 @@ fn is_reachable(text: &str) -> bool {
     known && is_host(text)
 }
 
-/// `host[:port]` in lower case.
+/// True for `host[:port]` in lower case.
 fn is_host(text: &str) -> bool {
-    // Digits of an IPv6 address stand in brackets and have colons of their own.
+    // An IPv6 address is in brackets and contains colons itself.
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn origins_are_what_browsers_send() {
-        for good in
+        for valid in
             ["*", "null", "https://a.b", "http://a:1", "capacitor://localhost", "http://[::1]:80"]
         {
-            assert!(is_origin(good), "{good}");
+            assert!(is_origin(valid), "{valid}");
         }
-        for bad in [
+        for invalid in [
             "",
             "a",
             "https://",
@@ -114,13 +114,13 @@ mod tests {
             "http://[x]",
             "http://[::1",
         ] {
-            assert!(!is_origin(bad), "{bad}");
+            assert!(!is_origin(invalid), "{invalid}");
         }
     }
 
     #[test]
-    fn webhooks_go_to_urls_with_a_host() {
-        for good in [
+    fn webhook_urls_need_a_host() {
+        for valid in [
             "http://a",
             "https://A.b:8443/hook/x=1&y=%20",
             "http://[::1]:80/",
@@ -130,20 +130,20 @@ mod tests {
             "http://xn--mnchen-3ya.example/",
             "http://a/@b",
         ] {
-            assert_eq!(webhook(good), Ok(()), "{good}");
+            assert_eq!(webhook(valid), Ok(()), "{valid}");
         }
         let label = "a".repeat(63);
         let long = [label.as_str(); 4].join(".");
-        for good in [format!("http://{label}.b/"), format!("http://{}/", &long[..253])] {
-            assert_eq!(webhook(&good), Ok(()), "{good}");
+        for valid in [format!("http://{label}.b/"), format!("http://{}/", &long[..253])] {
+            assert_eq!(webhook(&valid), Ok(()), "{valid}");
         }
         let path = format!("http://a/{}", "b".repeat(URL_BYTES_MAX - 9));
         assert_eq!(webhook(&path), Ok(()));
         assert!(webhook(&format!("{path}b")).unwrap_err().contains("65535 bytes, more than"));
-        for bad in [format!("http://a{label}.b/"), format!("http://{long}/")] {
-            assert!(webhook(&bad).unwrap_err().contains("is no URL"), "{bad}");
+        for invalid in [format!("http://a{label}.b/"), format!("http://{long}/")] {
+            assert!(webhook(&invalid).unwrap_err().contains("is no URL"), "{invalid}");
         }
-        for (bad, want) in [
+        for (invalid, want) in [
             ("", "is no URL"),
             ("a.b/hook", "is no URL"),
             ("ftp://a", "is no URL"),
@@ -171,8 +171,8 @@ mod tests {
             ("https://u:hunter2@a/", "use webhook.secret"),
             ("ftp://u:hunter2@a/", "this is no URL"),
         ] {
-            let wrong = webhook(bad).unwrap_err();
-            assert!(wrong.contains(want) && !wrong.contains("hunter2"), "{bad}: {wrong}");
+            let error = webhook(invalid).unwrap_err();
+            assert!(error.contains(want) && !error.contains("hunter2"), "{invalid}: {error}");
         }
     }
 }

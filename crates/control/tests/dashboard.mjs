@@ -6,14 +6,14 @@ import { test } from 'node:test';
 
 /** The modules are served as they are, without a package.json: node is given them as data. */
 async function load(name) {
-  const text = await readFile(new URL(`../src/dashboard/${name}`, import.meta.url), 'utf8');
+  const text = await readFile(new URL(`../src/dashboard/page/${name}`, import.meta.url), 'utf8');
   return import(`data:text/javascript,${encodeURIComponent(text)}`);
 }
 
 const { EventStreamParser } = await load('sse.js');
 const format = await load('format.js');
 const scale = await load('scale.js');
-const history = await load('history.js');
+const series = await load('samples.js');
 const route = await load('route.js');
 const { pieces } = await load('toml.js');
 
@@ -102,31 +102,31 @@ test('the sample at a time, and holes between samples', () => {
 });
 
 test('columns and live samples become the same', () => {
-  const [sample] = history.fromColumns({ at: [5], opened: [2], p50: [1], p90: [2], p99: [null],
+  const [sample] = series.fromColumns({ at: [5], opened: [2], p50: [1], p90: [2], p99: [null],
     transports: { ws: [3] }, closed_by: { client: [1] } });
-  const live = history.fromLive({ at: 5, opened: 2, latency_ms: { p50: 1, p90: 2 }, transports: { ws: 3 }, closed_by: { client: 1 } });
+  const live = series.fromLive({ at: 5, opened: 2, latency_ms: { p50: 1, p90: 2 }, transports: { ws: 3 }, closed_by: { client: 1 } });
   delete live.latency_ms;
   assert.deepEqual(sample, live);
-  assert.equal(history.fromLive({ at: 1, latency_ms: null }).p99, null);
-  assert.deepEqual(history.fromColumns({}), []);
+  assert.equal(series.fromLive({ at: 1, latency_ms: null }).p99, null);
+  assert.deepEqual(series.fromColumns({}), []);
 });
 
-test('history keeps 15 minutes, each second once', () => {
+test('the series holds 15 minutes, each second once', () => {
   const samples = [];
-  for (let second = 0; second < 2000; second += 1) history.add(samples, { at: second * 1000, second });
+  for (let second = 0; second < 2000; second += 1) series.add(samples, { at: second * 1000, second });
   assert.equal(samples.length, 900);
-  history.add(samples, { at: 1_999_000, second: 'again' });
+  series.add(samples, { at: 1_999_000, second: 'again' });
   assert.deepEqual([samples.length, samples.at(-1).second], [900, 'again']);
-  history.add(samples, { at: 9_999_000 });
+  series.add(samples, { at: 9_999_000 });
   assert.equal(samples.length, 1);
 });
 
-test('history follows a clock that goes back', () => {
+test('the series follows a clock that goes back', () => {
   const samples = [];
-  for (const at of [1000, 2000, 3000, 9000, 2500, 3500]) history.add(samples, { at });
+  for (const at of [1000, 2000, 3000, 9000, 2500, 3500]) series.add(samples, { at });
   assert.deepEqual(samples.map(({ at }) => at), [1000, 2000, 2500, 3500]);
-  history.add(samples, { at: 5 });
-  history.add(samples, { at: 1005 });
+  series.add(samples, { at: 5 });
+  series.add(samples, { at: 1005 });
   assert.deepEqual(samples.map(({ at }) => at), [5, 1005]);
 });
 
@@ -164,7 +164,7 @@ test('a call has its time for each try, and a declined key is not asked for agai
 
 test('names of a group: known ones in their order, then others, without zeros', () => {
   const samples = [{ t: { b: 1, zz: 2, a: 0 } }, { t: { c: 3 } }, {}];
-  assert.deepEqual(history.names(samples, 't', ['c', 'a', 'b']), ['c', 'b', 'zz']);
+  assert.deepEqual(series.names(samples, 't', ['c', 'a', 'b']), ['c', 'b', 'zz']);
 });
 
 test('addresses lead to views and back, whatever the name', () => {

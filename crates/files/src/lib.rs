@@ -1,81 +1,129 @@
-//! Reads the small files that somebody names: regular ones of a bounded size, opened without
-//! waiting for anybody. A pipe that nobody writes to would hold up the thread that handles signals,
-//! and a device like `/dev/zero` never ends. Errors name the file and the way out.
+//! Reads small files that the user names: regular files of a bounded size, opened without blocking.
+//! A pipe without a writer would block the thread that handles signals, and a device like
+//! `/dev/zero` never ends. Errors name the file and what to do.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
 /// The largest file with a secret, in bytes.
 pub const SECRET_BYTES_MAX: u64 = 4 << 10;
 
-/// What everybody on the host may do with a file that they can read or write: S_IROTH, S_IWOTH.
+/// The mode bits that let all users of the host read or change a file: S_IROTH, S_IWOTH.
 const OTHERS: u32 = 0o006;
 
-/// The text of a file of at most so many bytes. The error says what is wrong with it, and begins
-/// with its name.
-pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
+/// Why a file can't be used. The texts begin with the file's name and end with what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system can't open or read it.
+    #[error("{}: can't be read: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// It is a pipe, a directory or a device.
+    #[error(
+        "{}: it is {kind}, and only a regular file is read here: write the text to a file and name \
+         that",
+        path.display()
+    )]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        kind: &'static str,
+    },
+    /// It is larger than the caller allows.
+    #[error(
+        "{}: it has more than {bytes_max} bytes, the most that is read here: name the right file, \
+         or make it smaller",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit in bytes.
+        bytes_max: u64,
+    },
+    /// It holds something else than UTF-8.
+    #[error("{}: can't be read: it is no text in UTF-8: name the right file", .0.display())]
+    NotText(PathBuf),
+    /// All users of the host can read or change the secret in it.
+    #[error(
+        "{}: everybody on this host can read or change the secret in it (its mode is {mode:04o}): \
+         chmod 600 {}, or mount it with mode 0440",
+        path.display(),
+        quoted(path)
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It should hold a secret and is empty.
+    #[error(
+        "{}: the file is empty: it must hold the API key (openssl rand -hex 24 makes a new one)",
+        .0.display()
+    )]
+    Empty(PathBuf),
+}
+
+/// Reads the text of a file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// If it is no regular file, can't be read, is larger, or is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, FileError> {
     let (file, _) = open(path)?;
     text(path, file, bytes_max)
 }
 
-/// The secret in a file, without the newline that editors and shells put after it.
+/// Reads the secret in a file, without the newline that editors and shells add.
 ///
-/// A file that everybody on the host can read or change is refused. One for its group is not: that
-/// is how containers are given secrets (root's, for the group that the process is in). An empty one
-/// is refused too: whoever names a file means to be protected, or to be let in.
-pub fn read_secret(path: &Path) -> Result<String, String> {
+/// The file's group may read it: that is how containers get secrets (they belong to root, and the
+/// process is in their group).
+///
+/// # Errors
+/// As [`read_text`], with [`SECRET_BYTES_MAX`]. Also if all users of the host can read or change the
+/// file, or if it is empty: a user who names a file expects that a key protects the server.
+pub fn read_secret(path: &Path) -> Result<String, FileError> {
     let (file, metadata) = open(path)?;
-    if let Some(why) = is_open(path, &metadata) {
-        return Err(why);
+    if let Some(error) = exposed(path, &metadata) {
+        return Err(error);
     }
     match text(path, file, SECRET_BYTES_MAX)?.trim() {
-        "" => Err(format!(
-            "{}: the file is empty: it must hold the API key (openssl rand -hex 24 makes a new one)",
-            path.display()
-        )),
+        "" => Err(FileError::Empty(path.to_owned())),
         secret => Ok(secret.to_string()),
     }
 }
 
-/// What to do about a file with a secret that everybody on the host can read or change, if it is
-/// one.
-pub fn open_secret(path: &Path) -> Option<String> {
-    is_open(path, &path.metadata().ok()?)
+/// Returns an error if all users of the host can read or change this file.
+pub fn open_secret(path: &Path) -> Option<FileError> {
+    exposed(path, &path.metadata().ok()?)
 }
 
-fn is_open(path: &Path, metadata: &Metadata) -> Option<String> {
-    (metadata.mode() & OTHERS != 0).then(|| {
-        format!(
-            "{}: everybody on this host can read or change the secret in it (its mode is {:04o}): \
-             chmod 600 {}, or mount it with mode 0440",
-            path.display(),
-            metadata.mode() & 0o7777,
-            quoted(path)
-        )
-    })
+fn exposed(path: &Path, metadata: &Metadata) -> Option<FileError> {
+    let mode = metadata.mode();
+    (mode & OTHERS != 0).then(|| FileError::Exposed { path: path.to_owned(), mode: mode & 0o7777 })
 }
 
 /// Opens a regular file, and nothing else.
-fn open(path: &Path) -> Result<(File, Metadata), String> {
-    let unreadable = |error: std::io::Error| format!("{}: can't be read: {error}", path.display());
+fn open(path: &Path) -> Result<(File, Metadata), FileError> {
+    let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    // Of what was opened, not of the name: that may mean another file by then.
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    // The metadata are those of the open file. By now the name may mean another one.
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.is_file() {
         return Ok((file, metadata));
     }
-    Err(format!(
-        "{}: it is {}, and only a regular file is read here: write the text to a file and name \
-         that",
-        path.display(),
-        kind(metadata.file_type())
-    ))
+    Err(FileError::NotRegular { path: path.to_owned(), kind: kind(metadata.file_type()) })
 }
 
 fn kind(of: FileType) -> &'static str {
@@ -87,25 +135,20 @@ fn kind(of: FileType) -> &'static str {
     }
 }
 
-fn text(path: &Path, file: File, bytes_max: u64) -> Result<String, String> {
+fn text(path: &Path, file: File, bytes_max: u64) -> Result<String, FileError> {
     let mut bytes = Vec::new();
-    // What a file says of its length may be old, or a lie as in /proc: what comes is counted.
+    // The length in the metadata may be outdated, or false as in /proc. So the limit applies to the
+    // bytes that are read.
     file.take(bytes_max.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(|error| format!("{}: can't be read: {error}", path.display()))?;
+        .map_err(|error| FileError::Unreadable { path: path.to_owned(), error })?;
     if bytes.len() as u64 > bytes_max {
-        return Err(format!(
-            "{}: it has more than {bytes_max} bytes, the most that is read here: name the right \
-             file, or make it smaller",
-            path.display()
-        ));
+        return Err(FileError::TooLarge { path: path.to_owned(), bytes_max });
     }
-    String::from_utf8(bytes).map_err(|_| {
-        format!("{}: can't be read: it is no text in UTF-8: name the right file", path.display())
-    })
+    String::from_utf8(bytes).map_err(|_| FileError::NotText(path.to_owned()))
 }
 
-/// The path as a shell takes it.
+/// Quotes a path for a shell where it must be.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
@@ -123,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of its own for each test.
+    /// Creates an empty folder for one test.
     fn folder(name: &str) -> PathBuf {
         let folder =
             std::env::temp_dir().join(format!("throng-files-{name}-{}", std::process::id()));
@@ -138,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once() {
+    fn only_regular_files_are_read() {
         let folder = folder("kinds");
         let pipe = folder.join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -148,33 +191,33 @@ mod tests {
             (&folder, "a directory"),
             (Path::new("/dev/zero"), "a device"),
         ] {
-            for told in [read_text(path, 100), read_secret(path)] {
-                let told = told.unwrap_err();
-                assert!(told.starts_with(&path.display().to_string()), "{told}");
-                assert!(told.contains(want) && told.contains("write the text to a file"), "{told}");
+            for result in [read_text(path, 100), read_secret(path)] {
+                let text = result.unwrap_err().to_string();
+                assert!(text.starts_with(&path.display().to_string()), "{text}");
+                assert!(text.contains(want) && text.contains("write the text to a file"), "{text}");
             }
         }
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_file_is_read_up_to_its_bound_whatever_it_says_of_its_length() {
+    fn the_limit_applies_to_the_bytes_read_and_not_to_the_reported_length() {
         let folder = folder("bounds");
         let path = folder.join("text");
         write(&path, b"12345", 0o644);
         assert_eq!(read_text(&path, 5).unwrap(), "12345");
-        let told = read_text(&path, 4).unwrap_err();
-        assert!(told.contains("more than 4 bytes"), "{told}");
-        // It says that it has none.
-        assert!(read_text(Path::new("/proc/self/status"), 100).unwrap_err().contains("more than"));
+        let text = |result: Result<String, FileError>| result.unwrap_err().to_string();
+        assert!(text(read_text(&path, 4)).contains("more than 4 bytes"));
+        // Its metadata report a length of 0.
+        assert!(text(read_text(Path::new("/proc/self/status"), 100)).contains("more than"));
         write(&path, b"\xff", 0o644);
-        assert!(read_text(&path, 5).unwrap_err().contains("no text in UTF-8"));
-        assert!(read_text(&folder.join("none"), 5).unwrap_err().contains("can't be read"));
+        assert!(text(read_text(&path, 5)).contains("no text in UTF-8"));
+        assert!(text(read_text(&folder.join("none"), 5)).contains("can't be read"));
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_secret_that_everybody_can_read_is_refused_with_the_command_that_mends_it() {
+    fn an_exposed_secret_is_an_error_that_names_the_remedy() {
         let folder = folder("modes");
         let path = folder.join("key");
         for (mode, good) in [
@@ -190,23 +233,25 @@ mod tests {
             write(&path, b" secret\n", mode);
             match read_secret(&path) {
                 Ok(secret) => assert!(good && secret == "secret", "{mode:o}"),
-                Err(told) => {
-                    assert!(!good, "{told}");
-                    assert!(told.contains(&format!("chmod 600 {}", path.display())), "{told}");
-                    assert!(told.contains(&format!("{mode:04o}")), "{told}");
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(!good, "{text}");
+                    assert!(text.contains(&format!("chmod 600 {}", path.display())), "{text}");
+                    assert!(text.contains(&format!("{mode:04o}")), "{text}");
                 }
             }
         }
         write(&path, b"\n", 0o600);
-        assert!(read_secret(&path).unwrap_err().contains("the file is empty"));
+        let error = |path: &Path| read_secret(path).unwrap_err().to_string();
+        assert!(error(&path).contains("the file is empty"));
         write(&path, &[b'x'; 5000], 0o600);
-        assert!(read_secret(&path).unwrap_err().contains("more than 4096 bytes"));
+        assert!(error(&path).contains("more than 4096 bytes"));
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_mounted_secret_behind_links_is_judged_itself() {
-        // As kubelet mounts it: key -> ..data/key, ..data -> ..2026.
+    fn a_secret_behind_links_is_checked_by_its_own_mode() {
+        // Kubelet mounts secrets like this: key -> ..data/key, ..data -> ..2026.
         let folder = folder("links");
         fs::create_dir(folder.join("..2026")).unwrap();
         symlink("..2026", folder.join("..data")).unwrap();
@@ -214,12 +259,14 @@ mod tests {
         write(&folder.join("..2026/key"), b"secret", 0o440);
         assert_eq!(read_secret(&folder.join("key")).unwrap(), "secret");
         write(&folder.join("..2026/key"), b"secret", 0o644);
-        assert!(read_secret(&folder.join("key")).unwrap_err().contains("mode 0440"));
+        let error = read_secret(&folder.join("key")).unwrap_err();
+        assert!(matches!(error, FileError::Exposed { mode: 0o644, .. }), "{error}");
+        assert!(error.to_string().contains("mode 0440"), "{error}");
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_path_stands_in_a_command_as_a_shell_takes_it() {
+    fn paths_are_quoted_for_the_shell() {
         for (path, want) in [
             ("/etc/key", "/etc/key"),
             ("a b", "-- 'a b'"),

@@ -1,13 +1,13 @@
-//! The flags that all scenarios have.
+//! The flags that all scenarios share.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// A number above zero, for rates and times.
+/// Parses a number above zero, for rates and times.
 ///
 /// # Errors
-/// For anything else, in words for the command line.
+/// For anything else, with a message for the command line.
 pub fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 && number <= 1e9 => Ok(number),
@@ -15,10 +15,10 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A part of a hundred.
+/// Parses a percentage from 0 to 100.
 ///
 /// # Errors
-/// For anything else, in words for the command line.
+/// For anything else, with a message for the command line.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
@@ -26,10 +26,10 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Seconds, or with a unit: 90, 90s, 15m, 1h.
+/// Parses a time, in seconds or with a unit: 90, 90s, 15m, 1h. Returns seconds.
 ///
 /// # Errors
-/// For anything else, in words for the command line.
+/// For anything else, with a message for the command line.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.as_bytes().last() {
         Some(b's') => (&text[..text.len() - 1], 1.0),
@@ -43,10 +43,10 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Bytes, or with a unit: 500M, 2G.
+/// Parses a size, in bytes or with a unit of 1,024: 500M, 2G. Returns bytes.
 ///
 /// # Errors
-/// For anything else, in words for the command line.
+/// For anything else, with a message for the command line.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 1 << 10),
@@ -187,12 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_rates_are_read() {
+    fn times_and_rates_are_parsed() {
         for (text, want) in [("30", 30.0), ("90s", 90.0), ("15m", 900.0), ("1.5h", 5_400.0)] {
             assert_eq!(seconds(text), Ok(want));
         }
-        for wrong in ["", "s", "-1", "1d", "nan", "inf", "é"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
+        for invalid in ["", "s", "-1", "1d", "nan", "inf", "é"] {
+            assert!(seconds(invalid).is_err(), "{invalid}");
         }
         assert_eq!((size("2G"), size("500M"), size("7")), (Ok(2 << 30), Ok(500 << 20), Ok(7)));
         assert!(size("G").is_err() && size("99999999999G").is_err() && size("é").is_err());

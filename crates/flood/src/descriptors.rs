@@ -1,13 +1,13 @@
-//! Private descriptor tables: a thread that has its own has its own `ulimit -n` too.
+//! Private descriptor tables. A thread with a table of its own has the whole `ulimit -n` to itself.
 
 use std::io;
 
-/// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. What the
-/// rest of the process has open stays open there, and isn't kept open by a copy here: a copy of
-/// the pipe to a child would keep the child from seeing its end.
+/// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. The other
+/// threads' descriptors stay open in their table, and this one holds no copies of them: a copy of the
+/// pipe to a child would hide the pipe's end from the child.
 ///
 /// # Errors
-/// What close_range(2) says.
+/// The error of close_range(2).
 ///
 /// # Safety
 /// The calling thread must not use a descriptor above 2 that was opened before the call, nor hand
@@ -20,17 +20,17 @@ pub unsafe fn private_table() -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives the calling thread a table of its own that starts as a copy of the shared one, numbers
-/// and all.
+/// Gives the calling thread a table of its own that starts as a copy of the shared one, with the
+/// same numbers.
 ///
 /// # Errors
-/// What unshare(2) says.
+/// The error of unshare(2).
 ///
 /// # Safety
-/// A descriptor that either side opens or closes later means nothing, or another file, to the
-/// other side: none may be handed over.
+/// No thread may hand a descriptor to another that was opened or closed after the call: to the other
+/// side its number means nothing, or another file.
 pub unsafe fn private_copy() -> io::Result<()> {
-    // SAFETY: the caller's promise is what rustix asks for.
+    // SAFETY: the caller's promise is the one that rustix requires.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }?;
     Ok(())
 }
@@ -42,7 +42,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_private_table_keeps_nothing_open() {
+    fn a_private_table_does_not_hold_other_descriptors_open() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let (ready, is_ready) = channel();
         let (end, ended) = channel::<()>();

@@ -1,10 +1,10 @@
-//! What this host says of itself: memory of the kernel and of this process, and its settings.
+//! Figures of this host: memory of the kernel and of this process, and kernel settings.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::clock::process_cpu;
 
-/// Memory and time now; zero for what the host hides.
+/// Memory and processor time at one moment. Zero for figures that the host hides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host {
     /// The kernel's slab, in bytes.
@@ -24,7 +24,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Reads it.
+    /// Reads the current figures.
     pub fn now() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let (memory, sockets) = (read("/proc/meminfo"), read("/proc/net/sockstat"));
@@ -44,7 +44,7 @@ impl Host {
     }
 }
 
-/// Facts for the report.
+/// Returns facts about the host for the report, as name and value.
 pub fn facts() -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
@@ -63,7 +63,7 @@ pub fn facts() -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Kernel settings that matter to a crowd.
+/// Returns the kernel settings that affect a crowd, as name and value.
 pub fn settings() -> Vec<(String, String)> {
     const NAMES: &[&str] = &[
         "fs.file-max",
@@ -94,19 +94,19 @@ pub fn settings() -> Vec<(String, String)> {
     NAMES.iter().filter_map(value).collect()
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A line like `Slab:   123 kB`, in bytes.
+/// Returns the value of a line like `Slab:   123 kB`, in bytes.
 pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number = line.trim().strip_suffix("kB")?.trim();
     Some(number.parse::<u64>().ok()? * 1024)
 }
 
-/// The number after `mem` in the line of TCP: pages.
+/// Returns the number after `mem` in the line of TCP, in pages.
 pub fn tcp_pages(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
     let mut words = line.split_whitespace();
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_proc_are_read() {
+    fn lines_of_proc_are_parsed() {
         let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
         assert_eq!((kilobytes(text, "RssAnon:"), kilobytes(text, "X:")), (Some(724 * 1024), None));
         let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";

@@ -1,5 +1,5 @@
-//! The smallest HTTP client that can talk to an application interface: blocking, one connection
-//! kept alive, answers with a length.
+//! A minimal HTTP client for APIs: blocking, with one persistent connection, for responses that
+//! have a length.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,46 +9,46 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::target::Url;
 
-/// Bytes of an answer, head and body.
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long one answer may take.
+/// The limit on the bytes of a response, head and body.
+const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long one response may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a kept connection may rest: a server that ends those that rest must not do so just when
-/// the next request leaves.
-const REST_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may be idle before the client replaces it. A server may close idle
+/// connections, and must not do so just when the next request leaves.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// There was no connection: the request was certainly not made.
+/// The client got no connection, so the server certainly did not get the request.
 #[derive(Debug, thiserror::Error)]
 #[error("connecting")]
-pub struct NotConnected;
+pub struct NotConnectedError;
 
 /// A client of one server.
 pub struct Http {
     address: SocketAddr,
-    /// Headers of every request; one of them may hold a key.
+    /// The headers of every request. One of them may hold a key.
     head: String,
     stream: Option<(TcpStream, Instant)>,
     buffer: Vec<u8>,
 }
 
 impl std::fmt::Debug for Http {
-    /// Without the key.
+    /// Leaves out the headers, because they may hold a key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Http").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl Http {
-    /// The load generator's client, that connects when it is first used. The key, if any, goes with
-    /// each request as a bearer token.
+    /// Returns the load generator's client. It connects at its first request. It sends the key, if
+    /// any, with each request as a bearer token.
     pub fn new(url: &Url, key: Option<&str>) -> Self {
         Self::with_agent(url, key, "throng-flood")
     }
 
-    /// The same under another name, which servers may write to their logs.
+    /// Returns a client with another `User-Agent`, which servers may write to their logs.
     pub fn with_agent(url: &Url, key: Option<&str>, agent: &str) -> Self {
         let mut head = format!("Host: {}\r\nUser-Agent: {agent}\r\n", url.host);
         if let Some(key) = key {
@@ -57,10 +57,12 @@ impl Http {
         Self { address: url.address, head, stream: None, buffer: Vec::new() }
     }
 
-    /// Makes one request and gives status and body of its answer.
+    /// Makes one request and returns the status and body of the response. The body of a response
+    /// without a length is empty.
     ///
     /// # Errors
-    /// If the server is gone, or doesn't answer in HTTP with a length.
+    /// If the server can't be reached or does not respond with HTTP in time. The error's chain holds a
+    /// [`NotConnectedError`] if the request was not sent.
     pub fn request(
         &mut self,
         method: &str,
@@ -82,23 +84,24 @@ impl Http {
         stream.write_all(request.as_bytes())?;
         let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
         let Some(body_bytes) = body_bytes else {
-            // An answer without a length: the status is enough, and the connection is of no more use.
+            // A response without a length ends with the connection. The status is enough.
             return Ok((status, Vec::new()));
         };
         while self.buffer.len() < head_bytes + body_bytes {
             self.read_some(&mut stream)?;
         }
-        let answer = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
-        // Kept only after a whole answer: what is left on a broken stream belongs to no request.
+        let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
+        // The connection is reused only after a complete response. Otherwise the next request might
+        // read the rest of this one.
         self.stream = Some((stream, Instant::now()));
-        Ok((status, answer))
+        Ok((status, body))
     }
 
-    /// The kept connection, if the server hasn't closed it, or a new one.
+    /// Returns the idle connection if the server hasn't closed it, or a new one.
     fn connected(&mut self) -> Result<TcpStream> {
         self.buffer.clear();
         if let Some((stream, used)) = self.stream.take()
-            && used.elapsed() < REST_MAX
+            && used.elapsed() < IDLE_MAX
         {
             stream.set_nonblocking(true)?;
             let alive =
@@ -109,14 +112,16 @@ impl Http {
             }
         }
         let stream = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
-        let stream = stream.map_err(|error| anyhow::Error::new(error).context(NotConnected))?;
+        let stream =
+            stream.map_err(|error| anyhow::Error::new(error).context(NotConnectedError))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(stream)
     }
 
-    /// Status, length of the head, and length of the body if it is told.
+    /// Reads the head. Returns the status, the length of the head, and the length of the body if the
+    /// head has one.
     fn read_head(&mut self, stream: &mut TcpStream) -> Result<(u16, usize, Option<usize>)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -133,7 +138,7 @@ impl Http {
                     None if matches!(status, 204 | 304) => Some(0),
                     None => None,
                 };
-                ensure!(body_bytes.unwrap_or(0) <= ANSWER_BYTES_MAX, "an answer too long");
+                ensure!(body_bytes.unwrap_or(0) <= RESPONSE_BYTES_MAX, "an answer too long");
                 return Ok((status, head_bytes, body_bytes));
             }
             self.read_some(stream)?;
@@ -141,7 +146,7 @@ impl Http {
     }
 
     fn read_some(&mut self, stream: &mut TcpStream) -> Result<()> {
-        ensure!(self.buffer.len() <= ANSWER_BYTES_MAX, "an answer too long");
+        ensure!(self.buffer.len() <= RESPONSE_BYTES_MAX, "an answer too long");
         let have = self.buffer.len();
         self.buffer.resize(have + 16 * 1024, 0);
         let read = stream.read(&mut self.buffer[have..]);
@@ -164,8 +169,9 @@ mod tests {
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
-    /// A server that reads one request a connection's script says and writes the pieces, each
-    /// inner list on one connection.
+    /// Starts a server that follows a script: a list of connections, each a list of responses, each
+    /// a list of pieces to write. It reads one request before each response, and returns the
+    /// requests.
     fn server(script: Vec<Vec<Vec<&'static str>>>) -> (Http, JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_is_kept_and_replaced_when_closed() {
+    fn a_connection_is_reused_and_replaced_when_closed() {
         let ok = |body| vec!["HTTP/1.1 200 OK\r\nContent-", "Length: 7\r\n\r\n{\"n", body];
         let (mut http, server) = server(vec![vec![ok("\":1}"), ok("\":2}")], vec![ok("\":3}")]]);
         for n in 1..=3 {
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_not_shown_and_the_agent_is_told() {
+    fn debug_output_hides_the_key_and_requests_name_the_agent() {
         let url = Url::parse("http://127.0.0.1:1").expect("a URL");
         let http = Http::with_agent(&url, Some("secret"), "throng-top");
         let shown = format!("{http:?}");
@@ -218,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_answer_is_an_error() {
+    fn a_truncated_response_is_an_error() {
         let (mut http, _server) =
             server(vec![vec![vec!["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"]]]);
         assert!(http.request("GET", "/", "", "").is_err());

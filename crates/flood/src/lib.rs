@@ -1,5 +1,6 @@
-//! The load generator: opens and holds a crowd against any server that speaks a transport, on the
-//! client side of `wire`, publishes in the same run, and checks what arrives.
+//! The load generator. It opens and holds a crowd of connections to any server that speaks one of
+//! the transports, publishes in the same run, and checks the messages that arrive. The client side of
+//! each transport is in `wire`.
 
 pub mod args;
 pub mod clock;
@@ -23,5 +24,5 @@ pub mod source;
 pub mod target;
 pub mod template;
 
-pub use run::{Error, Outcome, run};
+pub use run::{Outcome, RunError, run};
 pub use scenario::Scenario;

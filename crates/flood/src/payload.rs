@@ -1,5 +1,5 @@
-//! What published messages carry, so that whoever receives them can check and time them whatever
-//! the transport: plain text that no transport has to escape, found by its marker.
+//! The payload of published messages. It carries a stamp, with which a receiver checks and times the
+//! message. It is plain text that no transport has to escape, and a marker makes it easy to find.
 
 use memchr::memmem::Finder;
 
@@ -11,32 +11,33 @@ const BODY_BYTES: usize = 2 + 8 + 8 + 8 + 16;
 #[cfg(test)]
 pub const PAYLOAD_BYTES_MIN: usize = MARKER.len() + BODY_BYTES;
 
-/// Whom a message is for; each target has a sequence of its own.
+/// The target of a message. Each target has a sequence of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum To {
     /// The user with this number.
     User(u32),
     /// The topic with this number.
     Topic(u32),
-    /// Everyone.
+    /// All connections.
     All,
 }
 
-/// The mark on a message.
+/// The stamp of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// The run that it belongs to: two may share a server, and a server may remember.
+pub struct Stamp {
+    /// The run that it belongs to. Two runs may share a server, and a server's history may hold
+    /// messages of earlier runs.
     pub run: u32,
-    /// Whom it is for.
+    /// Its target.
     pub to: To,
-    /// Its place in the target's sequence, from one.
+    /// Its number in the target's sequence, from one.
     pub number: u32,
-    /// When it was due to be published: nanoseconds of the monotonic clock of this host.
+    /// When it was due to be published, in nanoseconds of this host's monotonic clock.
     pub due_ns: u64,
 }
 
-impl Mark {
-    /// A payload of so many bytes, at least [`PAYLOAD_BYTES_MIN`].
+impl Stamp {
+    /// Returns a payload of so many bytes, at least [`PAYLOAD_BYTES_MIN`].
     pub fn payload(&self, bytes: usize) -> String {
         let (kind, target) = match self.to {
             To::User(user) => ('u', user),
@@ -73,7 +74,7 @@ impl Mark {
     }
 }
 
-/// Finds marks.
+/// Finds stamps.
 pub struct Scanner(Finder<'static>);
 
 impl Default for Scanner {
@@ -83,10 +84,10 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// The first mark in a message.
-    pub fn find(&self, message: &[u8]) -> Option<Mark> {
+    /// Returns the first stamp in a message.
+    pub fn find(&self, message: &[u8]) -> Option<Stamp> {
         let at = self.0.find(message)?;
-        Mark::parse(&message[at + MARKER.len()..])
+        Stamp::parse(&message[at + MARKER.len()..])
     }
 }
 
@@ -96,20 +97,20 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_mark_survives_what_transports_put_around_it(
+        fn a_stamp_is_found_whatever_a_transport_puts_around_it(
             run: u32, kind in 0u8..3, target: u32, number: u32, due_ns: u64, bytes in 0usize..100,
             before in "[ -}]{0,20}",
         ) {
             let to = [To::User(target), To::Topic(target), To::All][usize::from(kind)];
-            let mark = Mark { run, to, number, due_ns };
-            let payload = mark.payload(bytes);
+            let stamp = Stamp { run, to, number, due_ns };
+            let payload = stamp.payload(bytes);
             proptest::prop_assert_eq!(payload.len(), bytes.max(PAYLOAD_BYTES_MIN));
             let message = format!("{before}~thr{payload}\"}}\n");
-            proptest::prop_assert_eq!(Scanner::default().find(message.as_bytes()), Some(mark));
+            proptest::prop_assert_eq!(Scanner::default().find(message.as_bytes()), Some(stamp));
         }
 
         #[test]
-        fn other_texts_have_none(text in "(~throng:)?[ -~é]{0,60}") {
+        fn other_texts_have_no_stamp(text in "(~throng:)?[ -~é]{0,60}") {
             Scanner::default().find(text.as_bytes());
         }
     }

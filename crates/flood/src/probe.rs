@@ -1,8 +1,7 @@
-//! Ordinary requests beside the crowd: does the server still answer, and how soon?
+//! Ordinary requests beside the crowd. They show whether the server still responds, and how soon.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,37 +9,37 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
 use crate::clock::now_ns;
-use crate::crowd::histogram;
+use crate::crowd::{histogram, lock};
 use crate::http::Http;
 use crate::target::Url;
 
-/// What the probes came to so far.
+/// The results of the probes so far.
 pub struct Probes {
-    /// Answered with 2xx.
-    pub good: AtomicU64,
-    /// Anything else.
-    pub bad: AtomicU64,
-    /// Microseconds from due to answer.
+    /// Requests that were answered with 2xx.
+    pub answered: AtomicU64,
+    /// All other requests.
+    pub failed: AtomicU64,
+    /// Microseconds from the time when a request was due to its response.
     pub times: Mutex<Histogram<u64>>,
-    /// Set to end them.
+    /// Set to end all probes.
     pub stop: AtomicBool,
 }
 
 impl Default for Probes {
     fn default() -> Self {
         Self {
-            good: AtomicU64::new(0),
-            bad: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             times: Mutex::new(histogram()),
             stop: AtomicBool::new(false),
         }
     }
 }
 
-/// Starts a thread that gets this URL so many times a second.
+/// Starts a thread that requests this URL so many times a second.
 ///
 /// # Errors
-/// If no thread can be had.
+/// If the system can't start the thread.
 pub fn start(
     probes: &Arc<Probes>,
     url: Url,
@@ -70,13 +69,12 @@ fn run(probes: &Probes, url: &Url, key: Option<&str>, per_second: f64) {
         at += 1;
         match http.request("GET", path, "text/plain", "") {
             Ok((200..300, _)) => {
-                probes.good.fetch_add(1, Ordering::Relaxed);
+                probes.answered.fetch_add(1, Ordering::Relaxed);
                 let us = now_ns().saturating_sub(due) / 1_000;
-                let mut times = probes.times.lock().unwrap_or_else(PoisonError::into_inner);
-                times.saturating_record(us.max(1));
+                lock(&probes.times).saturating_record(us.max(1));
             }
             _ => {
-                probes.bad.fetch_add(1, Ordering::Relaxed);
+                probes.failed.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

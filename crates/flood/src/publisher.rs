@@ -1,7 +1,9 @@
-//! Publishing in the same run: a thread each, on its own schedule, whatever the server's speed.
+//! Publishers. Each has a thread and a schedule of its own, which doesn't depend on the server's
+//! speed.
 //!
-//! Each message carries when it was due, not when it left: a server that holds the publisher up is
-//! charged for all that waits behind (coordinated omission).
+//! Each message carries the time at which it was due, not the time at which it left. So a server
+//! that delays the publisher is charged for all messages that wait behind (see "coordinated
+//! omission").
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,47 +14,47 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::clock::now_ns;
-use crate::crowd::Published;
-use crate::http::{Http, NotConnected};
-use crate::payload::{Mark, To};
+use crate::crowd::{Published, lock};
+use crate::http::{Http, NotConnectedError};
+use crate::payload::{Stamp, To};
 use crate::random::Random;
 use crate::target::Url;
 use crate::template::Template;
 
-/// The longest sleep, so that a stop is seen soon.
+/// The longest sleep, so that a publisher soon notices a stop.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Who is published to.
+/// Who receives the messages of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// One user at a time, by chance.
+    /// A random user for each message.
     Users {
-        /// Of so many.
+        /// How many users there are.
         count: u32,
         /// A few get most: of 100 messages, 31 go to one in a hundred users and 56 to one in ten.
         long_tail: bool,
     },
-    /// One topic at a time, by chance.
+    /// A random topic for each message.
     Topics {
-        /// Of so many.
+        /// How many topics there are.
         count: u32,
     },
-    /// Everyone.
+    /// All connections.
     All,
 }
 
-/// A flow of messages.
+/// A stream of messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
     /// To whom.
     pub to: Audience,
     /// Messages per second.
     pub per_second: f64,
-    /// It ends after so many.
+    /// The stream ends after so many messages.
     pub messages_max: Option<u64>,
 }
 
-/// The application interface that messages go to.
+/// The API that messages are published to.
 #[derive(Clone)]
 pub enum Api {
     /// Throng's: `POST /api/publish`, `/api/send` and `/api/broadcast`.
@@ -62,17 +64,17 @@ pub enum Api {
         /// Its key.
         key: Option<String>,
     },
-    /// Any server that takes the payload as the body of a `POST`.
+    /// Any server that accepts the payload as the body of a `POST`.
     Plain {
         /// The server.
         url: Url,
-        /// Its path, for the user and room of a message.
+        /// The path, with the user or topic of a message.
         path: Template,
     },
 }
 
-/// What all publishers of a run share.
-pub struct Desk {
+/// The context that all publishers of a run share.
+pub struct PublishContext {
     /// Where messages go.
     pub api: Api,
     /// Names of users and topics.
@@ -87,26 +89,30 @@ pub struct Desk {
     pub bytes: usize,
     /// The number of this run.
     pub run: u32,
-    /// Of all that is random.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// The sequences.
+    /// The sequence numbers.
     pub published: Arc<Published>,
-    /// Publishes that were taken, and those that weren't.
-    pub taken: AtomicU64,
-    /// See `taken`.
+    /// Publishes that the server accepted.
+    pub accepted: AtomicU64,
+    /// Publishes that the server rejected or did not answer.
     pub failed: AtomicU64,
-    /// Why one failed, the last time.
-    pub failure: std::sync::Mutex<Option<String>>,
-    /// Set to end all of them.
+    /// Why the last of these failed.
+    pub last_error: std::sync::Mutex<Option<String>>,
+    /// Set to end all publishers.
     pub stop: AtomicBool,
 }
 
-/// Starts so many publishers for a flow; each has its own share of the targets, so that the
+/// Starts so many publishers for a stream. Each has its own share of the targets, so that the
 /// sequence of a target has one writer.
 ///
 /// # Errors
-/// If no threads can be had.
-pub fn start(desk: &Arc<Desk>, stream: Stream, publishers: u32) -> Result<Vec<JoinHandle<()>>> {
+/// If the system can't start a thread.
+pub fn start(
+    context: &Arc<PublishContext>,
+    stream: Stream,
+    publishers: u32,
+) -> Result<Vec<JoinHandle<()>>> {
     let targets = match stream.to {
         Audience::Users { count, .. } | Audience::Topics { count } => count.max(1),
         Audience::All => 1,
@@ -114,26 +120,26 @@ pub fn start(desk: &Arc<Desk>, stream: Stream, publishers: u32) -> Result<Vec<Jo
     let of = publishers.clamp(1, targets);
     let begin_ns = now_ns();
     let thread = |at: u32| {
-        let desk = desk.clone();
+        let context = context.clone();
         std::thread::Builder::new()
             .name(format!("publisher-{at}"))
-            .spawn(move || Publisher::new(desk, stream, at, of, begin_ns).run())
+            .spawn(move || Publisher::new(context, stream, at, of, begin_ns).run())
             .context("starting a publisher thread")
     };
     (0..of).map(thread).collect()
 }
 
-/// Publishes so many messages to each of so many topics, now.
-pub fn publish_each(desk: &Arc<Desk>, topics: u32, messages: u32) {
+/// Publishes so many messages to each of so many topics, as fast as possible.
+pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
     let stream = Stream {
         to: Audience::Topics { count: topics },
         per_second: 1.0,
         messages_max: Some(u64::from(messages)),
     };
-    let mut publisher = Publisher::new(desk.clone(), stream, 0, 1, now_ns());
+    let mut publisher = Publisher::new(context.clone(), stream, 0, 1, now_ns());
     for _ in 0..messages {
         for topic in 0..topics {
-            if desk.stop.load(Ordering::Relaxed) {
+            if context.stop.load(Ordering::Relaxed) {
                 return;
             }
             publisher.send(To::Topic(topic), now_ns());
@@ -142,7 +148,7 @@ pub fn publish_each(desk: &Arc<Desk>, topics: u32, messages: u32) {
 }
 
 struct Publisher {
-    desk: Arc<Desk>,
+    context: Arc<PublishContext>,
     stream: Stream,
     at: u32,
     of: u32,
@@ -152,13 +158,13 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(desk: Arc<Desk>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
-        let http = match &desk.api {
+    fn new(context: Arc<PublishContext>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
+        let http = match &context.api {
             Api::Throng { url, key } => Http::new(url, key.as_deref()),
             Api::Plain { url, .. } => Http::new(url, None),
         };
-        let random = Random::new(desk.seed ^ 0x7075_626c ^ (u64::from(at) << 40));
-        Self { desk, stream, at, of, begin_ns, random, http }
+        let random = Random::new(context.seed ^ 0x7075_626c ^ (u64::from(at) << 40));
+        Self { context, stream, at, of, begin_ns, random, http }
     }
 
     fn run(mut self) {
@@ -178,9 +184,9 @@ impl Publisher {
         }
     }
 
-    /// False when it is to stop.
+    /// Returns false when the publishers are to stop.
     fn wait_until(&self, due_ns: u64) -> bool {
-        while !self.desk.stop.load(Ordering::Relaxed) {
+        while !self.context.stop.load(Ordering::Relaxed) {
             let now = now_ns();
             if now >= due_ns {
                 return true;
@@ -190,7 +196,7 @@ impl Publisher {
         false
     }
 
-    /// One of this publisher's targets, which are every so manieth.
+    /// Returns a random one of this publisher's targets: `at`, `at + of`, `at + 2 * of` and so on.
     fn choose(&mut self) -> To {
         let Self { at, of, .. } = *self;
         let share = |count: u32| (count + of - 1 - at) / of;
@@ -204,69 +210,70 @@ impl Publisher {
                 } else {
                     self.random.below(mine)
                 };
-                To::User(self.desk.first + at + of * pick)
+                To::User(self.context.first + at + of * pick)
             }
         }
     }
 
     fn send(&mut self, to: To, due_ns: u64) {
-        let desk = self.desk.clone();
-        let Some(counter) = counter(&desk, to) else {
+        let context = self.context.clone();
+        let Some(counter) = counter(&context, to) else {
             return;
         };
-        // Counted before it is on its way: a connection that opens now may already hear it.
+        // The count comes first: a connection that opens now may already receive the message.
         let number = counter.fetch_add(1, Ordering::Relaxed) + 1;
-        let payload = Mark { run: desk.run, to, number, due_ns }.payload(desk.bytes);
+        let payload = Stamp { run: context.run, to, number, due_ns }.payload(context.bytes);
         match self.post(to, &payload) {
             Ok((200..300, _)) => {
-                desk.taken.fetch_add(1, Ordering::Relaxed);
+                context.accepted.fetch_add(1, Ordering::Relaxed);
             }
             Ok((status, body)) => {
-                // Refused, so not published: the number goes to the next.
+                // The server rejected it, so the next message may have its number.
                 counter.fetch_sub(1, Ordering::Relaxed);
                 let body = String::from_utf8_lossy(&body);
                 let body: String = body.chars().take(200).collect();
-                self.failed(format!("a publish was answered with status {status}: {body}"));
+                self.count_failed(format!("a publish was answered with status {status}: {body}"));
             }
             Err(error) => {
-                // Else whether it was published is not known, and the number is gone.
-                if error.is::<NotConnected>() {
+                // Without a connection it was not published. Otherwise nobody knows, and no other
+                // message may have the number.
+                if error.is::<NotConnectedError>() {
                     counter.fetch_sub(1, Ordering::Relaxed);
                 } else {
-                    desk.published.is_unsure(to, number);
+                    context.published.mark_unsure(to, number);
                 }
-                self.failed(format!("{error:#}"));
+                self.count_failed(format!("{error:#}"));
             }
         }
     }
 
-    fn failed(&self, why: String) {
-        self.desk.failed.fetch_add(1, Ordering::Relaxed);
-        *self.desk.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
+    fn count_failed(&self, why: String) {
+        self.context.failed.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.context.last_error) = Some(why);
         std::thread::sleep(SLEEP_MAX);
     }
 
     fn post(&mut self, to: To, payload: &str) -> Result<(u16, Vec<u8>)> {
-        let desk = &self.desk;
-        let user = |number: u32| (number, (number - desk.first) / desk.users_per_room.max(1));
-        let topic = |room: u32| (desk.first + room * desk.users_per_room.max(1), room);
+        let context = &self.context;
+        let user = |number: u32| (number, (number - context.first) / context.users_per_room.max(1));
+        let topic = |room: u32| (context.first + room * context.users_per_room.max(1), room);
         let (number, room) = match to {
             To::User(number) => user(number),
             To::Topic(room) => topic(room),
             To::All => (0, 0),
         };
-        match &desk.api {
+        match &context.api {
             Api::Plain { path, .. } => {
                 self.http.request("POST", &path.text(number, room), "text/plain", payload)
             }
             Api::Throng { .. } => {
                 let (path, body) = match to {
                     To::User(_) => {
-                        let user = desk.user.text(number, room);
+                        let user = context.user.text(number, room);
                         ("/api/send", json!({"user": user, "data": payload}))
                     }
                     To::Topic(_) => {
-                        let topic = desk.topic.text(number, room);
+                        let topic = context.topic.text(number, room);
                         ("/api/publish", json!({"topic": topic, "data": payload}))
                     }
                     To::All => ("/api/broadcast", json!({"data": payload})),
@@ -277,10 +284,10 @@ impl Publisher {
     }
 }
 
-fn counter(desk: &Desk, to: To) -> Option<&AtomicU32> {
+fn counter(context: &PublishContext, to: To) -> Option<&AtomicU32> {
     match to {
-        To::User(number) => desk.published.users.get((number - desk.first) as usize),
-        To::Topic(room) => desk.published.topics.get(room as usize),
-        To::All => Some(&desk.published.all),
+        To::User(number) => context.published.users.get((number - context.first) as usize),
+        To::Topic(room) => context.published.topics.get(room as usize),
+        To::All => Some(&context.published.all),
     }
 }

@@ -1,16 +1,16 @@
-//! Seeded randomness: the same seed gives the same run, as far as the network lets it.
+//! Seeded random numbers: the same seed gives the same run, as far as the network allows.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and good enough for who comes and goes.
+/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and good enough for simulated users.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Returns the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,17 +19,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 up to, not including, 1.
+    /// Returns a number from 0 up to, but not including, 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `bound`; 0 for a bound of 0.
+    /// Returns a number below `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u32
     }
 
-    /// A whole number with this mean: how many of many independent things happen in a moment.
+    /// Rounds `mean` up or down at random, so that the mean of many results is `mean`.
     pub fn round(&mut self, mean: f64) -> usize {
         let whole = mean.floor();
         whole as usize + usize::from(self.unit() < mean - whole)
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_lie_within_their_bounds_and_spread() {
+    fn numbers_are_within_their_bounds_and_evenly_spread() {
         let mut random = Random::new(1);
         let mut seen = [0; 10];
         for _ in 0..10_000 {

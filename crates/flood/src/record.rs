@@ -1,22 +1,22 @@
-//! What a run leaves behind: a sample each second, and a summary at the end. Both are written as
-//! they stand into the report's JSON.
+//! The results of a run: a sample each second, and a summary at the end. The report's JSON has them
+//! with these names.
 
 use serde::Serialize;
 
 /// Percentiles of a histogram, in microseconds. All zero when nothing was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Values recorded.
+    /// How many values were recorded.
     pub count: u64,
-    /// Half were at most this.
+    /// Half of the values are at most this.
     pub p50_us: u64,
-    /// Nine of ten.
+    /// Nine of ten values are at most this.
     pub p90_us: u64,
-    /// 99 of 100.
+    /// 99 of 100 values are at most this.
     pub p99_us: u64,
-    /// 999 of 1,000.
+    /// 999 of 1,000 values are at most this.
     pub p999_us: u64,
-    /// The largest.
+    /// The largest value.
     pub max_us: u64,
 }
 
@@ -39,30 +39,30 @@ pub struct Counts {
     pub heartbeats: u64,
     /// Bytes received, answers' heads included.
     pub bytes: u64,
-    /// Messages that should have come and did not, so far as sequences tell.
+    /// Messages that should have arrived and did not, according to the sequences.
     pub lost: u64,
-    /// Messages that came once more.
+    /// Messages that arrived again.
     pub duplicated: u64,
-    /// Messages that came after a later one.
+    /// Messages that arrived after a later one.
     pub out_of_order: u64,
     /// Messages for another user or topic than the connection's.
     pub strayed: u64,
     /// Connections that the scenario cut, while they were open or opening.
     pub cuts: u64,
-    /// Messages that were published while their reader was away, and came when it was back.
+    /// Messages that were published while their receiver was away, and arrived after its return.
     pub caught_up: u64,
-    /// Reconnects at which the server said that what was missed can't be given any more. Such a gap
-    /// is no loss.
+    /// Reconnects at which the server reported that it can't deliver what was missed. The messages
+    /// of such a recovery gap don't count as lost.
     pub not_recovered: u64,
-    /// Messages to users that came again, since they were not acknowledged.
+    /// Messages to users that arrived again because they were not acknowledged.
     pub redelivered: u64,
-    /// Messages to users that the server took as acknowledged.
+    /// Messages to users whose acknowledgement the server accepted.
     pub acked: u64,
-    /// Acknowledgements that it refused, or did not answer.
+    /// Acknowledgements that the server rejected or did not answer.
     pub ack_failed: u64,
-    /// Publishes that the server took.
+    /// Publishes that the server accepted.
     pub published: u64,
-    /// Publishes that it refused, or did not answer.
+    /// Publishes that the server rejected or did not answer.
     pub publish_failed: u64,
     /// Probes (ordinary requests beside the crowd) answered with 2xx.
     pub probes: u64,
@@ -70,12 +70,12 @@ pub struct Counts {
     pub probes_failed: u64,
 }
 
-/// What the server says of itself in `/metrics`.
+/// The server's own figures from `/metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Server {
     /// Connections it counts.
     pub connections: u64,
-    /// Memory that the program has written, in bytes.
+    /// Memory that the server process has written, in bytes.
     pub memory_bytes: u64,
     /// Growth of that since its start, over its connections, in bytes.
     pub memory_per_connection_bytes: f64,
@@ -85,7 +85,7 @@ pub struct Server {
     pub delivered: u64,
 }
 
-/// One look at the run. Percentiles are of what was recorded since the sample before.
+/// The figures of one moment of the run. Percentiles cover the time since the sample before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// Seconds since the begin of the run.
@@ -94,9 +94,9 @@ pub struct Sample {
     pub counts: Counts,
     /// Time from the intended publish to the receipt.
     pub delivery: Percentiles,
-    /// The same, of messages to one user only.
+    /// The same for messages to single users only.
     pub delivery_user: Percentiles,
-    /// Time from the intended connect to the answer.
+    /// Time from the intended connect to the response.
     pub connect: Percentiles,
     /// Memory that the load generator has written, in bytes.
     pub memory_bytes: u64,
@@ -108,20 +108,21 @@ pub struct Sample {
     pub tcp_bytes: u64,
     /// Memory still available on this host, in bytes.
     pub available_bytes: u64,
-    /// The server, when `--admin` names it and it answered.
+    /// The server's figures, if its admin port is known and it responded.
     pub server: Option<Server>,
 }
 
-/// What became of a storm: everyone was away, something was published, everyone came back for it.
+/// The results of a storm: all connections were away, messages were published, and all connections
+/// came back for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Storm {
     /// Connections that were dropped.
     pub connections: u64,
-    /// Those that had all they missed at its end.
+    /// Connections that had received all that they missed at the storm's end.
     pub recovered: u64,
     /// Messages that each of them missed.
     pub missed: u64,
-    /// From the moment when they were let back until the last one had all, in seconds.
+    /// From the moment when they might return until the last one had received all, in seconds.
     pub seconds: f64,
     /// Time from a connection's begin to the last message that it missed.
     pub recovery: Percentiles,
@@ -132,10 +133,10 @@ pub struct Storm {
 /// A number of events under a name, for tables.
 pub type Named = (String, u64);
 
-/// What the run came to.
+/// The results of the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// The command line, as typed; secrets are never on it.
+    /// The command line as the user typed it. It never holds secrets.
     pub command: String,
     /// The scenario's name.
     pub scenario: String,
@@ -145,11 +146,11 @@ pub struct Summary {
     pub seconds: f64,
     /// True when it was stopped before its end.
     pub interrupted: bool,
-    /// True when it opened no more connections, for memory (`--keep-memory`).
+    /// True when it opened no more connections because memory was short (`--keep-memory`).
     pub full: bool,
-    /// Connections it was to open.
+    /// Connections that it was to open.
     pub connections: u64,
-    /// The counts at the end; `open` is from before the crowd was let go.
+    /// The counts at the end. `open` is from before the crowd was closed.
     pub counts: Counts,
     /// Why attempts failed.
     pub failures: Vec<Named>,
@@ -163,12 +164,12 @@ pub struct Summary {
     pub connect: Percentiles,
     /// All probes.
     pub probe: Percentiles,
-    /// True when connections came back for what they missed: then it is no fault that they were
-    /// closed, or had to try more than once, as long as nothing is lost.
+    /// True when connections came back for what they missed. Then closes and further attempts are
+    /// expected, as long as no message is lost.
     pub recover: bool,
-    /// Storms in which something was missed.
+    /// Storms with missed messages.
     pub storms: Vec<Storm>,
-    /// The first faults of sequences, in words.
+    /// Descriptions of the first anomalies in the sequences.
     pub faults: Vec<String>,
     /// Memory the load generator grew by for each connection, in bytes, at its fullest.
     pub memory_per_connection_bytes: f64,
@@ -176,7 +177,7 @@ pub struct Summary {
     pub cpu_per_message_us: f64,
     /// The server's processor time for each message and heartbeat sent, in microseconds.
     pub server_cpu_per_message_us: Option<f64>,
-    /// Facts of the host: name and value.
+    /// Facts about the host: name and value.
     pub host: Vec<(String, String)>,
     /// Kernel settings: name and value.
     pub settings: Vec<(String, String)>,

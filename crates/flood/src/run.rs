@@ -1,4 +1,4 @@
-//! One run from its begin to its end: the crowd arrives, stays, and is audited.
+//! One run from its begin to its end: the crowd connects, stays, and is checked.
 
 mod storm;
 
@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 
 use crate::args::Common;
-use crate::crowd::{Crowd, Times};
+use crate::crowd::{Crowd, Times, lock};
 use crate::host::{self, Host};
 use crate::probe::{self, Probes};
-use crate::publisher::{self, Desk, Stream};
+use crate::publisher::{self, PublishContext, Stream};
 use crate::record::{self, Counts, Percentiles, Sample, Summary};
 use crate::report;
 use crate::scenario::{Scenario, Shape};
@@ -23,65 +23,68 @@ use crate::server::Watch;
 use crate::setup::Setup;
 use crate::show::{Phase, Show};
 
-/// How often a sample is taken.
+/// How often the run takes a sample.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Samples kept: a longer run keeps every second one, then every fourth, and so on.
+/// The limit on stored samples: a longer run stores every second one, then every fourth, and so on.
 const SAMPLES_MAX: usize = 7_200;
-/// How long nothing may come until all is taken to have come.
+/// How long no message may arrive until the run takes it that all have arrived.
 const QUIET: Duration = Duration::from_millis(1_500);
 /// How long messages on their way may take when the run was stopped.
 const SETTLE_STOPPED: Duration = Duration::from_secs(5);
-/// How long a look at the clock may take.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the run checks whether something is due.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// What a run came to.
+/// The outcome of a run.
 pub struct Outcome {
-    /// All of it.
+    /// All that was measured.
     pub summary: Summary,
-    /// True when everyone who should be there was there at the end. Where users come and go, where
-    /// memory was short and where the run was stopped, it can't be told and isn't asked.
+    /// False when connections were missing at the end. Always true where users come and go, where
+    /// memory was short, and where the run was stopped, since nobody can tell there.
     pub complete: bool,
-    /// The page of the report, when one was asked for, or why it couldn't be written.
+    /// The path of the report's page, or why it could not be written. `None` without `--report`.
     pub report: Option<Result<PathBuf>>,
 }
 
-/// Why there was no run, or no end of it.
-#[derive(Debug)]
-pub enum Error {
-    /// The command line can't be carried out.
+/// Why a run did not begin, or did not get to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The command line asks for something impossible.
+    #[error(transparent)]
     Usage(anyhow::Error),
-    /// The kernel refused the crowd something.
+    /// The kernel denied the crowd a resource.
+    #[error(transparent)]
     Runtime(anyhow::Error),
 }
 
-/// Runs a scenario. `stop` ends it early, with all that it measured so far; `command` is what was
-/// typed.
+/// Runs a scenario. `stop` ends it early, with all that it measured so far. `command` is the command
+/// line as the user typed it.
 ///
 /// # Errors
-/// See [`Error`]. What the server does wrong is no error, but in the outcome.
+/// See [`RunError`]. A mistake of the server is no error: the outcome counts it.
 pub fn run(
     scenario: &Scenario,
     stop: &AtomicBool,
     command: String,
     show: &mut dyn Show,
-) -> Result<Outcome, Error> {
+) -> Result<Outcome, RunError> {
     let common = scenario.common();
     if let Some(folder) = &common.report {
-        // Now, not after an hour.
+        // An error must show now, not after an hour.
         std::fs::create_dir_all(folder)
             .with_context(|| format!("--report {}", folder.display()))
-            .map_err(Error::Usage)?;
+            .map_err(RunError::Usage)?;
     }
-    let setup = Setup::new(scenario).map_err(Error::Usage)?;
-    let stay = setup.plan.life.stay_seconds.is_none();
-    let (samples, summary) = whole(scenario, setup, stop, command, show).map_err(Error::Runtime)?;
+    let setup = Setup::new(scenario).map_err(RunError::Usage)?;
+    let stay = setup.plan.lifetime.stay_seconds.is_none();
+    let (samples, summary) =
+        run_to_end(scenario, setup, stop, command, show).map_err(RunError::Runtime)?;
     let report = common.report.as_ref().map(|folder| report::write(folder, &samples, &summary));
     let complete =
         !stay || summary.full || summary.interrupted || summary.counts.open == summary.connections;
     Ok(Outcome { summary, complete, report })
 }
 
-fn whole(
+fn run_to_end(
     scenario: &Scenario,
     setup: Setup,
     stop: &AtomicBool,
@@ -89,7 +92,7 @@ fn whole(
     show: &mut dyn Show,
 ) -> Result<(Vec<Sample>, Summary)> {
     let mut run = Run::start(setup, scenario.common())?;
-    run.go(stop, show)?;
+    run.arrive_and_hold(stop, show)?;
     run.finish(stop, show)?;
     let interrupted = stop.load(Ordering::Relaxed);
     run.summary(scenario, command, interrupted)
@@ -102,14 +105,14 @@ struct Run {
     settle: Duration,
     answer_timeout: Duration,
     keep_memory_bytes: u64,
-    /// No more connections were opened, for memory.
+    /// Set when the run opened no more connections because memory was short.
     full: bool,
     connections: u32,
     rooms: u32,
     recover: bool,
     storms: Vec<record::Storm>,
     crowd: Option<Crowd>,
-    desk: Option<Arc<Desk>>,
+    context: Option<Arc<PublishContext>>,
     streams: Vec<Stream>,
     publishers_each: u32,
     publishers: Vec<JoinHandle<()>>,
@@ -119,21 +122,22 @@ struct Run {
     begin_unix_seconds: u64,
     host_before: Host,
     samples: Vec<Sample>,
-    /// One of so many samples is kept.
+    /// One of so many samples is stored.
     thinned: usize,
     taken: usize,
     times: Times,
-    /// What was published and never came, counted at the end.
+    /// Messages that were published and never arrived, counted at the end.
     lost_at_end: u64,
-    /// When the crowd stood.
-    stood: Option<Sample>,
+    /// The sample of the moment when all connections had arrived.
+    arrived: Option<Sample>,
     last: Sample,
     next_sample: Instant,
 }
 
 impl Run {
     fn start(setup: Setup, common: &Common) -> Result<Self> {
-        let Setup { shape, plan, desk, streams, admin, key, probes: probe_urls, published } = setup;
+        let Setup { shape, plan, context, streams, admin, key, probes: probe_urls, published } =
+            setup;
         let probes: Arc<Probes> = Arc::default();
         for url in probe_urls {
             probe::start(&probes, url, key.clone(), common.probe_rate)?;
@@ -148,7 +152,7 @@ impl Run {
             );
         }
         let host_before = Host::now();
-        // What was there before the first connection, to measure from.
+        // The memory in use before the first connection, to measure the growth from.
         let before = of_host(&host_before, watch.as_ref());
         let (connections, rooms, recover) = (plan.connections, plan.rooms(), plan.recover);
         let crowd = Crowd::open(plan, published)?;
@@ -164,7 +168,7 @@ impl Run {
             recover,
             storms: Vec::new(),
             crowd: Some(crowd),
-            desk: desk.map(Arc::new),
+            context: context.map(Arc::new),
             streams,
             publishers_each: common.publishers,
             publishers: Vec::new(),
@@ -178,7 +182,7 @@ impl Run {
             taken: 0,
             times: Times::new(),
             lost_at_end: 0,
-            stood: None,
+            arrived: None,
             last: before,
             next_sample: Instant::now() + SAMPLE_EVERY,
         })
@@ -186,25 +190,25 @@ impl Run {
 
     fn crowd(&self) -> Result<&Crowd> {
         let crowd = self.crowd.as_ref().context("the crowd is gone")?;
-        if let Some(why) = crowd.broken() {
+        if let Some(why) = crowd.thread_error() {
             bail!("the crowd can't go on: {why}");
         }
         Ok(crowd)
     }
 
-    /// Arrival and hold.
-    fn go(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+    /// Opens the crowd and holds it.
+    fn arrive_and_hold(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let ended = || stop.load(Ordering::Relaxed);
         if self.shape.publish_at_once {
             self.publish()?;
         }
         let mut all_begun = Instant::now();
-        while !ended() && !self.full && !self.crowd()?.stands() {
+        while !ended() && !self.full && !self.crowd()?.has_arrived() {
             self.pause(Phase::Arriving, show)?;
             if !self.crowd()?.all_begun() {
                 all_begun = Instant::now();
             }
-            // A server that hangs must not keep the run from going on.
+            // The run goes on even if the server hangs.
             if all_begun.elapsed() > self.answer_timeout + QUIET {
                 break;
             }
@@ -212,13 +216,13 @@ impl Run {
                 self.keep_memory_bytes > 0 && Host::now().free_bytes < self.keep_memory_bytes;
         }
         if self.full || ended() {
-            self.crowd()?.full();
+            self.crowd()?.open_no_more();
         }
         if ended() {
             return Ok(());
         }
         self.sample(Phase::Holding, show)?;
-        self.stood = Some(self.last);
+        self.arrived = Some(self.last);
         if !self.shape.publish_at_once {
             self.publish()?;
         }
@@ -228,7 +232,8 @@ impl Run {
             let mut done = held >= self.hold;
             if let Some((times, every)) = self.shape.storms {
                 let over = held.as_secs_f64() - every * f64::from(times + 1);
-                let back = self.crowd()?.stands() || over >= self.answer_timeout.as_secs_f64();
+                let timeout = self.answer_timeout.as_secs_f64();
+                let back = self.crowd()?.has_arrived() || over >= timeout;
                 done = storms == times && over >= 0.0 && back;
                 if storms < times && held.as_secs_f64() >= every * f64::from(storms + 1) {
                     storms += 1;
@@ -249,9 +254,9 @@ impl Run {
     }
 
     fn publish(&mut self) -> Result<()> {
-        if let Some(desk) = &self.desk {
+        if let Some(context) = &self.context {
             for stream in &self.streams {
-                self.publishers.extend(publisher::start(desk, *stream, self.publishers_each)?);
+                self.publishers.extend(publisher::start(context, *stream, self.publishers_each)?);
             }
         }
         Ok(())
@@ -259,22 +264,22 @@ impl Run {
 
     fn pause(&mut self, phase: Phase, show: &mut dyn Show) -> Result<()> {
         let left = self.next_sample.saturating_duration_since(Instant::now());
-        std::thread::sleep(left.min(LOOK));
+        std::thread::sleep(left.min(POLL_EVERY));
         if Instant::now() >= self.next_sample {
             self.sample(phase, show)?;
         }
         Ok(())
     }
 
-    /// Publishers end, what is on its way arrives, and what never came is counted. When the run was
-    /// stopped, what is on its way has less time, and a stop now ends it at once.
+    /// Ends the publishers, waits for the messages on their way, and counts those that never arrive.
+    /// When the run was stopped, it waits less. A stop while it waits ends it at once.
     fn finish(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let stopped = stop.load(Ordering::Relaxed);
-        if let Some(desk) = &self.desk {
-            desk.stop.store(true, Ordering::Relaxed);
+        if let Some(context) = &self.context {
+            context.stop.store(true, Ordering::Relaxed);
         }
         self.probes.stop.store(true, Ordering::Relaxed);
-        self.crowd()?.calm();
+        self.crowd()?.end_cuts();
         let publishes = !self.streams.is_empty() || self.shape.missed > 0;
         let settle = if stopped { self.settle.min(SETTLE_STOPPED) } else { self.settle };
         let begin = Instant::now();
@@ -285,9 +290,9 @@ impl Run {
             if now != messages {
                 (messages, since) = (now, Instant::now());
             }
-            // Quiet may mean that all has come, or that the server takes its time.
+            // Silence may mean that all messages have arrived, or that the server is slow.
             let finished = self.publishers.iter().all(JoinHandle::is_finished);
-            let back = !self.recover || self.crowd()?.all_there();
+            let back = !self.recover || self.crowd()?.all_open();
             if since.elapsed() >= QUIET && finished && back {
                 if self.crowd()?.missing() == 0 {
                     break;
@@ -295,18 +300,18 @@ impl Run {
                 since = Instant::now();
             }
         }
-        // One that still waits for its answer ends with the process.
+        // A publisher that still waits for a response ends with the process.
         self.publishers.retain(|publisher| !publisher.is_finished());
         if publishes {
-            self.crowd()?.tell_missing();
+            self.crowd()?.describe_missing();
             self.lost_at_end = self.crowd()?.missing();
         }
-        // The server is asked after each sample: the last one must know the end.
-        self.ask_server();
+        // A sample has the server's figures of the sample before. The last one needs the final ones.
+        self.poll_server();
         self.sample(Phase::Settling, show)
     }
 
-    fn ask_server(&self) {
+    fn poll_server(&self) {
         if let Some(watch) = &self.watch {
             watch.take();
             std::thread::sleep(Duration::from_millis(200));
@@ -316,12 +321,12 @@ impl Run {
     fn counts(&self) -> Result<Counts> {
         let mut counts = self.crowd()?.counts();
         counts.lost += self.lost_at_end;
-        if let Some(desk) = &self.desk {
-            counts.published = desk.taken.load(Ordering::Relaxed);
-            counts.publish_failed = desk.failed.load(Ordering::Relaxed);
+        if let Some(context) = &self.context {
+            counts.published = context.accepted.load(Ordering::Relaxed);
+            counts.publish_failed = context.failed.load(Ordering::Relaxed);
         }
-        counts.probes = self.probes.good.load(Ordering::Relaxed);
-        counts.probes_failed = self.probes.bad.load(Ordering::Relaxed);
+        counts.probes = self.probes.answered.load(Ordering::Relaxed);
+        counts.probes_failed = self.probes.failed.load(Ordering::Relaxed);
         Ok(counts)
     }
 
@@ -338,13 +343,14 @@ impl Run {
         };
         self.times.add(&times);
         show.sample(phase, &self.last, &sample, self.connections);
-        self.keep(sample);
+        self.store(sample);
         self.last = sample;
         self.next_sample = Instant::now() + SAMPLE_EVERY;
         Ok(())
     }
 
-    fn keep(&mut self, sample: Sample) {
+    /// Stores a sample, and thins the stored ones when they are too many.
+    fn store(&mut self, sample: Sample) {
         self.taken += 1;
         if !self.taken.is_multiple_of(self.thinned) {
             return;
@@ -366,15 +372,11 @@ impl Run {
         command: String,
         interrupted: bool,
     ) -> Result<(Vec<Sample>, Summary)> {
-        let (failures, closes) = self.crowd()?.reasons();
-        let mut failures = failures;
-        if let Some(desk) = &self.desk {
-            let failure = desk.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            failures.extend(
-                failure
-                    .iter()
-                    .map(|why| (format!("publish: {why}"), self.last.counts.publish_failed)),
-            );
+        let (mut failures, closes) = self.crowd()?.reasons();
+        if let Some(context) = &self.context {
+            let failed = self.last.counts.publish_failed;
+            let error = lock(&context.last_error).clone();
+            failures.extend(error.map(|why| (format!("publish: {why}"), failed)));
         }
         if self.samples.last() != Some(&self.last) {
             self.samples.push(self.last);
@@ -383,21 +385,21 @@ impl Run {
         let grown =
             fullest.map_or(0, |s| s.memory_bytes.saturating_sub(self.host_before.own_bytes));
         let open = fullest.map_or(0, |s| s.counts.open).max(1);
-        let stood = self.stood.unwrap_or_default();
+        let arrived = self.arrived.unwrap_or_default();
         let per = |seconds: f64, messages: u64| {
             if messages == 0 { 0.0 } else { seconds * 1e6 / messages as f64 }
         };
-        // A heartbeat costs what a message costs.
-        let since_stood = |count: fn(&Counts) -> u64| {
-            count(&self.last.counts).saturating_sub(count(&stood.counts))
+        let since_arrival = |count: fn(&Counts) -> u64| {
+            count(&self.last.counts).saturating_sub(count(&arrived.counts))
         };
-        let heartbeats = since_stood(|counts| counts.heartbeats);
-        let received = since_stood(|counts| counts.messages) + heartbeats;
-        let server_cpu = self.last.server.zip(stood.server).map(|(last, first)| {
+        // A heartbeat costs as much as a message, so it counts as one.
+        let heartbeats = since_arrival(|counts| counts.heartbeats);
+        let received = since_arrival(|counts| counts.messages) + heartbeats;
+        let server_cpu = self.last.server.zip(arrived.server).map(|(last, first)| {
             let delivered = last.delivered.saturating_sub(first.delivered) + heartbeats;
             per(last.cpu_seconds - first.cpu_seconds, delivered)
         });
-        let probe = self.probes.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let probe = percentiles(&lock(&self.probes.times));
         let summary = Summary {
             command,
             scenario: scenario.name().to_string(),
@@ -412,17 +414,16 @@ impl Run {
             delivery: percentiles(&self.times.delivery),
             delivery_user: percentiles(&self.times.delivery_user),
             connect: percentiles(&self.times.connect),
-            probe: percentiles(&probe),
+            probe,
             recover: self.recover,
             storms: std::mem::take(&mut self.storms),
-            faults: self.crowd()?.faults(),
+            faults: self.crowd()?.anomalies(),
             memory_per_connection_bytes: grown as f64 / open as f64,
-            cpu_per_message_us: per(self.last.cpu_seconds - stood.cpu_seconds, received),
+            cpu_per_message_us: per(self.last.cpu_seconds - arrived.cpu_seconds, received),
             server_cpu_per_message_us: server_cpu,
             host: host::facts(),
             settings: host::settings(),
         };
-        drop(probe);
         if let Some(crowd) = self.crowd.take() {
             crowd.close()?;
         }
@@ -430,7 +431,7 @@ impl Run {
     }
 }
 
-/// A sample of what host and server say of themselves.
+/// Returns a sample with the figures of the host and the server alone.
 fn of_host(host: &Host, watch: Option<&Watch>) -> Sample {
     Sample {
         memory_bytes: host.own_bytes,
@@ -443,7 +444,7 @@ fn of_host(host: &Host, watch: Option<&Watch>) -> Sample {
     }
 }
 
-/// Of a histogram in microseconds.
+/// Returns the percentiles of a histogram in microseconds.
 fn percentiles(times: &Histogram<u64>) -> Percentiles {
     if times.is_empty() {
         return Percentiles::default();

@@ -1,60 +1,60 @@
-//! Following one numbered sequence of messages: what is lost, came twice, or came out of order.
+//! Tracks one numbered sequence of messages and finds lost, duplicated and reordered ones.
 
-/// Where a connection stands in one sequence. Numbers begin at one.
+/// Where a connection is in one sequence. Numbers begin at one.
 ///
-/// A connection joins in the middle: the first message tells where. Up to [`Tracker::begin`]'s
-/// number any first message is right, since what was published while the connection opened may come
-/// or not; beyond it, what lies between is lost.
+/// A connection joins in the middle, and its first message shows where. Messages that were published
+/// while the connection opened may arrive or not. So any first message up to the number given to
+/// [`Tracker::begin`] is right. If the first message is a later one, those between are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracker {
     last: u32,
-    /// Bit i: `last - i` has come. Zero: nothing has come yet.
+    /// Bit i is set if message `last - i` has arrived. Zero if none has arrived yet.
     seen: u32,
 }
 
 /// How a message fits into its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next.
+    /// It is the next one.
     Next,
-    /// So many before it haven't come.
+    /// So many messages before it haven't arrived.
     Gap(u32),
-    /// It fills a gap: it was counted as missing, and comes after a later one.
+    /// It fills a gap: it was counted as missing, and arrives after a later one.
     Late,
-    /// It has come before, or lies more than 32 back, where that isn't known any more.
+    /// It has arrived before, or is more than 31 numbers back, where the tracker can't tell any more.
     Again,
 }
 
 impl Tracker {
-    /// A connection that opens after so many were published.
+    /// Returns the tracker of a connection that opens after so many messages were published.
     pub fn begin(published: u32) -> Self {
         Self { last: published, seen: 0 }
     }
 
-    /// A connection of which it isn't known when the server began to listen for it: any first
-    /// message is right.
+    /// Returns the tracker of a connection for which nobody knows when the server subscribed it. Any
+    /// first message is right.
     pub fn anywhere() -> Self {
         Self::begin(u32::MAX)
     }
 
-    /// True while it began anywhere, and nothing has come.
+    /// Returns true while any first message is right and none has arrived.
     pub fn is_anywhere(&self) -> bool {
         *self == Self::anywhere()
     }
 
-    /// True when something has come.
+    /// Returns true when a message has arrived.
     pub fn has_any(&self) -> bool {
         self.seen != 0
     }
 
-    /// Takes the message with this number.
+    /// Processes the arrival of the message with this number.
     pub fn arrive(&mut self, number: u32) -> Arrival {
         if number > self.last {
             let ahead = number - self.last;
             let first = self.seen == 0;
             self.seen = self.seen.checked_shl(ahead).unwrap_or(0) | 1;
             self.last = number;
-            // What was published before the connection opened isn't missing.
+            // Messages from before the connection opened aren't missing.
             if first {
                 self.seen |= u32::MAX.checked_shl(ahead).unwrap_or(0);
             }
@@ -73,7 +73,7 @@ impl Tracker {
         }
     }
 
-    /// How many of so many published haven't come, beyond the last one that did.
+    /// Returns how many messages after the last one that arrived were published.
     pub fn missing(&self, published: u32) -> u32 {
         published.saturating_sub(self.last)
     }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_name() {
+    fn gaps_late_and_repeated_messages_are_told_apart() {
         use Arrival::{Again, Gap, Late, Next};
         assert_eq!(arrivals(0, &[1, 2, 3]), [Next, Next, Next]);
         assert_eq!(arrivals(0, &[1, 4, 5]), [Next, Gap(2), Next]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_may_join_anywhere_while_it_opens() {
+    fn messages_published_while_a_connection_opens_may_arrive_or_not() {
         use Arrival::{Again, Gap, Next};
         assert_eq!(arrivals(7, &[6, 7, 8]), [Next, Next, Next]);
         assert_eq!(arrivals(7, &[8, 9, 7]), [Next, Next, Again]);
@@ -113,15 +113,14 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a server does to a sequence within the window, the counts add up to it.
+        /// Drops, repeats and swaps within the window of 32 messages are counted exactly.
         #[test]
-        fn the_counts_tell_what_was_done(
+        fn drops_repeats_and_swaps_are_counted_exactly(
             drops in proptest::collection::vec(proptest::bool::weighted(0.1), 200),
             twice in proptest::collection::vec(proptest::bool::weighted(0.1), 200),
             swaps in proptest::collection::vec(proptest::bool::weighted(0.1), 200),
         ) {
-            let kept: Vec<u32> = (1..=200).filter(|n| !drops[*n as usize - 1]).collect();
-            let mut sent = kept.clone();
+            let mut sent: Vec<u32> = (1..=200).filter(|n| !drops[*n as usize - 1]).collect();
             let mut swapped = 0;
             let mut at = 0;
             while at + 1 < sent.len() {
@@ -146,9 +145,9 @@ mod tests {
                 }
             }
             lost += tracker.missing(200);
-            proptest::prop_assert_eq!(lost as usize, 200 - kept.len());
+            proptest::prop_assert_eq!(lost as usize, 200 - sent.len());
             proptest::prop_assert_eq!(late, swapped);
-            proptest::prop_assert_eq!(again, doubled.len() - kept.len());
+            proptest::prop_assert_eq!(again, doubled.len() - sent.len());
         }
     }
 }

@@ -1,47 +1,48 @@
-//! What the server says of itself, from Throng's `/metrics`.
+//! The server's own figures, from Throng's `/metrics`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::crowd::lock;
 use crate::http::Http;
 use crate::record::Server;
 use crate::target::Url;
 
-/// Asks a server now and then, on a thread of its own: a server under load may take its time, and
-/// the run's samples don't wait for it.
+/// Polls a server now and then, on a thread of its own. A server under load may be slow, and the
+/// run's samples must not wait for it.
 #[derive(Debug)]
 pub struct Watch {
     latest: Arc<Mutex<Option<Server>>>,
-    ask: std::sync::mpsc::SyncSender<()>,
+    polls: std::sync::mpsc::SyncSender<()>,
 }
 
 impl Watch {
-    /// Starts to watch the server at this admin port; none if it doesn't answer with Throng's
-    /// metrics now.
+    /// Starts to watch the server at this admin port. Returns `None` if it doesn't respond with
+    /// Throng's metrics now.
     pub fn start(url: &Url, key: Option<&str>) -> Option<Self> {
         let mut http = Http::new(url, key);
-        let first = ask(&mut http)?;
+        let first = poll(&mut http)?;
         let latest = Arc::new(Mutex::new(Some(first)));
-        let (sender, asked) = std::sync::mpsc::sync_channel(1);
-        let theirs = latest.clone();
+        let (polls, requested) = std::sync::mpsc::sync_channel(1);
+        let shared = latest.clone();
         let watch = move || {
-            while asked.recv().is_ok() {
-                let answer = ask(&mut http);
-                *theirs.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            while requested.recv().is_ok() {
+                let figures = poll(&mut http);
+                *lock(&shared) = figures;
             }
         };
         std::thread::Builder::new().name("watch".into()).spawn(watch).ok()?;
-        Some(Self { latest, ask: sender })
+        Some(Self { latest, polls })
     }
 
-    /// The latest answer, none if the last question had none; asks again.
+    /// Returns the figures of the last poll, `None` if it failed, and requests the next poll.
     pub fn take(&self) -> Option<Server> {
-        // Full while it is still being asked.
-        let _ = self.ask.try_send(());
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        // The channel is full while the thread still polls; one request is enough.
+        let _ = self.polls.try_send(());
+        *lock(&self.latest)
     }
 }
 
-fn ask(http: &mut Http) -> Option<Server> {
+fn poll(http: &mut Http) -> Option<Server> {
     let (status, body) = http.request("GET", "/metrics", "text/plain", "").ok()?;
     if status != 200 {
         return None;
@@ -49,7 +50,7 @@ fn ask(http: &mut Http) -> Option<Server> {
     parse(std::str::from_utf8(&body).ok()?)
 }
 
-/// Reads the lines of the Prometheus text format that matter; none if they aren't Throng's.
+/// Reads the relevant lines of the Prometheus text format. Returns `None` if they aren't Throng's.
 fn parse(text: &str) -> Option<Server> {
     let sum = |name: &str| {
         let of = |line: &str| {

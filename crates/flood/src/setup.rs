@@ -1,5 +1,5 @@
-//! What a run is made of: flags and scenario become servers, paths, a crowd's plan and what is
-//! published.
+//! Turns the flags and the scenario into the parts of a run: servers, paths, the crowd's plan and
+//! the streams of messages.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use wire::client::Client;
+use client::Client;
 
 use crate::args::Common;
-use crate::crowd::{AckPlan, Life, Plan, Published};
+use crate::crowd::{AckPlan, Lifetime, Plan, Published};
 use crate::host;
-use crate::publisher::{Api, Audience, Desk, Stream};
+use crate::publisher::{Api, Audience, PublishContext, Stream};
 use crate::scenario::{Scenario, Shape};
 use crate::source::Sources;
 use crate::target::{Paths, Url, path_template, url_list};
@@ -25,14 +25,14 @@ const CONNECTIONS_MAX: u32 = 100_000_000;
 /// The largest list of URLs, in bytes.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
-/// Seconds after which one that recovers comes back, in the mean.
+/// Mean seconds until a connection that recovers comes back.
 const RECOVER_AFTER_SECONDS: f64 = 1.0;
 
-/// What the flags and the scenario come to.
+/// The parts of a run.
 pub struct Setup {
     pub shape: Shape,
     pub plan: Plan,
-    pub desk: Option<Desk>,
+    pub context: Option<PublishContext>,
     pub streams: Vec<Stream>,
     pub admin: Option<Url>,
     pub key: Option<String>,
@@ -41,7 +41,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What they come to, with all hosts looked up and all files read.
+    /// Sets up a run: looks up all hosts and reads all files.
     pub fn new(scenario: &Scenario) -> Result<Self> {
         let common = scenario.common();
         let shape = scenario.shape();
@@ -67,7 +67,7 @@ impl Setup {
         };
         let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
         let users_per_room = match shape.memberships {
-            // Who is in which is drawn.
+            // The plan draws the members of each topic at random.
             Some(_) => 1,
             None => {
                 room_size(common.users_per_topic.or(shape.users_per_topic), &topic, connections)
@@ -78,9 +78,9 @@ impl Setup {
             None => Sources::for_server(servers[0].address.ip()),
         };
         let recover = common.recover || shape.recover;
-        // Who recovers comes back, also where the flags don't say when.
-        let back = shape.life.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
-        let life = Life { away_seconds: common.reconnect.or(back), ..shape.life };
+        // Connections that recover come back even where no flag says when.
+        let back = shape.lifetime.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
+        let lifetime = Lifetime { away_seconds: common.reconnect.or(back), ..shape.lifetime };
         let acks = AckPlan { every: common.ack_every, skip_percent: common.ack_skip };
         let rate = match common.ramp {
             Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
@@ -94,7 +94,7 @@ impl Setup {
             users_per_room,
             sources,
             rate,
-            life,
+            lifetime,
             in_flight_max: common.in_flight,
             answer_seconds_max: common.answer_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
@@ -156,8 +156,8 @@ impl Setup {
                  http://host:8001, or another server's with --publish URL"
             );
         }
-        let desk = api.map(|api| -> Result<Desk> {
-            Ok(Desk {
+        let context = api.map(|api| -> Result<PublishContext> {
+            Ok(PublishContext {
                 api,
                 user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
                 topic,
@@ -167,28 +167,37 @@ impl Setup {
                 run: plan.run,
                 seed: common.seed,
                 published: published.clone(),
-                taken: AtomicU64::new(0),
+                accepted: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
-                failure: std::sync::Mutex::default(),
+                last_error: std::sync::Mutex::default(),
                 stop: AtomicBool::new(false),
             })
         });
         let probes = common.probe.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
-        Ok(Self { shape, plan, desk: desk.transpose()?, streams, admin, key, probes, published })
+        Ok(Self {
+            shape,
+            plan,
+            context: context.transpose()?,
+            streams,
+            admin,
+            key,
+            probes,
+            published,
+        })
     }
 }
 
 fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
     let find = |name: &String| {
-        let known: Vec<&str> = wire::client::ALL.iter().map(|client| client.name()).collect();
-        wire::client::by_name(name)
+        let known: Vec<&str> = client::ALL.iter().map(|client| client.name()).collect();
+        client::by_name(name)
             .with_context(|| format!("--transport {name}: choose of {}", known.join(", ")))
     };
     common.transport.iter().map(find).collect()
 }
 
-/// Reads the list from a file or, for `-`, from standard input: a pipe may be slow, but no list is
-/// without end.
+/// Reads the list from a file or, for `-`, from standard input. It stops at a limit, so that an
+/// endless file or pipe ends in an error.
 fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
     let name = || format!("--urls {}", path.display());
     let mut text = String::new();
@@ -206,10 +215,11 @@ fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
 }
 
 fn read_key(path: &Path) -> Result<String> {
-    files::read_secret(path).map_err(|why| anyhow!("--api-key-file {why}"))
+    files::read_secret(path).map_err(|error| anyhow!("--api-key-file {error}"))
 }
 
-/// Servers, and a path for each transport in turn. One path serves all when the URLs name it.
+/// Returns the servers, and a path for each transport in turn. Where the URLs name a path, it serves
+/// all transports.
 fn targets(
     common: &Common,
     topic: &str,
@@ -242,16 +252,17 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Users of one topic: all when its name is the same for all, one when it has the user's number.
-fn room_size(asked: Option<u32>, topic: &Template, connections: u32) -> u32 {
+/// Returns how many users share a topic: all when its name is the same for all, one when it has the
+/// user's number in it.
+fn room_size(users_per_topic: Option<u32>, topic: &Template, connections: u32) -> u32 {
     if topic.is_fixed() {
         return connections;
     }
     let by_number = topic.text(1, 0) != topic.text(2, 0);
-    if by_number { 1 } else { asked.unwrap_or(connections) }
+    if by_number { 1 } else { users_per_topic.unwrap_or(connections) }
 }
 
-/// The admin port: as told, or Throng's usual one beside its usual client port.
+/// Returns the admin port: that of `--admin`, or Throng's default beside its default client port.
 fn admin(common: &Common, server: &Url) -> Result<Option<Url>> {
     if let Some(text) = &common.admin {
         return Ok(Some(Url::parse(text)?));
@@ -267,7 +278,7 @@ fn admin(common: &Common, server: &Url) -> Result<Option<Url>> {
 fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Result<Vec<Stream>> {
     let mut streams = shape.streams.clone();
     let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
-    // A scenario knows its own numbers; what the flags make of them counts.
+    // The flags may have changed the number of topics that the scenario assumed.
     for stream in streams.iter_mut().filter(|stream| is_topics(stream)) {
         stream.to = Audience::Topics { count: plan.rooms() };
     }
@@ -332,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_file_holds_a_key_that_not_everybody_can_read() {
+    fn a_key_file_must_hold_a_key_and_be_readable_by_its_owner_only() {
         let path = std::env::temp_dir().join(format!("throng-flood-key-{}", std::process::id()));
         let mode = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode));
         std::fs::write(&path, " secret\n").expect("written");
@@ -350,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_urls_without_end_ends() {
+    fn an_endless_list_of_urls_is_an_error() {
         let error = read_list(Path::new("/dev/zero")).map(drop).expect_err("no list").to_string();
         assert!(error.contains("more than 268435456 bytes"), "{error}");
     }

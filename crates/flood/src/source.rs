@@ -1,28 +1,29 @@
-//! Which address a connection comes from, and which ports servers may use.
+//! Source addresses of connections, and ports for servers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Connections from one source address. The kernel's usual range has 28,232 ports (32768 to 60999)
-/// towards one server port, and its search for a free one grows long as the range fills: half is
-/// plenty.
+/// Connections from one source address. The kernel's default range has 28,232 ports (32768 to 60999)
+/// towards one server port. Its search for a free one grows long as the range fills, so this uses
+/// about half of them.
 pub const CONNECTIONS_PER_SOURCE_MAX: usize = 14_000;
 
-/// Connections that there are loopback sources for, from 127.0.1.1 on.
+/// How many connections the loopback source addresses from 127.0.1.1 on allow.
 pub const CONNECTIONS_MAX: usize = CONNECTIONS_PER_SOURCE_MAX * 254 * 254;
 
-/// The addresses that a crowd comes from.
+/// The addresses that a crowd connects from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The kernel chooses.
+    /// The kernel chooses the address.
     Any,
-    /// These in turn, [`CONNECTIONS_PER_SOURCE_MAX`] connections each, and round again.
+    /// These addresses in turn, [`CONNECTIONS_PER_SOURCE_MAX`] connections each, then again from the
+    /// first.
     List(Vec<Ipv4Addr>),
-    /// As many of a block of addresses as it takes, from its first host on.
+    /// The addresses of a block in turn, as many as the crowd needs.
     Block {
-        /// The first address that is used.
+        /// The first address to use.
         first: Ipv4Addr,
         /// How many there are.
         count: u32,
@@ -30,7 +31,7 @@ pub enum Sources {
 }
 
 impl Sources {
-    /// What `--source` says: a block like `127.0.1.0/24`, or addresses with commas between.
+    /// Parses the value of `--source`: a block like `127.0.1.0/24`, or addresses with commas between.
     ///
     /// # Errors
     /// If it is neither.
@@ -50,12 +51,13 @@ impl Sources {
         ensure!((8..=32).contains(&bits), "--source {text}: a block has 8 to 32 bits");
         let size = 1u32 << (32 - bits);
         let base = u32::from(address(base)?) & !(size - 1);
-        // The first and last address of a block are no hosts.
+        // The first and last address of a block are not for hosts.
         let (first, count) = if size > 2 { (base + 1, size - 2) } else { (base, size) };
         Ok(Self::Block { first: first.into(), count })
     }
 
-    /// What is right for a server at this address: the whole loopback net for one on it.
+    /// Returns the default for a server at this address: a large loopback block for a server on
+    /// loopback, otherwise the kernel's choice.
     pub fn for_server(server: IpAddr) -> Self {
         match server {
             IpAddr::V4(address) if address.is_loopback() => {
@@ -65,7 +67,7 @@ impl Sources {
         }
     }
 
-    /// The address of the connection with this index; none where the kernel chooses.
+    /// Returns the source address of the connection with this index; `None` where the kernel chooses.
     pub fn address(&self, index: usize) -> Option<Ipv4Addr> {
         let at = index / CONNECTIONS_PER_SOURCE_MAX;
         match self {
@@ -78,21 +80,21 @@ impl Sources {
     }
 }
 
-/// Source address of the connection with this number: 127.0.1.1 and up.
+/// Returns the loopback source address of the connection with this number: 127.0.1.1 and up.
 pub fn source_address(number: usize) -> Ipv4Addr {
     let loopback = Sources::for_server(IpAddr::V4(Ipv4Addr::LOCALHOST));
     loopback.address(number).unwrap_or(Ipv4Addr::LOCALHOST)
 }
 
-/// Leaves the choice of the source port to `connect`, which knows the destination and so may use
-/// a port again that is taken only towards another one (`IP_BIND_ADDRESS_NO_PORT`, ip(7)).
+/// Leaves the choice of the source port to `connect`. It knows the destination, so it can reuse a
+/// port that is in use towards another destination (`IP_BIND_ADDRESS_NO_PORT`, ip(7)).
 ///
 /// # Errors
-/// What setsockopt(2) says.
+/// The error of setsockopt(2).
 pub fn bind_address_without_port(socket: impl AsFd) -> std::io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open while borrowed; the kernel reads one int from `on`, whose
-    // size is given, and keeps no pointer.
+    // size is given, and retains no pointer.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -105,17 +107,18 @@ pub fn bind_address_without_port(socket: impl AsFd) -> std::io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// A loopback address with a port that nobody listens on, below the range that connections take
-/// theirs from: a port of that range could be gone to one of our own clients before the server
+/// Returns a loopback address with a port that no process listens on. The port is below the range
+/// of source ports: a client of this process could take a port of that range before the server
 /// binds it.
 ///
 /// # Errors
-/// If all ports tried are taken.
+/// If all ports that it tries are in use.
 pub fn free_server_address() -> Result<SocketAddrV4> {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Two processes begin at different places, and one never gives a port twice.
+    // Two processes begin at different ports, and one process returns all ports before it returns
+    // one again.
     let begin = std::process::id() as u16 % PORTS.len() as u16;
     for _ in 0..100 {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +139,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn no_source_has_more_than_its_share() {
+    fn no_source_address_has_too_many_connections() {
         let mut per_source = HashMap::<_, usize>::new();
         for number in 0..100_000 {
             *per_source.entry(source_address(number)).or_default() += 1;
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_read() {
+    fn sources_are_parsed() {
         let block = Sources::parse("127.0.1.7/24").unwrap();
         assert_eq!(block, Sources::Block { first: Ipv4Addr::new(127, 0, 1, 1), count: 254 });
         assert_eq!(block.address(CONNECTIONS_PER_SOURCE_MAX), Some(Ipv4Addr::new(127, 0, 1, 2)));
@@ -159,13 +162,13 @@ mod tests {
             Some(Ipv4Addr::new(10, 0, 0, 1))
         );
         assert_eq!(Sources::for_server("10.0.0.1".parse().unwrap()).address(0), None);
-        for wrong in ["", "x", "127.0.0.0/33", "127.0.0.0/y", "::1"] {
-            assert!(Sources::parse(wrong).is_err(), "{wrong}");
+        for invalid in ["", "x", "127.0.0.0/33", "127.0.0.0/y", "::1"] {
+            assert!(Sources::parse(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn server_ports_differ_and_lie_below_the_clients() {
+    fn server_ports_differ_and_are_below_the_source_ports() {
         let a = free_server_address().expect("a port");
         let b = free_server_address().expect("a port");
         assert_ne!(a, b);
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_takes_the_option() {
+    fn the_kernel_accepts_the_socket_option() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         bind_address_without_port(&listener).expect("the option");
     }

@@ -1,4 +1,4 @@
-//! Where a crowd goes: parsed URLs, and the path that each connection asks for.
+//! The targets of a crowd: parsed URLs, and the path that each connection requests.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -9,19 +9,19 @@ use crate::template::Template;
 /// A server and a path on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// For the `Host` line.
+    /// The value of the `Host` header.
     pub host: String,
-    /// Where to connect.
+    /// The address to connect to.
     pub address: SocketAddr,
-    /// Path and query; empty when the URL names none.
+    /// Path and query. Empty when the URL names none.
     pub path: String,
 }
 
 impl Url {
-    /// Takes an `http://` (or `ws://`) URL apart, and looks its host up.
+    /// Parses an `http://` (or `ws://`) URL and looks up its host.
     ///
     /// # Errors
-    /// If it is another scheme, or the host is not known.
+    /// If the scheme is another, or the lookup fails.
     pub fn parse(text: &str) -> Result<Self> {
         let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("ws://"));
         let Some(rest) = rest else {
@@ -40,7 +40,7 @@ impl Url {
             .with_context(|| format!("{text}: the host can't be looked up; is the name right?"))?;
         let first = addresses.next();
         let first = first.with_context(|| format!("{text}: the host has no address"))?;
-        // `localhost` is often ::1 first, where few servers listen.
+        // `localhost` often resolves to ::1 first, where few servers listen.
         let mut all = std::iter::once(first).chain(addresses);
         let address = all.find(SocketAddr::is_ipv4).unwrap_or(first);
         let path = match path {
@@ -59,24 +59,25 @@ impl Url {
 /// The path of each connection.
 #[derive(Clone, Debug)]
 pub enum Paths {
-    /// The same template for all, one for each transport.
+    /// One template for each transport in turn.
     Templates(Vec<Template>),
-    /// A list, one for each connection in turn: the texts back to back, and where each ends.
+    /// A list of paths, one for each connection in turn. The paths stand back to back in one text,
+    /// since a list may have millions.
     List {
-        /// Which URL of the targets each belongs to, by index.
+        /// The index of the server that each path belongs to.
         targets: Vec<u16>,
-        /// All texts.
+        /// All paths.
         text: String,
-        /// Where each text ends.
+        /// Where each path ends in the text.
         ends: Vec<u32>,
     },
 }
 
-/// Puts the templates of users and topics into a path's `{user}` and `{topic}`. Where there is none
-/// of them, its parameter goes.
+/// Replaces `{user}` and `{topic}` in a path with the templates of users and topics. Removes the
+/// parameter of one whose template is empty.
 ///
 /// # Errors
-/// If a template holds what can't stand in a URL, or a word that isn't known.
+/// If a template holds a character that a URL can't have, or an unknown word in braces.
 pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
     let mut text = path.to_string();
     for (hole, name, value) in
@@ -95,22 +96,23 @@ pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
     Template::new(&text).map_err(anyhow::Error::msg)
 }
 
-/// The path without the parameter whose value is this hole.
+/// Returns the path without the parameter whose value is this placeholder.
 fn without_parameter(path: &str, hole: &str) -> String {
     let Some((base, query)) = path.split_once('?') else {
         return path.to_string();
     };
-    let kept: Vec<&str> = query
+    let others: Vec<&str> = query
         .split('&')
         .filter(|pair| pair.split_once('=').is_none_or(|(_, v)| v != hole))
         .collect();
-    if kept.is_empty() { base.to_string() } else { format!("{base}?{}", kept.join("&")) }
+    if others.is_empty() { base.to_string() } else { format!("{base}?{}", others.join("&")) }
 }
 
-/// Reads a list of URLs, one a line; empty lines and those that begin with `#` are passed over.
+/// Parses a list of URLs, one per line. Skips empty lines and lines that begin with `#`.
 ///
 /// # Errors
-/// If a line is no URL, with its number; if there are none, or over 65,535 different servers.
+/// If a line is no URL; the error has its number. If the list has no URL, or over 65,535 different
+/// servers.
 pub fn url_list(text: &str) -> Result<(Vec<Url>, Paths)> {
     let mut servers: Vec<Url> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -124,7 +126,7 @@ pub fn url_list(text: &str) -> Result<(Vec<Url>, Paths)> {
         let base_end =
             line[scheme_end..].find(['/', '?']).map_or(line.len(), |slash| scheme_end + slash);
         let base = &line[..base_end];
-        // A name is looked up once, not once for each of a million lines.
+        // Each host is looked up once, not once for each of a million lines.
         let index = match known.get(base) {
             Some(index) => *index,
             None => {
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let url = Url::parse("http://127.0.0.1:8000").unwrap();
         assert_eq!((url.host.as_str(), url.path.as_str()), ("127.0.0.1:8000", ""));
         let url = Url::parse("ws://127.0.0.1/a?b=c").unwrap();
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_urls_is_read() {
+    fn a_list_of_urls_is_parsed() {
         let list = "# crowd\nhttp://127.0.0.1:1/a\n\nhttp://127.0.0.1:2?b\nhttp://127.0.0.1:1/c\n";
         let (servers, paths) = url_list(list).unwrap();
         assert_eq!(servers.len(), 2);

@@ -1,6 +1,6 @@
-//! Texts with `{n}` (a user's number) and `{room}` (the number of the topic that the user is in).
+//! Templates with `{n}` (a user's number) and `{room}` (the number of the user's topic).
 
-/// A text with holes.
+/// A text with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     pieces: Vec<Piece>,
@@ -14,10 +14,10 @@ enum Piece {
 }
 
 impl Template {
-    /// Takes a template apart.
+    /// Parses a template.
     ///
     /// # Errors
-    /// If it has a `{word}` that isn't known.
+    /// If it has an unknown `{word}`.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -53,19 +53,19 @@ impl Template {
         }
     }
 
-    /// The text for a user and a room.
+    /// Returns the text for a user and a room.
     pub fn text(&self, number: u32, room: u32) -> String {
         let mut out = String::new();
         self.expand(number, room, &mut out);
         out
     }
 
-    /// True when the text is the same for every user.
+    /// Returns true when the text is the same for every user.
     pub fn is_fixed(&self) -> bool {
         self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
     }
 
-    /// True when nothing is ever written.
+    /// Returns true when the text is always empty.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_filled() {
+    fn placeholders_are_replaced() {
         let text = |template: &str| Template::new(template).map(|t| t.text(407, 3));
         assert_eq!(
             text("/sse?user=u{n}&topic=room-{room}"),

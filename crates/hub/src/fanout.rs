@@ -28,7 +28,7 @@ impl Ready {
         if bulk { &mut self.bulk } else { &mut self.small }
     }
 
-    /// Gives room back that a crowd of fan-outs has left.
+    /// Frees the room that a crowd of fan-outs has left.
     pub fn tidy(&mut self) {
         for queue in [&mut self.small, &mut self.bulk] {
             if queue.len() < queue.capacity() / 8 {
@@ -47,7 +47,7 @@ pub(crate) struct Fanout<M> {
     pub kind: Kind,
     pub queue: VecDeque<Queued<M>>,
     batch: Vec<Queued<M>>,
-    /// The next place to go to.
+    /// The next place of the list to go to.
     cursor: u32,
     /// The first message of the batch that the member at the cursor gets.
     from: usize,
@@ -58,12 +58,12 @@ pub(crate) struct Queued<M> {
     pub message: M,
     /// Members at this place and after it came later than the message.
     pub end: u32,
-    /// For a broadcast: what tells who came later, see [`crate::newcomers`].
+    /// For a broadcast: the number that newcomers have passed, see [`crate::newcomers`].
     pub newcomers: u64,
 }
 
 impl<M> Fanout<M> {
-    /// What the member at this place has still to be given.
+    /// What the member at this place has still to get.
     fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
         let passed = place < self.cursor;
         let batch = if passed { &[] } else { &self.batch[self.from..] };
@@ -135,7 +135,7 @@ impl<M> Hub<M> {
         bulk: bool,
         now_us: u64,
     ) -> Option<Slice<'_, M>> {
-        // A fan-out whose batch is done ends with the call after, when nobody holds its messages.
+        // A fan-out whose batch is done ends with the next call, when no slice holds its messages.
         for queue in [false, true] {
             while let Some(&id) = self.ready.queue(queue).front() {
                 if !self.is_done(id) {
@@ -260,7 +260,7 @@ impl<M> Hub<M> {
         match self.fanouts.remove(id).kind {
             Kind::Topic(topic) => {
                 debug_assert_ne!(self.topics[topic].fanout, NO_FANOUT);
-                self.settle(topic);
+                self.compact(topic);
             }
             Kind::Broadcast => {
                 self.broadcast = None;

@@ -1,10 +1,10 @@
-//! From a topic's hash to its place: many small tables, so that none takes long to grow.
+//! From a topic's hash to its number: many small tables, so that none takes long to grow.
 
 use hashbrown::HashTable;
 
 const SEGMENTS: usize = 64;
 
-/// Holds four-byte places; names and hashes stay with the topics.
+/// Holds four-byte numbers; names and hashes stay with the topics.
 pub(crate) struct Index {
     segments: Vec<HashTable<u32>>,
 }
@@ -33,7 +33,7 @@ impl Index {
         self.segments[segment].insert_unique(hash, id, |id| spread(hash_of(*id)).1);
     }
 
-    /// Takes a place out. `hash_of` is asked of those that stay, when the table shrinks.
+    /// Removes a number. The table calls `hash_of` for those that stay when it shrinks.
     pub fn remove(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
         let (segment, hash) = spread(hash);
         let segment = &mut self.segments[segment];

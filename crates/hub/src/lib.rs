@@ -1,18 +1,20 @@
-//! Who is where: connections, topics, and the fan-outs that are under way.
+//! Which connections are in which topics, and the fan-outs that are under way.
 //!
 //! Plain data structures driven by calls: no socket, thread, encoder, clock or randomness. One
-//! shard owns one [`Hub`]. A connection is a slot, a small number that the shard chooses.
+//! shard owns one [`Hub`]. A connection is a slot, a small number that the shard chooses. A message
+//! is an opaque `M`: the hub encodes nothing.
 //!
 //! # What a connection costs
 //! 20 bytes (its first two topics are held inline), four bytes in each topic with more than one
 //! member, and, for a topic of its own, 40 bytes and about nine of index. All of it goes back with
 //! the connections: see [`tables`].
 
+#![forbid(unsafe_code)]
+
 mod fanout;
 mod index;
 mod list;
 mod newcomers;
-pub mod presence;
 mod topics;
 
 use std::num::NonZeroU32;
@@ -21,11 +23,11 @@ use fanout::{Fanout, Kind, Queued, Ready};
 pub use fanout::{Slice, Slots};
 use index::Index;
 use newcomers::Newcomers;
-use tables::{Places, Slab};
+use tables::{PageTable, Slab};
 pub use topics::Name;
 use topics::{HOLE, Many, Members, Topic};
 
-/// A connection's place in its shard.
+/// A connection's number in its shard.
 pub type Slot = u32;
 
 const NO_FANOUT: u32 = u32::MAX;
@@ -34,12 +36,12 @@ const INLINE: usize = 2;
 /// A connection's side of its topics.
 #[derive(Clone, Copy)]
 struct Member {
-    /// The first two topics; with more, `subs[0].topic` is the place of a vector of all of them.
+    /// The first two topics; with more, `subs[0].topic` is the number of a vector of all of them.
     subs: [Sub; INLINE],
     count: Count,
 }
 
-/// How many topics a connection is in: one less than the number, so that a vacant place needs no
+/// How many topics a connection is in: one less than the number, so that a vacant slot needs no
 /// more room.
 #[derive(Clone, Copy)]
 struct Count(NonZeroU32);
@@ -62,16 +64,16 @@ struct Sub {
 }
 
 const _: () = assert!(size_of::<Option<Member>>() <= 20);
-const _: () = assert!(Slab::<Topic>::PLACE_BYTES <= 40);
+const _: () = assert!(Slab::<Topic>::SLOT_BYTES <= 40);
 
 /// The index of one shard. `M` is a shared handle to a message.
 pub struct Hub<M> {
-    members: Places<Member>,
+    members: PageTable<Member>,
     newcomers: Newcomers,
     topics: Slab<Topic>,
     live_topics: u32,
     many: Slab<Many>,
-    spills: Slab<Vec<Sub>>,
+    overflow: Slab<Vec<Sub>>,
     index: Index,
     fanouts: Slab<Fanout<M>>,
     ready: Ready,
@@ -83,12 +85,12 @@ pub struct Hub<M> {
 impl<M> Default for Hub<M> {
     fn default() -> Self {
         Hub {
-            members: Places::default(),
+            members: PageTable::default(),
             newcomers: Newcomers::default(),
             topics: Slab::default(),
             live_topics: 0,
             many: Slab::default(),
-            spills: Slab::default(),
+            overflow: Slab::default(),
             index: Index::default(),
             fanouts: Slab::default(),
             ready: Ready::default(),
@@ -100,7 +102,7 @@ impl<M> Default for Hub<M> {
 }
 
 impl<M> Hub<M> {
-    /// Takes a connection in. The slot must be vacant. Broadcasts published before don't reach it.
+    /// Adds a connection. The slot must be vacant. Broadcasts published before don't reach it.
     pub fn insert(&mut self, slot: Slot) {
         if self.broadcast.is_some() {
             self.newcomers.enter(slot);
@@ -110,7 +112,7 @@ impl<M> Hub<M> {
         debug_assert!(before.is_none(), "slot {slot} is taken");
     }
 
-    /// Takes a connection out of all its topics and vacates the slot. Gives the number of topics
+    /// Removes a connection from all its topics and vacates the slot. Returns the number of topics
     /// that ended with it.
     pub fn remove(&mut self, slot: Slot) -> u32 {
         let mut ended = 0;
@@ -195,7 +197,7 @@ impl<M> Hub<M> {
         self.each_slot(hash, name).collect()
     }
 
-    /// The same one after the other, for whoever needs only some of them.
+    /// The same one after the other, for a caller that needs only some of them.
     pub fn each_slot(&self, hash: u64, name: &str) -> impl Iterator<Item = Slot> {
         let members = self.find(hash, name).map(|topic| self.topics[topic].members);
         let (one, many) = match members {
@@ -220,8 +222,8 @@ impl<M> Hub<M> {
         })
     }
 
-    /// Hands a message to everyone who is in the topic now; gives their number. It is carried by
-    /// [`Hub::next_slice`], behind what the topic has waiting.
+    /// Queues a message for every connection that is in the topic now; returns their number.
+    /// [`Hub::next_slice`] carries it, behind what the topic has waiting.
     pub fn publish(&mut self, hash: u64, name: &str, message: M) -> u32 {
         let Some(id) = self.find(hash, name) else {
             return 0;
@@ -241,7 +243,7 @@ impl<M> Hub<M> {
         members
     }
 
-    /// Hands a message to every connection here now; gives their number.
+    /// Queues a message for every connection here now; returns their number.
     pub fn broadcast(&mut self, message: M) -> u32 {
         let connections = self.connections();
         if connections == 0 {
@@ -259,12 +261,12 @@ impl<M> Hub<M> {
         connections
     }
 
-    /// Gives back what is kept in hand for what comes next. To be called about once a second.
+    /// Frees the room that the tables hold in reserve. The shard calls it about once a second.
     pub fn tidy(&mut self) {
         self.members.tidy();
         self.topics.tidy();
         self.many.tidy();
-        self.spills.tidy();
+        self.overflow.tidy();
         self.fanouts.tidy();
         self.ready.tidy();
     }
@@ -275,7 +277,7 @@ impl<M> Hub<M> {
         self.members.bytes()
             + self.topics.bytes()
             + self.many.bytes()
-            + self.spills.bytes()
+            + self.overflow.bytes()
             + self.fanouts.bytes()
             + self.index.bytes()
     }
@@ -321,13 +323,13 @@ impl<M> Hub<M> {
         self.topics.remove(id);
     }
 
-    /// The topics of a connection; none where nobody is.
+    /// The topics of a connection; none where the slot is vacant.
     fn subs(&self, slot: Slot) -> &[Sub] {
         match self.members.get(slot) {
             None => &[],
             Some(member) => match member.count.get() {
                 count if count <= INLINE => &member.subs[..count],
-                _ => &self.spills[member.subs[0].topic],
+                _ => &self.overflow[member.subs[0].topic],
             },
         }
     }
@@ -342,9 +344,9 @@ impl<M> Hub<M> {
             let mut all = Vec::with_capacity(INLINE + 2);
             all.extend_from_slice(&member.subs);
             all.push(sub);
-            member.subs[0].topic = self.spills.insert(all);
+            member.subs[0].topic = self.overflow.insert(all);
         } else {
-            let all = &mut self.spills[member.subs[0].topic];
+            let all = &mut self.overflow[member.subs[0].topic];
             if all.len() == all.capacity() {
                 // Not doubled: with many connections the room to spare would be megabytes.
                 all.reserve_exact(4.max(all.len() / 8));
@@ -353,7 +355,8 @@ impl<M> Hub<M> {
         }
     }
 
-    /// Takes the topic from the connection's list and gives its place in the topic's list.
+    /// Removes the topic from the connection's list and returns where the connection stands in the
+    /// topic's list.
     fn drop_sub(&mut self, slot: Slot, topic: u32) -> u32 {
         let Some(member) = self.members.get_mut(slot) else { return HOLE };
         let count = member.count.get();
@@ -366,34 +369,34 @@ impl<M> Hub<M> {
             }
             return at;
         }
-        let spill = member.subs[0].topic;
-        let all = &mut self.spills[spill];
+        let list = member.subs[0].topic;
+        let all = &mut self.overflow[list];
         let from = all.iter().position(|sub| sub.topic == topic).unwrap_or(0);
         let at = all.remove(from).at;
         if all.len() == INLINE {
             member.subs.copy_from_slice(all);
-            self.spills.remove(spill);
+            self.overflow.remove(list);
         } else if all.len() < all.capacity() / 4 {
             all.shrink_to(all.len() * 2);
         }
         at
     }
 
-    /// A member was moved within a topic's list: tells the connection.
+    /// A member was moved within a topic's list: updates the connection's side.
     fn moved(&mut self, slot: Slot, topic: u32, at: u32) {
         let Some(member) = self.members.get_mut(slot) else { return };
         let count = member.count.get();
         let subs = if count <= INLINE {
             &mut member.subs[..count]
         } else {
-            &mut self.spills[member.subs[0].topic][..]
+            &mut self.overflow[member.subs[0].topic][..]
         };
         if let Some(sub) = subs.iter_mut().find(|sub| sub.topic == topic) {
             sub.at = at;
         }
     }
 
-    /// True when the topic ended.
+    /// Removes a connection from a topic. True when the topic ended.
     fn leave_topic(&mut self, slot: Slot, topic: u32) -> bool {
         let at = self.drop_sub(slot, topic);
         let (members, running) = {
@@ -402,8 +405,8 @@ impl<M> Hub<M> {
         };
         match members {
             Members::One(_) if running => {
-                // The place must stay taken until the fan-out is past it: whoever comes next
-                // stands behind, and doesn't get what was published before.
+                // A hole stays until the fan-out is past it: the next member stands behind it,
+                // and doesn't get what was published before.
                 let many = self.many.insert(Many::of(&[HOLE]));
                 self.many[many].holes.push(0);
                 self.topics[topic].members = Members::Many(many);
@@ -442,7 +445,7 @@ impl<M> Hub<M> {
         }
     }
 
-    /// Gives a list of one or none back.
+    /// Frees a list of one member or none.
     fn shrink(&mut self, topic: u32, many: u32) {
         let slots = &self.many[many].slots;
         let members = match slots.len() {
@@ -458,7 +461,7 @@ impl<M> Hub<M> {
     }
 
     /// A topic's fan-out is over: closes the holes that were left while it ran.
-    fn settle(&mut self, id: u32) {
+    fn compact(&mut self, id: u32) {
         self.topics[id].fanout = NO_FANOUT;
         if let Members::Many(many) = self.topics[id].members {
             let mut holes = std::mem::take(&mut self.many[many].holes);

@@ -1,7 +1,8 @@
-//! Who came while broadcasts were waiting or under way: what was published before isn't theirs.
+//! The connections that came while broadcasts were waiting or under way: what was published before
+//! is not for them.
 //!
-//! Only then anything is kept of it, and only of those who came meanwhile. Nothing here wraps
-//! around: a number is drawn for each of them from a counter of 64 bits.
+//! The table is empty while no broadcast waits, and holds only those that came meanwhile. Nothing
+//! here wraps around: each gets a number from a counter of 64 bits.
 
 use hashbrown::HashTable;
 
@@ -9,9 +10,9 @@ use crate::Slot;
 
 #[derive(Default)]
 pub(crate) struct Newcomers {
-    /// The last number drawn. A broadcast carries the one of its time.
+    /// The last number that a connection got. A broadcast carries the one of its time.
     last: u64,
-    /// The numbers of those who came since the oldest broadcast that waits.
+    /// The numbers of those that came since the oldest broadcast that waits.
     numbers: HashTable<(Slot, u64)>,
 }
 
@@ -20,7 +21,7 @@ fn hash(slot: Slot) -> u64 {
 }
 
 impl Newcomers {
-    /// What a broadcast carries that is published now.
+    /// The number that a broadcast carries when it is published now.
     pub fn now(&self) -> u64 {
         self.last
     }
@@ -31,14 +32,14 @@ impl Newcomers {
         self.numbers.insert_unique(hash(slot), (slot, self.last), |(slot, _)| hash(*slot));
     }
 
-    /// It has left.
+    /// A connection has left.
     pub fn leave(&mut self, slot: Slot) {
         if let Ok(entry) = self.numbers.find_entry(hash(slot), |it| it.0 == slot) {
             entry.remove();
         }
     }
 
-    /// Nobody here came after the oldest broadcast that waits.
+    /// True when no connection here came after the oldest broadcast that waits.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
@@ -49,8 +50,8 @@ impl Newcomers {
         found.is_some_and(|(_, number)| *number > broadcast)
     }
 
-    /// The same where the broadcast is on its way to the slot: those that follow it are for the
-    /// connection too, so that nothing need be kept of it any longer.
+    /// True when the broadcast, which has come to the slot, is for the connection. Those that follow
+    /// it are too, so the table forgets the connection then.
     pub fn passes(&mut self, slot: Slot, broadcast: u64) -> bool {
         if self.came_after(slot, broadcast) {
             return false;

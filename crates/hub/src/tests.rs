@@ -214,14 +214,14 @@ fn run(seed: u64, steps: u32) {
     assert!(simulation.model.owed.is_empty(), "missed: {:?}", simulation.model.owed);
     assert_eq!(simulation.hub.fanouts(), 0);
     assert!(simulation.model.here.contains(&ELDER));
-    assert!(simulation.hub.newcomers.is_empty(), "nothing is kept of who came when");
+    assert!(simulation.hub.newcomers.is_empty(), "no number is left");
     for slot in 0..60 {
         simulation.remove(slot);
     }
     simulation.check();
     simulation.hub.tidy();
     let left = simulation.hub.bytes();
-    assert!(left < 12 << 10, "{left} bytes are kept for nobody");
+    assert!(left < 12 << 10, "{left} bytes are held for nobody");
 }
 
 const STEPS: u32 = 2_000;
@@ -280,7 +280,7 @@ fn ten_crowds_in_a_row_cost_what_the_first_cost() {
         }
         hub.tidy();
         let left = hub.bytes();
-        assert!(left < costs[0] / 100, "{left} of {} bytes are kept for nobody", costs[0]);
+        assert!(left < costs[0] / 100, "{left} of {} bytes are held for nobody", costs[0]);
     }
     assert!(costs.iter().all(|cost| *cost <= costs[0]), "{costs:?}");
 }
@@ -301,7 +301,7 @@ fn topics_that_came_and_went_leave_nothing() {
     while hub.next_slice(256, true, 0).is_some() {}
     hub.tidy();
     assert_eq!((hub.topics(), hub.topics.count()), (0, 0));
-    assert!(hub.bytes() < most / 100, "{} of {most} bytes are kept for nothing", hub.bytes());
+    assert!(hub.bytes() < most / 100, "{} of {most} bytes are held for nothing", hub.bytes());
 }
 
 fn hash_of(number: u32) -> u64 {

@@ -23,12 +23,12 @@ pub(crate) struct Topic {
 pub(crate) enum Members {
     None,
     One(u32),
-    /// A place in the table of lists.
+    /// The number of a list.
     Many(u32),
 }
 
 /// A list of members. While a fan-out runs over it, new members come at the end and those that
-/// leave leave a hole: places don't change, so nobody is passed over or met twice.
+/// leave leave a hole: places don't change, so the fan-out passes over no member and meets none twice.
 #[derive(Default)]
 pub(crate) struct Many {
     pub slots: List<u32>,

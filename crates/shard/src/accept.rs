@@ -1,27 +1,28 @@
-//! New connections: taken while there is room, and refused with an answer while there is none.
+//! New connections: the shard accepts them while there is room, and rejects them with an answer
+//! otherwise.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use protocol::http::without_room;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
-use wire::Close;
-use wire::session::{Respond, without_room};
 
-use crate::connection::Connection;
-use crate::metrics::Refusal;
 use crate::shard::Shard;
+use crate::socket::State;
+use engine::Refusal;
+use engine::{refuse, refused};
 
-/// New connections that one turn takes before others have theirs.
+/// New connections that one turn of the loop accepts before it does its other work.
 const ACCEPTS: usize = 64;
 
 /// Connections of a shard beyond the limit of their address that may still turn out to be health
 /// checks.
 const RESERVE: u32 = 64;
 
-/// How long accepting rests after the kernel had no memory or descriptor for it.
+/// How long the shard waits before it accepts again when the kernel had no memory or descriptor.
 const PAUSE_US: u64 = 100_000;
 
 /// A bucket of tokens: so many a second, and at most a second's worth at once.
@@ -54,10 +55,10 @@ impl Bucket {
 }
 
 impl Shard {
-    /// Takes what waits at the listener, up to a turn's share.
+    /// Accepts waiting connections, up to a turn's share.
     pub(crate) fn accept(&mut self) {
         for _ in 0..ACCEPTS {
-            if self.now_us < self.accept_after_us {
+            if self.engine.now_us() < self.accept_after_us {
                 return;
             }
             match self.accept_one() {
@@ -75,7 +76,7 @@ impl Shard {
             return Err(Errno::AGAIN);
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let accepted = if self.settings.connections_per_address_max == 0 {
+        let accepted = if self.engine.settings().connections_per_address_max == 0 {
             accept_with(listener, flags).map(|socket| (socket, None))
         } else {
             acceptfrom_with(listener, flags).map(|(socket, address)| {
@@ -100,9 +101,9 @@ impl Shard {
     }
 
     fn accept_failed(&mut self, error: Errno) {
-        self.metrics.accept_errors.add(1);
+        self.engine.metrics().accept_errors.add(1);
         if matches!(error, Errno::MFILE | Errno::NFILE) && self.spare.take().is_some() {
-            // The spare descriptor's place serves to tell one peer why.
+            // The spare descriptor's number serves to answer one peer.
             if let Ok(Some((socket, _))) = self.accept_one() {
                 self.refuse(socket, Refusal::Connections);
             }
@@ -111,69 +112,65 @@ impl Shard {
         tracing::warn!(
             "shard {}: a connection could not be accepted: {error}; raise the limit on open files \
              (ulimit -n), or lower limits.connections_max",
-            self.number
+            self.engine.number()
         );
-        self.accept_after_us = self.now_us + PAUSE_US;
+        self.accept_after_us = self.engine.now_us() + PAUSE_US;
     }
 
-    pub(crate) fn admit(&mut self, socket: OwnedFd, address: Option<IpAddr>) {
-        self.metrics.accepted.add(1);
+    pub(crate) fn admit(&mut self, fd: OwnedFd, address: Option<IpAddr>) {
+        self.engine.metrics().accepted.add(1);
         let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
-        let reserved = refusal == Some(Refusal::Address) && self.reserved < RESERVE;
+        let reserved = refusal == Some(Refusal::Address) && self.engine.reserved() < RESERVE;
         if let Some(refusal) = refusal.filter(|_| !reserved) {
-            return self.refuse(socket, refusal);
+            return self.refuse(fd, refusal);
         }
-        self.serial = self.serial.wrapping_add(1);
-        let mut connection = Connection::new(socket, self.serial, self.now_s());
         if reserved {
-            self.shared.connections.fetch_add(1, Ordering::Relaxed);
-            self.reserved += 1;
-            connection.extra().reserved = true;
+            self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         }
-        let slot = self.table.insert(connection);
+        let slot = self.engine.open(reserved);
+        self.sockets.insert(slot, fd);
         if let Some(address) = address.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }
-        self.metrics.connections[wire::Variant::Http as usize].add(1);
-        self.metrics.held.add(1);
-        self.metrics.admitted.add(1);
-        if self.metrics.held.get() == self.balance.high_water()
+        if self.engine.metrics().held.get() == self.balance.high_water()
             && let Some(listener) = &self.listener
         {
-            // Don't wait for the next look at the balance.
+            // Don't wait for the next check of the balance.
             self.balance.adjust(listener);
         }
-        // The request has often arrived with the connection: it is answered at once.
+        // The request has often arrived with the connection: the engine then answers at once.
         self.readable(slot, false);
-        if let Some(connection) = self.table.get(slot)
-            && let Err(error) =
-                self.poller.add(&connection.fd, u64::from(slot), connection.outbox().is_some())
+        if let Some(socket) = self.sockets.get(slot)
+            && let Err(error) = self.poller.add(socket, u64::from(slot), socket.is(State::Blocked))
         {
-            tracing::warn!("shard {}: a connection can't be watched: {error}", self.number);
-            self.end(slot, Close::Overloaded);
+            let number = self.engine.number();
+            tracing::warn!("shard {number}: a connection can't be watched: {error}");
+            self.engine.unwatched(slot);
+            self.perform();
         }
     }
 
-    /// Why the connection can't stay. What this counts in other threads' sight is taken back by
-    /// [`Shard::end`], or here.
+    /// Why the connection can't stay. The engine reverts these shared counts when the connection ends;
+    /// for a rejected connection this function does.
     fn refusal(&self, address: Option<IpAddr>) -> Option<Refusal> {
-        let settings = &self.settings;
-        if self.shared.memory_full.load(Ordering::Relaxed) {
+        let settings = &self.engine.settings();
+        if self.engine.shared().memory_full.load(Ordering::Relaxed) {
             return Some(Refusal::Memory);
         }
-        let before = self.shared.connections.fetch_add(1, Ordering::Relaxed);
-        let refused =
-            if before >= settings.connections_max || self.metrics.held.get() >= self.capacity {
-                Some(Refusal::Connections)
-            } else if !address.is_none_or(|address| {
-                self.addresses.enter(address, settings.connections_per_address_max)
-            }) {
-                Some(Refusal::Address)
-            } else {
-                None
-            };
+        let before = self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
+        let refused = if before >= settings.connections_max
+            || self.engine.metrics().held.get() >= self.capacity
+        {
+            Some(Refusal::Connections)
+        } else if !address.is_none_or(|address| {
+            self.engine.shared().addresses.enter(address, settings.connections_per_address_max)
+        }) {
+            Some(Refusal::Address)
+        } else {
+            None
+        };
         if refused.is_some() {
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.engine.shared().connections.fetch_sub(1, Ordering::Relaxed);
         }
         refused
     }
@@ -182,80 +179,30 @@ impl Shard {
     /// read would turn the close into a reset, and the answer would be lost.
     fn refuse(&mut self, socket: OwnedFd, refusal: Refusal) {
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
+        let protocols = self.engine.shared().protocols;
         let (request, answer) = (&self.buffer[..read], &mut self.out);
         answer.clear();
         let healthy = match refusal {
-            // Whoever has not asked yet gets the same answer.
+            // A peer that has not sent a request yet gets the same answer.
             Refusal::Address => {
                 let refused = refused(refusal);
-                without_room(&self.settings.session, request, &refused, answer)
+                without_room(protocols, &self.engine.settings().session, request, &refused, answer)
             }
             _ => None,
         };
         if healthy.is_none() {
-            refuse(request, refusal, answer);
+            refuse(protocols, request, refusal, answer);
         }
-        self.count_refusal(healthy == Some(true), refusal);
+        self.engine.count_refusal(healthy == Some(true), refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
     }
 
-    fn count_refusal(&self, healthy: bool, refusal: Refusal) {
-        self.metrics.refused[refusal as usize].add(u64::from(!healthy));
-        self.metrics.answers[if healthy { 2 } else { 5 }].add(1);
-    }
-
-    /// A request of somebody beyond the limit of its address: `/healthz` is answered, all else is
-    /// refused. Gives the bytes taken, 0 when more must come.
-    pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
-        let refused = refused(Refusal::Address);
-        let answered = without_room(&self.settings.session, bytes, &refused, out);
-        let Some(healthy) = answered else {
-            return 0;
-        };
-        self.count_refusal(healthy, Refusal::Address);
-        let close = if healthy { Close::Answered } else { Close::Overloaded };
-        self.close_after(slot, close, out);
-        bytes.len()
-    }
-
-    /// Somebody beyond the limit of its address has asked for nothing.
-    pub(crate) fn refuse_beyond(&mut self, slot: u32) {
-        let mut out = Vec::new();
-        refuse(&[], Refusal::Address, &mut out);
-        self.count_refusal(false, Refusal::Address);
-        self.close(slot, Close::Overloaded, &out);
-    }
-
     /// True when the rate of new connections leaves room for one more.
     fn rate_allows(&mut self) -> bool {
-        let per_second = u64::from(self.settings.accept_per_second_max);
+        let per_second = u64::from(self.engine.settings().accept_per_second_max);
         let share = per_second.div_ceil(self.balance.shards() as u64);
-        self.bucket.take(share, self.now_us)
-    }
-}
-
-/// Why a connection is refused.
-fn refused(refusal: Refusal) -> wire::http::Refused {
-    let message = match refusal {
-        Refusal::Connections => "the server holds as many connections as it may: try later",
-        Refusal::Address => "your address has as many connections as it may",
-        Refusal::Rate => "too many connections arrive at once: try again in a moment",
-        Refusal::Memory => "the server is at its memory limit: try later",
-        Refusal::Sessions => "the server holds as many long-poll sessions as it may: try later",
-    };
-    wire::http::refused(503, "overloaded", message)
-}
-
-/// Appends the answer to a request that is refused and need not have come.
-fn refuse(request: &[u8], refusal: Refusal, out: &mut Vec<u8>) {
-    let cors = wire::session::ANY_ORIGIN;
-    if wire::session::asks_longpoll(request) {
-        let respond = Respond { cors: cors.into(), keep_alive: false };
-        let get = wire::http::Method::Get;
-        wire::session::longpoll_refusal(&refused(refusal), get, &respond, out);
-    } else {
-        wire::session::refuse(&refused(refusal), cors, false, false, out);
+        self.bucket.take(share, self.engine.now_us())
     }
 }
 

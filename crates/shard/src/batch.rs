@@ -1,21 +1,20 @@
-//! Sends that are gathered and leave together.
+//! Batches: sends that the shard gathers and makes together.
 //!
-//! Each connection is in a batch once: when more comes for it before the batch leaves, the pieces
-//! are joined and go in one write.
+//! Each connection is in a batch once: when more bytes come for it before the batch leaves, the shard
+//! joins the pieces and sends them in one write.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use wire::Close;
 
-use crate::connection::{Connection, Flag};
-use crate::metrics::Metrics;
-use crate::outbox::{self, Chunk, Outbox};
-use crate::sender::Send;
-use crate::settings::Settings;
+use crate::sender::{Send, send_one};
 use crate::shard::Shard;
+use crate::socket::{Sockets, State};
+use engine::{Chunk, Limited, Metrics, Outbox, Room, Settings};
 
 /// Sends in a batch: as many as one system call submits.
 pub(crate) const BATCH: usize = 512;
@@ -25,51 +24,37 @@ pub(crate) struct Batch {
     entries: Vec<Entry>,
     /// What the entries send: many of them the same.
     pieces: Vec<Piece>,
-    /// Further pieces for connections that are in the batch, by slot and serial.
-    again: HashMap<(u32, u32), Vec<u32>>,
+    /// Further pieces for connections that are in the batch, by slot.
+    again: HashMap<u32, Vec<u32>>,
     /// When the messages of the batch were published, and how many connections each had.
     latencies: Vec<(u64, u64)>,
 }
 
-/// Which connection gets what. The serial tells it from another that has taken its slot.
+/// A connection and its bytes. A socket leaves the batch before it is closed.
 #[derive(Clone, Copy)]
 struct Entry {
     slot: u32,
-    serial: u32,
     piece: u32,
 }
 
 struct Piece {
     bytes: Arc<[u8]>,
     messages: u32,
-    /// The same, once an outbox has taken it up.
-    kept: Option<Arc<outbox::Piece>>,
+    /// The same bytes, once an outbox holds them.
+    outbox: Option<Arc<engine::Piece>>,
 }
 
 impl Piece {
     fn chunk(&mut self, metrics: &Arc<Metrics>) -> Chunk {
-        let new = || outbox::Piece::new(self.bytes.clone(), metrics);
-        Chunk::new(self.kept.get_or_insert_with(new).clone(), self.messages)
+        let new = || engine::Piece::new(self.bytes.clone(), metrics);
+        Chunk::new(self.outbox.get_or_insert_with(new).clone(), self.messages)
     }
-}
-
-/// What is left of a connection's room to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
-    /// Enough.
-    Enough,
-    /// Over half of it is used, by a reader that keeps pace.
-    Half,
-    /// All of it is used, by a reader that keeps pace.
-    Full,
-    /// It is a slow consumer, and must be closed.
-    None,
 }
 
 impl Batch {
     /// Adds bytes that entries may then name.
     pub fn piece(&mut self, bytes: Arc<[u8]>, messages: u32) -> u32 {
-        self.pieces.push(Piece { bytes, messages, kept: None });
+        self.pieces.push(Piece { bytes, messages, outbox: None });
         self.pieces.len() as u32 - 1
     }
 
@@ -83,92 +68,88 @@ impl Batch {
         self.entries.len()
     }
 
-    /// Gathers a piece for a connection; into its outbox, if it has one. Who has no room must be
-    /// closed once the batch is sent.
-    pub fn gather(
-        &mut self,
-        connection: &mut Connection,
-        slot: u32,
-        piece: u32,
-        limits: Outboxes<'_>,
-    ) -> Room {
-        if connection.is(Flag::Closing) {
+    /// Gathers a piece for a connection; into its outbox, if it has one. The caller must close a
+    /// connection without room.
+    fn gather(&mut self, sockets: &mut Sockets, slot: u32, piece: u32, limits: Limits<'_>) -> Room {
+        let Some(socket) = sockets.get_mut(slot) else {
+            return Room::Enough;
+        };
+        if socket.is(State::Batched) {
+            socket.set(State::BatchedAgain, true);
+            self.again.entry(slot).or_default().push(piece);
             return Room::Enough;
         }
-        let serial = connection.serial;
-        if let Some(outbox) = connection.outbox_mut() {
+        if let Some(outbox) = sockets.outbox_mut(slot) {
             let chunk = self.pieces[piece as usize].chunk(limits.metrics);
             limits.metrics.outbox_bytes.add(chunk.bytes() as u64);
             outbox.push(chunk, 0);
-            return limits.room(connection);
+            return limits.room(outbox);
         }
-        if connection.is(Flag::Batched) {
-            connection.set(Flag::BatchedAgain, true);
-            self.again.entry((slot, serial)).or_default().push(piece);
-            return Room::Enough;
+        if let Some(socket) = sockets.get_mut(slot) {
+            socket.set(State::Batched, true);
         }
-        connection.set(Flag::Batched, true);
-        connection.set(Flag::Spoken, true);
-        self.entries.push(Entry { slot, serial, piece });
+        self.entries.push(Entry { slot, piece });
         Room::Enough
     }
 }
 
-/// What outboxes are measured by.
+/// The limits of outboxes.
 #[derive(Clone, Copy)]
-pub(crate) struct Outboxes<'a> {
-    pub settings: &'a Settings,
-    pub metrics: &'a Arc<Metrics>,
-    /// The time of this turn, in microseconds of the node's clock.
-    pub now_us: u64,
+struct Limits<'a> {
+    settings: &'a Settings,
+    metrics: &'a Arc<Metrics>,
+    now_us: u64,
 }
 
-/// How many times its limits an outbox may hold while its reader keeps pace: what is published in
-/// one moment is more than the fastest reader can take in it.
-const PATIENCE: usize = 4;
-
-/// Who keeps pace takes this part of an outbox's limit in a second.
-const PACE_PART: usize = 4;
-
-impl Outboxes<'_> {
-    pub fn room(&self, connection: &Connection) -> Room {
-        // The conformance echo sends back what is far larger than any message. One answer to a
-        // request may be larger, since more is asked for only when it has come; so may a piece of
-        // what was missed, since the next is made only when it has left.
-        let Some(outbox) = connection.outbox().filter(|outbox| !outbox.is_one()) else {
-            return Room::Enough;
-        };
-        if !self.is_over(connection, outbox, 1, 2) || connection.variant.name() == "echo" {
-            return Room::Enough;
-        }
-        let over = self.is_over(connection, outbox, 1, 1);
-        // A long-poll session gives all that it has to the next poll: it has no pace.
-        let keeps_pace = !connection.variant.is_polled() && self.keeps_pace(outbox);
-        match (over, keeps_pace) {
-            (false, true) => Room::Half,
-            (false, false) => Room::Enough,
-            (true, true) if !self.is_over(connection, outbox, PATIENCE, 1) => Room::Full,
-            (true, _) => Room::None,
-        }
-    }
-
-    /// True while its reader takes what is sent to it at a fair rate.
-    pub fn keeps_pace(&self, outbox: &Outbox) -> bool {
-        outbox.keeps_pace(self.settings.outbox_bytes_max / PACE_PART, self.now_us)
-    }
-
-    /// True when it holds more than this part of its limits.
-    fn is_over(&self, connection: &Connection, outbox: &Outbox, times: usize, part: usize) -> bool {
-        let max = |max: usize| max.saturating_mul(times) / part;
-        // A long-poll session gathers all messages of a wait: only their bytes are limited.
-        let many = outbox.messages() > max(self.settings.outbox_messages_max);
-        outbox.bytes() > max(self.settings.outbox_bytes_max)
-            || (many && !connection.variant.is_polled())
+impl Limits<'_> {
+    fn room(&self, outbox: &Outbox) -> Room {
+        outbox.room(self.settings, self.now_us)
     }
 }
+
+/// When all outboxes together hold too much, the shard frees this part of its own at once.
+const RELIEF_PART: u64 = 8;
 
 impl Shard {
-    /// Sends what was gathered. Connections that failed or are slow are closed.
+    /// Gathers the same bytes for many connections, and closes the slow ones among them.
+    pub(crate) fn gather(
+        &mut self,
+        bytes: Arc<[u8]>,
+        slots: &[u32],
+        messages: u32,
+        topic: Option<u64>,
+    ) {
+        let piece = self.batch.piece(bytes, messages);
+        let (mut slow, mut short) = (Vec::new(), Vec::new());
+        let Shard { engine, batch, sockets, .. } = self;
+        let (settings, metrics, now_us) = (engine.settings(), &engine.metrics(), engine.now_us());
+        let limits = Limits { settings, metrics, now_us };
+        for slot in slots {
+            match batch.gather(sockets, *slot, piece, limits) {
+                Room::Enough => {}
+                Room::None => slow.push(*slot),
+                room => short.push((*slot, room)),
+            }
+        }
+        if let Some(topic) = topic.filter(|_| !short.is_empty()) {
+            let waiting = self.engine.handle().waiting();
+            self.short.add(waiting, topic, &short, now_us);
+        }
+        if self.batch.len() >= BATCH || !slow.is_empty() {
+            self.send_batch();
+            slow.into_iter().for_each(|slot| self.engine.slow(slot));
+            self.relieve_outboxes();
+        }
+    }
+
+    /// Sends the batch if this connection is in it, so that later bytes stay behind it.
+    pub(crate) fn flush_batched(&mut self, slot: u32) {
+        if self.sockets.get(slot).is_some_and(|socket| socket.is(State::Batched)) {
+            self.send_batch();
+        }
+    }
+
+    /// Sends the batch, and closes connections whose send failed or that are slow.
     pub(crate) fn send_batch(&mut self) {
         if self.batch.entries.is_empty() {
             self.batch.pieces.clear();
@@ -179,37 +160,33 @@ impl Shard {
         self.join_pieces(&mut batch);
         let mut sends = Vec::with_capacity(batch.entries.len());
         for &entry in &batch.entries {
-            // Nobody leaves while a batch is gathered. Should that ever be wrong, whoever has the
-            // slot now gets nothing of it.
-            let found = self.table.get(entry.slot);
-            if let Some(connection) = found.filter(|found| found.serial == entry.serial) {
+            if let Some(socket) = self.sockets.get(entry.slot) {
                 let bytes = &*batch.pieces[entry.piece as usize].bytes;
-                sends.push(Send { fd: connection.fd.as_fd(), bytes, of: entry });
+                sends.push(Send { fd: socket.as_fd(), bytes, of: entry });
             }
         }
         let mut bytes_out = 0;
-        let mut odd: Vec<(Entry, rustix::io::Result<usize>)> = Vec::new();
+        let mut incomplete: Vec<(Entry, rustix::io::Result<usize>)> = Vec::new();
         let pieces = &batch.pieces;
         self.sender.send(&sends, |entry, result| match result {
             Ok(sent) if sent == pieces[entry.piece as usize].bytes.len() => bytes_out += sent,
-            result => odd.push((entry, result)),
+            result => incomplete.push((entry, result)),
         });
         drop(sends);
         for entry in &batch.entries {
-            if let Some(connection) = self.table.get_mut(entry.slot)
-                && connection.serial == entry.serial
-            {
-                connection.set(Flag::Batched, false);
-                connection.set(Flag::BatchedAgain, false);
+            if let Some(socket) = self.sockets.get_mut(entry.slot) {
+                socket.set(State::Batched, false);
+                socket.set(State::BatchedAgain, false);
             }
         }
-        self.metrics.bytes_out.add(bytes_out as u64);
+        let metrics = &self.engine.metrics();
+        metrics.bytes_out.add(bytes_out as u64);
         let now_us = self.started.elapsed().as_micros() as u64;
         for (published_us, connections) in batch.latencies.drain(..) {
             let latency_us = now_us.saturating_sub(published_us);
-            self.metrics.delivery_latency.record(latency_us, connections);
+            metrics.delivery_latency.record(latency_us, connections);
         }
-        for (entry, result) in odd {
+        for (entry, result) in incomplete {
             self.not_whole(entry, result, &mut batch.pieces);
         }
         batch.entries.clear();
@@ -224,12 +201,12 @@ impl Shard {
             return;
         }
         for at in 0..batch.entries.len() {
-            let Entry { slot, serial, piece } = batch.entries[at];
-            let again = self.table.get(slot).is_some_and(|found| found.is(Flag::BatchedAgain));
+            let Entry { slot, piece } = batch.entries[at];
+            let again = self.sockets.get(slot).is_some_and(|found| found.is(State::BatchedAgain));
             if !again {
                 continue;
             }
-            let more = batch.again.get(&(slot, serial)).map_or(&[][..], Vec::as_slice);
+            let more = batch.again.get(&slot).map_or(&[][..], Vec::as_slice);
             let all = || std::iter::once(piece).chain(more.iter().copied());
             let bytes: Vec<u8> = all()
                 .flat_map(|piece| batch.pieces[piece as usize].bytes.iter().copied())
@@ -239,43 +216,154 @@ impl Shard {
         }
     }
 
-    /// The kernel did not take all of it: the rest goes to an outbox.
+    /// Puts the bytes that the kernel did not take into an outbox.
     fn not_whole(&mut self, entry: Entry, result: rustix::io::Result<usize>, pieces: &mut [Piece]) {
         let sent = match result {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => 0,
-            Err(_) => return self.end(entry.slot, Close::Lost),
+            Err(_) => return self.engine.lost(entry.slot),
         };
-        self.metrics.bytes_out.add(sent as u64);
-        let chunk = pieces[entry.piece as usize].chunk(&self.metrics);
-        if !self.enqueue(entry.slot, chunk, sent) {
-            self.close(entry.slot, Close::SlowConsumer, &[]);
+        self.engine.metrics().bytes_out.add(sent as u64);
+        let chunk = pieces[entry.piece as usize].chunk(self.engine.metrics());
+        self.enqueue(entry.slot, chunk, sent);
+    }
+
+    /// Sends bytes to one connection, behind those in its outbox.
+    pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32, confirm: bool) {
+        self.flush_batched(slot);
+        let Some(socket) = self.sockets.get(slot) else {
+            return;
+        };
+        let mut sent = 0;
+        if !socket.is(State::Blocked) {
+            match send_one(socket.as_fd(), bytes) {
+                Ok(taken) => sent = taken,
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
+                Err(_) => return self.engine.lost(slot),
+            }
+            self.engine.metrics().bytes_out.add(sent as u64);
+            if sent == bytes.len() {
+                if confirm {
+                    self.confirmed.push(slot);
+                }
+                return;
+            }
+        }
+        let piece = engine::Piece::new(bytes.into(), self.engine.metrics());
+        self.enqueue(slot, Chunk::new(piece, messages), sent);
+    }
+
+    /// Appends bytes, of which so many have left, to a connection's outbox. Closes a slow consumer.
+    fn enqueue(&mut self, slot: u32, chunk: Chunk, sent: usize) {
+        let now_us = self.engine.now_us();
+        let Some(socket) = self.sockets.get(slot) else {
+            return;
+        };
+        let metrics = &self.engine.metrics();
+        metrics.outbox_bytes.add((chunk.bytes() - sent) as u64);
+        if !socket.is(State::Blocked) {
+            metrics.outboxes.add(1);
+            // This fails for a connection that the poller doesn't watch yet, because it was only just
+            // accepted: the poller then watches it for room from the start.
+            let _ = self.poller.watch_output(socket, u64::from(slot), true);
+            self.sockets.block(slot, Outbox::new(now_us));
+            self.engine.blocked(slot);
+        }
+        let Some(outbox) = self.sockets.outbox_mut(slot) else {
+            return;
+        };
+        outbox.push(chunk, sent);
+        if outbox.room(self.engine.settings(), now_us) == Room::None
+            && !self.engine.is_unlimited(slot)
+        {
+            self.engine.slow(slot);
         }
     }
 
-    /// Appends bytes of which so many have left to a connection's outbox. False when it is a slow
-    /// consumer now.
-    pub(crate) fn keep(&mut self, slot: u32, bytes: &[u8], messages: u32, sent: usize) -> bool {
-        let piece = outbox::Piece::new(bytes.into(), &self.metrics);
-        self.enqueue(slot, Chunk::new(piece, messages), sent)
+    /// The socket has room: sends the outbox's bytes.
+    pub(crate) fn flush(&mut self, slot: u32) {
+        let now_us = self.engine.now_us();
+        loop {
+            let (Some(outbox), Some(socket)) = (self.sockets.outbox(slot), self.sockets.get(slot))
+            else {
+                return;
+            };
+            let parts: Vec<IoSlice<'_>> = outbox.parts().take(64).map(IoSlice::new).collect();
+            let sent = match rustix::io::writev(socket, &parts) {
+                Ok(sent) => sent,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN | Errno::NOBUFS) => return,
+                Err(_) => {
+                    self.engine.lost(slot);
+                    return self.perform();
+                }
+            };
+            self.engine.wrote(slot);
+            self.engine.metrics().bytes_out.add(sent as u64);
+            self.engine.metrics().outbox_bytes.sub(sent as u64);
+            let Some(outbox) = self.sockets.outbox_mut(slot) else {
+                return;
+            };
+            outbox.advance(sent, now_us);
+            if outbox.is_empty() {
+                return self.unblock(slot);
+            }
+        }
     }
 
-    fn enqueue(&mut self, slot: u32, chunk: Chunk, sent: usize) -> bool {
-        let now_us = self.now_us;
-        let Some(connection) = self.table.get_mut(slot) else {
-            return true;
-        };
-        if connection.outbox().is_none() {
-            self.metrics.outboxes.add(1);
-            // A connection that is being admitted is not watched yet, and this fails: it is then
-            // watched for room from the start.
-            let _ = self.poller.watch_output(&connection.fd, u64::from(slot), true);
+    fn unblock(&mut self, slot: u32) {
+        self.sockets.unblock(slot);
+        self.engine.metrics().outboxes.sub(1);
+        if let Some(socket) = self.sockets.get(slot) {
+            let _ = self.poller.watch_output(socket, u64::from(slot), false);
+            if socket.is(State::Closing) {
+                self.shut(slot);
+            } else {
+                self.engine.drained(slot);
+            }
         }
-        self.metrics.outbox_bytes.add((chunk.bytes() - sent) as u64);
-        let outbox = &mut connection.extra().outbox;
-        outbox.get_or_insert_with(|| Box::new(Outbox::new(now_us))).push(chunk, sent);
-        let limits = Outboxes { settings: &self.settings, metrics: &self.metrics, now_us };
-        limits.room(connection) < Room::None
+        self.perform();
+    }
+
+    /// Closes the slow consumers among those with an outbox.
+    pub(crate) fn close_slow(&mut self) {
+        let (settings, now_us) = (&self.engine.settings(), self.engine.now_us());
+        let is_slow = |outbox: &Outbox| outbox.room(settings, now_us) == Room::None;
+        let slow = self
+            .sockets
+            .outboxes()
+            .filter(|(slot, outbox)| is_slow(outbox) && !self.engine.is_unlimited(*slot));
+        let slow: Vec<u32> = slow.map(|(slot, _)| slot).collect();
+        slow.into_iter().for_each(|slot| self.engine.slow(slot));
+        self.perform();
+    }
+
+    /// Closes slow consumers when all outboxes together hold too much: first connections that have
+    /// stopped reading, then those with the largest outboxes.
+    pub(crate) fn relieve_outboxes(&mut self) {
+        let held = |metrics: &Metrics| metrics.outbox_held.get();
+        if !self.engine.is_beyond(self.engine.settings().outboxes_bytes_max, held) {
+            return;
+        }
+        let (settings, now_us) = (&self.engine.settings(), self.engine.now_us());
+        let sessions = self.engine.session_backlogs().map(|(slot, bytes)| (false, bytes, slot));
+        let sockets = self.sockets.outboxes().filter(|(_, outbox)| !outbox.is_empty());
+        let sockets = sockets
+            .map(|(slot, outbox)| (outbox.keeps_pace_of(settings, now_us), outbox.bytes(), slot));
+        let mut holders: Vec<(bool, Reverse<usize>, u32)> = sessions
+            .chain(sockets)
+            .map(|(keeps_pace, bytes, slot)| (keeps_pace, Reverse(bytes), slot))
+            .collect();
+        holders.sort_unstable();
+        let enough = held(self.engine.metrics()) - held(self.engine.metrics()) / RELIEF_PART;
+        for (.., slot) in holders {
+            if held(self.engine.metrics()) <= enough {
+                return;
+            }
+            self.engine.metrics().limited[Limited::Outboxes as usize].add(1);
+            self.engine.relieve(slot);
+            self.perform();
+        }
     }
 }
 
@@ -284,49 +372,80 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
-    use std::time::Instant;
 
     use super::*;
-    use crate::handle::{Handle, Shared};
 
     fn shard() -> Shard {
-        let handle = crate::start::handle_for_tests(10);
-        let limits = broker::Limits {
-            recent_messages_max: 1,
-            recent_bytes_max: 1,
-            recent_seconds_max: 1,
-            kept: broker::KeptLimits::default(),
-        };
-        let started = Instant::now();
-        let inboxes = vec![Handle::inbox(&handle)];
-        let broker = Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, None));
-        let presence = crate::PresenceLimits {
+        let limits = presence::Limits {
             users_max: 0,
             list_bytes_max: 0,
             interval_us: 1_000,
             members_per_ms: 0,
         };
-        let shared = Shared::new(crate::Presence::new(presence, 1), Arc::default());
-        let settings = crate::follow::simulation::settings();
-        let shards =
-            crate::start::for_tests(&[handle], settings, broker, Arc::new(shared), started);
-        shards.into_iter().next().unwrap()
+        let presence = presence::Local::new(limits, model::NodeId(1));
+        let shared = engine::Shared::new(
+            model::NodeId(1),
+            protocol::standard(),
+            Arc::new(presence),
+            Arc::default(),
+        );
+        crate::start::for_tests(settings(), Arc::new(shared))
+    }
+
+    fn settings() -> Settings {
+        let never = 1_000_000;
+        Settings {
+            session: protocol::Settings {
+                http: protocol::http::Limits {
+                    head_bytes_max: 8192,
+                    uri_bytes_max: 4096,
+                    body_bytes_max: 4096,
+                    longpoll_body_bytes_max: 4096,
+                },
+                cors_origins: vec!["*".into()],
+                policy: auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow),
+                topics_per_connection_max: 16,
+                message_bytes_max: 4096,
+                frame_bytes_max: 4096,
+                sse_retry_ms: 2000,
+                poll_seconds: 25,
+                poll_seconds_max: 60,
+                sse_heartbeat_seconds: 10,
+                stream_heartbeat_seconds: 10,
+                ws_ping_seconds: never as u32,
+                ws_silence_seconds: never as u32,
+                phoenix_silence_seconds: never as u32,
+                compression: false,
+                ws_echo: false,
+                status_page: false,
+                longpoll_key: protocol::phoenix::token::Key([0; 32]),
+                files: Arc::new([]),
+            },
+            connections_max: never,
+            connections_per_address_max: 0,
+            accept_per_second_max: 0,
+            outbox_bytes_max: 12 << 10,
+            outbox_messages_max: 60,
+            input_bytes_max: never as usize,
+            outboxes_bytes_max: never as usize,
+            publishes_per_second_max: 0,
+            joins_per_second_max: 0,
+            head_seconds: never as u32,
+            idle_seconds: never as u32,
+            longpoll_seconds: 25,
+            longpoll_sessions_max: 10,
+            longpoll_sessions_per_address_max: 0,
+            presence_meta_bytes_max: 100,
+        }
     }
 
     fn connect(shard: &mut Shard) -> (u32, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        shard.serial += 1;
-        let slot = shard.table.insert(Connection::new(OwnedFd::from(ours), shard.serial, 0));
+        let slot = shard.engine.open(false);
+        shard.sockets.insert(slot, OwnedFd::from(ours));
         (slot, theirs)
-    }
-
-    fn gather(shard: &mut Shard, slot: u32, bytes: &[u8]) {
-        let piece = shard.batch.piece(bytes.into(), 1);
-        let Shard { settings, metrics, batch, table, .. } = shard;
-        let limits = Outboxes { settings, metrics, now_us: 0 };
-        batch.gather(table.get_mut(slot).unwrap(), slot, piece, limits);
     }
 
     fn read(socket: &mut UnixStream) -> Vec<u8> {
@@ -335,40 +454,32 @@ mod tests {
         all
     }
 
-    /// The invariant is that nobody leaves while a batch is gathered. Here somebody does, and another
-    /// has the slot by then.
+    /// A connection leaves while a batch is gathered, and another one gets its slot.
     #[test]
-    fn nobody_gets_what_was_meant_for_another() {
+    fn a_connection_gets_nothing_that_was_meant_for_the_one_before_it() {
         for full in [false, true] {
             let mut shard = shard();
             let mut members: Vec<_> = (0..4).map(|_| connect(&mut shard)).collect();
+            if full {
+                // The kernel then takes nothing whole, and the rest goes to the outboxes.
+                for (slot, _) in &members {
+                    let socket = shard.sockets.get(*slot).unwrap();
+                    while rustix::io::write(socket, &[b'.'; 4096]).is_ok() {}
+                }
+            }
             for (n, (slot, _)) in members.iter().enumerate() {
-                gather(&mut shard, *slot, format!("for {n}").as_bytes());
-                gather(&mut shard, *slot, format!(" and {n}").as_bytes());
+                let bytes = |text: String| text.into_bytes().into();
+                shard.gather(bytes(format!("for {n}")), &[*slot], 1, None);
+                shard.gather(bytes(format!(" and {n}")), &[*slot], 1, None);
             }
             let gone = members[1].0;
-            let mut fd = shard.table.remove(gone).unwrap().fd;
-            let (ours, mut stranger) = UnixStream::pair().unwrap();
-            ours.set_nonblocking(true).unwrap();
-            stranger.set_nonblocking(true).unwrap();
-            shard.serial += 1;
-            // In one step: other tests of this process open descriptors, too.
-            rustix::io::dup2(&ours, &mut fd).unwrap();
-            drop(ours);
-            let slot = shard.table.insert(Connection::new(fd, shard.serial, 0));
+            shard.engine.lost(gone);
+            shard.perform();
+            let (slot, mut stranger) = connect(&mut shard);
             assert_eq!(slot, gone, "it has the slot");
-            gather(&mut shard, slot, b"stranger's own");
-            if full {
-                // Then nothing is taken whole, and what is left goes to the outboxes.
-                let fill = |socket: &OwnedFd| {
-                    while rustix::io::write(socket, &[b'.'; 4096]).is_ok() {}
-                };
-                (0..shard.table.end()).for_each(|slot| {
-                    shard.table.get(slot).into_iter().for_each(|it| fill(&it.fd));
-                });
-            }
+            shard.gather(Arc::from(*b"stranger's own"), &[slot], 1, None);
             shard.send_batch();
-            let told = |shard: &mut Shard, slot: u32, socket: &mut UnixStream| {
+            let received = |shard: &mut Shard, slot: u32, socket: &mut UnixStream| {
                 let mut all = Vec::new();
                 for _ in 0..3 {
                     all.extend(read(socket));
@@ -376,11 +487,14 @@ mod tests {
                 }
                 String::from_utf8(all).unwrap().trim_matches('.').to_string()
             };
-            assert_eq!(told(&mut shard, slot, &mut stranger), "stranger's own");
+            assert_eq!(received(&mut shard, slot, &mut stranger), "stranger's own");
             for (n, (slot, socket)) in members.iter_mut().enumerate().filter(|(n, _)| *n != 1) {
-                assert_eq!(told(&mut shard, *slot, socket), format!("for {n} and {n}"));
+                assert_eq!(received(&mut shard, *slot, socket), format!("for {n} and {n}"));
             }
-            assert!(members[1].1.write(b"?").is_err(), "who has gone is gone");
+            let last = String::from_utf8(read(&mut members[1].1)).unwrap();
+            let want = if full { "" } else { "for 1 and 1" };
+            assert_eq!(last.trim_matches('.'), want);
+            assert!(members[1].1.write(b"?").is_err(), "it has gone");
         }
     }
 }

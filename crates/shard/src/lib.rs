@@ -5,41 +5,23 @@
 
 mod accept;
 mod batch;
-mod bulk;
-pub mod command;
-mod commands;
-mod connection;
-mod deliver;
-pub mod filter;
-mod flow;
-mod follow;
-mod handle;
-mod input;
-mod joins;
+mod describe;
 mod listen;
-mod longpoll;
 pub mod mailbox;
-pub mod metrics;
-mod outbox;
-mod phoenix;
-mod poll;
+mod permits;
 mod poller;
-mod presence;
-mod publish;
-mod receive;
 mod sender;
 mod settings;
 mod shard;
+mod short;
+mod socket;
 mod start;
-mod sweep;
-pub mod sync;
-mod tidy;
-mod webhook;
+mod wake;
 
-pub use command::{Answer, Command, ConnectionInfo, Reply, Target, TopicInfo};
-pub use handle::{Handle, Shared};
-pub use hub::presence::{Limits as PresenceLimits, Presence};
-pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
-pub use settings::{Options, SILENCE_SECONDS_MAX, SenderKind, Settings};
+pub use engine::{
+    Answer, Command, ConnectionInfo, Counter, Full, Handle, Histogram, Limited, LoggedIn,
+    LoginError, Metrics, PresenceQuery, Refusal, Reply, SILENCE_SECONDS_MAX, Settings, Shared,
+    Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, filter, sync,
+};
+pub use settings::{Options, SenderKind};
 pub use start::{Prepared, Running, prepare};
-pub use webhook::{Ask, Full, Kind as AskKind, Verdict, Webhook};

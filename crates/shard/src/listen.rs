@@ -3,8 +3,8 @@
 //!
 //! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a full shard. A classic
 //! BPF program attached to the group chooses at random among the shards that are open: a shard
-//! that is full, or holds more than its share, leaves the choice, keeps its listener, and takes
-//! what its queue still holds, so that nothing is lost.
+//! that is full, or holds more than its share, leaves the choice. Its listener stays open and it
+//! accepts what its queue still holds, so that no connection is lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use std::sync::{Arc, Mutex};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::metrics::Metrics;
 use crate::settings::Options;
+use engine::Metrics;
 
-/// Makes one listener for each shard. Options set here are inherited by what they accept: no
-/// system call is spent on them for each connection.
+/// Makes one listener for each shard. Accepted connections inherit the options, so that no connection
+/// costs a system call for them.
 pub(crate) fn listeners(options: &Options, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut address = options.listen;
     claim(&address)?;
     let mut listeners = Vec::with_capacity(shards);
     for _ in 0..shards {
         let listener = listener(options, &address)?;
-        // Port 0 is chosen by the kernel for the first; the others share it.
+        // For port 0 the kernel chooses one for the first; the others share it.
         if let Ok(bound) = SocketAddr::try_from(rustix::net::getsockname(&listener)?) {
             address = bound;
         }
@@ -70,10 +70,10 @@ fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Which shards new connections go to.
+/// The shards that get new connections.
 pub(crate) struct Balance {
     shards: Vec<Arc<Metrics>>,
-    /// A shard with so many connections leaves the choice: what its queue may still hold fits.
+    /// A shard with so many connections leaves the choice: there is still room for its queue.
     high_water: u64,
     open: Mutex<Vec<bool>>,
 }
@@ -92,15 +92,15 @@ impl Balance {
         self.high_water
     }
 
-    /// Looks at all shards and tells the kernel, if the choice has changed. Any listener of the
-    /// group serves. A kernel that refuses leaves the even spread by hash.
+    /// Checks all shards and gives the kernel the choice if it has changed, through any listener of the
+    /// group. If the kernel refuses, connections stay spread by hash.
     pub fn adjust(&self, listener: impl AsFd) {
         let counts: Vec<u64> = self.shards.iter().map(|metrics| metrics.held.get()).collect();
-        let wanted = choice(&counts, self.high_water);
+        let chosen = choice(&counts, self.high_water);
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if *open != wanted {
-            match attach(listener, &program(&wanted)) {
-                Ok(()) => *open = wanted,
+        if *open != chosen {
+            match attach(listener, &program(&chosen)) {
+                Ok(()) => *open = chosen,
                 Err(error) => tracing::debug!("the kernel takes no accept program: {error}"),
             }
         }

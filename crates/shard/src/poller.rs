@@ -30,8 +30,8 @@ impl Poller {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
     }
 
-    /// Watches a connection's input, and also for room to write if `output`. What is there
-    /// already is reported too.
+    /// Watches a connection's input, and also for room to write if `output`. Reports input that is
+    /// already there, too.
     pub fn add(&self, fd: impl AsFd, token: u64, output: bool) -> Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), flags(output))
     }
@@ -41,7 +41,7 @@ impl Poller {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags(output))
     }
 
-    /// Waits at most so long and gives the number of events.
+    /// Waits at most so long, and returns the number of events.
     pub fn wait(&mut self, timeout_us: u64) -> Result<usize> {
         let timeout = Timespec {
             tv_sec: (timeout_us / 1_000_000) as i64,

@@ -16,7 +16,8 @@ const BATCH: usize = 512;
 pub(crate) struct Send<'a, T> {
     pub fd: BorrowedFd<'a>,
     pub bytes: &'a [u8],
-    /// Whose it is: goes with its result, so that no result can be taken for another's.
+    /// The slot of its connection. The kernel returns it with the result, so nothing can take one
+    /// connection's result for another's.
     pub of: T,
 }
 
@@ -26,7 +27,7 @@ pub(crate) enum Sender {
 }
 
 impl Sender {
-    /// To be made on the thread that uses it.
+    /// Makes a sender. Call it on the thread that will use it.
     pub fn new(kind: SenderKind) -> io::Result<Self> {
         match (kind, ring()) {
             (SenderKind::Write, _) | (SenderKind::Auto, Err(_)) => Ok(Sender::Write),
@@ -43,9 +44,9 @@ impl Sender {
         }
     }
 
-    /// Sends all of them without waiting for room; `done` gets whose each was and what the kernel
-    /// took, or why not. A socket must not be in the list twice: a second send could pass
-    /// a first that found no room.
+    /// Sends all of them without waiting for room. `done` gets each send's slot, with the bytes that the
+    /// kernel took or the error. The list must not name a socket twice: a second send could overtake a
+    /// first one that found no room.
     pub fn send<T: Copy>(
         &mut self,
         sends: &[Send<'_, T>],
@@ -108,7 +109,7 @@ fn send_ring<T: Copy>(
                     Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
                 ) => {}
             Err(error) => {
-                // The buffers may still be in the kernel's hands: nothing safe is left to do.
+                // The kernel may still use the buffers: nothing safe is left to do.
                 tracing::error!("io_uring failed: {error}; restart with --sender write");
                 std::process::abort();
             }
@@ -116,7 +117,7 @@ fn send_ring<T: Copy>(
         for entry in ring.completion() {
             left -= 1;
             let result = entry.result();
-            // It is the place that was given above: the kernel hands it back as it is.
+            // The kernel returns the value that the entry got above.
             if let Some(one) = sends.get(entry.user_data() as usize) {
                 let result = match result {
                     ..0 => Err(Errno::from_raw_os_error(-result)),

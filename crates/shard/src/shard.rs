@@ -1,181 +1,125 @@
-//! One event loop and all it owns.
+//! One event loop: the engine's driver. It has the sockets, the poller, the sender and the mailbox.
 //!
-//! A turn of the loop: wait; what sockets say; what the mailbox holds; a bounded piece of the
-//! fan-outs; new connections; the sweep. Nothing in a turn blocks, and no piece is long.
+//! A turn of the loop: wait; the sockets' events; the mailbox's commands; a bounded piece of the
+//! fan-outs; new connections; the sweep. Nothing in a turn blocks, and no piece is long. After every
+//! input the driver performs the engine's outputs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use broker::Broker;
-use hub::Hub;
+use engine::{Engine, Output, Outputs, Roomy};
 use rustix::event::epoll::EventFlags;
-use wire::{Close, ConnectionId, Message, Tools, Variant};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::accept::Bucket;
-use crate::batch::Batch;
-use crate::bulk::{Place, Places};
-use crate::command::Command;
-use crate::connection::{Flag, Table};
-use crate::follow::Following;
-use crate::handle::{Handle, Shared};
-use crate::joins::Joins;
+use crate::batch::{BATCH, Batch};
 use crate::listen::Balance;
-use crate::metrics::Metrics;
+use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
-use crate::presence::Tracked;
 use crate::sender::Sender;
-use crate::settings::Settings;
-use crate::webhook::Webhook;
+use crate::short::Short;
+use crate::socket::{Sockets, State};
+use crate::wake::Commands;
 
 /// Events of the wake-up and the listener carry these tokens; all others are slots.
 pub(crate) const WAKE: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 
-/// The sweep passes over the table once a second, in so many stripes.
-pub(crate) const STRIPES: u32 = 16;
-
 /// Bytes that one read may give. Shared by all connections of the shard.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
+/// Reads of one connection in one turn, so that it does not hold up the others.
+const READS: usize = 4;
+
+/// Members that one turn of the loop serves before it returns to the sockets.
+const TURN: usize = if cfg!(test) { 5 } else { 2 * BATCH };
+
+/// Slices in one turn: many fan-outs have just one member.
+const SLICES: usize = TURN;
+
 pub(crate) struct Shard {
-    pub(crate) number: u16,
-    pub(crate) handle: Handle,
-    /// All shards, this one included, by number.
-    pub(crate) shards: Arc<[Handle]>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) broker: Arc<dyn Broker>,
-    pub(crate) webhook: Option<Arc<dyn Webhook>>,
+    pub(crate) engine: Engine,
+    pub(crate) commands: Arc<Commands>,
+    pub(crate) sockets: Sockets,
     pub(crate) balance: Arc<Balance>,
-    pub(crate) places: Arc<Places>,
-    pub(crate) place: Place,
-    pub(crate) addresses: Arc<Addresses>,
+    pub(crate) permits: Arc<FanoutPermits>,
+    pub(crate) permit: Permit,
     pub(crate) started: Instant,
     pub(crate) poller: Poller,
     pub(crate) sender: Sender,
-    pub(crate) tools: Tools,
     pub(crate) listener: Option<OwnedFd>,
-    /// A descriptor kept back, so that there is one to answer with when all others are in use.
+    /// A spare descriptor, so that the shard can answer when all others are in use.
     pub(crate) spare: Option<OwnedFd>,
     pub(crate) capacity: u64,
     pub(crate) bucket: Bucket,
     pub(crate) accept_after_us: u64,
-    pub(crate) table: Table,
-    pub(crate) hub: Hub<Arc<Message>>,
-    pub(crate) joins: Joins,
-    /// How connections follow topics with history.
-    pub(crate) following: Following,
-    /// What connections have in the registry of presence, by slot.
-    pub(crate) tracked: HashMap<u32, Vec<Tracked>>,
-    /// Topics whose presence a Phoenix client is told when it has taken what waits for it, by slot.
-    pub(crate) lists_due: HashMap<u32, Vec<wire::Name>>,
-    pub(crate) heartbeats: [Arc<[u8]>; Variant::COUNT],
     pub(crate) batch: Batch,
-    pub(crate) serial: u32,
-    pub(crate) topics_ended: usize,
-    /// Commands taken from the mailbox and not done yet.
-    pub(crate) commands: VecDeque<Command>,
-    /// Polls that something was published for.
-    pub(crate) woken: Vec<u32>,
+    /// Members of topics that must catch up.
+    pub(crate) short: Short,
     /// Connections with more input than one read gave.
     pub(crate) unread: Vec<u32>,
-    /// What connections have published and entered lately.
-    pub(crate) asked: HashMap<u32, crate::flow::Asked>,
-    /// Connections that have to wait: see [`crate::flow`].
-    pub(crate) waiters: Vec<u32>,
-    /// Members of topics that must catch up.
-    pub(crate) short: crate::flow::Short,
-    /// Connections beyond the limit of their address that may be health checks.
-    pub(crate) reserved: u32,
+    /// Connections whose bytes have all left, where the engine waits for that.
+    pub(crate) confirmed: Vec<u32>,
     pub(crate) buffer: Vec<u8>,
     pub(crate) out: Vec<u8>,
     /// Addresses of connections, while their number is limited.
     pub(crate) peers: HashMap<u32, IpAddr>,
-    pub(crate) sweep: crate::sweep::Sweep,
-    pub(crate) drain: Option<crate::sweep::Drain>,
-    /// When tables are to be tidied next.
-    pub(crate) tidy_due_us: u64,
-    /// The time of this turn, in microseconds of the node's clock.
-    pub(crate) now_us: u64,
-}
-
-/// How many connections each address has, over all shards; used while they are limited.
-#[derive(Default)]
-pub(crate) struct Addresses(Mutex<HashMap<IpAddr, u32>>);
-
-impl Addresses {
-    /// Counts one more, unless there are `max`.
-    pub fn enter(&self, address: IpAddr, max: u32) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        let room = *count < max;
-        *count += u32::from(room);
-        room
-    }
-
-    pub fn leave(&self, address: IpAddr) {
-        let counts = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&address);
-                // Does nothing unless nearly all addresses of a crowd have left.
-                counts.shrink_to(counts.len() * 4);
-            }
-        }
-    }
+    /// When the next sweep over the sockets is due.
+    pub(crate) sweep_due_us: u64,
+    /// Room for the next outputs.
+    pub(crate) outputs: Outputs,
 }
 
 impl Shard {
     /// Runs until it has drained.
     pub fn run(mut self) {
         if let Err(error) = self.watch() {
-            tracing::error!("shard {} can't watch its descriptors: {error}", self.number);
+            let number = self.engine.number();
+            tracing::error!("shard {number} can't watch its descriptors: {error}");
             return;
         }
         self.buffer = vec![0; READ_BYTES];
-        while !self.is_over() {
+        while !self.engine.is_over() {
             self.turn();
         }
-        for slot in 0..self.table.end() {
-            self.end(slot, Close::Drain);
-        }
-        self.places.quit(self.number, self.place);
-        // What is published from now on doesn't come here, and nobody waits for what did.
-        self.handle.inbox.filter.rebuild(std::iter::empty());
-        self.handle.inbox.waiting.end();
-        self.shared.ended.fetch_add(1, Ordering::SeqCst);
+        self.engine.end_all();
+        self.perform();
+        self.permits.quit(self.engine.number(), self.permit);
+        // No later message comes here, and nobody waits for the receipts of earlier ones.
+        self.engine.handle().end();
+        self.engine.shared().ended.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn watch(&self) -> rustix::io::Result<()> {
-        self.poller.add_level(&self.handle.inbox.mailbox.waker().0, WAKE)?;
+        self.poller.add_level(&self.commands.waker().0, WAKE)?;
         if let Some(listener) = &self.listener {
             self.poller.add_level(listener, LISTENER)?;
         }
         Ok(())
     }
 
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
     fn turn(&mut self) {
-        let events = match self.poller.wait(self.patience_us()) {
+        let events = match self.poller.wait(self.timeout_us()) {
             Ok(events) => events,
-            Err(rustix::io::Errno::INTR) => 0,
+            Err(Errno::INTR) => 0,
             Err(error) => {
-                tracing::error!("shard {}: waiting failed: {error}", self.number);
+                tracing::error!("shard {}: waiting failed: {error}", self.engine.number());
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 0
             }
         };
-        self.now_us = self.started.elapsed().as_micros() as u64;
+        self.engine.set_now(self.now_us());
         let mut accept = false;
-        self.go_on_waiting();
-        for slot in std::mem::take(&mut self.unread) {
-            self.readable(slot, true);
-        }
+        self.resume();
         for at in 0..events {
             match self.poller.event(at) {
                 (WAKE, _) => self.wake(),
@@ -183,11 +127,14 @@ impl Shard {
                 (slot, flags) => self.ready(slot as u32, flags),
             }
         }
-        self.run_commands();
-        self.lift();
+        self.count_answers();
+        self.engine.run_commands();
+        self.perform();
+        self.engine.release_held();
+        self.perform();
         self.fan_out();
-        // Last, so that a descriptor that was closed in this turn is not used again in it: no
-        // event of this turn can be taken for another connection's.
+        // Last, so that a slot that was vacated in this turn is not used again in it: no event of
+        // this turn can be taken for another connection's.
         if accept {
             self.accept();
         }
@@ -195,34 +142,37 @@ impl Shard {
     }
 
     /// How long this turn may wait, in microseconds.
-    fn patience_us(&self) -> u64 {
-        // Bulk work that waits for a place is woken when it has one.
-        let fanouts = match self.place {
-            Place::Waiting => self.hub.fanouts() - self.hub.bulk_fanouts(),
-            _ => self.hub.fanouts(),
-        };
-        // Commands that wait for room in the fan-outs can go on only when these do.
-        let commands = !self.commands.is_empty() && !self.is_behind();
-        let busy =
-            fanouts > 0 || commands || !self.unread.is_empty() || !self.following.due.is_empty();
-        if busy {
+    fn timeout_us(&self) -> u64 {
+        let busy = !self.unread.is_empty() || !self.confirmed.is_empty();
+        // A shard that waits for a permit gets a wake-up with it.
+        if busy || self.engine.is_busy(self.permit != Permit::Waiting) {
             return 0;
         }
-        let now_us = self.started.elapsed().as_micros() as u64;
-        self.sweep_due_us().min(self.waiting_due_us()).saturating_sub(now_us)
+        let due_us = self.engine.due_us().min(self.short_due_us());
+        due_us.saturating_sub(self.now_us())
+    }
+
+    /// Continues to read connections that had more input than one turn may take.
+    pub(crate) fn resume(&mut self) {
+        self.scan_short();
+        self.engine.resume_waiters();
+        self.perform();
+        for slot in std::mem::take(&mut self.confirmed) {
+            if self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Blocked)) {
+                self.engine.drained(slot);
+                self.perform();
+            }
+        }
+        for slot in std::mem::take(&mut self.unread) {
+            self.readable(slot, true);
+        }
     }
 
     /// Clears the wake-up before the mailbox is emptied: see [`crate::mailbox::Mailbox`].
     pub(crate) fn wake(&mut self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.handle.inbox.mailbox.waker().0, &mut count);
-        self.following.takes += 1;
-        if self.commands.is_empty() {
-            let empty = Vec::from(std::mem::take(&mut self.commands));
-            self.commands = self.handle.inbox.mailbox.take(empty).into();
-        } else {
-            self.commands.extend(self.handle.inbox.mailbox.take(Vec::new()));
-        }
+        let _ = rustix::io::read(&self.commands.waker().0, &mut count);
+        self.engine.take_commands();
     }
 
     pub(crate) fn ready(&mut self, slot: u32, flags: EventFlags) {
@@ -230,206 +180,201 @@ impl Shard {
             self.flush(slot);
         }
         let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        if self.is_paused(slot) {
-            self.ready_paused(slot, flags);
+        if self.engine.is_paused(slot) {
+            // Its input has its turn later, and so has the end behind it.
+            if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                self.engine.lost(slot);
+            } else if flags.contains(EventFlags::RDHUP) {
+                self.engine.hung_up(slot);
+            }
+            self.perform();
         } else if flags.intersects(EventFlags::IN | ended) {
-            // Where the end is near it is read up to: it has no event of its own.
+            // The end of the input has no event of its own, so this reads up to it.
             self.readable(slot, flags.intersects(ended));
         }
     }
 
-    /// A socket that is left unread has an event. Its input has its turn later, and so has the end
-    /// behind it; but nobody waits for an answer whose reader is gone.
-    fn ready_paused(&mut self, slot: u32, flags: EventFlags) {
-        let waits = self.table.get(slot).is_some_and(|connection| {
-            matches!(connection.variant, Variant::Poll | Variant::Asking)
-        });
-        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            self.end(slot, Close::Lost);
-        } else if waits && flags.contains(EventFlags::RDHUP) {
-            self.end(slot, Close::ByClient);
+    /// The socket has input, or its end, up to which it is read if `to_end`.
+    pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for left in (0..READS).rev() {
+            let Some(socket) = self.sockets.get(slot) else {
+                break;
+            };
+            let room = self.engine.input_room(slot, buffer.len());
+            if room == 0 {
+                self.engine.pause(slot);
+                break;
+            }
+            match recv(socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.engine.peer_closed(slot);
+                    break;
+                }
+                Ok((read, _)) => {
+                    self.engine.metrics().bytes_in.add(read as u64);
+                    self.engine.received(slot, &mut buffer[..read]);
+                    self.perform();
+                    // Edge-triggered: only a read that did not fill the buffer has emptied the
+                    // socket.
+                    if read < room && !to_end {
+                        break;
+                    }
+                    if left == 0 {
+                        self.unread.push(slot);
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.engine.lost(slot);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        self.engine.relieve_input();
+        self.perform();
+    }
+
+    /// Performs the engine's outputs, until there are no more.
+    pub(crate) fn perform(&mut self) {
+        while self.engine.has_outputs() {
+            let mut outputs = self.engine.take_outputs(std::mem::take(&mut self.outputs));
+            for output in outputs.list.drain(..) {
+                match output {
+                    Output::Send { slot, bytes, messages, confirm } => {
+                        self.send(slot, &outputs.bytes[bytes], messages, confirm);
+                    }
+                    Output::Shared { bytes, slots, messages, topic } => {
+                        self.gather(bytes, &outputs.slots[slots], messages, topic);
+                    }
+                    Output::Delivered { published_us, connections } => {
+                        self.batch.published(published_us, connections);
+                    }
+                    Output::Resume { slot } => self.unread.push(slot),
+                    Output::Close { slot, linger } => self.close(slot, linger),
+                    Output::Drop { slot } => self.drop(slot),
+                    Output::Address { slot } => {
+                        let address = self.address(slot);
+                        self.engine.address(slot, address);
+                    }
+                    Output::Describe(describe) => self.describe(*describe),
+                }
+            }
+            outputs.clear();
+            self.outputs = outputs;
+        }
+        if self.engine.is_draining() {
+            self.listener = None;
         }
     }
 
-    pub(crate) fn now_s(&self) -> u32 {
-        (self.now_us / 1_000_000) as u32
-    }
-
-    pub(crate) fn id(&self, slot: u32, serial: u32) -> ConnectionId {
-        ConnectionId { shard: self.number, slot, serial }
-    }
-
-    /// The connection takes up a variant.
-    pub(crate) fn become_variant(&mut self, slot: u32, variant: Variant) {
-        let Some(connection) = self.table.get_mut(slot) else {
+    /// Closes a connection when everything has left.
+    fn close(&mut self, slot: u32, linger: bool) {
+        self.flush_batched(slot);
+        let Some(socket) = self.sockets.get_mut(slot) else {
             return;
         };
-        self.metrics.connections[connection.variant as usize].sub(1);
-        self.metrics.connections[variant as usize].add(1);
-        self.metrics.opened[variant as usize].add(1);
-        connection.variant = variant;
-    }
-
-    /// Begins to end a connection: nothing more is delivered to it or read from it. `last` is
-    /// sent, if it can be; then it is closed, at once where the peer is known to have said
-    /// everything, else when it has closed its side too.
-    pub(crate) fn close(&mut self, slot: u32, close: Close, last: &[u8]) {
-        let Some(connection) = self.table.get_mut(slot) else {
-            return;
-        };
-        if connection.is(Flag::Closing) {
-            return;
-        }
-        connection.set(Flag::Closing, true);
-        connection.heard_s = (self.now_us / 1_000_000) as u16;
-        let had_outbox = connection.outbox().is_some();
-        let extra = connection.extra();
-        extra.input = Vec::new();
-        extra.decoder = None;
-        extra.poll = None;
-        (extra.paused, extra.waits) = (false, false);
-        extra.closing = Some(close);
-        let asking = extra.asking.take();
-        let serial = connection.serial;
-        self.count_input(slot);
-        if let Some(asking) = asking {
-            self.asking_ended(&asking, self.id(slot, serial));
-        }
-        self.leave_hub(slot);
-        if had_outbox && close == Close::SlowConsumer {
-            // It wouldn't read the rest either.
-            return self.end(slot, close);
-        }
-        if !last.is_empty() {
-            self.send(slot, last, 0);
-        }
-        match self.table.get(slot) {
-            Some(connection) if connection.variant.is_polled() => self.close_session(slot),
-            Some(connection) if connection.outbox().is_none() => self.shut(slot),
-            _ => {}
+        socket.set(State::Closing, true);
+        socket.set(State::Linger, linger);
+        if !socket.is(State::Blocked) {
+            self.shut(slot);
         }
     }
 
-    /// Everything is sent: closes our side and waits for the peer's. Closing outright while input
-    /// is unread would make the kernel reset the connection, and the peer lose the last bytes.
+    /// Everything is sent: closes our side and waits for the peer's, where there is something to wait
+    /// for.
     pub(crate) fn shut(&mut self, slot: u32) {
-        let Some(connection) = self.table.get_mut(slot) else {
+        let Some(socket) = self.sockets.get(slot) else {
             return;
         };
-        let close = connection.extra.as_ref().and_then(|extra| extra.closing);
-        let close = close.unwrap_or(Close::Internal);
-        let may_speak = !matches!(close, Close::ByClient | Close::Lost | Close::Answered);
-        let shut = rustix::net::shutdown(&connection.fd, rustix::net::Shutdown::Write);
-        if may_speak && shut.is_ok() {
-            connection.set(Flag::Lingering, true);
-            // In the next turn, what is there is read and thrown away, or the end is seen.
+        let shut = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        if socket.is(State::Linger) && shut.is_ok() {
+            self.engine.half_closed(slot);
+            // The next turn reads and drops the input that is there, or finds its end.
             self.unread.push(slot);
         } else {
-            self.end(slot, close);
+            self.engine.ended(slot);
         }
     }
 
-    /// Takes a connection away, now. The kernel sends what it has taken.
-    pub(crate) fn end(&mut self, slot: u32, close: Close) {
-        self.leave_hub(slot);
-        let Some(mut connection) = self.table.remove(slot) else {
+    /// Closes a connection now.
+    fn drop(&mut self, slot: u32) {
+        self.flush_batched(slot);
+        let Some((socket, outbox)) = self.sockets.remove(slot) else {
             return;
         };
-        self.asked.remove(&slot);
-        let (session, asking) = match &mut connection.extra {
-            Some(extra) => {
-                self.metrics.input_bytes.sub(u64::from(extra.counted));
-                self.reserved -= u32::from(extra.reserved);
-                (extra.session.take(), extra.asking.take())
-            }
-            None => (None, None),
-        };
-        let reason = connection.extra.as_ref().and_then(|extra| extra.closing).unwrap_or(close);
-        if let Some(outbox) = connection.outbox() {
-            // A session's is always there.
-            self.metrics.outboxes.sub(u64::from(!connection.variant.is_polled()));
-            self.metrics.outbox_bytes.sub(outbox.bytes() as u64);
+        if let Some(outbox) = outbox {
+            self.engine.metrics().outboxes.sub(1);
+            self.engine.metrics().outbox_bytes.sub(outbox.bytes() as u64);
         }
-        self.metrics.connections[connection.variant as usize].sub(1);
-        self.metrics.closed[reason as usize].add(1);
-        self.metrics.held.sub(1);
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         if let Some(address) = self.peers.remove(&slot) {
-            self.addresses.leave(address);
+            self.engine.shared().addresses.leave(address);
         }
-        let id = self.id(slot, connection.serial);
-        if let Some(session) = session {
-            self.session_ended(id, *session);
+        drop(socket);
+    }
+
+    /// Carries on with the fan-outs, for one turn's share.
+    pub(crate) fn fan_out(&mut self) {
+        let wanted = self.engine.has_bulk();
+        let (number, now_us) = (self.engine.number(), self.engine.now_us());
+        self.permit = self.permits.turn(number, self.permit, wanted, now_us);
+        let (mut members, mut slices) = (0, 0);
+        while members < TURN && slices < SLICES {
+            let Some(served) = self.engine.slice(matches!(self.permit, Permit::Held(_))) else {
+                break;
+            };
+            members += served;
+            slices += 1;
+            self.perform();
         }
-        if let Some(asking) = asking {
-            self.asking_ended(&asking, id);
+        self.send_batch();
+        self.relieve_outboxes();
+        self.engine.serve_due();
+        self.perform();
+        if !self.engine.has_bulk() {
+            // Before the shard may go to sleep: others wait for its permit.
+            self.permit = self.permits.turn(number, self.permit, false, now_us);
+        }
+        self.engine.answer_woken();
+        self.perform();
+    }
+
+    /// Short answers took the time from this turn's beginning.
+    fn count_answers(&mut self) {
+        let answers = self.engine.take_answers();
+        if answers > 0 {
+            let took_us = self.now_us().saturating_sub(self.engine.now_us());
+            self.engine.metrics().answer_us.add(took_us * answers);
         }
     }
 
-    /// Puts a connection into the topics of its users, its own, and those that its users have
-    /// subscribed to for good: the users are there.
-    pub(crate) fn enter_hub(&mut self, slot: u32, users: &[wire::Name], topics: &[wire::Name]) {
-        // Nobody may stand in the hub under a number that is no connection's.
-        if !self.is_open(slot) {
+    /// The work that is due by time.
+    pub(crate) fn sweep(&mut self) {
+        if self.engine.now_us() < self.engine.sweep_due_us() {
             return;
         }
-        self.hub.insert(slot);
-        for user in users {
-            self.join(slot, &wire::message::personal(user));
+        self.engine.sweep();
+        self.perform();
+        self.send_batch();
+        if self.engine.number() == 0
+            && let Some(listener) = &self.listener
+        {
+            self.balance.adjust(listener);
         }
-        for topic in topics {
-            self.join(slot, topic);
-        }
-        for user in users {
-            for topic in self.shared.subscriptions.of(user) {
-                self.join(slot, &topic);
-            }
+        if self.engine.now_us() >= self.sweep_due_us {
+            self.sweep_due_us = self.engine.now_us() + 1_000_000;
+            self.close_slow();
+            self.sockets.tidy();
+            self.peers.tidy();
+            self.unread.tidy();
         }
     }
 
-    pub(crate) fn join(&mut self, slot: u32, topic: &str) -> bool {
-        self.join_with(slot, topic, "{}")
-    }
-
-    /// Enters a topic with a meta, the text of a JSON object, for its presence.
-    pub(crate) fn join_with(&mut self, slot: u32, topic: &str, meta: &str) -> bool {
-        let hash = self.broker.hash(topic);
-        let joined = self.hub.join(slot, hash, topic);
-        self.handle.inbox.filter.insert(hash);
-        self.metrics.topics.set(u64::from(self.hub.topics()));
-        if joined {
-            self.enter_presence(slot, topic, meta);
-        } else if meta != "{}" {
-            // The application had put it there, without one.
-            self.update_presence(slot, hash, meta);
-        }
-        joined
-    }
-
-    /// Leaves a topic; false when the connection is not in it.
-    pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
-        let hash = self.broker.hash(topic);
-        let left = self.hub.leave(slot, hash, topic);
-        self.unfollow(slot, hash);
-        self.topics_ended += usize::from(left == Some(true));
-        if left.is_some() {
-            self.leave_presence(slot, topic);
-        }
-        left.is_some()
-    }
-
-    pub(crate) fn leave_hub(&mut self, slot: u32) {
-        self.leave_all_presence(slot);
-        self.unfollow_all(slot);
-        self.lists_due.remove(&slot);
-        self.joins.clear(slot);
-        self.topics_ended += self.hub.remove(slot) as usize;
-        self.metrics.topics.set(u64::from(self.hub.topics()));
-    }
-
-    fn is_over(&self) -> bool {
-        self.drain
-            .as_ref()
-            .is_some_and(|drain| self.table.count() == 0 || drain.deadline_us <= self.now_us)
+    /// Where a connection comes from.
+    fn address(&self, slot: u32) -> Option<IpAddr> {
+        let address = rustix::net::getpeername(self.sockets.get(slot)?).ok()??;
+        Some(std::net::SocketAddr::try_from(address).ok()?.ip().to_canonical())
     }
 }

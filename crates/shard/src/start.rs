@@ -8,25 +8,21 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use broker::Broker;
-use rustix::event::EventfdFlags;
+use engine::{Config, Engine, Handle, Settings, Shared, Webhook};
+use history::History;
+use protocol::Codecs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use wire::{Tools, Variant};
 
-use crate::bulk::Places;
-use crate::filter::Filter;
-use crate::handle::{EventWake, Handle, ShardInbox, Shared};
 use crate::listen::{Balance, listeners};
-use crate::mailbox::Mailbox;
-use crate::metrics::Metrics;
+use crate::permits::FanoutPermits;
 use crate::poller::Poller;
 use crate::sender::Sender;
-use crate::settings::{Options, Settings};
-use crate::shard::{Addresses, Shard};
-use crate::sweep::Sweep;
-use crate::webhook::Webhook;
+use crate::settings::Options;
+use crate::shard::Shard;
+use crate::wake::{CommandQueue, Commands, commands};
 
 /// Descriptors of a shard that are no connections: its poller, its ring, the wake-ups of all
-/// shards, standard input and output, and room to refuse a connection with an answer.
+/// shards, standard input and output, and one to reject a connection with an answer.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// The most shards: a connection's name has 16 bits for it, and the accept program one jump each.
@@ -37,9 +33,10 @@ pub struct Prepared {
     options: Options,
     plan: Plan,
     listeners: Vec<OwnedFd>,
+    mailboxes: Vec<Arc<Commands>>,
     /// A handle to each shard.
     pub handles: Vec<Handle>,
-    /// Where clients connect: the port is real where 0 was asked for.
+    /// Where clients connect, with the real port where the setting is 0.
     pub address: SocketAddr,
 }
 
@@ -49,7 +46,7 @@ struct Plan {
     shards: usize,
     /// Connections that a shard's descriptors allow.
     capacity: u64,
-    /// With so many it leaves the choice at accept.
+    /// With so many connections the shard leaves the choice at accept.
     high_water: u64,
 }
 
@@ -66,13 +63,13 @@ impl Running {
     /// Waits until all shards have drained.
     pub fn join(self) {
         for thread in self.threads {
-            // A shard that panicked has said so on standard error.
+            // A shard that panicked has printed that on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// Binds the port and makes the mailboxes. To be called before the process has many descriptors:
+/// Binds the port and makes the mailboxes. Call it before the process has many descriptors, because
 /// each shard's table begins as a copy of this thread's.
 pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
     let descriptors = raise_descriptor_limit();
@@ -82,23 +79,20 @@ pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
     let address = SocketAddr::try_from(rustix::net::getsockname(&listeners[0])?)?;
     let share = connections_max.div_ceil(plan.shards as u64).min(plan.capacity);
     let mut handles = Vec::with_capacity(plan.shards);
+    let mut mailboxes = Vec::with_capacity(plan.shards);
     for _ in 0..plan.shards {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let inbox = ShardInbox {
-            mailbox: Mailbox::new(options.mailbox_messages_max, EventWake(wake)),
-            filter: Filter::new(share as usize * 2),
-            waiting: Default::default(),
-        };
-        handles.push(Handle { inbox: Arc::new(inbox), metrics: Arc::default() });
+        let mailbox = commands(options.mailbox_messages_max)?;
+        handles.push(Handle::new(Box::new(CommandQueue(mailbox.clone())), share as usize * 2));
+        mailboxes.push(mailbox);
     }
-    Ok(Prepared { options, plan, listeners, handles, address })
+    Ok(Prepared { options, plan, listeners, mailboxes, handles, address })
 }
 
 /// The soft limit on open files, raised as far as it goes.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let _ = setrlimit(Resource::Nofile, wanted);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
@@ -118,10 +112,10 @@ fn plan(
              ulimit -n"
         )));
     };
-    // What may wait in its queue when a shard leaves the choice must still fit.
+    // When a shard leaves the choice, it must still have room for its queue.
     let high_water = capacity - u64::from(options.backlog).min(capacity / 8);
-    let wanted = connections_max.div_ceil(high_water).max(cores as u64) as usize;
-    let shards = if options.shards > 0 { options.shards } else { wanted };
+    let chosen = connections_max.div_ceil(high_water).max(cores as u64) as usize;
+    let shards = if options.shards > 0 { options.shards } else { chosen };
     Ok(Plan { shards: shards.min(SHARDS_MAX), capacity, high_water })
 }
 
@@ -136,6 +130,7 @@ impl Prepared {
         self,
         settings: Arc<Settings>,
         broker: Arc<dyn Broker>,
+        history: Arc<dyn History>,
         webhook: Option<Arc<dyn Webhook>>,
         shared: Arc<Shared>,
         started: Instant,
@@ -143,27 +138,26 @@ impl Prepared {
         let metrics = self.handles.iter().map(|handle| handle.metrics.clone()).collect();
         let balance = Arc::new(Balance::new(metrics, self.plan.high_water));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let places = Arc::new(Places::new(self.handles.clone(), cores));
-        let shards: Arc<[Handle]> = self.handles.clone().into();
-        let addresses: Arc<Addresses> = Arc::default();
+        let permits = Arc::new(FanoutPermits::new(self.mailboxes.clone(), cores));
+        let engines: Arc<[Handle]> = self.handles.clone().into();
         let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
         let (ready, results) = mpsc::channel();
         let mut threads = Vec::new();
-        for (number, handle) in self.handles.iter().enumerate() {
+        for (number, commands) in self.mailboxes.iter().enumerate() {
             let make = Make {
                 number,
-                handle: handle.clone(),
+                commands: commands.clone(),
                 options: self.options.clone(),
                 plan: self.plan,
                 listeners: listeners.clone(),
                 settings: settings.clone(),
                 broker: broker.clone(),
+                history: history.clone(),
                 webhook: webhook.clone(),
-                shards: shards.clone(),
+                engines: engines.clone(),
                 shared: shared.clone(),
                 balance: balance.clone(),
-                places: places.clone(),
-                addresses: addresses.clone(),
+                permits: permits.clone(),
                 started,
             };
             let ready = ready.clone();
@@ -199,23 +193,23 @@ impl Prepared {
 /// What a shard's thread makes the shard from.
 struct Make {
     number: usize,
-    handle: Handle,
+    commands: Arc<Commands>,
     options: Options,
     plan: Plan,
     listeners: Vec<RawFd>,
     settings: Arc<Settings>,
     broker: Arc<dyn Broker>,
+    history: Arc<dyn History>,
     webhook: Option<Arc<dyn Webhook>>,
-    shards: Arc<[Handle]>,
+    engines: Arc<[Handle]>,
     shared: Arc<Shared>,
     balance: Arc<Balance>,
-    places: Arc<Places>,
-    addresses: Arc<Addresses>,
+    permits: Arc<FanoutPermits>,
     started: Instant,
 }
 
 impl Make {
-    /// On the shard's own thread: its descriptor table becomes its own first.
+    /// Makes the shard on its own thread, which first gets a descriptor table of its own.
     fn shard(self) -> io::Result<(Shard, bool)> {
         let private = own_table();
         let listener = self.take_listener(private);
@@ -226,64 +220,48 @@ impl Make {
     }
 
     fn assemble(self, listener: Option<OwnedFd>) -> io::Result<Shard> {
-        let tools = Tools::new(self.options.compression_level, self.options.compression_bytes_min);
-        let heartbeats = Variant::ALL.map(|variant| {
-            let mut out = Vec::new();
-            variant.transport().heartbeat(&mut out);
-            out.into()
-        });
-        let metrics: Arc<Metrics> = self.handle.metrics.clone();
-        Ok(Shard {
+        let codecs =
+            Codecs::new(self.options.compression_level, self.options.compression_bytes_min);
+        let engine = Engine::new(Config {
             number: self.number as u16,
-            handle: self.handle,
-            metrics,
+            engines: self.engines,
             shared: self.shared,
             settings: self.settings,
             broker: self.broker,
+            history: self.history,
             webhook: self.webhook,
-            shards: self.shards,
+            codecs,
+            now_us: self.started.elapsed().as_micros() as u64,
+        });
+        Ok(Shard {
+            engine,
+            commands: self.commands,
+            sockets: Default::default(),
             balance: self.balance,
-            places: self.places,
-            place: Default::default(),
-            addresses: self.addresses,
+            permits: self.permits,
+            permit: Default::default(),
             started: self.started,
             poller: Poller::new()?,
             sender: Sender::new(self.options.sender)?,
-            tools,
             listener,
             spare: crate::accept::spare(),
             capacity: self.plan.capacity,
             bucket: Default::default(),
             accept_after_us: 0,
-            table: Default::default(),
-            hub: Default::default(),
-            joins: Default::default(),
-            following: Default::default(),
-            tracked: Default::default(),
-            lists_due: Default::default(),
-            heartbeats,
             batch: Default::default(),
-            serial: 0,
-            topics_ended: 0,
-            commands: Default::default(),
-            woken: Vec::new(),
-            unread: Vec::new(),
-            asked: Default::default(),
-            waiters: Vec::new(),
             short: Default::default(),
-            reserved: 0,
+            unread: Vec::new(),
+            confirmed: Vec::new(),
             buffer: Vec::new(),
             out: Vec::new(),
             peers: Default::default(),
-            sweep: Sweep::at(self.started.elapsed().as_micros() as u64),
-            drain: None,
-            tidy_due_us: 0,
-            now_us: 0,
+            sweep_due_us: 0,
+            outputs: Default::default(),
         })
     }
 
-    /// Adopts this shard's listener and closes the copies of the others', which would keep them
-    /// open when their shards close them.
+    /// Adopts this shard's listener and closes the copies of the others': the copies would hold the
+    /// listeners open after their shards close them.
     fn take_listener(&self, private: bool) -> OwnedFd {
         if private {
             for (number, fd) in self.listeners.iter().enumerate() {
@@ -300,23 +278,24 @@ impl Make {
     }
 }
 
-/// Shards without listeners and threads, one for each handle, which a test drives by hand.
+/// A shard without a listener and a thread, which a test drives by hand.
 #[cfg(test)]
-pub(crate) fn for_tests(
-    handles: &[Handle],
-    settings: Settings,
-    broker: Arc<dyn Broker>,
-    shared: Arc<Shared>,
-    started: Instant,
-) -> Vec<Shard> {
-    let metrics = handles.iter().map(|handle| handle.metrics.clone()).collect();
-    let balance = Arc::new(Balance::new(metrics, u64::MAX));
-    let places = Arc::new(Places::new(handles.to_vec(), 1));
-    let addresses: Arc<Addresses> = Arc::default();
-    let settings = Arc::new(settings);
+pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
+    let started = Instant::now();
+    let mailbox = commands(10).expect("an event descriptor");
+    let handle = Handle::new(Box::new(CommandQueue(mailbox.clone())), 64);
+    let limits =
+        broker::Limits { recent_messages_max: 1, recent_bytes_max: 1, recent_seconds_max: 1 };
+    let inboxes = vec![handle.inbox()];
+    let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
+    let held = history_local::HistoryLimits::default();
+    let history =
+        Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+    let log = history.clone();
+    let broker = Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, log));
     let options = Options {
         listen: ([127, 0, 0, 1], 0).into(),
-        shards: handles.len(),
+        shards: 1,
         pin_cpus: false,
         sender: crate::settings::SenderKind::Write,
         backlog: 1,
@@ -327,45 +306,32 @@ pub(crate) fn for_tests(
         compression_level: 1,
         compression_bytes_min: 64,
     };
-    let make = |(number, handle): (usize, &Handle)| Make {
-        number,
-        handle: handle.clone(),
-        options: options.clone(),
-        plan: Plan { shards: handles.len(), capacity: u64::MAX, high_water: u64::MAX },
+    let make = Make {
+        number: 0,
+        commands: mailbox.clone(),
+        options,
+        plan: Plan { shards: 1, capacity: u64::MAX, high_water: u64::MAX },
         listeners: Vec::new(),
-        settings: settings.clone(),
-        broker: broker.clone(),
+        settings: Arc::new(settings),
+        broker,
+        history,
         webhook: None,
-        shards: handles.into(),
-        shared: shared.clone(),
-        balance: balance.clone(),
-        places: places.clone(),
-        addresses: addresses.clone(),
+        balance: Arc::new(Balance::new(vec![handle.metrics.clone()], u64::MAX)),
+        engines: [handle].into(),
+        shared,
+        permits: Arc::new(FanoutPermits::new(vec![mailbox], 1)),
         started,
     };
-    let shards = handles.iter().enumerate().map(|it| {
-        let mut shard = make(it).assemble(None).expect("a poller");
-        shard.buffer = vec![0; crate::shard::READ_BYTES];
-        shard.watch().expect("a wake-up that can be watched");
-        shard
-    });
-    shards.collect()
-}
-
-/// A handle to a shard that a test drives by hand.
-#[cfg(test)]
-pub(crate) fn handle_for_tests(mailbox_messages_max: usize) -> Handle {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let wake = rustix::event::eventfd(0, flags).expect("an event descriptor");
-    let mailbox = Mailbox::new(mailbox_messages_max, EventWake(wake));
-    let inbox = ShardInbox { mailbox, filter: Filter::new(64), waiting: Default::default() };
-    Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
+    let mut shard = make.assemble(None).expect("a poller");
+    shard.buffer = vec![0; crate::shard::READ_BYTES];
+    shard.watch().expect("a wake-up that can be watched");
+    shard
 }
 
 /// A shard that fails takes the process with it: its connections would hang and its publishers
 /// wait for ever, while a supervisor that sees the end starts a new process at once.
 fn run_or_end(shard: Shard) {
-    let number = shard.number;
+    let number = shard.engine.number();
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.run())).is_err() {
         tracing::error!("shard {number} failed: this is a fault of the server; the process ends");
         std::process::exit(70);
@@ -382,7 +348,7 @@ fn own_table() -> bool {
     unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok() || own_table_by_close()
 }
 
-/// The same by close_range(2), which closes nothing here: Docker's usual filter refuses `unshare`
+/// The same by close_range(2), which closes nothing here: Docker's usual filter forbids `unshare`
 /// without CAP_SYS_ADMIN, but not this.
 fn own_table_by_close() -> bool {
     // SAFETY: as above; no descriptor has that number.

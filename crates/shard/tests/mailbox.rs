@@ -37,7 +37,7 @@ fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
             })
             .into();
         let mut got = Vec::new();
-        // The owner looks once while the senders are at it.
+        // The owner takes once while the senders push.
         if clear(&event) {
             got.extend(mailbox.take(Vec::new()));
         }

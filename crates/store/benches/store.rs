@@ -1,9 +1,9 @@
-//! What a durable append costs: `cargo bench -p store -- [--seconds N] [--bytes N] [--stored N]
+//! The cost of a durable append: `cargo bench -p store -- [--seconds N] [--bytes N] [--stored N]
 //! [--dir DIR]`.
 //!
-//! For 1, 64 and 1,024 appends in flight: appends a second and the time of a commit, through the
-//! store, and through a bare file with `fdatasync` and the same batches. Then the time to open a
-//! store of many messages, closed and not.
+//! For 1, 64 and 1,024 appends in flight, the benchmark prints appends a second and the duration of
+//! a commit, for the store and for a bare file with `fdatasync` and the same batches. Then it
+//! prints how long it takes to open a store of many messages, closed and not closed.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use store::{Amount, Append, FILE, Options, Store};
-use wire::{Data, Draft, History};
+use model::{Data, HistoryRule, Publication};
+use store::{Append, FILE, Options, ReadLimits, Store};
 
 struct Args {
     seconds: u64,
@@ -36,7 +36,7 @@ fn args() -> Result<Args, String> {
             _ => return Err(format!("there is no option {word}")),
         }
     }
-    // In a directory of its own, for it is removed at the end.
+    // The benchmark removes its directory at the end, so it needs one of its own.
     args.dir.push(format!("throng-store-bench-{}", std::process::id()));
     Ok(args)
 }
@@ -57,9 +57,9 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Keeps so many appends in flight for so long, over 64 topics.
+/// Has this many appends in flight for this many seconds, over 64 topics.
 fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
-    let keep = History {
+    let rule = HistoryRule {
         messages_max: 1_000_000,
         bytes_max: u64::MAX,
         seconds_max: 86_400,
@@ -71,8 +71,10 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
     let (send, receive) = mpsc::channel();
     (0..in_flight).for_each(|_| send.send(()).expect("the channel is open"));
     let (mut waits, mut appended) = (in_flight, 0u64);
-    let drafts: Vec<Draft> = (0..64)
-        .map(|topic| Draft::new(format!("room:{topic}"), Data::Text("x".repeat(args.bytes).into())))
+    let publications: Vec<Publication> = (0..64)
+        .map(|topic| {
+            Publication::new(format!("room:{topic}"), Data::Text("x".repeat(args.bytes).into()))
+        })
         .collect();
     while waits > 0 {
         receive.recv().expect("the channel is open");
@@ -82,10 +84,10 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
         }
         *offset += 1;
         let append = Append {
-            draft: &drafts[(*offset % 64) as usize],
+            publication: &publications[(*offset % 64) as usize],
             offset: *offset,
             at_ms: now_ms(),
-            keep: &keep,
+            rule: &rule,
             idempotency_key: None,
         };
         let send = send.clone();
@@ -107,8 +109,9 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
     );
 }
 
-/// The least that a disk can be asked for: the same bytes into a file, and `fdatasync`. At its end,
-/// where the file system writes down the new length each time, or over bytes that are there.
+/// The least that a disk can do: write the same bytes into a file and call `fdatasync`. It appends
+/// to the file, so that the file system records the new length each time, or it overwrites existing
+/// bytes.
 fn bare(batch: usize, in_place: bool, args: &Args) -> std::io::Result<()> {
     let path = args.dir.join("bare");
     let mut file = File::create(&path)?;
@@ -141,14 +144,14 @@ fn bare(batch: usize, in_place: bool, args: &Args) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Opens what is there and reads from it.
+/// Opens an existing store and reads from it.
 fn opens(what: &str, dir: &Path) -> Store {
     let started = Instant::now();
     let (store, reader, found) = Store::open(options(dir)).expect("it opens");
     let opened = started.elapsed();
     let started = Instant::now();
-    let amount = Amount { messages_max: 100, bytes_max: 1 << 20 };
-    let stored = reader.before("room:7", u64::MAX, amount, now_ms()).expect("it reads");
+    let limits = ReadLimits { messages_max: 100, bytes_max: 1 << 20 };
+    let stored = reader.before("room:7", u64::MAX, limits, now_ms()).expect("it reads");
     println!(
         "open, {what}: {:.1} ms (closed before: {}); the last {} of a topic: {:.2} ms",
         opened.as_secs_f64() * 1000.0,
@@ -182,7 +185,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         stats.file_bytes >> 20,
         started.elapsed().as_secs_f64()
     );
-    // As a process that is killed leaves it: the file, without a close.
+    // The copy is the file that a killed process leaves behind: it was not closed.
     let killed = args.dir.join("killed");
     std::fs::create_dir_all(&killed)?;
     std::fs::copy(dir.join(FILE), killed.join(FILE))?;

@@ -1,4 +1,4 @@
-//! A look at the whole file: what is damaged, by topic and offsets. Nothing is written.
+//! Checks the whole file and reports the damage by topic and offsets. A check writes nothing.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -7,167 +7,178 @@ use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable};
-use wire::Name;
 
-use crate::disk::Disk;
-use crate::facts::Node;
-use crate::fault::{Damage, OpenError, Trouble};
-use crate::find;
-use crate::mark;
+use crate::checksum;
+use crate::error::{Damage, InternalError, OpenError};
+use crate::last_commit;
+use crate::metadata::Metadata;
 use crate::open::{self, FILE, LOCK};
-use crate::quiet::quietly;
-use crate::record::Row;
+use crate::panics::catch_redb_panics;
+use crate::record::MessageRow;
 use crate::source::Source;
-use crate::sum;
-use crate::tables::{EXPIRIES, FORMAT, FORMAT_BEFORE, KEYS, MESSAGES, TOPICS};
-use crate::topic::Topic;
+use crate::staged_file::StagedFile;
+use crate::tables::{EXPIRIES, FORMAT, KEYS, MESSAGES, PREVIOUS_FORMAT, TOPICS};
+use crate::topic::TopicRow;
+use crate::topic_rows;
 
-/// What redb may keep in memory of a file that is looked at once.
+/// How much of the file redb may cache in memory during a check or a copy.
 pub(crate) const CACHE_BYTES: usize = 64 << 20;
 
-/// What a look at the whole file found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Its format version: this one, or the one before, whose rows have no checksums.
+    /// The file's format version: the current one, or the previous one, whose rows have no
+    /// checksums.
     pub format: u64,
-    /// The last process closed it.
+    /// The last process closed the store.
     pub clean: bool,
-    /// Topics that have a row that is whole.
+    /// Topics whose row is intact.
     pub topics: u64,
-    /// Messages that are whole.
+    /// Messages that are intact.
     pub messages: u64,
-    /// Cursors, idempotency keys, subscribers and names of topics that are whole.
+    /// Cursors, idempotency keys, subscribers and topic names that are intact.
     pub others: u64,
-    /// Messages after the first offset and up to the second may have been lost, for the file did
-    /// not keep its last commit: now, which is damage, or at a start before.
-    pub lost: Option<(u64, u64)>,
-    /// What is damaged. Empty where all that was written is there.
+    /// Messages after the first offset and up to the second may be lost, because the file does not
+    /// contain its last commit. Either the check found this now, which counts as damage, or an
+    /// earlier start did.
+    pub lost_range: Option<(u64, u64)>,
+    /// The damage. Empty if the file holds everything that was written.
     pub damages: Vec<Damage>,
 }
 
-/// Looks at the whole store in a directory that no process has open. Nothing is changed. A file of
-/// which nothing can be said is an error: one of a later version, or no store of Throng.
+/// Checks the store in a directory that no process has open, and changes nothing. Returns an error
+/// if the file is not a store of Throng or has a later format.
 pub fn check(dir: &Path) -> Result<Report, OpenError> {
     let _lock = lock(dir)?;
-    look_at_all(dir)
+    check_locked(dir)
 }
 
-/// Keeps servers from the store in this directory, as long as the file is held.
+/// Locks the directory against servers for as long as the caller holds the returned file.
 pub(crate) fn lock(dir: &Path) -> Result<Option<File>, OpenError> {
-    let refused = |error| OpenError::Directory { dir: dir.into(), error };
-    // A copy may have no lock file, and gets none.
+    let lock_error = |error| OpenError::Directory { dir: dir.into(), error };
+    // A copy of a store may have no lock file. The check must not write one.
     match File::open(dir.join(LOCK)) {
         Ok(lock) => match lock.try_lock() {
             Ok(()) => Ok(Some(lock)),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.into() }),
-            Err(TryLockError::Error(error)) => Err(refused(error)),
+            Err(TryLockError::Error(error)) => Err(lock_error(error)),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(lock_error(error)),
     }
 }
 
-/// Looks at the whole store in a directory that is locked.
-pub(crate) fn look_at_all(dir: &Path) -> Result<Report, OpenError> {
+/// Checks the store in a directory that the caller has locked.
+pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
     let file = dir.join(FILE);
-    let report = match look(&file, true) {
+    let report = match scan_file(&file, true) {
         Ok(report) => report,
-        Err(Trouble::Io(error)) if error.kind() != ErrorKind::InvalidData => {
+        Err(InternalError::Io(error)) if error.kind() != ErrorKind::InvalidData => {
             return Err(OpenError::Directory { dir: file, error });
         }
-        Err(other) if other.is_refusal() => {
+        Err(other) if other.is_rejected_by_system() => {
             return Err(OpenError::Disk { file, reason: other.advice(dir) });
         }
         Err(other) => return Err(OpenError::Unknown { file, reason: other.to_string() }),
     };
     match report.format {
-        FORMAT | FORMAT_BEFORE => Ok(report),
+        FORMAT | PREVIOUS_FORMAT => Ok(report),
         0 => Err(OpenError::Unknown { file, reason: "it says nothing of its format".into() }),
         found => Err(OpenError::Format { file, found, known: FORMAT }),
     }
 }
 
-/// Looks at the whole file, with redb's own check where `verify`. The report has nothing but the
-/// format where that is not known, and 0 for it where it can't be read.
-pub(crate) fn look(file: &Path, verify: bool) -> Result<Report, Trouble> {
+/// Checks the file, with redb's own integrity check if `verify` is set. If the format is unknown,
+/// the report contains only the format, or 0 if that can't be read.
+pub(crate) fn scan_file(file: &Path, verify: bool) -> Result<Report, InternalError> {
     let mut report = Report::default();
-    let opened = match open::database(|| Disk::open_to_read(file), CACHE_BYTES, verify) {
-        Err(trouble) if verify && trouble.is_damage() => {
-            report.damages.push(Damage::table("the file", trouble.to_string()));
-            open::database(|| Disk::open_to_read(file), CACHE_BYTES, false)?
+    let opened = match open::open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, verify) {
+        Err(error) if verify && error.is_damage() => {
+            report.damages.push(Damage::in_table("the file", error.to_string()));
+            open::open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, false)?
         }
         other => other?,
     };
     report.format = open::format(&opened.db).ok().flatten().unwrap_or(0);
-    if matches!(report.format, FORMAT | FORMAT_BEFORE) {
+    if matches!(report.format, FORMAT | PREVIOUS_FORMAT) {
         let dir = file.parent().unwrap_or(Path::new("."));
-        let is_proven = verify && report.damages.is_empty();
-        let source = Source::new(&opened.db, report.format, is_proven);
-        if verify && source.is_doubtful() {
+        let is_verified = verify && report.damages.is_empty();
+        let source = Source::new(&opened.db, report.format, is_verified);
+        if verify && source.is_unverifiable() {
             let what = "rows of this format have no checksums: those that can be read are taken \
                         for whole, and may be others than were written";
-            report.damages.push(Damage::table("the file", what));
+            report.damages.push(Damage::in_table("the file", what));
         }
-        Look { source, report: &mut report }.all(dir, opened.is_lost);
+        FileCheck { source, report: &mut report }.run(dir, opened.may_lack_commit);
     }
     Ok(report)
 }
 
-/// Goes over a table.
-type Each<'a> = &'a dyn Fn(&ReadTransaction) -> Result<(), Trouble>;
+/// Reads all rows of a table.
+type Each<'a> = &'a dyn Fn(&ReadTransaction) -> Result<(), InternalError>;
 
-/// Notes what went wrong with a table.
-pub(crate) fn note(damages: &mut Vec<Damage>, result: Result<(), Trouble>, table: &'static str) {
+/// Adds the damage of a table to the list.
+pub(crate) fn push_damage(
+    damages: &mut Vec<Damage>,
+    result: Result<(), InternalError>,
+    table: &'static str,
+) {
     match result {
         Ok(()) => {}
-        Err(Trouble::Damaged(damage)) => damages.push(*damage),
-        Err(other) => damages.push(Damage::table(table, other.to_string())),
+        Err(InternalError::Damaged(damage)) => damages.push(*damage),
+        Err(other) => damages.push(Damage::in_table(table, other.to_string())),
     }
 }
 
-struct Look<'a> {
+struct FileCheck<'a> {
     source: Source<'a>,
     report: &'a mut Report,
 }
 
-impl Look<'_> {
-    fn damaged(&mut self, result: Result<(), Trouble>, table: &'static str) {
-        note(&mut self.report.damages, result, table);
+impl FileCheck<'_> {
+    fn record(&mut self, result: Result<(), InternalError>, table: &'static str) {
+        push_damage(&mut self.report.damages, result, table);
     }
 
-    fn all(&mut self, dir: &Path, is_lost: bool) {
+    fn run(&mut self, dir: &Path, may_lack_commit: bool) {
         let source = self.source;
-        let node = match quietly(|| source.node()) {
-            Ok(node) => node,
-            Err(trouble) => {
-                self.damaged(Err(trouble), "facts");
-                Node::default()
+        let metadata = match catch_redb_panics(|| source.metadata()) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.record(Err(error), "facts");
+                Metadata::default()
             }
         };
-        self.report.clean = node.clean;
-        let is_lost = mark::is_lost(dir, &node, is_lost);
-        if is_lost {
+        self.report.clean = metadata.clean;
+        let may_lack_commit = last_commit::is_missing(dir, &metadata, may_lack_commit);
+        if may_lack_commit {
             let what = format!(
                 "its last commit is not in it: messages after offset {} may be lost",
-                node.last
+                metadata.last_offset
             );
-            self.report.damages.push(Damage::table("the file", what));
+            self.report.damages.push(Damage::in_table("the file", what));
         }
-        self.report.lost = match is_lost {
-            true => Some((node.last, node.last.saturating_add(open::OFFSETS_SKIPPED))),
-            false => (node.lost_through > 0).then_some((node.lost_after, node.lost_through)),
+        self.report.lost_range = match may_lack_commit {
+            true => Some((
+                metadata.last_offset,
+                metadata.last_offset.saturating_add(open::OFFSETS_SKIPPED),
+            )),
+            false => {
+                (metadata.lost_through > 0).then_some((metadata.lost_after, metadata.lost_through))
+            }
         };
-        let topics = topics(&source, &mut self.report.damages);
+        let topics = scan_topics(&source, &mut self.report.damages);
         for (name, topic) in &topics {
             self.report.topics += 1;
             let messages = &mut self.report.messages;
-            let mut count = |_: u64, _: Row<'_>| {
+            let mut count = |_: u64, _: MessageRow<'_>| {
                 *messages += 1;
                 Ok(())
             };
-            let bad = messages_of(&source, name, topic, &mut count);
-            self.report.damages.extend(bad.unwrap_or_default());
+            let damages = scan_messages(&source, name, topic, &mut count);
+            self.report.damages.extend(damages.unwrap_or_default());
         }
         let others = std::cell::Cell::new(0);
         let count = || others.set(others.get() + 1);
@@ -181,64 +192,69 @@ impl Look<'_> {
                 txn.open_table(KEYS)?.iter()?.try_for_each(|row| {
                     let key = row?.0;
                     let (number, name) = key.value();
-                    goes_on(&mut at, (number, Name::from(name)))
+                    require_ascending(&mut at, (number, Name::from(name)))
                 })
             }),
             ("expiries", &|txn| {
                 let mut at = None;
                 txn.open_table(EXPIRIES)?
                     .iter()?
-                    .try_for_each(|row| goes_on(&mut at, row?.0.value()))
+                    .try_for_each(|row| require_ascending(&mut at, row?.0.value()))
             }),
         ];
         for (table, each) in tables {
-            let result = quietly(|| each(&source.db.begin_read()?));
-            self.damaged(result, table);
+            let result = catch_redb_panics(|| each(&source.db.begin_read()?));
+            self.record(result, table);
         }
         self.report.others = others.get();
     }
 }
 
-/// All topics whose rows are whole.
-pub(crate) fn topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec<(Name, Topic)> {
+/// All topics whose rows are intact.
+pub(crate) fn scan_topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec<(Name, TopicRow)> {
     let db = source.db;
-    let (mut found, mut last, mut bad) = (Vec::new(), (String::new(), 0), None);
+    let (mut found, mut last, mut missing_rows) = (Vec::new(), (String::new(), 0), None);
     let mut visit = |name: &str, row: &[u8]| match source.topic(name, row) {
         Ok(topic) => {
-            if !source.is_before && topic.before != last.1 && bad.is_none() {
+            if !source.is_previous_format
+                && topic.previous_name_hash != last.1
+                && missing_rows.is_none()
+            {
                 let what = format!("rows of topics before it and after {:?} are missing", last.0);
-                bad = Some(Damage { table: "topics", ..Damage::of(name, 0, 0, what) });
+                missing_rows =
+                    Some(Damage { table: "topics", ..Damage::in_messages(name, 0, 0, what) });
             }
-            last = (name.into(), sum::of_name(name));
+            last = (name.into(), checksum::of_name(name));
             found.push((Name::from(name), topic));
         }
-        Err(trouble) => {
-            last = (name.into(), sum::of_name(name));
-            if let Trouble::Damaged(damage) = trouble {
+        Err(error) => {
+            last = (name.into(), checksum::of_name(name));
+            if let InternalError::Damaged(damage) = error {
                 damages.push(*damage);
             }
         }
     };
     let mut at = None;
-    let walked = quietly(|| {
+    let scanned = catch_redb_panics(|| {
         for row in db.begin_read()?.open_table(TOPICS)?.iter()? {
             let (name, row) = row?;
-            goes_on(&mut at, Name::from(name.value()))?;
+            require_ascending(&mut at, Name::from(name.value()))?;
             visit(name.value(), row.value());
         }
         Ok(())
     });
-    let tail = quietly(|| source.node());
-    let is_end = source.is_before || tail.is_ok_and(|node| node.tail == last.1);
+    let tail = catch_redb_panics(|| source.metadata());
+    let is_end =
+        source.is_previous_format || tail.is_ok_and(|metadata| metadata.last_name_hash == last.1);
     let last = last.0;
-    damages.extend(bad);
-    if walked.is_err() || !is_end {
-        // What is behind is found from the end.
+    damages.extend(missing_rows);
+    if scanned.is_err() || !is_end {
+        // The scan can't pass the damage, so it continues backwards from the end of the table.
         let (mut behind, mut at) = (Vec::new(), None);
-        let _ = quietly(|| {
+        let _ = catch_redb_panics(|| {
             for row in db.begin_read()?.open_table(TOPICS)?.iter()?.rev() {
                 let (name, row) = row?;
-                goes_on(&mut at, Reverse(Name::from(name.value())))?;
+                require_ascending(&mut at, Reverse(Name::from(name.value())))?;
                 if name.value() <= &*last {
                     break;
                 }
@@ -249,15 +265,15 @@ pub(crate) fn topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec<(Nam
             Ok(())
         });
         let what = format!("rows of topics after {last:?} are missing");
-        damages.push(Damage::table("topics", what));
+        damages.push(Damage::in_table("topics", what));
         found.extend(behind.into_iter().rev());
     }
-    if source.is_before {
-        // Two with one number would have the same messages.
+    if source.is_previous_format {
+        // Two topics with the same number would claim the same messages.
         let mut numbers = HashSet::new();
         found.retain(|(name, topic)| {
             let is_first = numbers.insert(topic.number);
-            if !is_first && let Trouble::Damaged(damage) = find::bad_row(name) {
+            if !is_first && let InternalError::Damaged(damage) = topic_rows::damaged_row(name) {
                 damages.push(*damage);
             }
             is_first
@@ -266,131 +282,137 @@ pub(crate) fn topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec<(Nam
     found
 }
 
-/// Shows the messages of a topic that are whole, the oldest first, and gives what is damaged.
-pub(crate) fn messages_of(
+/// Passes the intact messages of a topic to `each`, the oldest first, and returns the damage.
+pub(crate) fn scan_messages(
     source: &Source<'_>,
     name: &str,
-    topic: &Topic,
-    each: &mut dyn FnMut(u64, Row<'_>) -> Result<(), Trouble>,
-) -> Result<Vec<Damage>, Trouble> {
-    let mut seen = Seen { name, damages: Vec::new(), known: topic.base };
+    topic: &TopicRow,
+    each: &mut dyn FnMut(u64, MessageRow<'_>) -> Result<(), InternalError>,
+) -> Result<Vec<Damage>, InternalError> {
+    let mut scan = MessageScan { name, damages: Vec::new(), proven_through: topic.base };
     let (db, number) = (source.db, topic.number);
     let mut failed = None;
     let mut at = topic.base;
     let (mut count, mut payload_bytes) = (0, 0);
-    let mut each = |offset, row: Row<'_>| {
+    let mut each = |offset, row: MessageRow<'_>| {
         count += 1;
         payload_bytes += row.head().map_or(0, |head| head.payload.len() as u64);
         each(offset, row)
     };
-    let walked = walk(db, number, topic.base, false, &mut |offset, bytes| {
+    let scanned = for_each_row(db, number, topic.base, false, &mut |offset, bytes| {
         at = offset;
-        match source.row((number, offset), seen.known, bytes) {
+        match source.row((number, offset), scan.proven_through, bytes) {
             Ok(row) => {
-                seen.whole(offset, row.before);
-                if let Err(trouble) = each(offset, row) {
-                    failed = Some(trouble);
+                scan.intact(offset, row.previous);
+                if let Err(error) = each(offset, row) {
+                    failed = Some(error);
                     return ControlFlow::Break(());
                 }
             }
-            Err(_) => seen.bad(offset),
+            Err(_) => scan.damaged(offset),
         }
         ControlFlow::Continue(())
     });
-    if let Some(trouble) = failed {
-        return Err(trouble);
+    if let Some(error) = failed {
+        return Err(error);
     }
-    if walked.is_err() {
-        // What is behind is found from the end; it is read again one by one, in its order.
+    if scanned.is_err() {
+        // The scan can't pass the damage, so it finds the rows behind it from the end, and then
+        // reads them in ascending order.
         let mut behind = Vec::new();
-        let _ = walk(db, number, at, true, &mut |offset, bytes| {
+        let _ = for_each_row(db, number, at, true, &mut |offset, bytes| {
             if source.row((number, offset), 0, bytes).is_ok() {
                 behind.push((offset, bytes.to_vec()));
             }
             ControlFlow::Continue(())
         });
-        if source.is_before {
+        if source.is_previous_format {
             let last = behind.last().map_or(topic.last, |(offset, _)| offset - 1);
-            seen.through(last);
+            scan.through(last);
         }
         for (offset, bytes) in behind.into_iter().rev() {
-            let row = source.row((number, offset), seen.known, &bytes)?;
-            seen.whole(offset, row.before);
+            let row = source.row((number, offset), scan.proven_through, &bytes)?;
+            scan.intact(offset, row.previous);
             each(offset, row)?;
         }
     }
-    seen.through(topic.newest);
-    if source.is_doubtful()
-        && seen.damages.is_empty()
+    scan.through(topic.newest);
+    if source.is_unverifiable()
+        && scan.damages.is_empty()
         && (count, payload_bytes) != (topic.count, topic.bytes)
     {
         let what = format!("{} messages were written, and {count} are there", topic.count);
-        let through = topic.last.max(seen.known);
-        seen.damages.push(Damage::of(name, topic.floor.min(through), through, what));
+        let through = topic.last.max(scan.proven_through);
+        scan.damages.push(Damage::in_messages(name, topic.floor.min(through), through, what));
     }
-    Ok(seen.damages)
+    Ok(scan.damages)
 }
 
-/// What was seen of a topic's messages.
-struct Seen<'a> {
+/// The state of a scan over a topic's messages.
+struct MessageScan<'a> {
     name: &'a str,
     damages: Vec<Damage>,
-    /// All is known up to here.
-    known: u64,
+    /// The scan has accounted for every offset up to this one.
+    proven_through: u64,
 }
 
-impl Seen<'_> {
+impl MessageScan<'_> {
     fn add(&mut self, through: u64) {
         match self.damages.last_mut() {
-            Some(last) if last.through == self.known => last.through = through,
-            _ => self.damages.push(Damage::of(self.name, self.known, through, "gone or damaged")),
+            Some(last) if last.through == self.proven_through => last.through = through,
+            _ => self.damages.push(Damage::in_messages(
+                self.name,
+                self.proven_through,
+                through,
+                "gone or damaged",
+            )),
         }
-        self.known = through;
+        self.proven_through = through;
     }
 
-    fn bad(&mut self, offset: u64) {
+    fn damaged(&mut self, offset: u64) {
         self.add(offset);
     }
 
-    /// Nothing more is there up to this offset.
+    /// No further message exists up to this offset.
     fn through(&mut self, offset: u64) {
-        if offset > self.known {
+        if offset > self.proven_through {
             self.add(offset);
         }
     }
 
-    fn whole(&mut self, offset: u64, before: u64) {
+    fn intact(&mut self, offset: u64, before: u64) {
         self.through(before);
-        self.known = offset;
+        self.proven_through = offset;
     }
 }
 
-/// A damaged page may lead back, and so on for ever: keys must grow.
-pub(crate) fn goes_on<K: Ord>(last: &mut Option<K>, key: K) -> Result<(), Trouble> {
+/// Requires ascending keys: a damaged page may point back, and the scan would never end.
+pub(crate) fn require_ascending<K: Ord>(last: &mut Option<K>, key: K) -> Result<(), InternalError> {
     if last.as_ref().is_some_and(|last| *last >= key) {
-        return Err(Damage::table("the file", "rows are not in their order").into());
+        return Err(Damage::in_table("the file", "rows are not in their order").into());
     }
     *last = Some(key);
     Ok(())
 }
 
-/// Goes over the rows of a topic's messages after an offset.
-fn walk(
+/// Passes the rows of a topic's messages after an offset to `each`.
+fn for_each_row(
     db: &Database,
     number: u64,
     after: u64,
     backwards: bool,
     each: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
-) -> Result<(), Trouble> {
-    quietly(|| {
+) -> Result<(), InternalError> {
+    catch_redb_panics(|| {
         let table = db.begin_read()?.open_table(MESSAGES)?;
         let mut rows = table.range((number, after.saturating_add(1))..=(number, u64::MAX))?;
         let (mut up, mut down) = (None, None);
         while let Some(row) = if backwards { rows.next_back() } else { rows.next() } {
             let (key, value) = row?;
             match backwards {
-                true => goes_on(&mut down, Reverse(key.value()))?,
-                false => goes_on(&mut up, key.value())?,
+                true => require_ascending(&mut down, Reverse(key.value()))?,
+                false => require_ascending(&mut up, key.value())?,
             }
             if key.value().0 == number && each(key.value().1, value.value()).is_break() {
                 break;

@@ -1,60 +1,59 @@
-//! What outlives the process: messages of topics with history, users' cursors, durable
-//! subscriptions, and the keys under which a repeated publish is known. One redb file in a
-//! directory.
+//! Durable storage: messages of topics with history, users' cursors, durable subscriptions, and
+//! idempotency keys. A store is one redb file in a directory.
 //!
-//! **Writing.** What is to be written goes into a bounded queue. One thread takes all that waits,
-//! writes it in one transaction, commits it to the disk (`fsync`), and calls each operation's
-//! `done` in order. So many publishers share one `fsync`, and one alone waits for one.
+//! **Writing.** Operations go into a bounded queue. One thread takes everything that waits, writes
+//! it in one transaction, commits that to the disk (`fsync`), and calls each operation's `done` in
+//! order. So many publishers share one `fsync`, and a single publisher waits for one.
 //!
-//! **Reading.** Any number of reads see the last commit and hold nothing up.
+//! **TopicRead.** Any number of readers see the last commit, and they block nobody.
 //!
-//! **Files and threads.** The file is open in the descriptor table of the thread that called
-//! [`Store::open`]. Where other threads have tables of their own, only threads that share that
-//! one may call what reads: the store's own threads do, which is what [`Store::read_later`] is
-//! for. What only puts something into the queue may be called anywhere.
+//! **Files and threads.** The file belongs to the descriptor table of the thread that called
+//! [`Store::open`]. Threads with a descriptor table of their own must not read directly: they pass
+//! a job to [`Store::read_later`]. Calls that only put an operation into the queue work on any
+//! thread.
 //!
-//! **Damage.** A file of up to [`Options::verify_bytes_max`] is looked at whole when it is opened.
-//! Beside that each row has a checksum, each message knows the one before it and each topic the
-//! topic before it, so that a read gives all that was stored or an error that names the topic and
-//! the offsets ([`Damage`]), and never less. [`check`] names all damage; [`salvage`] writes a new
-//! store of what is whole. The writer refuses what is for a damaged topic, and goes on with all
-//! others; deleting the topic's history ends its damage.
+//! **Damage.** On open, the store verifies a file of up to [`Options::verify_bytes_max`]
+//! completely. In addition each row has a checksum, each message names the message before it, and
+//! each topic the topic before it. So a read returns everything that was stored, or an error that
+//! names the topic and the offsets ([`Damage`]), and never less. [`check`] lists all damage, and
+//! [`salvage`] writes a new store of everything that is intact. The writer rejects operations on a
+//! damaged topic and continues with all others. Deleting the topic's history removes its damage.
 //!
-//! **Retention.** A topic's messages are held to its rule as of its last message. Reads never
-//! give a message that is too old or has expired. By number and bytes the store keeps, and gives,
-//! up to a tenth more than the rule says, so that much goes at once; the newest message stays
-//! whatever its size. A topic that has lost all its messages is known for
-//! [`EMPTY_SECONDS_MAX`] more.
+//! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads
+//! never return a message that is too old or has expired. By number and by bytes a topic may exceed
+//! its rule by a tenth, so that the writer can delete in bulk; the newest message stays whatever
+//! its size. The store remembers a topic that has lost all its messages for another
+//! [`EMPTY_SECONDS_MAX`].
 //!
-//! **Compact topics** keep the last message of each key; the one before goes with the commit of
-//! the new one, and the floor does not tell: who has seen everything up to an offset and is given
-//! what came after it knows the last state of each key. A message under a key whose data is JSON
-//! `null` says that the key is no more. It is a message like any other, and goes after
-//! [`TOMBSTONE_SECONDS`]; that does raise the floor, as it does when a message under a key expires
-//! by its own time. Messages without a key are kept like in any other topic.
+//! **Compact topics** retain the last message of each key. The commit of a new message removes the
+//! earlier one of its key, and the floor stays as it is: a client that has seen everything up to an
+//! offset, and receives what came after it, knows the last state of each key. A message with a key
+//! whose data is JSON `null` is a tombstone: it deletes the key. It is a message like any other and
+//! goes after [`TOMBSTONE_SECONDS`], and that does raise the floor. So does the expiry of a message
+//! with a key. Messages without a key are retained as in any other topic.
 
-mod base;
 mod batch;
 mod check;
-mod disk;
-mod facts;
-mod fault;
-mod find;
-mod header;
-mod mark;
+mod checksum;
+mod database;
+mod error;
+mod last_commit;
+mod metadata;
 mod open;
+mod panics;
 mod queue;
-mod quiet;
 mod read;
 mod record;
+mod redb_header;
 mod rewrite;
-mod rows;
+mod small_tables;
 mod source;
+mod staged_file;
 mod stats;
 mod store;
-mod sum;
 mod tables;
 mod topic;
+mod topic_rows;
 mod writer;
 
 #[cfg(test)]
@@ -62,12 +61,12 @@ mod tests;
 
 pub use batch::TOMBSTONE_SECONDS;
 pub use check::{Report, check};
-pub use fault::{Damage, Fault, OpenError, Refused};
+pub use error::{Damage, OpenError, QueueError, StoreError};
 pub use open::{FILE, OFFSETS_SKIPPED};
-pub use read::{Amount, Stored};
-pub use record::{BadRow, Record};
+pub use read::{ReadLimits, StoredMessages};
+pub use record::{Record, RowError};
 pub use rewrite::salvage;
 pub use stats::{COMMIT_US, Stats};
-pub use store::{Append, Done, Found, Options, ReadJob, Reader, Store};
+pub use store::{Append, Done, OpenInfo, Options, ReadJob, Reader, Store};
 pub use tables::FORMAT;
 pub use writer::{EMPTY_SECONDS_MAX, EMPTY_TOPICS_MAX};

@@ -1,4 +1,4 @@
-//! Finding the file, or making it; and what a process finds in it.
+//! Opens the store's file or creates it, and records what the last process left behind.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::ErrorKind;
@@ -10,56 +10,56 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, TableError};
 
-use crate::base::Base;
 use crate::check;
-use crate::disk::Disk;
-use crate::facts::Node;
-use crate::fault::{OpenError, Trouble};
-use crate::header::Header;
-use crate::mark::{self, Mark};
-use crate::quiet::quietly;
+use crate::database::GuardedDatabase;
+use crate::error::{InternalError, OpenError};
+use crate::last_commit::{self, LastCommitFile};
+use crate::metadata::Metadata;
+use crate::panics::catch_redb_panics;
+use crate::redb_header::RedbHeader;
 use crate::rewrite;
+use crate::staged_file::StagedFile;
 use crate::tables::{
-    CURSORS, EXPIRIES, FACTS, FORMAT, FORMAT_BEFORE, IDEMPOTENCY, KEYS, MESSAGES, NAMES, NODE,
-    NODE_FORMAT, SUBSCRIPTIONS, TOPICS,
+    CURSORS, EXPIRIES, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES, METADATA,
+    NAMES, PREVIOUS_FORMAT, SUBSCRIPTIONS, TOPICS,
 };
 
 /// The file's name in the store's directory.
 pub const FILE: &str = "throng.redb";
 
-/// The name of the file that a process locks.
+/// The file that a process locks while it uses the directory.
 pub(crate) const LOCK: &str = "throng.lock";
 
-/// A new file's name until it is whole.
+/// The name of a new file until it is complete.
 const NEW: &str = "throng.redb.new";
 
-/// The name of the file that is given up when a deletion finds the disk full.
+/// The file that the store removes to free space, if a deletion finds the disk full.
 const RESERVE: &str = "throng.reserve";
 
-/// Its length. A deletion writes the pages anew on the way to what it deletes, a few hundred rows
-/// at a time.
+/// Its length in bytes. A deletion copies the pages above the rows that it deletes, a few hundred
+/// rows at a time, and needs room for that.
 const RESERVE_BYTES: usize = 2 << 20;
 
-/// How far the numbering jumps when the last process did not close the store: offsets that it drew
-/// and did not commit are not drawn again.
+/// How far the offsets jump if the last process did not close the store, so that an offset which
+/// was assigned but never committed is not assigned again.
 pub const OFFSETS_SKIPPED: u64 = 1 << 20;
 
-/// Damaged places that a refusal names; `throng store check` names all.
-const NAMED_MAX: usize = 5;
+/// How many damaged places an error lists. `throng store check` lists them all.
+const LISTED_DAMAGES_MAX: usize = 5;
 
-/// Files are their owner's: they hold everybody's messages.
+/// Only the owner may read the files, because they hold everybody's messages.
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 
-/// How files are opened that may have to be made.
-pub(crate) fn private() -> OpenOptions {
+/// Options that open a file or create it, readable by its owner only.
+pub(crate) fn owner_only() -> OpenOptions {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
     options
 }
 
-/// Takes a file from everybody else, where it was made with wider rights.
-fn narrow(path: &Path) {
+/// Withdraws everybody else's access to a file that was created with wider permissions.
+fn restrict_to_owner(path: &Path) {
     let Ok(metadata) = std::fs::metadata(path) else { return };
     if metadata.permissions().mode() & 0o077 == 0 {
         return;
@@ -79,41 +79,42 @@ fn narrow(path: &Path) {
     }
 }
 
-/// An open file that was not let through to the disk yet.
+/// An opened file, before its staged writes reach the disk.
 pub(crate) struct Opened {
-    pub db: Base,
-    pub disk: Disk,
-    /// Its last commit may not be in it.
-    pub is_lost: bool,
+    pub db: GuardedDatabase,
+    pub disk: StagedFile,
+    /// The file may lack its last commit.
+    pub may_lack_commit: bool,
 }
 
-/// Opens redb's file, and looks at the whole of it if `verify`. Nothing is written to it until it
-/// is let through.
-pub(crate) fn database(
-    file: impl Fn() -> Result<Disk, Trouble>,
+/// Opens redb's file, and verifies all of it if `verify` is set. The disk stays unchanged until the
+/// caller writes the staged operations through.
+pub(crate) fn open_database(
+    file: impl Fn() -> Result<StagedFile, InternalError>,
     cache_bytes_max: usize,
     verify: bool,
-) -> Result<Opened, Trouble> {
+) -> Result<Opened, InternalError> {
     let disk = file()?;
-    let before = Header::read(&disk)?;
-    if let Some(header) = before.filter(Header::has_newer) {
+    let before = RedbHeader::read(&disk)?;
+    if let Some(header) = before.filter(RedbHeader::has_newer_slot) {
         let newer = file()?;
-        header.take_other(&newer)?;
+        header.activate_other_slot(&newer)?;
         let opened = open_disk(newer, None, cache_bytes_max, true);
-        if let Some(opened) = opened.ok().filter(|opened| quietly(|| Node::of(&opened.db)).is_ok())
+        if let Some(opened) =
+            opened.ok().filter(|opened| catch_redb_panics(|| Metadata::load(&opened.db)).is_ok())
         {
-            return Ok(Opened { is_lost: false, ..opened });
+            return Ok(Opened { may_lack_commit: false, ..opened });
         }
     }
     open_disk(disk, before, cache_bytes_max, verify)
 }
 
 fn open_disk(
-    disk: Disk,
-    before: Option<Header>,
+    disk: StagedFile,
+    before: Option<RedbHeader>,
     cache_bytes_max: usize,
     verify: bool,
-) -> Result<Opened, Trouble> {
+) -> Result<Opened, InternalError> {
     let repaired = Arc::new(AtomicBool::new(false));
     let (backend, repairs) = (disk.clone(), repaired.clone());
     let open = || {
@@ -122,44 +123,45 @@ fn open_disk(
         builder.set_repair_callback(move |_| repairs.store(true, Relaxed));
         Ok(builder.create_with_backend(backend)?)
     };
-    // redb trusts a file that was closed, so that damage in it may end in a panic.
-    let db = Base::new(quietly(open)?);
-    let opened = Header::read(&disk)?;
-    let is_lost = before
+    // redb trusts a file that was closed, so it may panic if that file is damaged.
+    let db = GuardedDatabase::new(catch_redb_panics(open)?);
+    let opened = RedbHeader::read(&disk)?;
+    let may_lack_commit = before
         .zip(opened)
-        .is_none_or(|(before, opened)| before.is_lost(&opened, repaired.load(Relaxed)));
-    Ok(Opened { db, disk, is_lost })
+        .is_none_or(|(before, opened)| before.may_lack_commit(&opened, repaired.load(Relaxed)));
+    Ok(Opened { db, disk, may_lack_commit })
 }
 
-/// What was true when the store was opened.
-pub(crate) struct Start {
-    pub node: Node,
+/// The state of the store when it was opened.
+pub(crate) struct OpenState {
+    pub metadata: Metadata,
     pub clean: bool,
-    /// Room for deletions is held.
-    pub has_room: bool,
+    /// The reserve file exists.
+    pub has_reserve: bool,
 }
 
-/// A directory that this process has for itself.
+/// A directory that this process has locked.
 pub(crate) struct Directory {
     dir: PathBuf,
-    /// Its lock is let go when the store is closed, also where other descriptor tables hold it.
+    /// `release` unlocks this file explicitly, because other descriptor tables may hold a copy of
+    /// it.
     lock: File,
-    mark: Mark,
+    last_commit: LastCommitFile,
 }
 
 impl Directory {
-    /// Makes the directory if there is none, and locks it.
+    /// Creates the directory if it is missing, and locks it.
     pub fn claim(dir: &Path) -> Result<Self, OpenError> {
-        let refused = |error| OpenError::Directory { dir: dir.into(), error };
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(refused)?;
-        let lock = private().open(dir.join(LOCK)).map_err(refused)?;
+        let directory_error = |error| OpenError::Directory { dir: dir.into(), error };
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(directory_error)?;
+        let lock = owner_only().open(dir.join(LOCK)).map_err(directory_error)?;
         match lock.try_lock() {
             Ok(()) => {
-                let mark = Mark::open(dir).map_err(refused)?;
-                Ok(Directory { dir: dir.into(), lock, mark })
+                let last_commit = LastCommitFile::open(dir).map_err(directory_error)?;
+                Ok(Directory { dir: dir.into(), lock, last_commit })
             }
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.into() }),
-            Err(TryLockError::Error(error)) => Err(refused(error)),
+            Err(TryLockError::Error(error)) => Err(directory_error(error)),
         }
     }
 
@@ -171,22 +173,22 @@ impl Directory {
         self.dir.join(FILE)
     }
 
-    /// Notes a commit of which somebody may be told from now on.
-    pub fn mark(&self, node: &Node) {
-        self.mark.put(node);
+    /// Records a commit that callers will be told about.
+    pub fn record_commit(&self, metadata: &Metadata) {
+        self.last_commit.record(metadata);
     }
 
     pub fn release(&self) {
         let _ = self.lock.unlock();
     }
 
-    /// Holds room on the disk for deletions; false where there is none.
-    pub fn reserve(&self) -> bool {
+    /// Creates the reserve file. Returns false if the disk has no room for it.
+    pub fn create_reserve(&self) -> bool {
         let path = self.dir.join(RESERVE);
         if std::fs::metadata(&path).is_ok_and(|file| file.len() == RESERVE_BYTES as u64) {
             return true;
         }
-        // Noise, for zeros may take no room.
+        // The content is noise, because a file system may store zeros without using space.
         let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
         let bytes: Vec<u8> = std::iter::repeat_with(|| {
             noise ^= noise << 13;
@@ -196,118 +198,119 @@ impl Directory {
         })
         .take(RESERVE_BYTES)
         .collect();
-        let made = private().truncate(true).open(&path).and_then(|mut file| {
+        let result = owner_only().truncate(true).open(&path).and_then(|mut file| {
             std::io::Write::write_all(&mut file, &bytes)?;
             file.sync_all()
         });
-        if made.is_err() {
+        if result.is_err() {
             let _ = std::fs::remove_file(&path);
         }
-        made.is_ok()
+        result.is_ok()
     }
 
-    /// Gives that room up.
-    pub fn give_up_reserve(&self) {
+    /// Removes the reserve file to free its space.
+    pub fn remove_reserve(&self) {
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
     }
 
-    /// Opens the file, or makes it with this epoch, and marks it as in use. A file of up to so many
-    /// bytes is looked at whole.
+    /// Opens the file, or creates it with this epoch, and marks it as in use. Verifies a file of up
+    /// to `verify_bytes_max` completely.
     pub fn open(
         &self,
         new_epoch: u32,
         cache_bytes_max: usize,
         verify_bytes_max: u64,
-    ) -> Result<(Base, Start), OpenError> {
+    ) -> Result<(GuardedDatabase, OpenState), OpenError> {
         let file = self.file();
-        let is_there = file.try_exists().map_err(|error| self.error(error.into()))?;
+        let is_there = file.try_exists().map_err(|error| self.open_error(error.into()))?;
         if !is_there {
-            self.create(new_epoch).map_err(|trouble| self.error(trouble))?;
+            self.create(new_epoch).map_err(|error| self.open_error(error))?;
         }
-        for name in [FILE, LOCK, mark::FILE] {
-            narrow(&self.dir.join(name));
+        for name in [FILE, LOCK, last_commit::FILE] {
+            restrict_to_owner(&self.dir.join(name));
         }
-        let length = std::fs::metadata(&file).map_err(|error| self.error(error.into()))?.len();
+        let length = std::fs::metadata(&file).map_err(|error| self.open_error(error.into()))?.len();
         let opened = self.try_open(cache_bytes_max, length <= verify_bytes_max);
-        let mut opened = opened.map_err(|trouble| self.error(trouble))?;
-        if self.check_format(format(&opened.db))? == FORMAT_BEFORE {
+        let mut opened = opened.map_err(|error| self.open_error(error))?;
+        if self.check_format(format(&opened.db))? == PREVIOUS_FORMAT {
             drop(opened);
             opened =
-                self.rewrite(cache_bytes_max).map_err(|trouble| self.no_copy(trouble, length))?;
+                self.rewrite(cache_bytes_max).map_err(|error| self.rewrite_error(error, length))?;
         }
-        let Opened { db, disk, is_lost } = opened;
-        // Before anything is written: they may be damaged.
-        let node = quietly(|| Node::of(&db)).map_err(|trouble| self.error(trouble))?;
-        let is_lost = mark::is_lost(&self.dir, &node, is_lost);
-        disk.let_through().map_err(|trouble| self.error(trouble))?;
-        let start = quietly(|| begin(&db, is_lost)).map_err(|trouble| self.error(trouble))?;
-        self.mark(&start.node);
-        let has_room = self.reserve();
-        if !has_room {
+        let Opened { db, disk, may_lack_commit } = opened;
+        // Reads the metadata before anything is written, because it may be damaged.
+        let metadata =
+            catch_redb_panics(|| Metadata::load(&db)).map_err(|error| self.open_error(error))?;
+        let may_lack_commit = last_commit::is_missing(&self.dir, &metadata, may_lack_commit);
+        disk.write_through().map_err(|error| self.open_error(error))?;
+        let start = catch_redb_panics(|| mark_open(&db, may_lack_commit))
+            .map_err(|error| self.open_error(error))?;
+        self.record_commit(&start.metadata);
+        let has_reserve = self.create_reserve();
+        if !has_reserve {
             tracing::warn!(
                 "{} can't be made: while the disk is full, messages can't be deleted. It is tried \
                  again every minute",
                 self.dir.join(RESERVE).display(),
             );
         }
-        Ok((db, Start { has_room, ..start }))
+        Ok((db, OpenState { has_reserve, ..start }))
     }
 
-    fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, Trouble> {
-        database(|| Disk::open(&self.file()), cache_bytes_max, verify)
+    fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, InternalError> {
+        open_database(|| StagedFile::open(&self.file()), cache_bytes_max, verify)
     }
 
-    /// Brings a file of the format before up to this one: a new file takes its place once it is
-    /// whole.
-    fn rewrite(&self, cache_bytes_max: usize) -> Result<Opened, Trouble> {
+    /// Upgrades a file of the previous format: a new file replaces it once it is complete.
+    fn rewrite(&self, cache_bytes_max: usize) -> Result<Opened, InternalError> {
         tracing::info!("the store's file is of the version before: it is written anew");
-        // The format before has no checksums of its own.
+        // The previous format has no checksums of its own.
         let old = self.try_open(cache_bytes_max, true)?;
-        self.replace(|new| rewrite::from_format_before(&old.db, new, old.is_lost))?;
+        self.replace(|new| rewrite::upgrade(&old.db, new, old.may_lack_commit))?;
         drop(old);
         self.try_open(cache_bytes_max, true)
     }
 
-    /// Makes the file under another name first: it is whole or it is not there.
-    fn create(&self, epoch: u32) -> Result<(), Trouble> {
+    /// Creates the file under another name and renames it, so that it is either complete or absent.
+    fn create(&self, epoch: u32) -> Result<(), InternalError> {
         self.replace(|db| {
             let txn = db.begin_write()?;
-            Node { epoch, clean: true, ..Node::default() }.put(&txn)?;
+            Metadata { epoch, clean: true, ..Metadata::default() }.save(&txn)?;
             Ok(txn.commit()?)
         })
     }
 
-    /// Puts a new file in the place of the store's, once it is filled and whole. One that is not is
-    /// removed: its room may be what is missing.
+    /// Replaces the store's file with a new one once `fill` has completed it. After an error it
+    /// removes the new file, because its space may be what is missing.
     pub(crate) fn replace<T>(
         &self,
-        fill: impl FnOnce(&Database) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
-        let made = || {
-            let new = Base::new(self.begin_new()?);
+        fill: impl FnOnce(&Database) -> Result<T, InternalError>,
+    ) -> Result<T, InternalError> {
+        let fill_and_install = || {
+            let new = GuardedDatabase::new(self.create_new_file()?);
             let filled = fill(&new)?;
-            self.end_new(new)?;
+            self.install_new_file(new)?;
             Ok(filled)
         };
-        let made = made();
-        if made.is_err() {
+        let result = fill_and_install();
+        if result.is_err() {
             let _ = std::fs::remove_file(self.dir.join(NEW));
         }
-        made
+        result
     }
 
-    /// A file that will take the place of the store's, with all its tables.
-    fn begin_new(&self) -> Result<Database, Trouble> {
+    /// Creates the new file with all its tables.
+    fn create_new_file(&self) -> Result<Database, InternalError> {
         let new = self.dir.join(NEW);
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let file = FileBackend::new(private().create_new(true).open(&new)?)?;
+        let file = FileBackend::new(owner_only().create_new(true).open(&new)?)?;
         let db = Builder::new().create_with_backend(file)?;
         let txn = db.begin_write()?;
-        txn.open_table(NODE)?.insert(NODE_FORMAT, FORMAT)?;
-        txn.open_table(FACTS)?;
+        txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
+        txn.open_table(METADATA)?;
         txn.open_table(TOPICS)?;
         txn.open_table(MESSAGES)?;
         txn.open_table(KEYS)?;
@@ -320,17 +323,17 @@ impl Directory {
         Ok(db)
     }
 
-    /// Puts it in its place.
-    fn end_new(&self, db: Base) -> Result<(), Trouble> {
+    /// Renames the new file to the store's file name.
+    fn install_new_file(&self, db: GuardedDatabase) -> Result<(), InternalError> {
         db.close()?;
         std::fs::rename(self.dir.join(NEW), self.file())?;
         File::open(&self.dir)?.sync_all()?;
         Ok(())
     }
 
-    fn check_format(&self, found: Result<Option<u64>, Trouble>) -> Result<u64, OpenError> {
-        match found.map_err(|trouble| self.error(trouble))? {
-            Some(known @ (FORMAT | FORMAT_BEFORE)) => Ok(known),
+    fn check_format(&self, found: Result<Option<u64>, InternalError>) -> Result<u64, OpenError> {
+        match found.map_err(|error| self.open_error(error))? {
+            Some(known @ (FORMAT | PREVIOUS_FORMAT)) => Ok(known),
             Some(found) => Err(OpenError::Format { file: self.file(), found, known: FORMAT }),
             None => {
                 let reason = "it says nothing of its format".into();
@@ -339,19 +342,24 @@ impl Directory {
         }
     }
 
-    /// The damaged places, as far as they can be told.
-    fn places(&self) -> String {
-        let Ok(report) = check::look(&self.file(), false) else { return String::new() };
-        let places: Vec<String> =
-            report.damages.iter().take(NAMED_MAX).map(|damage| format!("; {damage}")).collect();
-        let more = report.damages.len().saturating_sub(NAMED_MAX);
+    /// Lists the damaged places, as far as the check finds them.
+    fn describe_damage(&self) -> String {
+        let Ok(report) = check::scan_file(&self.file(), false) else { return String::new() };
+        let places: Vec<String> = report
+            .damages
+            .iter()
+            .take(LISTED_DAMAGES_MAX)
+            .map(|damage| format!("; {damage}"))
+            .collect();
+        let more = report.damages.len().saturating_sub(LISTED_DAMAGES_MAX);
         let more = if more > 0 { format!("; and {more} more places") } else { String::new() };
         places.concat() + &more
     }
 
-    /// The file of the version before, of this length, could not be written anew.
-    fn no_copy(&self, trouble: Trouble, length: u64) -> OpenError {
-        let Some(error) = trouble.full() else { return self.error(trouble) };
+    /// The error for a file of the previous format, of this length in bytes, that could not be
+    /// rewritten.
+    fn rewrite_error(&self, error: InternalError, length: u64) -> OpenError {
+        let Some(error) = error.disk_full() else { return self.open_error(error) };
         let reason = format!(
             "the disk is full ({error}), and a file of the version before is written anew at the \
              start, which takes about as much room again: free {length} bytes or more in {}, and \
@@ -361,69 +369,71 @@ impl Directory {
         OpenError::Disk { file: self.file(), reason }
     }
 
-    fn error(&self, trouble: Trouble) -> OpenError {
+    fn open_error(&self, error: InternalError) -> OpenError {
         let file = self.file();
-        let reason = trouble.to_string();
-        match &trouble {
-            Trouble::Redb(redb::Error::DatabaseAlreadyOpen) => {
+        let reason = error.to_string();
+        match &error {
+            InternalError::Redb(redb::Error::DatabaseAlreadyOpen) => {
                 OpenError::InUse { dir: self.dir.clone() }
             }
-            refusal if refusal.is_refusal() => {
-                OpenError::Disk { file, reason: trouble.advice_at_start(&self.dir) }
+            rejected if rejected.is_rejected_by_system() => {
+                OpenError::Disk { file, reason: error.advice_at_start(&self.dir) }
             }
-            // The file is too short or no database: there is nothing to look at.
-            Trouble::Redb(redb::Error::Io(_)) | Trouble::Io(_) => {
+            // The file is too short or not a database, so there is nothing to check.
+            InternalError::Redb(redb::Error::Io(_)) | InternalError::Io(_) => {
                 OpenError::Damaged { file, reason }
             }
-            _ => OpenError::Damaged { file, reason: reason + &self.places() },
+            _ => OpenError::Damaged { file, reason: reason + &self.describe_damage() },
         }
     }
 }
 
 /// The file's format version, if it has one.
-pub(crate) fn format(db: &Database) -> Result<Option<u64>, Trouble> {
-    quietly(|| {
+pub(crate) fn format(db: &Database) -> Result<Option<u64>, InternalError> {
+    catch_redb_panics(|| {
         let txn = db.begin_read()?;
-        match txn.open_table(NODE) {
-            Ok(node) => Ok(node.get(NODE_FORMAT)?.map(|row| row.value())),
+        match txn.open_table(FORMAT_TABLE) {
+            Ok(metadata) => Ok(metadata.get(FORMAT_KEY)?.map(|row| row.value())),
             Err(TableError::Storage(error)) => Err(error.into()),
             Err(_) => Ok(None),
         }
     })
 }
 
-/// Reads what is true of the whole store, and marks it as not closed.
-fn begin(db: &Database, is_lost: bool) -> Result<Start, Trouble> {
-    let mut node = Node::of(db)?;
-    let clean = node.clean && !is_lost;
-    let last = node.last;
+/// Reads the metadata and marks the store as not closed.
+fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, InternalError> {
+    let mut metadata = Metadata::load(db)?;
+    let clean = metadata.clean && !may_lack_commit;
+    let last = metadata.last_offset;
     if !clean {
-        node.last = last.saturating_add(OFFSETS_SKIPPED);
+        metadata.last_offset = last.saturating_add(OFFSETS_SKIPPED);
     }
-    if is_lost {
+    if may_lack_commit {
         tracing::warn!(
             "the store's file did not keep its last commit: messages after offset {last} may be \
              lost. A loss of power leaves a file like this, and then nobody was told that they \
              were stored; so does damage"
         );
-        node.lost_after = if node.lost_through == 0 { last } else { node.lost_after.min(last) };
-        node.lost_through = node.last;
+        metadata.lost_after =
+            if metadata.lost_through == 0 { last } else { metadata.lost_after.min(last) };
+        metadata.lost_through = metadata.last_offset;
     }
-    node.clean = false;
-    node.commits += 1;
+    metadata.clean = false;
+    metadata.commits += 1;
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
-    node.put(&txn)?;
+    metadata.save(&txn)?;
     txn.commit()?;
-    Ok(Start { node, clean, has_room: false })
+    Ok(OpenState { metadata, clean, has_reserve: false })
 }
 
 /// Marks the store as closed.
-pub(crate) fn end(db: &Database, last: u64) -> Result<Node, Trouble> {
-    let before = Node::of(db)?;
-    let node = Node { clean: true, last, commits: before.commits + 1, ..before };
+pub(crate) fn mark_closed(db: &Database, last: u64) -> Result<Metadata, InternalError> {
+    let before = Metadata::load(db)?;
+    let metadata =
+        Metadata { clean: true, last_offset: last, commits: before.commits + 1, ..before };
     let txn = db.begin_write()?;
-    node.put(&txn)?;
+    metadata.save(&txn)?;
     txn.commit()?;
-    Ok(node)
+    Ok(metadata)
 }

@@ -1,4 +1,4 @@
-//! What waits for a thread of the store: bounded by number and bytes.
+//! The queue in front of each of the store's threads, bounded by number and bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,57 +15,59 @@ pub(crate) struct Queue<T> {
 struct Inner<T> {
     items: VecDeque<(T, usize)>,
     bytes: usize,
-    is_asleep: bool,
+    consumer_waits: bool,
     is_closed: bool,
 }
 
-/// Why nothing was put in.
+/// Why the queue rejected an item.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
+pub(crate) enum PushError {
     Full,
     Closed,
 }
 
-/// What the consumer finds.
+/// What the consumer took.
 pub(crate) struct Taken<T> {
     pub items: Vec<T>,
-    /// Nothing comes any more.
-    pub is_end: bool,
+    /// The queue is closed and empty.
+    pub is_finished: bool,
 }
 
 impl<T> Queue<T> {
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        let inner = Inner { items: VecDeque::new(), bytes: 0, is_asleep: false, is_closed: false };
+        let inner =
+            Inner { items: VecDeque::new(), bytes: 0, consumer_waits: false, is_closed: false };
         Queue { inner: Mutex::new(inner), wake: Condvar::new(), count_max, bytes_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
-        // Nothing in here panics between two changes that belong together.
+        // No code in here panics between two changes that belong together, so a poisoned lock is
+        // safe to use.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts one in. One that is larger than the whole bound gets in when nothing else waits.
-    pub fn push(&self, item: T, bytes: usize) -> Result<(), NoRoom> {
+    /// Adds an item. An item that is larger than `bytes_max` fits only into an empty queue.
+    pub fn push(&self, item: T, bytes: usize) -> Result<(), PushError> {
         let mut inner = self.lock();
         if inner.is_closed {
-            return Err(NoRoom::Closed);
+            return Err(PushError::Closed);
         }
         let is_over = inner.bytes.saturating_add(bytes) > self.bytes_max;
         if inner.items.len() >= self.count_max || (is_over && !inner.items.is_empty()) {
-            return Err(NoRoom::Full);
+            return Err(PushError::Full);
         }
         inner.items.push_back((item, bytes));
         inner.bytes += bytes;
-        let is_asleep = std::mem::take(&mut inner.is_asleep);
+        let consumer_waits = std::mem::take(&mut inner.consumer_waits);
         drop(inner);
-        if is_asleep {
+        if consumer_waits {
             self.wake.notify_one();
         }
         Ok(())
     }
 
-    /// Takes what waits, at most so many with so many bytes, and at least one. Waits for the first
-    /// until `deadline`.
+    /// Takes at least one item, and more up to both limits. Waits for the first one until
+    /// `deadline`.
     pub fn take(&self, count_max: usize, bytes_max: usize, deadline: Option<Instant>) -> Taken<T> {
         let mut inner = self.lock();
         while inner.items.is_empty() && !inner.is_closed {
@@ -73,7 +75,7 @@ impl<T> Queue<T> {
             if left == Some(Duration::ZERO) {
                 break;
             }
-            inner.is_asleep = true;
+            inner.consumer_waits = true;
             inner = match left {
                 Some(left) => {
                     let waited = self.wake.wait_timeout(inner, left);
@@ -81,7 +83,7 @@ impl<T> Queue<T> {
                 }
                 None => self.wake.wait(inner).unwrap_or_else(PoisonError::into_inner),
             };
-            inner.is_asleep = false;
+            inner.consumer_waits = false;
         }
         let (mut items, mut bytes) = (Vec::new(), 0);
         while let Some((_, size)) = inner.items.front() {
@@ -93,16 +95,16 @@ impl<T> Queue<T> {
             items.push(item);
         }
         inner.bytes -= bytes;
-        Taken { is_end: inner.is_closed && items.is_empty(), items }
+        Taken { is_finished: inner.is_closed && items.is_empty(), items }
     }
 
-    /// Lets nothing in any more.
+    /// Closes the queue: later pushes fail.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.wake.notify_all();
     }
 
-    /// What waits: number and bytes.
+    /// How many items wait, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
         let inner = self.lock();
         (inner.items.len(), inner.bytes)
@@ -114,32 +116,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_bounds_hold_and_what_is_in_comes_out_in_order() {
+    fn the_queue_enforces_both_bounds_and_preserves_order() {
         let queue = Queue::new(3, 10);
         assert_eq!(queue.push('x', 99), Ok(()), "a large one alone");
-        assert_eq!(queue.push('a', 1), Err(NoRoom::Full));
+        assert_eq!(queue.push('a', 1), Err(PushError::Full));
         assert_eq!(queue.take(9, 9, None).items, ['x']);
         for item in ['a', 'b', 'c'] {
             assert_eq!(queue.push(item, 3), Ok(()));
         }
-        assert_eq!(queue.push('d', 0), Err(NoRoom::Full));
+        assert_eq!(queue.push('d', 0), Err(PushError::Full));
         assert_eq!(queue.waiting(), (3, 9));
         assert_eq!(queue.take(9, 6, None).items, ['a', 'b']);
         assert_eq!(queue.push('e', 7), Ok(()));
-        assert_eq!(queue.push('f', 1), Err(NoRoom::Full));
+        assert_eq!(queue.push('f', 1), Err(PushError::Full));
         queue.close();
-        assert_eq!(queue.push('g', 0), Err(NoRoom::Closed));
+        assert_eq!(queue.push('g', 0), Err(PushError::Closed));
         assert_eq!(queue.take(1, 9, None).items, ['c']);
         let taken = queue.take(9, 9, None);
-        assert!(!taken.is_end && taken.items == ['e']);
-        assert!(queue.take(9, 9, None).is_end);
+        assert!(!taken.is_finished && taken.items == ['e']);
+        assert!(queue.take(9, 9, None).is_finished);
     }
 
     #[test]
-    fn a_wait_ends_by_its_deadline_or_by_a_push() {
+    fn take_returns_at_its_deadline_or_after_a_push() {
         let queue = Queue::<u8>::new(3, 10);
         let taken = queue.take(1, 1, Some(Instant::now() + Duration::from_millis(5)));
-        assert!(taken.items.is_empty() && !taken.is_end);
+        assert!(taken.items.is_empty() && !taken.is_finished);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| queue.take(1, 1, None).items);
             std::thread::sleep(Duration::from_millis(10));

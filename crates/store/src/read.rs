@@ -1,78 +1,82 @@
-//! What is read back, and the proof that it is all: a topic's messages know the one before them,
-//! so that one that is gone is noticed like one that is changed.
+//! Reads of a topic's messages, with proof that they are complete: each message names the one
+//! before it, so that a read notices a missing message just like a changed one.
 
 use std::cell::Cell;
 
+use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase};
-use wire::Name;
 
-use crate::facts::Node;
-use crate::fault::{Damage, Trouble};
-use crate::find;
-use crate::quiet::quietly;
-use crate::record::{Head, Record, Row};
-use crate::tables::{FACTS, MESSAGES, TOPICS};
-use crate::topic::Topic;
+use crate::error::{Damage, InternalError};
+use crate::metadata::Metadata;
+use crate::panics::catch_redb_panics;
+use crate::record::{MessageRow, Record, RecordRef};
+use crate::tables::{MESSAGES, METADATA, TOPICS};
+use crate::topic::TopicRow;
+use crate::topic_rows;
 
-/// Rows that one read passes over beside those that it gives.
-const PASSED_MAX: usize = 4_096;
+/// How many expired or outdated rows one read skips.
+const SKIPPED_MAX: usize = 4_096;
 
-/// How much to read; the first limit that is reached counts, but one message is always given.
+/// How much to read. The limit that is reached first ends the read, but it always returns one
+/// message.
 #[derive(Clone, Copy, Debug)]
-pub struct Amount {
-    /// Messages.
+pub struct ReadLimits {
+    /// The number of messages.
     pub messages_max: usize,
     /// The bytes of their payloads.
     pub bytes_max: usize,
 }
 
-/// Messages of a topic, as they are on disk at one moment.
+/// Messages of a topic, as of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredMessages {
     /// The messages.
     pub records: Vec<Record>,
-    /// A message at or below this offset that is not there may have been dropped; above it, what
-    /// is not there never was, has expired, or was replaced under its key.
+    /// Messages at or below this offset may have been dropped. Above it, a missing offset was never
+    /// used, or its message expired or was replaced under its key.
     pub floor: u64,
-    /// The topic's last offset that was ever stored; 0 if nothing is known of the topic.
+    /// The last offset that the topic ever stored; 0 if the topic is unknown.
     pub last: u64,
-    /// How far was looked: to go on, look after (or before) this offset.
+    /// How far the read came. The next read continues after (or before) this offset.
     pub through: u64,
-    /// There is something beyond.
+    /// More rows follow.
     pub more: bool,
-    /// Messages after the first offset and up to the second may have been lost, for the file did
-    /// not keep its last transaction: none of these are there, and the floor says so, too.
-    pub lost: Option<(u64, u64)>,
-    /// What comes next in this direction is damaged.
+    /// Messages after the first offset and up to the second may be lost, because the file does not
+    /// contain its last commit. The result has none of these messages, and the floor covers them.
+    pub lost_range: Option<(u64, u64)>,
+    /// The next message in this direction is damaged.
     pub damaged: bool,
 }
 
-/// The topic's row, or the floor of topics that have none; and the facts.
-fn topic(txn: &ReadTransaction, name: &str) -> Result<(Result<Topic, u64>, Node), Trouble> {
-    let node = Node::get(&txn.open_table(FACTS)?)?;
-    let topic = find::topic(&txn.open_table(TOPICS)?, || Ok(node.tail), name)?;
-    Ok((topic.ok_or(node.gone), node))
+/// The metadata, and the topic's row or, if it has none, the floor of unknown topics.
+fn load_topic(
+    txn: &ReadTransaction,
+    name: &str,
+) -> Result<(Result<TopicRow, u64>, Metadata), InternalError> {
+    let metadata = Metadata::from_table(&txn.open_table(METADATA)?)?;
+    let topic = topic_rows::find(&txn.open_table(TOPICS)?, || Ok(metadata.last_name_hash), name)?;
+    Ok((topic.ok_or(metadata.forgotten_floor), metadata))
 }
 
-/// Runs a read of a topic: what goes wrong is said of the topic and the offset up to which `at`
-/// says that all was well. redb may panic over a page that is damaged.
-fn guarded<T>(
+/// Runs a read and attributes damage to the topic, in the range of offsets that `suspect` holds. redb
+/// may panic over a damaged page.
+fn attribute_damage<T>(
     name: &str,
-    at: &Cell<(u64, u64)>,
-    read: impl FnOnce() -> Result<T, Trouble>,
-) -> Result<T, Trouble> {
-    quietly(read).map_err(|trouble| {
-        let (after, through) = at.get();
-        trouble.of(name, after, through)
+    suspect: &Cell<(u64, u64)>,
+    read: impl FnOnce() -> Result<T, InternalError>,
+) -> Result<T, InternalError> {
+    catch_redb_panics(read).map_err(|error| {
+        let (after, through) = suspect.get();
+        error.in_topic(name, after, through)
     })
 }
 
 /// The topic's floor and its last offset.
-pub(crate) fn ends(db: &Database, name: &str) -> Result<(u64, u64), Trouble> {
-    guarded(name, &Cell::new((0, u64::MAX)), || {
-        let (topic, node) = topic(&db.begin_read()?, name)?;
+pub(crate) fn floor_and_last(db: &Database, name: &str) -> Result<(u64, u64), InternalError> {
+    attribute_damage(name, &Cell::new((0, u64::MAX)), || {
+        let (topic, metadata) = load_topic(&db.begin_read()?, name)?;
         let (floor, last) = topic.map_or_else(|floor| (floor, 0), |row| (row.floor, row.last));
-        Ok((floor.max(node.lost_through), last))
+        Ok((floor.max(metadata.lost_through), last))
     })
 }
 
@@ -81,13 +85,14 @@ pub(crate) fn after(
     db: &Database,
     name: &str,
     after: u64,
-    amount: Amount,
+    limits: ReadLimits,
     now_ms: u64,
-) -> Result<Stored, Trouble> {
-    let at = Cell::new((after, u64::MAX));
-    let mut reading = guarded(name, &at, || Reading::new(db, name, amount, now_ms, &at))?;
-    let read = guarded(name, &at, || reading.after(after));
-    reading.end(read)
+) -> Result<StoredMessages, InternalError> {
+    let suspect = Cell::new((after, u64::MAX));
+    let mut reading =
+        attribute_damage(name, &suspect, || TopicRead::new(db, name, limits, now_ms, &suspect))?;
+    let read = attribute_damage(name, &suspect, || reading.read_after(after));
+    reading.finish(read)
 }
 
 /// The topic's messages before an offset, newest first.
@@ -95,109 +100,118 @@ pub(crate) fn before(
     db: &Database,
     name: &str,
     before: u64,
-    amount: Amount,
+    limits: ReadLimits,
     now_ms: u64,
-) -> Result<Stored, Trouble> {
-    let at = Cell::new((0, before));
-    let mut reading = guarded(name, &at, || Reading::new(db, name, amount, now_ms, &at))?;
-    let read = guarded(name, &at, || reading.before(before));
-    reading.end(read)
+) -> Result<StoredMessages, InternalError> {
+    let suspect = Cell::new((0, before));
+    let mut reading =
+        attribute_damage(name, &suspect, || TopicRead::new(db, name, limits, now_ms, &suspect))?;
+    let read = attribute_damage(name, &suspect, || reading.read_before(before));
+    reading.finish(read)
 }
 
-/// A read of a topic.
-struct Reading<'a> {
+/// A read in progress.
+struct TopicRead<'a> {
     txn: ReadTransaction,
-    /// `None` if nothing is known of it.
-    topic: Option<Topic>,
+    /// `None` if the topic is unknown.
+    topic: Option<TopicRow>,
     name: Name,
-    amount: Amount,
+    limits: ReadLimits,
     now_ms: u64,
-    /// What may be damaged when something is met: after the first offset, up to the second.
-    at: &'a Cell<(u64, u64)>,
-    stored: Stored,
+    /// The range that an error would cover: after the first offset, up to the second.
+    suspect: &'a Cell<(u64, u64)>,
+    stored: StoredMessages,
     bytes: usize,
-    passed: usize,
+    skipped: usize,
 }
 
-/// What became of a message.
-enum Took {
-    It,
-    /// There is no room for it.
+/// What the read did with a message.
+enum Outcome {
+    Continue,
+    /// The read has reached its limit.
     Full,
-    /// It is too old; so is all before it.
-    Aged,
+    /// The message is too old, and so are all before it.
+    TooOld,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> TopicRead<'a> {
     fn new(
         db: &Database,
         name: &str,
-        amount: Amount,
+        limits: ReadLimits,
         now_ms: u64,
-        at: &'a Cell<(u64, u64)>,
-    ) -> Result<Self, Trouble> {
+        suspect: &'a Cell<(u64, u64)>,
+    ) -> Result<Self, InternalError> {
         let txn = db.begin_read()?;
-        let (topic, node) = topic(&txn, name)?;
+        let (topic, metadata) = load_topic(&txn, name)?;
         let (floor, last) = match &topic {
             Ok(topic) => (topic.floor, topic.last),
             Err(floor) => (*floor, 0),
         };
-        let lost = (node.lost_through > 0).then_some((node.lost_after, node.lost_through));
-        let floor = floor.max(node.lost_through);
-        let stored = Stored {
+        let lost_range =
+            (metadata.lost_through > 0).then_some((metadata.lost_after, metadata.lost_through));
+        let floor = floor.max(metadata.lost_through);
+        let stored = StoredMessages {
             records: Vec::new(),
             floor,
             last,
             through: 0,
             more: false,
-            lost,
+            lost_range,
             damaged: false,
         };
         let (topic, name) = (topic.ok(), Name::from(name));
-        Ok(Reading { txn, topic, name, amount, now_ms, at, stored, bytes: 0, passed: 0 })
+        Ok(TopicRead { txn, topic, name, limits, now_ms, suspect, stored, bytes: 0, skipped: 0 })
     }
 
-    /// Takes a message, unless it is full.
-    fn take(&mut self, topic: &Topic, offset: u64, head: &Head<'_>) -> Result<Took, Trouble> {
+    /// Adds a message to the result, unless the limit is reached.
+    fn take(
+        &mut self,
+        topic: &TopicRow,
+        offset: u64,
+        head: &RecordRef<'_>,
+    ) -> Result<Outcome, InternalError> {
         let (stored, now_ms) = (&mut self.stored, self.now_ms);
-        let is_aged = topic.keep.is_aged(head.at_ms, now_ms);
+        let is_too_old = topic.retention.is_too_old(head.at_ms, now_ms);
         let is_expired = head.is_expired(now_ms);
-        if is_aged || (is_expired && topic.is_missed(head)) {
-            // As its removal will tell.
+        if is_too_old || (is_expired && topic.leaves_gap(head)) {
+            // The removal of this message will raise the floor in the same way.
             stored.floor = stored.floor.max(offset);
         }
-        let is_given = !is_aged && !is_expired;
-        let is_full = match is_given {
+        let is_visible = !is_too_old && !is_expired;
+        let is_full = match is_visible {
             true => {
-                stored.records.len() >= self.amount.messages_max.max(1)
-                    || (self.bytes + head.payload.len() > self.amount.bytes_max
+                stored.records.len() >= self.limits.messages_max.max(1)
+                    || (self.bytes + head.payload.len() > self.limits.bytes_max
                         && !stored.records.is_empty())
             }
-            false => self.passed >= PASSED_MAX,
+            false => self.skipped >= SKIPPED_MAX,
         };
         if is_full {
             stored.more = true;
-            return Ok(Took::Full);
+            return Ok(Outcome::Full);
         }
         stored.through = offset;
-        match is_given {
+        match is_visible {
             true => {
                 self.bytes += head.payload.len();
                 stored.records.push(head.record(&self.name, offset)?);
             }
-            false => self.passed += 1,
+            false => self.skipped += 1,
         }
-        Ok(if is_aged { Took::Aged } else { Took::It })
+        Ok(if is_too_old { Outcome::TooOld } else { Outcome::Continue })
     }
 
-    fn missing(&self, after: u64, through: u64) -> Trouble {
-        Damage::of(&self.name, after, through, "there should be one, and it is not there").into()
+    fn missing(&self, after: u64, through: u64) -> InternalError {
+        Damage::in_messages(&self.name, after, through, "there should be one, and it is not there")
+            .into()
     }
 
-    /// What was read before the damage is given; who goes on from there meets it first.
-    fn end(mut self, read: Result<(), Trouble>) -> Result<Stored, Trouble> {
+    /// Returns what was read before the damage. The next read then starts with the damage and
+    /// fails.
+    fn finish(mut self, read: Result<(), InternalError>) -> Result<StoredMessages, InternalError> {
         match read {
-            Err(trouble) if self.stored.records.is_empty() || !trouble.is_damage() => Err(trouble),
+            Err(error) if self.stored.records.is_empty() || !error.is_damage() => Err(error),
             Err(_) => {
                 self.stored.more = true;
                 self.stored.damaged = true;
@@ -207,58 +221,59 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn after(&mut self, after: u64) -> Result<(), Trouble> {
+    fn read_after(&mut self, after: u64) -> Result<(), InternalError> {
         self.stored.through = after;
         let (Some(topic), false) = (self.topic, after == u64::MAX) else { return Ok(()) };
-        self.at.set((after, topic.newest));
+        self.suspect.set((after, topic.newest));
         let messages = self.txn.open_table(MESSAGES)?;
         let number = topic.number;
-        // The last that is known to be there, or to have been the last before what is.
-        let mut known = after.max(topic.base);
+        // The last offset that is proven: its message exists, or it precedes the first message that
+        // does.
+        let mut proven = after.max(topic.base);
         for row in messages.range((number, after + 1)..=(number, u64::MAX))? {
             let (key, value) = row?;
             let offset = key.value().1;
-            if known < offset && offset <= topic.newest {
-                // It alone is damaged if it can't be read.
-                self.at.set((known, offset));
+            if proven < offset && offset <= topic.newest {
+                // If this row can't be read, only this message is damaged.
+                self.suspect.set((proven, offset));
             }
-            let row = Row::read(number, offset, value.value())?;
-            // The first may come after messages that were not asked for.
-            let is_next = match known > after {
-                true => row.before == known,
-                false => row.before <= known,
+            let row = MessageRow::decode(number, offset, value.value())?;
+            // The predecessor of the first row may be a message that the caller did not ask for.
+            let is_next = match proven > after {
+                true => row.previous == proven,
+                false => row.previous <= proven,
             };
-            // A damaged page may lead anywhere, also back.
-            let is_there = key.value().0 == number && known < offset && offset <= topic.newest;
+            // A damaged page may lead anywhere, also backwards.
+            let is_there = key.value().0 == number && proven < offset && offset <= topic.newest;
             if !is_there || !is_next {
-                return Err(self.missing(known, offset.max(known)));
+                return Err(self.missing(proven, offset.max(proven)));
             }
-            known = offset;
-            if let Took::Full = self.take(&topic, offset, &row.head()?)? {
+            proven = offset;
+            if let Outcome::Full = self.take(&topic, offset, &row.head()?)? {
                 return Ok(());
             }
-            self.at.set((known, topic.newest));
+            self.suspect.set((proven, topic.newest));
         }
-        if known < topic.newest {
-            return Err(self.missing(known, topic.newest));
+        if proven < topic.newest {
+            return Err(self.missing(proven, topic.newest));
         }
         self.stored.through = self.stored.last.max(after);
         Ok(())
     }
 
-    fn before(&mut self, before: u64) -> Result<(), Trouble> {
+    fn read_before(&mut self, before: u64) -> Result<(), InternalError> {
         self.stored.through = before;
         let (Some(topic), false) = (self.topic, before == 0) else { return Ok(()) };
-        self.at.set((topic.base, before.min(topic.newest)));
+        self.suspect.set((topic.base, before.min(topic.newest)));
         let messages = self.txn.open_table(MESSAGES)?;
         let number = topic.number;
-        // Which comes next, as the one after it knows.
+        // The next offset to expect, as the message after it says.
         let mut next = topic.newest;
         if before <= topic.newest {
             let row = messages.range((number, before)..=(number, u64::MAX))?.next();
             let Some(row) = row else { return Err(self.missing(before, topic.newest)) };
             let (key, value) = row?;
-            next = Row::read(number, key.value().1, value.value())?.before;
+            next = MessageRow::decode(number, key.value().1, value.value())?.previous;
             if key.value().0 != number
                 || key.value().1 < before
                 || (next >= before && next != topic.base)
@@ -272,13 +287,13 @@ impl<'a> Reading<'a> {
             if key.value().0 != number || offset != next || offset >= before {
                 return Err(self.missing(offset.min(next), next.max(offset)));
             }
-            let row = Row::read(number, offset, value.value())?;
-            next = row.before;
+            let row = MessageRow::decode(number, offset, value.value())?;
+            next = row.previous;
             match self.take(&topic, offset, &row.head()?)? {
-                Took::It => {}
-                Took::Full | Took::Aged => return Ok(()),
+                Outcome::Continue => {}
+                Outcome::Full | Outcome::TooOld => return Ok(()),
             }
-            self.at.set((topic.base, next));
+            self.suspect.set((topic.base, next));
         }
         if next != topic.base {
             return Err(self.missing(topic.base, next));

@@ -1,4 +1,4 @@
-//! A message as it lies on disk. What the bytes mean is part of the store's format version.
+//! The format of a stored message. It is part of the store's format version.
 //!
 //! ```text
 //! flags      1 byte: kind of data (2 bits), then one bit each: event, tags, key, expiry
@@ -10,12 +10,12 @@
 //! payload    the rest
 //! ```
 //!
-//! It lies behind the [`Row`]'s checksum, and how far before it the topic's message before it is.
+//! A [`MessageRow`] puts a checksum and the distance to the topic's previous message before it.
 
-use wire::{Data, Draft, Marks, Name};
+use model::{Attributes, Data, Name, Publication};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::sum;
+use crate::checksum;
 
 const KIND: u8 = 0b11;
 const JSON: u8 = 0;
@@ -26,147 +26,148 @@ const TAGS: u8 = 1 << 3;
 const KEY: u8 = 1 << 4;
 const EXPIRES: u8 = 1 << 5;
 
-/// A message that was read back.
+/// A message that was read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its place.
+    /// The message's offset.
     pub offset: u64,
     /// When it was published, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What was published. Marks without anything in them come back as `None`, and
-    /// [`Draft::except`] is not kept: it names a connection, and those end.
-    pub draft: Draft,
+    /// What was published. Empty attributes come back as `None`. The store does not save
+    /// [`Draft::except`], because it names a connection, and connections don't outlive the process.
+    pub publication: Publication,
 }
 
-/// The bytes are no record of this format version.
+/// The bytes don't have the form of this format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a row of the store does not have the form that this version writes")]
-pub struct BadRow;
+pub struct RowError;
 
-/// A record that is looked at where it lies.
+/// A decoded record that borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head<'a> {
+pub(crate) struct RecordRef<'a> {
     kind: u8,
     pub at_ms: u64,
     event: Option<&'a str>,
-    /// Their number and their bytes, each with its length, checked.
+    /// The number of tags and their encoded bytes, which are valid.
     tags: (usize, &'a [u8]),
     pub key: Option<&'a str>,
     pub expires_ms: Option<u64>,
     pub payload: &'a [u8],
 }
 
-/// A record in its place.
+/// A record with its link to the topic's previous message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row<'a> {
-    /// The offset of the topic's message before this one; the topic's base for the first.
-    pub before: u64,
+pub(crate) struct MessageRow<'a> {
+    /// The offset of the topic's previous message; for the first one, the topic's base.
+    pub previous: u64,
     /// The record.
     pub record: &'a [u8],
 }
 
-/// The bytes that stand before a record: its checksum and how far back the one before is.
-pub(crate) struct Front {
-    bytes: [u8; sum::BYTES + 10],
+/// The bytes before a record: the checksum and the distance to the previous message.
+pub(crate) struct RowPrefix {
+    bytes: [u8; checksum::BYTES + 10],
     length: usize,
 }
 
-impl Front {
+impl RowPrefix {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-impl<'a> Row<'a> {
-    /// What stands before the record at the topic's number and the offset.
-    pub fn front(&self, number: u64, offset: u64) -> Front {
-        let mut front = Front { bytes: [0; sum::BYTES + 10], length: sum::BYTES };
-        let mut distance = offset.saturating_sub(self.before);
+impl<'a> MessageRow<'a> {
+    /// The prefix of the record at this topic number and offset.
+    pub fn prefix(&self, number: u64, offset: u64) -> RowPrefix {
+        let mut prefix = RowPrefix { bytes: [0; checksum::BYTES + 10], length: checksum::BYTES };
+        let mut distance = offset.saturating_sub(self.previous);
         while distance >= 0x80 {
-            front.bytes[front.length] = distance as u8 | 0x80;
-            front.length += 1;
+            prefix.bytes[prefix.length] = distance as u8 | 0x80;
+            prefix.length += 1;
             distance >>= 7;
         }
-        front.bytes[front.length] = distance as u8;
-        front.length += 1;
+        prefix.bytes[prefix.length] = distance as u8;
+        prefix.length += 1;
         let sum = self.sum(number, offset);
-        front.bytes[..sum::BYTES].copy_from_slice(&sum.to_le_bytes());
-        front
+        prefix.bytes[..checksum::BYTES].copy_from_slice(&sum.to_le_bytes());
+        prefix
     }
 
-    /// Over all that makes the row what it is. The long part is hashed where it lies.
+    /// The checksum covers the row's key and content. The long part is hashed in place.
     fn sum(&self, number: u64, offset: u64) -> u64 {
         let mut all = [0; 32];
-        let parts = [number, offset, self.before, xxh3_64(self.record)];
+        let parts = [number, offset, self.previous, xxh3_64(self.record)];
         for (to, part) in all.chunks_exact_mut(8).zip(parts) {
             to.copy_from_slice(&part.to_le_bytes());
         }
         xxh3_64(&all)
     }
 
-    /// Reads what lies at the topic's number and the offset.
-    pub fn read(number: u64, offset: u64, bytes: &'a [u8]) -> Result<Self, BadRow> {
-        let (sum, rest) = bytes.split_first_chunk::<{ sum::BYTES }>().ok_or(BadRow)?;
-        let mut input = Input(rest);
+    /// Decodes the row at this topic number and offset.
+    pub fn decode(number: u64, offset: u64, bytes: &'a [u8]) -> Result<Self, RowError> {
+        let (sum, rest) = bytes.split_first_chunk::<{ checksum::BYTES }>().ok_or(RowError)?;
+        let mut input = Decoder(rest);
         let distance = input.number()?;
-        let row = Row { before: offset.checked_sub(distance).ok_or(BadRow)?, record: input.0 };
-        // A number has one form only: other bytes are other bytes.
+        let row =
+            MessageRow { previous: offset.checked_sub(distance).ok_or(RowError)?, record: input.0 };
+        // A varint has only one valid form here, so that every changed byte is an error.
         let used = rest.len() - input.0.len();
         let is_same = u64::from_le_bytes(*sum) == row.sum(number, offset)
             && (used == 1 || rest[used - 1] != 0);
-        if is_same { Ok(row) } else { Err(BadRow) }
+        if is_same { Ok(row) } else { Err(RowError) }
     }
 
-    /// The record's head.
-    pub fn head(&self) -> Result<Head<'a>, BadRow> {
-        Head::read(self.record)
+    /// The decoded record.
+    pub fn head(&self) -> Result<RecordRef<'a>, RowError> {
+        RecordRef::decode(self.record)
     }
 }
 
-/// Writes a record.
-pub(crate) fn encode(draft: &Draft, at_ms: u64) -> Box<[u8]> {
-    let (kind, payload) = match &draft.data {
+/// Encodes a record.
+pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
+    let (kind, payload) = match &publication.data {
         Data::Json(text) => (JSON, text.as_bytes()),
         Data::Text(text) => (TEXT, text.as_bytes()),
         Data::Binary(bytes) => (BINARY, &**bytes),
     };
-    let none = Marks::default();
-    let marks = draft.marks.as_deref().unwrap_or(&none);
+    let none = Attributes::default();
+    let attributes = publication.attributes.as_deref().unwrap_or(&none);
     let bit = |is_there: bool, bit: u8| if is_there { bit } else { 0 };
     let mut out = Vec::with_capacity(payload.len() + 64);
     out.push(
-        kind | bit(draft.event.is_some(), EVENT)
-            | bit(!marks.tags.is_empty(), TAGS)
-            | bit(marks.key.is_some(), KEY)
-            | bit(marks.expires_ms.is_some(), EXPIRES),
+        kind | bit(publication.event.is_some(), EVENT)
+            | bit(!attributes.tags.is_empty(), TAGS)
+            | bit(attributes.key.is_some(), KEY)
+            | bit(attributes.expires_ms.is_some(), EXPIRES),
     );
-    put_number(&mut out, at_ms);
-    if let Some(event) = &draft.event {
+    put_varint(&mut out, at_ms);
+    if let Some(event) = &publication.event {
         put_bytes(&mut out, event.as_bytes());
     }
-    if !marks.tags.is_empty() {
-        put_number(&mut out, marks.tags.len() as u64);
-        marks.tags.iter().for_each(|tag| put_bytes(&mut out, tag.as_bytes()));
+    if !attributes.tags.is_empty() {
+        put_varint(&mut out, attributes.tags.len() as u64);
+        attributes.tags.iter().for_each(|tag| put_bytes(&mut out, tag.as_bytes()));
     }
-    if let Some(key) = &marks.key {
+    if let Some(key) = &attributes.key {
         put_bytes(&mut out, key.as_bytes());
     }
-    if let Some(expires_ms) = marks.expires_ms {
-        put_number(&mut out, expires_ms);
+    if let Some(expires_ms) = attributes.expires_ms {
+        put_varint(&mut out, expires_ms);
     }
     out.extend_from_slice(payload);
     out.into()
 }
 
-impl<'a> Head<'a> {
-    /// Reads a record without copying. What is text was checked to be text.
-    pub fn read(bytes: &'a [u8]) -> Result<Self, BadRow> {
-        let mut input = Input(bytes);
+impl<'a> RecordRef<'a> {
+    /// Decodes a record without copying it. All texts are checked to be UTF-8.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
+        let mut input = Decoder(bytes);
         let flags = input.byte()?;
         let kind = flags & KIND;
         if flags >> 6 != 0 || kind > BINARY {
-            return Err(BadRow);
+            return Err(RowError);
         }
         let has = |bit: u8| flags & bit != 0;
         let at_ms = input.number()?;
@@ -181,45 +182,46 @@ impl<'a> Head<'a> {
         let key = has(KEY).then(|| input.text()).transpose()?;
         let expires_ms = has(EXPIRES).then(|| input.number()).transpose()?;
         if kind != BINARY {
-            std::str::from_utf8(input.0).map_err(|_| BadRow)?;
+            std::str::from_utf8(input.0).map_err(|_| RowError)?;
         }
-        Ok(Head { kind, at_ms, event, tags, key, expires_ms, payload: input.0 })
+        Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, payload: input.0 })
     }
 
-    /// True for a message that says its key is no more: JSON `null` under a key.
+    /// True for a tombstone, a message that deletes its key: JSON `null` with a key.
     pub fn is_tombstone(&self) -> bool {
         self.key.is_some() && self.kind == JSON && self.payload == b"null"
     }
 
-    /// True when it was worth something for a time that is over.
+    /// True if the message's own expiry has passed.
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
-    /// The message.
-    pub fn record(&self, topic: &Name, offset: u64) -> Result<Record, BadRow> {
-        let text = || std::str::from_utf8(self.payload).map(Box::from).map_err(|_| BadRow);
+    /// Copies the message.
+    pub fn record(&self, topic: &Name, offset: u64) -> Result<Record, RowError> {
+        let text = || std::str::from_utf8(self.payload).map(Box::from).map_err(|_| RowError);
         let data = match self.kind {
             JSON => Data::Json(text()?),
             TEXT => Data::Text(text()?),
             _ => Data::Binary(self.payload.into()),
         };
-        let mut input = Input(self.tags.1);
+        let mut input = Decoder(self.tags.1);
         let tags = (0..self.tags.0).map(|_| input.text().map(Name::from));
-        let marks = Marks {
+        let attributes = Attributes {
             tags: tags.collect::<Result<_, _>>()?,
             key: self.key.map(Name::from),
             expires_ms: self.expires_ms,
         };
-        let marks = (marks != Marks::default()).then(|| Box::new(marks));
+        let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
         let event = self.event.map(Name::from);
-        let draft = Draft { topic: topic.clone(), event, data, except: None, marks };
-        Ok(Record { offset, at_ms: self.at_ms, draft })
+        let publication =
+            Publication { topic: topic.clone(), event, data, except: None, attributes };
+        Ok(Record { offset, at_ms: self.at_ms, publication })
     }
 }
 
-/// Appends a number, 7 bits a byte, the lowest first.
-pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
+/// Appends a varint: 7 bits a byte, the lowest first.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -228,47 +230,47 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_number(out, bytes.len() as u64);
+    put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// What is left to read.
-pub(crate) struct Input<'a>(pub &'a [u8]);
+/// The bytes that are left to decode.
+pub(crate) struct Decoder<'a>(pub &'a [u8]);
 
-impl<'a> Input<'a> {
-    pub fn byte(&mut self) -> Result<u8, BadRow> {
-        let (&first, rest) = self.0.split_first().ok_or(BadRow)?;
+impl<'a> Decoder<'a> {
+    pub fn byte(&mut self) -> Result<u8, RowError> {
+        let (&first, rest) = self.0.split_first().ok_or(RowError)?;
         self.0 = rest;
         Ok(first)
     }
 
-    pub fn number(&mut self) -> Result<u64, BadRow> {
+    pub fn number(&mut self) -> Result<u64, RowError> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(BadRow);
+                return Err(RowError);
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(BadRow)
+        Err(RowError)
     }
 
-    /// A number of things of which each takes a byte or more.
-    fn count(&mut self) -> Result<usize, BadRow> {
-        let count = usize::try_from(self.number()?).map_err(|_| BadRow)?;
-        if count <= self.0.len() { Ok(count) } else { Err(BadRow) }
+    /// Reads a count of items of which each takes at least one byte.
+    fn count(&mut self) -> Result<usize, RowError> {
+        let count = usize::try_from(self.number()?).map_err(|_| RowError)?;
+        if count <= self.0.len() { Ok(count) } else { Err(RowError) }
     }
 
-    fn text(&mut self) -> Result<&'a str, BadRow> {
+    fn text(&mut self) -> Result<&'a str, RowError> {
         let length = self.count()?;
         let (text, rest) = self.0.split_at(length);
         self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| BadRow)
+        std::str::from_utf8(text).map_err(|_| RowError)
     }
 }
 
@@ -277,104 +279,107 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn drafts() -> impl Strategy<Value = Draft> {
+    fn publications() -> impl Strategy<Value = Publication> {
         let name = || "\\PC{0,40}".prop_map(Name::from);
         let data = prop_oneof![
             "\\PC{0,60}".prop_map(|text| Data::Json(text.into())),
             ".{0,60}".prop_map(|text| Data::Text(text.into())),
             prop::collection::vec(any::<u8>(), 0..300).prop_map(|bytes| Data::Binary(bytes.into())),
         ];
-        let marks = (
+        let attributes = (
             prop::collection::vec(name(), 0..4),
             prop::option::of(name()),
             prop::option::of(any::<u64>()),
         );
-        let marks = marks.prop_map(|(tags, key, expires_ms)| Marks { tags, key, expires_ms });
-        (name(), prop::option::of(name()), data, prop::option::of(marks)).prop_map(
-            |(topic, event, data, marks)| Draft {
+        let attributes =
+            attributes.prop_map(|(tags, key, expires_ms)| Attributes { tags, key, expires_ms });
+        (name(), prop::option::of(name()), data, prop::option::of(attributes)).prop_map(
+            |(topic, event, data, attributes)| Publication {
                 topic,
                 event,
                 data,
                 except: None,
-                marks: marks.filter(|marks| *marks != Marks::default()).map(Box::new),
+                attributes: attributes
+                    .filter(|attributes| *attributes != Attributes::default())
+                    .map(Box::new),
             },
         )
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(draft in drafts(), at_ms: u64, offset: u64) {
-            let bytes = encode(&draft, at_ms);
-            let head = Head::read(&bytes).unwrap();
-            prop_assert_eq!(head.expires_ms, draft.marks.as_ref().and_then(|m| m.expires_ms));
-            prop_assert_eq!(head.payload.len(), draft.data.bytes());
-            let want = Record { offset, at_ms, draft: draft.clone() };
-            prop_assert_eq!(head.record(&draft.topic, offset), Ok(want));
+        fn encode_and_decode_round_trip(publication in publications(), at_ms: u64, offset: u64) {
+            let bytes = encode(&publication, at_ms);
+            let head = RecordRef::decode(&bytes).unwrap();
+            prop_assert_eq!(head.expires_ms, publication.attributes.as_ref().and_then(|m| m.expires_ms));
+            prop_assert_eq!(head.payload.len(), publication.data.bytes());
+            let want = Record { offset, at_ms, publication: publication.clone() };
+            prop_assert_eq!(head.record(&publication.topic, offset), Ok(want));
         }
 
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Ok(head) = Head::read(&bytes) {
+        fn decode_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(head) = RecordRef::decode(&bytes) {
                 prop_assert!(head.record(&"t".into(), 1).is_ok());
             }
         }
 
         #[test]
-        fn a_changed_record_does_not_panic(draft in drafts(), at: usize, byte: u8, cut: usize) {
-            let mut bytes = encode(&draft, 1).to_vec();
+        fn decode_of_a_changed_record_never_panics(publication in publications(), at: usize, byte: u8, cut: usize) {
+            let mut bytes = encode(&publication, 1).to_vec();
             let length = bytes.len();
             bytes[at % length] = byte;
             bytes.truncate(cut % (length + 1));
-            if let Ok(head) = Head::read(&bytes) {
+            if let Ok(head) = RecordRef::decode(&bytes) {
                 prop_assert!(head.record(&"t".into(), 1).is_ok());
             }
         }
 
         #[test]
-        fn a_row_knows_its_place(draft in drafts(), number: u64, offset: u64, before: u64) {
-            let record = encode(&draft, 1);
-            let row = Row { before: before.min(offset), record: &record };
-            let mut bytes = [row.front(number, offset).bytes(), &record].concat();
-            prop_assert_eq!(Row::read(number, offset, &bytes), Ok(row));
-            prop_assert_eq!(Row::read(number ^ 1, offset, &bytes), Err(BadRow));
-            prop_assert_eq!(Row::read(number, offset ^ 1, &bytes), Err(BadRow));
+        fn a_row_decodes_only_under_its_own_key(publication in publications(), number: u64, offset: u64, before: u64) {
+            let record = encode(&publication, 1);
+            let row = MessageRow { previous: before.min(offset), record: &record };
+            let mut bytes = [row.prefix(number, offset).bytes(), &record].concat();
+            prop_assert_eq!(MessageRow::decode(number, offset, &bytes), Ok(row));
+            prop_assert_eq!(MessageRow::decode(number ^ 1, offset, &bytes), Err(RowError));
+            prop_assert_eq!(MessageRow::decode(number, offset ^ 1, &bytes), Err(RowError));
             for at in 0..bytes.len() {
                 bytes[at] ^= 1 << (at % 8);
-                prop_assert_eq!(Row::read(number, offset, &bytes), Err(BadRow));
+                prop_assert_eq!(MessageRow::decode(number, offset, &bytes), Err(RowError));
                 bytes[at] ^= 1 << (at % 8);
             }
         }
 
         #[test]
-        fn numbers_are_read(number: u64) {
+        fn varints_round_trip(number: u64) {
             let mut bytes = Vec::new();
-            put_number(&mut bytes, number);
-            prop_assert_eq!(Input(&bytes).number(), Ok(number));
+            put_varint(&mut bytes, number);
+            prop_assert_eq!(Decoder(&bytes).number(), Ok(number));
         }
     }
 
     #[test]
-    fn a_number_too_large_is_refused() {
+    fn decode_rejects_invalid_numbers_and_flags() {
         let mut bytes = [0xff; 10];
         bytes[9] = 2;
-        assert_eq!(Input(&bytes).number(), Err(BadRow));
-        assert_eq!(Input(&[0x80; 11]).number(), Err(BadRow));
-        assert_eq!(Head::read(&[0b11, 0]), Err(BadRow));
-        assert_eq!(Head::read(&[0x40, 0]), Err(BadRow));
+        assert_eq!(Decoder(&bytes).number(), Err(RowError));
+        assert_eq!(Decoder(&[0x80; 11]).number(), Err(RowError));
+        assert_eq!(RecordRef::decode(&[0b11, 0]), Err(RowError));
+        assert_eq!(RecordRef::decode(&[0x40, 0]), Err(RowError));
     }
 
     #[test]
-    fn a_plain_record_costs_sixteen_bytes_over_its_payload() {
-        let draft = Draft::new("t", Data::Text("x".repeat(100).into()));
-        let record = encode(&draft, 1_790_000_000_000);
+    fn a_plain_record_costs_sixteen_bytes_beyond_its_payload() {
+        let publication = Publication::new("t", Data::Text("x".repeat(100).into()));
+        let record = encode(&publication, 1_790_000_000_000);
         assert_eq!(record.len(), 100 + 7);
-        let row = Row { before: 41, record: &record };
-        assert_eq!(row.front(1, 42).bytes().len(), 9);
+        let row = MessageRow { previous: 41, record: &record };
+        assert_eq!(row.prefix(1, 42).bytes().len(), 9);
         let null = |key: Option<&str>| {
-            let mut draft = Draft::new("t", Data::Json("null".into()));
-            draft.marks =
-                key.map(|key| Box::new(Marks { key: Some(key.into()), ..Marks::default() }));
-            Head::read(&encode(&draft, 1)).unwrap().is_tombstone()
+            let mut publication = Publication::new("t", Data::Json("null".into()));
+            publication.attributes = key
+                .map(|key| Box::new(Attributes { key: Some(key.into()), ..Attributes::default() }));
+            RecordRef::decode(&encode(&publication, 1)).unwrap().is_tombstone()
         };
         assert!(null(Some("k")) && !null(None));
     }

@@ -1,23 +1,23 @@
-//! Writing a new file of what an old one has: one of the format before, or one that is damaged.
+//! Copies a store into a new file: one of the previous format, or a damaged one.
 
 use std::path::Path;
 
+use model::Name;
 use redb::{Database, ReadableDatabase};
-use wire::Name;
 
 use crate::batch::first_expiry;
 use crate::check::{self, Report};
-use crate::disk::Disk;
-use crate::facts::Node;
-use crate::fault::{Damage, OpenError, Trouble};
+use crate::checksum;
+use crate::error::{Damage, InternalError, OpenError};
+use crate::metadata::Metadata;
 use crate::open::{self, Directory, FILE, OFFSETS_SKIPPED};
-use crate::quiet::quietly;
-use crate::record::{Head, Row};
-use crate::rows;
+use crate::panics::catch_redb_panics;
+use crate::record::{MessageRow, RecordRef};
+use crate::small_tables;
 use crate::source::Source;
-use crate::sum;
-use crate::tables::{EXPIRIES, FORMAT_BEFORE, KEYS, MESSAGES, TOPICS};
-use crate::topic::Topic;
+use crate::staged_file::StagedFile;
+use crate::tables::{EXPIRIES, KEYS, MESSAGES, PREVIOUS_FORMAT, TOPICS};
+use crate::topic::TopicRow;
 
 /// Bytes of records in one transaction.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -25,32 +25,40 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Rows of the small tables in one transaction.
 const CHUNK_ROWS: usize = 16_384;
 
-/// A new file while it is filled. Topics come by name, and each one's messages by offset.
-struct Build<'a> {
+/// Fills a new file. Topics come in the order of their names, and the messages of each in the order
+/// of their offsets.
+struct StoreBuilder<'a> {
     db: &'a Database,
-    node: Node,
-    topic: Topic,
+    metadata: Metadata,
+    topic: TopicRow,
     name: Name,
-    /// Messages that are not written yet: offset, the one before, record.
+    /// Messages that are not written yet: offset, previous offset, record.
     rows: Vec<(u64, u64, Box<[u8]>)>,
     bytes: usize,
 }
 
-impl<'a> Build<'a> {
-    fn new(db: &'a Database, node: Node) -> Self {
-        let (topic, name) = (Topic::default(), Name::default());
-        Build { db, node, topic, name, rows: Vec::new(), bytes: 0 }
+impl<'a> StoreBuilder<'a> {
+    fn new(db: &'a Database, metadata: Metadata) -> Self {
+        let (topic, name) = (TopicRow::default(), Name::default());
+        StoreBuilder { db, metadata, topic, name, rows: Vec::new(), bytes: 0 }
     }
 
-    /// Begins a topic with what is known of it beside its messages.
-    fn topic(&mut self, name: &str, known: Topic) {
+    /// Starts a topic. `old` is its old row; the messages that follow set the counters anew.
+    fn topic(&mut self, name: &str, old: TopicRow) {
         let (count, bytes, base, newest) = (0, 0, 0, 0);
-        self.topic = Topic { count, bytes, base, newest, before: self.node.tail, ..known };
+        self.topic = TopicRow {
+            count,
+            bytes,
+            base,
+            newest,
+            previous_name_hash: self.metadata.last_name_hash,
+            ..old
+        };
         self.name = name.into();
     }
 
-    fn message(&mut self, offset: u64, record: &[u8]) -> Result<(), Trouble> {
-        let head = Head::read(record)?;
+    fn message(&mut self, offset: u64, record: &[u8]) -> Result<(), InternalError> {
+        let head = RecordRef::decode(record)?;
         let topic = &mut self.topic;
         topic.oldest_ms =
             if topic.count == 0 { head.at_ms } else { topic.oldest_ms.min(head.at_ms) };
@@ -63,7 +71,7 @@ impl<'a> Build<'a> {
         if self.bytes > CHUNK_BYTES { self.write() } else { Ok(()) }
     }
 
-    fn write(&mut self) -> Result<(), Trouble> {
+    fn write(&mut self) -> Result<(), InternalError> {
         let txn = self.db.begin_write()?;
         {
             let mut messages = txn.open_table(MESSAGES)?;
@@ -71,15 +79,16 @@ impl<'a> Build<'a> {
             let mut expiries = txn.open_table(EXPIRIES)?;
             let number = self.topic.number;
             for (offset, before, record) in self.rows.drain(..) {
-                let head = Head::read(&record)?;
-                if let Some(key) = head.key.filter(|_| self.topic.keep.compact) {
+                let head = RecordRef::decode(&record)?;
+                if let Some(key) = head.key.filter(|_| self.topic.retention.compact) {
                     keys.insert((number, key), offset)?;
                 }
-                if let Some(expires_ms) = first_expiry(&head, self.topic.keep.compact) {
+                if let Some(expires_ms) = first_expiry(&head, self.topic.retention.compact) {
                     expiries.insert((expires_ms, number, offset), self.name.as_str())?;
                 }
-                let front = Row { before, record: &record }.front(number, offset);
-                let row = [front.bytes(), &record].concat();
+                let prefix =
+                    MessageRow { previous: before, record: &record }.prefix(number, offset);
+                let row = [prefix.bytes(), &record].concat();
                 messages.insert((number, offset), &*row)?;
             }
         }
@@ -87,13 +96,13 @@ impl<'a> Build<'a> {
         Ok(txn.commit()?)
     }
 
-    fn end_topic(&mut self) -> Result<(), Trouble> {
+    fn end_topic(&mut self) -> Result<(), InternalError> {
         self.write()?;
-        let (node, topic) = (&mut self.node, &self.topic);
-        node.tail = sum::of_name(&self.name);
-        node.next = node.next.max(topic.number);
-        node.last = node.last.max(topic.last);
-        node.empty += u64::from(topic.count == 0);
+        let (metadata, topic) = (&mut self.metadata, &self.topic);
+        metadata.last_name_hash = checksum::of_name(&self.name);
+        metadata.last_number = metadata.last_number.max(topic.number);
+        metadata.last_offset = metadata.last_offset.max(topic.last);
+        metadata.empty_topics += u64::from(topic.count == 0);
         let txn = self.db.begin_write()?;
         txn.open_table(TOPICS)?.insert(self.name.as_str(), &*topic.encode(&self.name))?;
         Ok(txn.commit()?)
@@ -102,27 +111,27 @@ impl<'a> Build<'a> {
     fn chunks<T>(
         &mut self,
         rows: &[T],
-        mut put: impl FnMut(&redb::WriteTransaction, &mut Node, &T) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        mut put: impl FnMut(&redb::WriteTransaction, &mut Metadata, &T) -> Result<(), InternalError>,
+    ) -> Result<(), InternalError> {
         for chunk in rows.chunks(CHUNK_ROWS) {
             let txn = self.db.begin_write()?;
-            chunk.iter().try_for_each(|row| put(&txn, &mut self.node, row))?;
+            chunk.iter().try_for_each(|row| put(&txn, &mut self.metadata, row))?;
             txn.commit()?;
         }
         Ok(())
     }
 
-    fn cursors(&mut self, rows: &[(Name, Name, u64)]) -> Result<(), Trouble> {
-        self.chunks(rows, |txn, node, (user, topic, offset)| {
-            rows::put_cursor(txn, node, user, topic, *offset)
+    fn cursors(&mut self, rows: &[(Name, Name, u64)]) -> Result<(), InternalError> {
+        self.chunks(rows, |txn, metadata, (user, topic, offset)| {
+            small_tables::put_cursor(txn, metadata, user, topic, *offset)
         })
     }
 
-    fn keys(&mut self, rows: &[(Name, Name, u64, u64)]) -> Result<(), Trouble> {
-        self.chunks(rows, |txn, node, (topic, key, offset, at_ms)| {
-            rows::put_idempotency_key(
+    fn keys(&mut self, rows: &[(Name, Name, u64, u64)]) -> Result<(), InternalError> {
+        self.chunks(rows, |txn, metadata, (topic, key, offset, at_ms)| {
+            small_tables::put_idempotency_key(
                 &mut txn.open_table(crate::tables::IDEMPOTENCY)?,
-                node,
+                metadata,
                 (*at_ms, *offset),
                 (topic, key),
             )
@@ -133,56 +142,58 @@ impl<'a> Build<'a> {
         &mut self,
         users: &[(Name, Box<[u8]>)],
         names: &[(u32, Name)],
-    ) -> Result<(), Trouble> {
-        self.chunks(users, |txn, node, row| {
-            rows::put_subscriptions(txn, node, std::slice::from_ref(row), &[])
+    ) -> Result<(), InternalError> {
+        self.chunks(users, |txn, metadata, row| {
+            small_tables::put_subscriptions(txn, metadata, std::slice::from_ref(row), &[])
         })?;
-        self.chunks(names, |txn, node, row| {
-            rows::put_subscriptions(txn, node, &[], std::slice::from_ref(row))
+        self.chunks(names, |txn, metadata, row| {
+            small_tables::put_subscriptions(txn, metadata, &[], std::slice::from_ref(row))
         })
     }
 
-    fn end(&mut self) -> Result<(), Trouble> {
+    fn end(&mut self) -> Result<(), InternalError> {
         let txn = self.db.begin_write()?;
-        self.node.put(&txn)?;
+        self.metadata.save(&txn)?;
         Ok(txn.commit()?)
     }
 }
 
-/// Copies a file of the format before, of which redb has found all to be whole.
-pub(crate) fn from_format_before(
+/// Copies a file of the previous format that redb has verified.
+pub(crate) fn upgrade(
     old: &Database,
     new: &Database,
-    is_lost: bool,
-) -> Result<(), Trouble> {
-    let source = Source::new(old, FORMAT_BEFORE, true);
-    let last = quietly(|| source.node())?.last;
-    let lost = is_lost.then_some((last, last.saturating_add(OFFSETS_SKIPPED)));
-    let known = Report { lost, ..Report::default() };
-    let damages = copy(&source, new, &known, 0)?;
+    may_lack_commit: bool,
+) -> Result<(), InternalError> {
+    let source = Source::new(old, PREVIOUS_FORMAT, true);
+    let last = catch_redb_panics(|| source.metadata())?.last_offset;
+    let lost = may_lack_commit.then_some((last, last.saturating_add(OFFSETS_SKIPPED)));
+    let earlier_report = Report { lost_range: lost, ..Report::default() };
+    let damages = copy(&source, new, &earlier_report, 0)?;
     damages.into_iter().next().map_or(Ok(()), |damage| Err(damage.into()))
 }
 
-/// Writes a new store into another directory, of all that is whole in the store of the first,
-/// which may be of the format before. Who comes back to a topic that has lost messages is told so.
-/// `new_epoch` names the numbering where the old one's can't be read. Gives what was found in the
-/// old one, which is not changed; no server can open it meanwhile.
+/// Writes a new store into the directory `to` from everything that is intact in the store in
+/// `from`, which may have the previous format. Clients that come back to a topic which lost
+/// messages learn about the gap. `new_epoch` is the new store's epoch if the old one can't be read.
+/// Returns what the check found in the old store. The old store stays unchanged, and no server can
+/// open it meanwhile.
 pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenError> {
-    refuse_if_there(to)?;
+    ensure_absent(to)?;
     let _lock = check::lock(from)?;
-    let mut report = check::look_at_all(from)?;
+    let mut report = check::check_locked(from)?;
     let directory = Directory::claim(to)?;
     let file = from.join(FILE);
-    let written = || -> Result<Vec<Damage>, Trouble> {
-        let opened = open::database(|| Disk::open_to_read(&file), check::CACHE_BYTES, false)?;
-        let is_proven = report.damages.iter().all(|damage| damage.table != "the file");
-        let source = Source::new(&opened.db, report.format, is_proven);
+    let written = || -> Result<Vec<Damage>, InternalError> {
+        let opened =
+            open::open_database(|| StagedFile::open_to_read(&file), check::CACHE_BYTES, false)?;
+        let is_verified = report.damages.iter().all(|damage| damage.table != "the file");
+        let source = Source::new(&opened.db, report.format, is_verified);
         directory.replace(|new| copy(&source, new, &report, new_epoch))
     };
-    // Somebody may have made one until it was claimed.
-    let written = refuse_if_there(to).map(|()| written());
+    // Another process may have created a store before this one locked the directory.
+    let written = ensure_absent(to).map(|()| written());
     directory.release();
-    let met = written?.map_err(|trouble| match trouble.full() {
+    let damages = written?.map_err(|error| match error.disk_full() {
         Some(error) => {
             let (file, dir) = (directory.file(), to.display());
             let reason = format!(
@@ -191,9 +202,9 @@ pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenErr
             );
             OpenError::Disk { file, reason }
         }
-        None => OpenError::Damaged { file: file.clone(), reason: trouble.to_string() },
+        None => OpenError::Damaged { file: file.clone(), reason: error.to_string() },
     })?;
-    for damage in met {
+    for damage in damages {
         if !report.damages.contains(&damage) {
             report.damages.push(damage);
         }
@@ -201,7 +212,7 @@ pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenErr
     Ok(report)
 }
 
-fn refuse_if_there(to: &Path) -> Result<(), OpenError> {
+fn ensure_absent(to: &Path) -> Result<(), OpenError> {
     if !to.join(FILE).exists() {
         return Ok(());
     }
@@ -210,80 +221,87 @@ fn refuse_if_there(to: &Path) -> Result<(), OpenError> {
     Err(OpenError::Directory { dir: to.into(), error })
 }
 
-/// Copies all that can be read, and gives what can't. Of a look before, `known` has what was
-/// damaged then and which messages may have been lost.
+/// Copies everything that can be read, and returns the damage. `known` is the result of an earlier
+/// check: its damage, and which messages may be lost.
 pub(crate) fn copy(
     source: &Source<'_>,
     new: &Database,
-    known: &Report,
+    earlier_report: &Report,
     new_epoch: u32,
-) -> Result<Vec<Damage>, Trouble> {
+) -> Result<Vec<Damage>, InternalError> {
     let mut damages = Vec::new();
-    let facts = quietly(|| source.node()).unwrap_or_else(|trouble| {
-        check::note(&mut damages, Err(trouble), "facts");
-        Node { epoch: new_epoch, ..Node::default() }
+    let old = catch_redb_panics(|| source.metadata()).unwrap_or_else(|error| {
+        check::push_damage(&mut damages, Err(error), "facts");
+        Metadata { epoch: new_epoch, ..Metadata::default() }
     });
-    let Node { epoch, clean, last, gone, next, .. } = facts;
-    let clean = clean && !(source.is_before && known.lost.is_some());
-    let mut build = Build::new(new, Node { epoch, clean, last, gone, next, ..Node::default() });
-    let mut topics = check::topics(source, &mut damages);
+    let Metadata { epoch, clean, last_offset, forgotten_floor, last_number, .. } = old;
+    let clean = clean && !(source.is_previous_format && earlier_report.lost_range.is_some());
+    let mut build = StoreBuilder::new(
+        new,
+        Metadata { epoch, clean, last_offset, forgotten_floor, last_number, ..Metadata::default() },
+    );
+    let mut topics = check::scan_topics(source, &mut damages);
     topics.sort_by(|(a, _), (b, _)| a.cmp(b));
     topics.dedup_by(|(a, _), (b, _)| a == b);
     for (name, topic) in topics {
         build.topic(&name, topic);
-        let mut put = |offset, row: Row<'_>| build.message(offset, row.record);
-        let met = check::messages_of(source, &name, &topic, &mut put)?;
-        let of_it = known.damages.iter().filter(|damage| damage.topic.as_ref() == Some(&name));
-        // What is gone lies below the floor: who comes back to it is told.
-        let gone = of_it.chain(&met).map(|damage| damage.through);
-        build.topic.floor = gone.fold(topic.floor, u64::max);
+        let mut put = |offset, row: MessageRow<'_>| build.message(offset, row.record);
+        let damaged = check::scan_messages(source, &name, &topic, &mut put)?;
+        let earlier =
+            earlier_report.damages.iter().filter(|damage| damage.topic.as_ref() == Some(&name));
+        // The floor covers the lost messages, so that clients which come back learn about the gap.
+        let lost = earlier.chain(&damaged).map(|damage| damage.through);
+        build.topic.floor = lost.fold(topic.floor, u64::max);
         build.end_topic()?;
-        damages.extend(met);
+        damages.extend(damaged);
     }
-    copy_small(source, &mut build, &mut damages)?;
-    let node = &mut build.node;
+    copy_small_tables(source, &mut build, &mut damages)?;
+    let metadata = &mut build.metadata;
     let is_unknown = |damage: &Damage| matches!(damage.table, "topics" | "facts");
-    let lost = match source.is_doubtful() || known.damages.iter().chain(&damages).any(is_unknown) {
-        // Which messages there were besides is not known.
-        true => Some((0, node.last.saturating_add(OFFSETS_SKIPPED))),
-        false => known.lost,
+    let lost = match source.is_unverifiable()
+        || earlier_report.damages.iter().chain(&damages).any(is_unknown)
+    {
+        // Nobody knows which other messages existed.
+        true => Some((0, metadata.last_offset.saturating_add(OFFSETS_SKIPPED))),
+        false => earlier_report.lost_range,
     };
     if let Some((after, through)) = lost {
-        (node.lost_after, node.lost_through) = (after, through);
-        node.last = node.last.max(through);
+        (metadata.lost_after, metadata.lost_through) = (after, through);
+        metadata.last_offset = metadata.last_offset.max(through);
     }
     build.end()?;
     Ok(damages)
 }
 
-/// Copies all but topics and their messages.
-fn copy_small(
+/// Copies everything except topics and their messages.
+fn copy_small_tables(
     source: &Source<'_>,
-    build: &mut Build<'_>,
+    build: &mut StoreBuilder<'_>,
     damages: &mut Vec<Damage>,
-) -> Result<(), Trouble> {
+) -> Result<(), InternalError> {
     let (mut cursors, mut keys) = (Vec::new(), Vec::new());
     let (mut users, mut names) = (Vec::new(), Vec::new());
-    let read = || source.db.begin_read().map_err(Trouble::from);
-    let result = quietly(|| {
+    let read = || source.db.begin_read().map_err(InternalError::from);
+    let result = catch_redb_panics(|| {
         source.each_cursor(&read()?, |user, topic, offset| {
             cursors.push((user.into(), topic.into(), offset));
         })
     });
-    check::note(damages, result, "cursors");
-    let result = quietly(|| {
+    check::push_damage(damages, result, "cursors");
+    let result = catch_redb_panics(|| {
         source.each_idempotency_key(&read()?, |topic, key, offset, at_ms| {
             keys.push((topic.into(), key.into(), offset, at_ms));
         })
     });
-    check::note(damages, result, "idempotency");
-    let result = quietly(|| {
+    check::push_damage(damages, result, "idempotency");
+    let result = catch_redb_panics(|| {
         source.each_subscriber(&read()?, |user, packed| users.push((user.into(), packed.into())))
     });
-    check::note(damages, result, "subscriptions");
-    let result =
-        quietly(|| source.each_name(&read()?, |number, name| names.push((number, name.into()))));
-    check::note(damages, result, "names");
+    check::push_damage(damages, result, "subscriptions");
+    let result = catch_redb_panics(|| {
+        source.each_name(&read()?, |number, name| names.push((number, name.into())))
+    });
+    check::push_damage(damages, result, "names");
     build.cursors(&cursors)?;
     build.keys(&keys)?;
     build.subscriptions(&users, &names)

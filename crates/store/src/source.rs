@@ -1,82 +1,83 @@
-//! A file that is read to be looked at or copied: one of this format, or of the one before.
+//! A file that a check or a copy reads, in the current format or the previous one.
 
+use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
-use wire::Name;
 
-use crate::check::goes_on;
-use crate::facts::Node;
-use crate::fault::Trouble;
-use crate::find;
-use crate::record::{BadRow, Head, Input, Row};
-use crate::rows;
-use crate::tables::{FACTS, FORMAT_BEFORE, NODE, SUBSCRIPTIONS};
-use crate::topic::{Keep, Topic};
+use crate::check::require_ascending;
+use crate::error::InternalError;
+use crate::metadata::Metadata;
+use crate::record::{Decoder, MessageRow, RecordRef, RowError};
+use crate::small_tables;
+use crate::tables::{FORMAT_TABLE, METADATA, PREVIOUS_FORMAT, SUBSCRIPTIONS};
+use crate::topic::{Retention, TopicRow};
+use crate::topic_rows;
 
-/// The tables of the format before that are different now. Its facts lie beside its version.
+/// The tables that are different in the previous format, which also stores its metadata beside the
+/// format version.
 const IDEMPOTENCY: TableDefinition<'static, (u64, u64), (&str, &str)> =
     TableDefinition::new("idempotency");
 const CURSORS: TableDefinition<'static, (&str, &str), u64> = TableDefinition::new("cursors");
 const NAMES: TableDefinition<'static, u32, &str> = TableDefinition::new("names");
 
-/// The file.
+/// The file to read.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub db: &'a Database,
-    /// Its rows have no checksums and don't know each other.
-    pub is_before: bool,
-    /// redb has looked at its own checksums, and all are right.
-    pub is_proven: bool,
+    /// The file has the previous format: its rows have no checksums and no links.
+    pub is_previous_format: bool,
+    /// redb has verified its own checksums.
+    pub is_verified: bool,
 }
 
 impl<'a> Source<'a> {
-    /// A file of a format that is known.
-    pub fn new(db: &'a Database, format: u64, is_proven: bool) -> Self {
-        Source { db, is_before: format == FORMAT_BEFORE, is_proven }
+    /// Wraps a file of a known format.
+    pub fn new(db: &'a Database, format: u64, is_verified: bool) -> Self {
+        Source { db, is_previous_format: format == PREVIOUS_FORMAT, is_verified }
     }
 
-    /// Rows may be missing or changed, and nothing but what they hold can tell.
-    pub fn is_doubtful(&self) -> bool {
-        self.is_before && !self.is_proven
+    /// Rows may be missing or changed, and only their content can tell.
+    pub fn is_unverifiable(&self) -> bool {
+        self.is_previous_format && !self.is_verified
     }
 
-    /// The facts about the whole store.
-    pub fn node(&self) -> Result<Node, Trouble> {
+    /// The metadata of the store.
+    pub fn metadata(&self) -> Result<Metadata, InternalError> {
         let txn = self.db.begin_read()?;
-        if !self.is_before {
-            return Node::get(&txn.open_table(FACTS)?);
+        if !self.is_previous_format {
+            return Metadata::from_table(&txn.open_table(METADATA)?);
         }
-        let facts = txn.open_table(NODE)?;
-        let fact = |name: &str| -> Result<u64, Trouble> {
+        let facts = txn.open_table(FORMAT_TABLE)?;
+        let fact = |name: &str| -> Result<u64, InternalError> {
             Ok(facts.get(name)?.map_or(0, |row| row.value()))
         };
-        Ok(Node {
+        Ok(Metadata {
             epoch: fact("epoch")? as u32,
             clean: fact("clean")? == 1,
-            last: fact("last")?,
-            gone: fact("gone")?,
-            next: fact("next")?,
-            ..Node::default()
+            last_offset: fact("last")?,
+            forgotten_floor: fact("gone")?,
+            last_number: fact("next")?,
+            ..Metadata::default()
         })
     }
 
-    /// Reads a topic's row.
-    pub fn topic(&self, name: &str, row: &[u8]) -> Result<Topic, Trouble> {
-        match self.is_before {
-            true => topic_before(row).map_err(|_| find::bad_row(name)),
-            false => find::read(name, row),
+    /// Decodes a topic's row.
+    pub fn topic(&self, name: &str, row: &[u8]) -> Result<TopicRow, InternalError> {
+        match self.is_previous_format {
+            true => decode_previous_topic(row).map_err(|_| topic_rows::damaged_row(name)),
+            false => topic_rows::decode(name, row),
         }
     }
 
-    /// Reads a message's row. In the format before it doesn't say which one is before it.
+    /// Decodes a message's row. In the previous format it has no link, so `previous` takes its place.
     pub fn row<'r>(
         &self,
         (number, offset): (u64, u64),
-        known: u64,
+        previous: u64,
         bytes: &'r [u8],
-    ) -> Result<Row<'r>, BadRow> {
-        match self.is_before {
-            true => Head::read(bytes).map(|_| Row { before: known, record: bytes }),
-            false => Row::read(number, offset, bytes),
+    ) -> Result<MessageRow<'r>, RowError> {
+        match self.is_previous_format {
+            true => RecordRef::decode(bytes).map(|_| MessageRow { previous, record: bytes }),
+            false => MessageRow::decode(number, offset, bytes),
         }
     }
 
@@ -84,15 +85,15 @@ impl<'a> Source<'a> {
         &self,
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &str, u64),
-    ) -> Result<(), Trouble> {
-        if !self.is_before {
-            return rows::each_cursor(txn, each);
+    ) -> Result<(), InternalError> {
+        if !self.is_previous_format {
+            return small_tables::each_cursor(txn, each);
         }
         let mut at = None;
         for row in txn.open_table(CURSORS)?.iter()? {
             let (key, offset) = row?;
             let (user, topic) = key.value();
-            goes_on(&mut at, (Name::from(user), Name::from(topic)))?;
+            require_ascending(&mut at, (Name::from(user), Name::from(topic)))?;
             each(user, topic, offset.value());
         }
         Ok(())
@@ -102,15 +103,15 @@ impl<'a> Source<'a> {
         &self,
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &str, u64, u64),
-    ) -> Result<(), Trouble> {
-        if !self.is_before {
-            return rows::each_idempotency_key(txn, each);
+    ) -> Result<(), InternalError> {
+        if !self.is_previous_format {
+            return small_tables::each_idempotency_key(txn, each);
         }
         let mut at = None;
         for row in txn.open_table(IDEMPOTENCY)?.iter()? {
             let (place, names) = row?;
             let ((at_ms, offset), (topic, key)) = (place.value(), names.value());
-            goes_on(&mut at, (at_ms, offset))?;
+            require_ascending(&mut at, (at_ms, offset))?;
             each(topic, key, offset, at_ms);
         }
         Ok(())
@@ -120,14 +121,14 @@ impl<'a> Source<'a> {
         &self,
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &[u8]),
-    ) -> Result<(), Trouble> {
-        if !self.is_before {
-            return rows::each_subscriber(txn, each);
+    ) -> Result<(), InternalError> {
+        if !self.is_previous_format {
+            return small_tables::each_subscriber(txn, each);
         }
         let mut at = None;
         for row in txn.open_table(SUBSCRIPTIONS)?.iter()? {
             let (user, packed) = row?;
-            goes_on(&mut at, Name::from(user.value()))?;
+            require_ascending(&mut at, Name::from(user.value()))?;
             each(user.value(), packed.value());
         }
         Ok(())
@@ -137,26 +138,26 @@ impl<'a> Source<'a> {
         &self,
         txn: &ReadTransaction,
         mut each: impl FnMut(u32, &str),
-    ) -> Result<(), Trouble> {
-        if !self.is_before {
-            return rows::each_name(txn, each);
+    ) -> Result<(), InternalError> {
+        if !self.is_previous_format {
+            return small_tables::each_name(txn, each);
         }
         let mut at = None;
         for row in txn.open_table(NAMES)?.iter()? {
             let (number, name) = row?;
-            goes_on(&mut at, number.value())?;
+            require_ascending(&mut at, number.value())?;
             each(number.value(), name.value());
         }
         Ok(())
     }
 }
 
-/// A topic's row in the format before.
-fn topic_before(row: &[u8]) -> Result<Topic, BadRow> {
-    let mut input = Input(row);
+/// Decodes a topic's row of the previous format.
+fn decode_previous_topic(row: &[u8]) -> Result<TopicRow, RowError> {
+    let mut input = Decoder(row);
     let compact = input.byte()? == 1;
     let mut number = || input.number();
-    Ok(Topic {
+    Ok(TopicRow {
         number: number()?,
         floor: number()?,
         last: number()?,
@@ -164,12 +165,12 @@ fn topic_before(row: &[u8]) -> Result<Topic, BadRow> {
         bytes: number()?,
         oldest_ms: number()?,
         empty_since_ms: number()?,
-        keep: Keep {
+        retention: Retention {
             messages_max: number()?,
             bytes_max: number()?,
             seconds_max: number()?,
             compact,
         },
-        ..Topic::default()
+        ..TopicRow::default()
     })
 }

@@ -1,33 +1,33 @@
-//! What the store counts.
+//! The store's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The upper bounds of [`Stats::commit_us`], in microseconds. The last place counts what took
-/// longer.
+/// The upper bounds of the buckets of [`Stats::commit_us`], in microseconds. The last bucket counts
+/// what took longer.
 pub const COMMIT_US: [u64; 11] =
     [500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 
-/// How the store does, since it was opened where it counts something.
+/// The store's figures. Counters start at 0 when the store is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Operations that wait for the writer, without those of the transaction that it writes.
+    /// Operations in the queue, without those that the writer is committing.
     pub queue_messages: usize,
     /// Their bytes.
     pub queue_bytes: usize,
-    /// Reads that wait for the reader.
+    /// Reads in the queue.
     pub reads: usize,
-    /// Transactions that were committed.
+    /// Committed transactions.
     pub commits: u64,
     /// Operations in them.
     pub ops: u64,
-    /// How many transactions took how long, by [`COMMIT_US`].
+    /// Committed transactions by duration, in the buckets of [`COMMIT_US`].
     pub commit_us: [u64; COMMIT_US.len() + 1],
-    /// What the last transaction took, in microseconds.
+    /// The duration of the last commit, in microseconds.
     pub commit_us_last: u64,
-    /// What all took, in microseconds.
+    /// The duration of all commits together, in microseconds.
     pub commit_us_sum: u64,
-    /// What the slowest took, in microseconds.
+    /// The duration of the slowest commit, in microseconds.
     pub commit_us_max: u64,
     /// Transactions that failed.
     pub failures: u64,
@@ -35,10 +35,10 @@ pub struct Stats {
     pub read_panics: u64,
     /// Reads that met damage.
     pub damaged_reads: u64,
-    /// Topics in which the writer has met damage: nothing is stored in them until their history is
+    /// Topics in which the writer has met damage. It stores nothing in them until their history is
     /// deleted.
     pub damaged_topics: u64,
-    /// Why nothing is taken in at the moment.
+    /// Why the store accepts nothing at the moment, if so.
     pub failed: Option<String>,
     /// The file's length in bytes.
     pub file_bytes: u64,
@@ -48,7 +48,7 @@ pub struct Stats {
     pub messages: u64,
 }
 
-/// The counters behind it: written by the writer, read by anyone.
+/// The atomic counters: the writer and the reader update them, anybody reads them.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub commits: AtomicU64,

@@ -1,4 +1,4 @@
-//! The door of the store: what other rooms call.
+//! The store's public interface.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -6,76 +6,76 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
+use model::{HistoryRule, Name, Publication};
 use redb::{Database, ReadTransaction, ReadableDatabase};
-use wire::{Draft, History, Name};
 
-use crate::base::Base;
 use crate::batch::{self, Op};
-use crate::fault::{Fault, OpenError, Refused, Trouble};
-use crate::open::{Directory, Start};
-use crate::queue::{NoRoom, Queue};
-use crate::quiet::quietly;
-use crate::read::{self, Amount, Stored};
+use crate::database::GuardedDatabase;
+use crate::error::{InternalError, OpenError, QueueError, StoreError};
+use crate::open::{Directory, OpenState};
+use crate::panics::catch_redb_panics;
+use crate::queue::{PushError, Queue};
+use crate::read::{self, ReadLimits, StoredMessages};
 use crate::record;
-use crate::rows;
+use crate::small_tables;
 use crate::stats::{Counters, Stats};
-use crate::topic::Keep;
+use crate::topic::Retention;
 use crate::writer::{Item, Writer};
 
-/// Reads that may wait for the reader.
+/// How many reads may wait.
 const READS_MAX: usize = 65_536;
 
-/// What an operation holds in the queue beside its texts, in bytes, roughly.
+/// The approximate memory of an operation in the queue without its texts, in bytes.
 const OP_BYTES: usize = 160;
 
 /// Where the store is, and its limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory; made if there is none.
+    /// The directory. The store creates it if it is missing.
     pub dir: PathBuf,
-    /// The epoch of the numbering, for a new store.
+    /// The epoch of a new store.
     pub new_epoch: u32,
-    /// Operations that may wait for the writer. Up to 8,192 more are in the transaction that it
-    /// writes; together they are to be fewer than [`crate::OFFSETS_SKIPPED`].
+    /// How many operations may wait for the writer. Up to 8,192 more are in the current
+    /// transaction. Together they must stay below [`crate::OFFSETS_SKIPPED`].
     pub queue_messages_max: usize,
-    /// Their bytes. Up to 16 MiB more are in the transaction that is being written.
+    /// The bytes of these operations. Up to 16 MiB more are in the current transaction.
     pub queue_bytes_max: usize,
-    /// What redb may keep in memory of the file.
+    /// How much of the file redb may cache in memory.
     pub cache_bytes_max: usize,
-    /// A file of up to so many bytes is looked at whole when it is opened, about a second for each
-    /// 250 MiB; a larger one only if it was not closed.
+    /// On open, the store verifies a file of up to this length completely, which takes about a
+    /// second for each 250 MiB. It verifies a larger file only if it was not closed.
     pub verify_bytes_max: u64,
-    /// How long an idempotency key is kept, in seconds; see also
+    /// How long the store remembers an idempotency key, in seconds; see also
     /// [`Store::set_idempotency_seconds_max`].
     pub idempotency_seconds_max: u64,
 }
 
-/// What the store was found to be.
+/// The state of the store when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The epoch of its numbering.
+pub struct OpenInfo {
+    /// The store's epoch.
     pub epoch: u32,
-    /// The offset after which the numbering goes on.
+    /// New offsets start after this one.
     pub last_offset: u64,
-    /// The last process closed it. If not, `last_offset` is [`crate::OFFSETS_SKIPPED`] above the
-    /// last that was stored.
+    /// The last process closed the store. If not, `last_offset` is [`crate::OFFSETS_SKIPPED`] above
+    /// the last stored offset.
     pub clean: bool,
 }
 
-/// Called on the writer's thread once an operation is on disk or has failed. It must be quick,
-/// must not wait, and must not call what reads the store.
+/// A callback on the writer's thread, once an operation is on disk or has failed. It must be quick,
+/// must not block, and must not read the store.
 ///
-/// After `Ok`, the operation outlives the process and the machine's power. After an error it is
-/// not known to be stored: it may be there all the same when the disk took the data and failed to
-/// say so.
-pub type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
+/// After `Ok`, the operation survives the end of the process and a power loss. After an error its
+/// fate is unknown: it may be stored all the same, if the disk wrote the data and then reported an
+/// error.
+pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// Called on the reader's thread. Where it panics nobody is told but the log: who waits for its
-/// answer must see by what the job owned that it was dropped.
+/// A job for the reader's thread. If it panics, only the log says so: the owner of its answer must
+/// notice that the job was dropped.
 pub type ReadJob = Box<dyn FnOnce(&Reader) + Send>;
 
-/// What may wait for the disk to read. There is one on the reader's thread, which shows it to each
-/// [`ReadJob`], and one for whoever opened the store; a [`Store`] can't read.
+/// The part of the store that may block on the disk. The reader's thread passes one to each
+/// [`ReadJob`], and the caller of [`Store::open`] gets one. A [`Store`] itself can't read.
 pub struct Reader {
     shared: Arc<Shared>,
 }
@@ -84,69 +84,69 @@ pub struct Reader {
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
     /// What was published, and to which topic.
-    pub draft: &'a Draft,
-    /// Its place. Offsets of a topic are to grow from call to call.
+    pub publication: &'a Publication,
+    /// The message's offset. Offsets of a topic must grow from call to call.
     pub offset: u64,
     /// When it was published, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What is kept of its topic.
-    pub keep: &'a History,
-    /// The key under which a repeat is known.
+    /// The history rule of its topic.
+    pub rule: &'a HistoryRule,
+    /// The idempotency key, by which a repeated publish is recognized.
     pub idempotency_key: Option<&'a str>,
 }
 
-/// The store. A clone is the same one.
+/// A handle of the store. Clones refer to the same store.
 ///
-/// Its threads end with [`Store::close`] and not before.
+/// Only [`Store::close`] ends the store's threads.
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
 }
 
-/// What the threads of the store have in common.
+/// The state that the store's threads share.
 pub(crate) struct Shared {
     pub directory: Directory,
     pub cache_bytes_max: usize,
     pub idempotency_seconds_max: AtomicU64,
     pub queue: Queue<Item>,
     pub reads: Queue<ReadJob>,
-    /// `None` while the file is opened anew after an error, and after the end.
-    pub db: RwLock<Option<Base>>,
-    /// Why nothing is taken in.
-    pub failed: RwLock<Option<Arc<str>>>,
+    /// `None` while the writer reopens the file after an error, and after the close.
+    pub db: RwLock<Option<GuardedDatabase>>,
+    /// Why the store accepts nothing at the moment, if so.
+    pub write_error: RwLock<Option<Arc<str>>>,
     pub counters: Counters,
-    /// Room for deletions is to be held with the next look.
-    pub hold_room: AtomicBool,
-    /// The highest offset that was handed in.
+    /// The next maintenance has to create the reserve file.
+    pub reserve_requested: AtomicBool,
+    /// The highest offset that a caller has passed in.
     pub last: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Shared {
-    pub fn db(&self) -> RwLockReadGuard<'_, Option<Base>> {
+    pub fn db(&self) -> RwLockReadGuard<'_, Option<GuardedDatabase>> {
         self.db.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn failed(&self) -> Option<Arc<str>> {
-        self.failed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn write_error(&self) -> Option<Arc<str>> {
+        self.write_error.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn fault(&self, trouble: Trouble) -> Fault {
-        trouble.fault(self.directory.dir())
+    fn store_error(&self, error: InternalError) -> StoreError {
+        error.into_store_error(self.directory.dir())
     }
 }
 
 impl Store {
-    /// Opens the store in its directory, or makes one. Takes seconds at most, also after the last
-    /// process was killed.
+    /// Opens the store in its directory, or creates one. That takes seconds at most, also after the
+    /// last process was killed.
     ///
-    /// What it has is read with the reader, on this thread, before there is anybody to wait.
-    pub fn open(options: Options) -> Result<(Store, Reader, Found), OpenError> {
+    /// Use the returned reader at startup, on this thread, before other threads depend on it.
+    pub fn open(options: Options) -> Result<(Store, Reader, OpenInfo), OpenError> {
         let Options { new_epoch, cache_bytes_max, verify_bytes_max, .. } = options;
         let directory = Directory::claim(&options.dir)?;
         let (db, start) = directory.open(new_epoch, cache_bytes_max, verify_bytes_max)?;
-        let Start { node, clean, has_room } = start;
-        let found = Found { epoch: node.epoch, last_offset: node.last, clean };
+        let OpenState { metadata, clean, has_reserve } = start;
+        let found = OpenInfo { epoch: metadata.epoch, last_offset: metadata.last_offset, clean };
         let shared = Arc::new(Shared {
             directory,
             cache_bytes_max: options.cache_bytes_max,
@@ -154,14 +154,14 @@ impl Store {
             queue: Queue::new(options.queue_messages_max, options.queue_bytes_max),
             reads: Queue::new(READS_MAX, usize::MAX),
             db: RwLock::new(Some(db)),
-            failed: RwLock::new(None),
+            write_error: RwLock::new(None),
             counters: Counters::default(),
-            hold_room: AtomicBool::new(false),
-            last: AtomicU64::new(node.last),
+            reserve_requested: AtomicBool::new(false),
+            last: AtomicU64::new(metadata.last_offset),
             threads: Mutex::default(),
         });
         let store = Store { shared };
-        let writer = Writer::new(store.shared.clone(), node, has_room);
+        let writer = Writer::new(store.shared.clone(), metadata, has_reserve);
         let reader = Reader { shared: store.shared.clone() };
         for (name, run) in [
             ("store-write", Box::new(|| writer.run()) as Box<dyn FnOnce() + Send>),
@@ -179,13 +179,13 @@ impl Store {
         Ok((store, reader, found))
     }
 
-    /// Has room for deletions held with the next look, where there is some again.
+    /// Has the next maintenance create the reserve file.
     #[cfg(test)]
-    pub(crate) fn hold_room_soon(&self) {
-        self.shared.hold_room.store(true, Relaxed);
+    pub(crate) fn request_reserve(&self) {
+        self.shared.reserve_requested.store(true, Relaxed);
     }
 
-    /// For tests, which may wait.
+    /// A reader for tests, which may block.
     #[cfg(test)]
     pub(crate) fn reader(&self) -> Reader {
         Reader { shared: self.shared.clone() }
@@ -202,97 +202,99 @@ impl Store {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    /// Writes what waits, marks the store as closed and ends its threads. Must not be called on
-    /// one of them. A second call does nothing.
-    pub fn close(&self) -> Result<(), Fault> {
+    /// Writes what waits, marks the store as closed and ends its threads. Don't call it on one of
+    /// these. A second call does nothing.
+    pub fn close(&self) -> Result<(), StoreError> {
         self.end_threads();
         let db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner).take();
-        let failed = self.shared.failed();
-        let ended = match (db, failed) {
-            (_, Some(reason)) => Err(Fault::Disk(reason)),
+        let failed = self.shared.write_error();
+        let result = match (db, failed) {
+            (_, Some(reason)) => Err(StoreError::Disk(reason)),
             (None, None) => Ok(()),
             (Some(db), None) => {
-                let ended = quietly(|| crate::open::end(&db, self.shared.last.load(Relaxed)));
-                let closed = ended.and_then(|node| {
-                    self.shared.directory.mark(&node);
+                let result = catch_redb_panics(|| {
+                    crate::open::mark_closed(&db, self.shared.last.load(Relaxed))
+                });
+                let closed = result.and_then(|metadata| {
+                    self.shared.directory.record_commit(&metadata);
                     db.close()
                 });
-                closed.map_err(|trouble| self.shared.fault(trouble))
+                closed.map_err(|error| self.shared.store_error(error))
             }
         };
         self.shared.directory.release();
-        ended
+        result
     }
 
-    fn push(&self, op: Op, bytes: usize, done: Option<Done>) -> Result<(), Refused> {
-        if let Some(reason) = self.shared.failed() {
-            return Err(Refused::Failed(reason));
+    fn push(&self, op: Op, bytes: usize, done: Option<Done>) -> Result<(), QueueError> {
+        if let Some(reason) = self.shared.write_error() {
+            return Err(QueueError::Unavailable(reason));
         }
-        self.shared.queue.push(Item { op, done }, OP_BYTES + bytes).map_err(refused)
+        self.shared.queue.push(Item { op, done }, OP_BYTES + bytes).map_err(queue_error)
     }
 
-    /// Has a message stored. When this gives an error, `done` is not called.
-    pub fn append(&self, append: Append<'_>, done: Done) -> Result<(), Refused> {
+    /// Queues a message. `done` is called only if this returns `Ok`.
+    pub fn append(&self, append: Append<'_>, done: Done) -> Result<(), QueueError> {
         self.shared.last.fetch_max(append.offset, Relaxed);
-        let record = record::encode(append.draft, append.at_ms);
-        let bytes = record.len() + append.draft.topic.len();
+        let record = record::encode(append.publication, append.at_ms);
+        let bytes = record.len() + append.publication.topic.len();
         let op = Op::Append(batch::Append {
-            topic: append.draft.topic.clone(),
+            topic: append.publication.topic.clone(),
             offset: append.offset,
             at_ms: append.at_ms,
             record,
-            keep: Keep::of(append.keep),
+            retention: Retention::of_rule(append.rule),
             idempotency_key: append.idempotency_key.map(Name::from),
         });
         self.push(op, bytes, Some(done))
     }
 
-    /// Has it stored how far a user has done everything in a topic. Less than what is stored
-    /// changes nothing.
-    pub fn cursor(&self, user: &Name, topic: &Name, offset: u64) -> Result<(), Refused> {
+    /// Queues a user's cursor in a topic: the offset up to which everything is acknowledged. A
+    /// cursor never moves back.
+    pub fn put_cursor(&self, user: &Name, topic: &Name, offset: u64) -> Result<(), QueueError> {
         let bytes = user.len() + topic.len();
         self.push(Op::Cursor { user: user.clone(), topic: topic.clone(), offset }, bytes, None)
     }
 
-    /// Drops a topic's messages up to this offset, and says so in the topic's floor.
+    /// Queues the deletion of a topic's messages up to this offset. The topic's floor rises to it.
     ///
-    /// Also where the disk is full: it makes room.
-    pub fn delete_history(&self, topic: &Name, through: u64, done: Done) -> Result<(), Refused> {
+    /// A deletion works on a full disk, too, because it frees space.
+    pub fn delete_history(&self, topic: &Name, through: u64, done: Done) -> Result<(), QueueError> {
         let op = Op::Delete { topic: topic.clone(), through, rows_max: usize::MAX };
         let item = Item { op, done: Some(done) };
-        self.shared.queue.push(item, OP_BYTES + topic.len()).map_err(refused)
+        self.shared.queue.push(item, OP_BYTES + topic.len()).map_err(queue_error)
     }
 
-    /// Has users' packed subscriptions stored (empty ones are forgotten), and with them the names
-    /// of topics that they mean by number.
-    pub fn subscriptions(
+    /// Queues users' packed subscriptions (an empty one removes the user), and the topic names that
+    /// these refer to by number.
+    pub fn put_subscriptions(
         &self,
         puts: Vec<(Name, Box<[u8]>)>,
         names: Vec<(u32, Name)>,
         done: Done,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), QueueError> {
         let bytes = puts.iter().map(|(user, packed)| user.len() + packed.len() + 32).sum::<usize>()
             + names.iter().map(|(_, name)| name.len() + 32).sum::<usize>();
         self.push(Op::Subscriptions { puts, names }, bytes, Some(done))
     }
 
-    /// Runs a read on the store's own thread, after those that wait already.
-    pub fn read_later(&self, job: ReadJob) -> Result<(), Refused> {
-        self.shared.reads.push(job, 0).map_err(refused)
+    /// Queues a job for the reader's thread.
+    pub fn read_later(&self, job: ReadJob) -> Result<(), QueueError> {
+        self.shared.reads.push(job, 0).map_err(queue_error)
     }
 
-    /// Changes how long an idempotency key is kept, in seconds. May be called on any thread. What
-    /// is older goes with the next sweeps; what went before does not come back.
+    /// Changes how long the store remembers an idempotency key, in seconds. Works on any thread.
+    /// The next sweeps delete older keys; keys that are gone don't come back.
     pub fn set_idempotency_seconds_max(&self, seconds: u64) {
         self.shared.idempotency_seconds_max.store(seconds, Relaxed);
     }
 
-    /// Why nothing is taken in at the moment, if that is so.
-    pub fn failed(&self) -> Option<Arc<str>> {
-        self.shared.failed()
+    /// Why the store accepts nothing at the moment, if so.
+    pub fn write_error(&self) -> Option<Arc<str>> {
+        self.shared.write_error()
     }
 
-    /// How the store does. May be called on any thread.
+    /// The store's figures. Works on any thread.
     pub fn stats(&self) -> Stats {
         let (queue_messages, queue_bytes) = self.shared.queue.waiting();
         let metadata = std::fs::metadata(self.shared.directory.file());
@@ -300,17 +302,17 @@ impl Store {
             queue_messages,
             queue_bytes,
             reads: self.shared.reads.waiting().0,
-            failed: self.shared.failed().map(|reason| reason.to_string()),
+            failed: self.shared.write_error().map(|reason| reason.to_string()),
             file_bytes: metadata.map_or(0, |metadata| metadata.len()),
             ..self.shared.counters.stats()
         }
     }
 }
 
-fn refused(no_room: NoRoom) -> Refused {
-    match no_room {
-        NoRoom::Full => Refused::Full,
-        NoRoom::Closed => Refused::Closed,
+fn queue_error(error: PushError) -> QueueError {
+    match error {
+        PushError::Full => QueueError::Full,
+        PushError::Closed => QueueError::Closed,
     }
 }
 
@@ -318,12 +320,12 @@ impl Reader {
     fn run(&self) {
         loop {
             let taken = self.shared.reads.take(64, usize::MAX, None);
-            if taken.is_end {
+            if taken.is_finished {
                 return;
             }
             for job in taken.items {
-                // A panic in there is a fault of the caller or of damage on the disk, and must not
-                // end the thread on which all other reads wait.
+                // A panic in a job is the caller's bug or comes from damage on the disk. It must
+                // not end the thread that all other reads need.
                 if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
                     self.shared.counters.read_panics.fetch_add(1, Relaxed);
                     tracing::error!("a read of the store panicked: this is a bug");
@@ -332,16 +334,19 @@ impl Reader {
         }
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Database) -> Result<T, Trouble>) -> Result<T, Fault> {
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&Database) -> Result<T, InternalError>,
+    ) -> Result<T, StoreError> {
         match &*self.shared.db() {
-            // redb may panic over what is damaged.
-            Some(db) => quietly(|| read(db)).map_err(|trouble| {
-                if trouble.is_damage() {
+            // redb may panic over damage.
+            Some(db) => catch_redb_panics(|| read(db)).map_err(|error| {
+                if error.is_damage() {
                     self.shared.counters.damaged_reads.fetch_add(1, Relaxed);
                 }
-                self.shared.fault(trouble)
+                self.shared.store_error(error)
             }),
-            None => Err(self.shared.failed().map_or(Fault::Closed, Fault::Disk)),
+            None => Err(self.shared.write_error().map_or(StoreError::Closed, StoreError::Disk)),
         }
     }
 
@@ -350,10 +355,10 @@ impl Reader {
         &self,
         topic: &str,
         after: u64,
-        amount: Amount,
+        limits: ReadLimits,
         now_ms: u64,
-    ) -> Result<Stored, Fault> {
-        self.read(|db| read::after(db, topic, after, amount, now_ms))
+    ) -> Result<StoredMessages, StoreError> {
+        self.read(|db| read::after(db, topic, after, limits, now_ms))
     }
 
     /// A topic's messages before an offset, newest first.
@@ -361,51 +366,52 @@ impl Reader {
         &self,
         topic: &str,
         before: u64,
-        amount: Amount,
+        limits: ReadLimits,
         now_ms: u64,
-    ) -> Result<Stored, Fault> {
-        self.read(|db| read::before(db, topic, before, amount, now_ms))
+    ) -> Result<StoredMessages, StoreError> {
+        self.read(|db| read::before(db, topic, before, limits, now_ms))
     }
 
-    /// The last offset that was ever stored of a topic; `None` if nothing is known of it.
-    pub fn last(&self, topic: &str) -> Result<Option<u64>, Fault> {
-        self.read(|db| Ok(Some(read::ends(db, topic)?.1).filter(|last| *last > 0)))
+    /// The last offset that the topic ever stored; `None` if the topic is unknown.
+    pub fn last(&self, topic: &str) -> Result<Option<u64>, StoreError> {
+        self.read(|db| Ok(Some(read::floor_and_last(db, topic)?.1).filter(|last| *last > 0)))
     }
 
-    /// A message of the topic at or below this offset that is not there may have been dropped.
-    pub fn floor(&self, topic: &str) -> Result<u64, Fault> {
-        self.read(|db| Ok(read::ends(db, topic)?.0))
+    /// The topic's floor: messages at or below this offset may have been dropped.
+    pub fn floor(&self, topic: &str) -> Result<u64, StoreError> {
+        self.read(|db| Ok(read::floor_and_last(db, topic)?.0))
     }
 
     fn rows(
         &self,
-        read: impl FnOnce(&ReadTransaction) -> Result<(), Trouble>,
-    ) -> Result<(), Fault> {
+        read: impl FnOnce(&ReadTransaction) -> Result<(), InternalError>,
+    ) -> Result<(), StoreError> {
         self.read(|db| read(&db.begin_read()?))
     }
 
-    /// Shows all cursors: user, topic, offset. By user and topic. After an error those that were
-    /// shown are all that are whole; so with the others below.
-    pub fn each_cursor(&self, each: impl FnMut(&str, &str, u64)) -> Result<(), Fault> {
-        self.rows(|txn| rows::each_cursor(txn, each))
+    /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After
+    /// an error `each` has got all intact rows; that holds for the methods below, too.
+    pub fn each_cursor(&self, each: impl FnMut(&str, &str, u64)) -> Result<(), StoreError> {
+        self.rows(|txn| small_tables::each_cursor(txn, each))
     }
 
-    /// Shows the idempotency keys that were not older than they may be at the last sweep: topic,
-    /// key, offset, and when (milliseconds since 1970). The oldest first.
+    /// Passes the idempotency keys that the last sweep left to `each`: topic, key, offset, and time
+    /// (milliseconds since 1970). The oldest come first.
     pub fn each_idempotency_key(
         &self,
         each: impl FnMut(&str, &str, u64, u64),
-    ) -> Result<(), Fault> {
-        self.rows(|txn| rows::each_idempotency_key(txn, each))
+    ) -> Result<(), StoreError> {
+        self.rows(|txn| small_tables::each_idempotency_key(txn, each))
     }
 
-    /// Shows all packed subscriptions, by user.
-    pub fn each_subscriber(&self, each: impl FnMut(&str, &[u8])) -> Result<(), Fault> {
-        self.rows(|txn| rows::each_subscriber(txn, each))
+    /// Passes all packed subscriptions to `each`, in the order of users.
+    pub fn each_subscriber(&self, each: impl FnMut(&str, &[u8])) -> Result<(), StoreError> {
+        self.rows(|txn| small_tables::each_subscriber(txn, each))
     }
 
-    /// Shows the names of topics that packed subscriptions mean by number, by number.
-    pub fn each_name(&self, each: impl FnMut(u32, &str)) -> Result<(), Fault> {
-        self.rows(|txn| rows::each_name(txn, each))
+    /// Passes the topic names that packed subscriptions refer to, with their numbers, to `each`, in
+    /// the order of numbers.
+    pub fn each_name(&self, each: impl FnMut(u32, &str)) -> Result<(), StoreError> {
+        self.rows(|txn| small_tables::each_name(txn, each))
     }
 }

@@ -1,54 +1,55 @@
-//! The tables of the file. Their rows carry checksums ([`crate::sum`]).
+//! The tables of the file. Their rows carry checksums ([`crate::checksum`]).
 
 use redb::TableDefinition;
 
 /// The format version that this program reads and writes.
 pub const FORMAT: u64 = 2;
 
-/// The format version that this program brings up to its own when it opens it.
-pub(crate) const FORMAT_BEFORE: u64 = 1;
+/// The format version that this program upgrades when it opens a file.
+pub(crate) const PREVIOUS_FORMAT: u64 = 1;
 
-/// What every version knows of a file; in later versions nothing but the format version.
-pub(crate) const NODE: TableDefinition<'static, &str, u64> = TableDefinition::new("node");
+/// The table that every version can read. In versions after the first it holds only the format
+/// version.
+pub(crate) const FORMAT_TABLE: TableDefinition<'static, &str, u64> = TableDefinition::new("node");
 
-/// The format version.
-pub(crate) const NODE_FORMAT: &str = "format";
+/// The key of the format version.
+pub(crate) const FORMAT_KEY: &str = "format";
 
-/// The one row of facts about the whole store ([`crate::facts`]).
-pub(crate) const FACTS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("facts");
+/// The one row of metadata ([`crate::metadata`]).
+pub(crate) const METADATA: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("facts");
 
-/// The row's key.
-pub(crate) const FACTS_ROW: &str = "store";
+/// The key of that row.
+pub(crate) const METADATA_KEY: &str = "store";
 
-/// A topic's name to its row ([`crate::topic::Topic`]).
+/// Maps a topic's name to its row ([`crate::topic::TopicRow`]).
 pub(crate) const TOPICS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("topics");
 
-/// A topic's number and an offset to a message ([`crate::record::Row`]).
+/// Maps a topic's number and an offset to a message ([`crate::record::MessageRow`]).
 pub(crate) const MESSAGES: TableDefinition<'static, (u64, u64), &[u8]> =
     TableDefinition::new("messages");
 
-/// In compact topics: the topic's number and a key to the offset of the key's last message. What
-/// it says is believed only where that message has the key.
+/// In compact topics: maps the topic's number and a key to the offset of the key's last message. An
+/// entry counts only if that message has the key.
 pub(crate) const KEYS: TableDefinition<'static, (u64, &str), u64> = TableDefinition::new("keys");
 
-/// When a message goes (milliseconds since 1970), its topic's number and its offset, to the
-/// topic's name. What it says is believed only where that message has this time.
+/// Maps a message's expiry (milliseconds since 1970), its topic's number and its offset to the
+/// topic's name. An entry counts only if that message expires at this time.
 pub(crate) const EXPIRIES: TableDefinition<'static, (u64, u64, u64), &str> =
     TableDefinition::new("expiries");
 
-/// When a message was published and its offset to the topic, the key under which a repeat is
-/// known, and the row's checksum.
+/// Maps a message's time and offset to its topic, its idempotency key, and the row's checksum.
 pub(crate) const IDEMPOTENCY: TableDefinition<'static, (u64, u64), (&str, &str, u64)> =
     TableDefinition::new("idempotency");
 
-/// A user and a topic to the offset up to which everything is done, and the row's checksum.
+/// Maps a user and a topic to the offset up to which everything is acknowledged, and the row's
+/// checksum.
 pub(crate) const CURSORS: TableDefinition<'static, (&str, &str), (u64, u64)> =
     TableDefinition::new("cursors");
 
-/// A user to its packed subscriptions behind their checksum.
+/// Maps a user to the packed subscriptions behind their checksum.
 pub(crate) const SUBSCRIPTIONS: TableDefinition<'static, &str, &[u8]> =
     TableDefinition::new("subscriptions");
 
-/// The number by which packed subscriptions mean a topic to the topic's name, and the row's
+/// Maps the number by which packed subscriptions refer to a topic to the topic's name and the row's
 /// checksum.
 pub(crate) const NAMES: TableDefinition<'static, u32, (&str, u64)> = TableDefinition::new("names");

@@ -1,31 +1,32 @@
-//! Tests of the whole store. What needs a clock is tested on the tables (`retention`, `model`).
+//! Tests of the whole store. Tests that need their own clock run on the tables (`retention`,
+//! `model`).
 
-mod before;
-mod damage;
-mod files;
-mod full;
+mod end_to_end;
+mod full_disk;
 mod kill;
-mod model;
+mod known_damage;
 mod open;
-mod places;
+mod permissions;
+mod previous_format;
+mod random_damage;
+mod reference;
 mod retention;
-mod whole;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use wire::{Data, Draft, History, Marks};
+use model::{Attributes, Data, HistoryRule, Publication};
 
-use crate::{Amount, Append, Fault, Options, Reader, Refused, Store};
+use crate::{Append, Options, QueueError, ReadLimits, Reader, Store, StoreError};
 
-/// No wait in these tests is longer.
+/// The longest wait in these tests.
 const WAIT: Duration = Duration::from_secs(60);
 
-const ALL: Amount = Amount { messages_max: usize::MAX, bytes_max: usize::MAX };
+const ALL: ReadLimits = ReadLimits { messages_max: usize::MAX, bytes_max: usize::MAX };
 
-/// A directory that is removed in the end.
+/// A directory that the test removes at its end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -57,8 +58,8 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-fn history() -> History {
-    History {
+fn history() -> HistoryRule {
+    HistoryRule {
         messages_max: 1_000_000,
         bytes_max: u64::MAX,
         seconds_max: 1_000_000_000_000,
@@ -68,30 +69,33 @@ fn history() -> History {
     }
 }
 
-fn draft(topic: &str, text: &str) -> Draft {
-    Draft::new(topic, Data::Text(text.into()))
+fn publication(topic: &str, text: &str) -> Publication {
+    Publication::new(topic, Data::Text(text.into()))
 }
 
-fn keyed(topic: &str, key: &str, json: &str) -> Draft {
-    let marks = Marks { key: Some(key.into()), ..Marks::default() };
-    Draft { marks: Some(Box::new(marks)), ..Draft::new(topic, Data::Json(json.into())) }
+fn keyed(topic: &str, key: &str, json: &str) -> Publication {
+    let attributes = Attributes { key: Some(key.into()), ..Attributes::default() };
+    Publication {
+        attributes: Some(Box::new(attributes)),
+        ..Publication::new(topic, Data::Json(json.into()))
+    }
 }
 
-/// Appends one, and gives where its result comes.
+/// Appends a message and returns the channel on which its result arrives.
 fn append(
     store: &Store,
-    draft: &Draft,
+    publication: &Publication,
     offset: u64,
-) -> Result<mpsc::Receiver<Result<(), Fault>>, Refused> {
+) -> Result<mpsc::Receiver<Result<(), StoreError>>, QueueError> {
     let (send, receive) = mpsc::channel();
-    let keep = history();
-    let append = Append { draft, offset, at_ms: offset, keep: &keep, idempotency_key: None };
+    let rule = history();
+    let append = Append { publication, offset, at_ms: offset, rule: &rule, idempotency_key: None };
     store.append(append, Box::new(move |result| drop(send.send(result))))?;
     Ok(receive)
 }
 
-fn appended(store: &Store, draft: &Draft, offset: u64) {
-    let result = append(store, draft, offset).unwrap();
+fn appended(store: &Store, publication: &Publication, offset: u64) {
+    let result = append(store, publication, offset).unwrap();
     assert_eq!(result.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
@@ -104,7 +108,7 @@ fn read(reader: &Reader, topic: &str, after: u64) -> Vec<u64> {
     stored.records.iter().map(|record| record.offset).collect()
 }
 
-/// Runs one test of this binary in a process of its own, with this in its environment.
+/// Runs one test of this binary in a process of its own, with this variable in its environment.
 fn child(test: &str, variable: &str, value: &Path) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(variable, value);

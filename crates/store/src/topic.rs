@@ -1,52 +1,52 @@
-//! What the store knows of a topic beside its messages.
+//! What the store knows of a topic apart from its messages.
 
-use wire::History;
+use model::HistoryRule;
 
-use crate::record::{BadRow, Head, Input, put_number};
-use crate::sum;
+use crate::checksum;
+use crate::record::{Decoder, RecordRef, RowError, put_varint};
 
-/// The row of a topic. With what its messages say of the one before, it tells of each message
-/// whether it should be there: the first says `base`, each other one the offset of the one before
-/// it, and the last is `newest`.
+/// The row of a topic. Together with the links of the messages it proves which messages exist: the
+/// first message links to `base`, each other one to the message before it, and the last one is
+/// `newest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Topic {
-    /// Its number, by which its messages are found. Never used again for another topic.
+pub(crate) struct TopicRow {
+    /// The number under which the topic's messages are stored. No other topic ever gets it.
     pub number: u64,
     /// Messages at or below this offset may have been dropped.
     pub floor: u64,
-    /// The last message that was ever stored.
+    /// The offset of the last message that was ever stored.
     pub last: u64,
-    /// Messages that are stored.
+    /// How many messages are stored.
     pub count: u64,
     /// The bytes of their payloads.
     pub bytes: u64,
-    /// No message is older, in milliseconds since 1970. There may be none of this age any more.
+    /// No message is older than this, in milliseconds since 1970. The oldest one may be younger.
     pub oldest_ms: u64,
-    /// Since when it has none, in milliseconds since 1970.
+    /// When the topic lost its last message, in milliseconds since 1970.
     pub empty_since_ms: u64,
-    /// The offset before its first message's, as that says; `newest` if there is none.
+    /// The offset to which the first message links; `newest` if there is none.
     pub base: u64,
-    /// The last message that is there; after it comes the next one, also if there is none.
+    /// The offset of the last message. The next message links to it, even if it has been removed.
     pub newest: u64,
-    /// Stands for the name of the topic before it ([`sum::of_name`]); 0 for the first.
-    pub before: u64,
-    /// What is kept, as of its last message.
-    pub keep: Keep,
+    /// The hash of the name of the topic before this one ([`checksum::of_name`]); 0 for the first.
+    pub previous_name_hash: u64,
+    /// The retention that came with the last message.
+    pub retention: Retention,
 }
 
-/// The limits of a topic's history that matter here.
+/// The part of a topic's history rule that the store applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keep {
+pub(crate) struct Retention {
     pub messages_max: u64,
     pub bytes_max: u64,
     pub seconds_max: u64,
     pub compact: bool,
 }
 
-impl Keep {
-    /// What of a rule matters.
-    pub fn of(history: &History) -> Self {
-        Keep {
+impl Retention {
+    /// Takes the store's part of a rule.
+    pub fn of_rule(history: &HistoryRule) -> Self {
+        Retention {
             messages_max: history.messages_max.max(1),
             bytes_max: history.bytes_max,
             seconds_max: history.seconds_max,
@@ -54,44 +54,54 @@ impl Keep {
         }
     }
 
-    /// True for a message of this time that is too old now.
-    pub fn is_aged(&self, at_ms: u64, now_ms: u64) -> bool {
+    /// True if a message of this time is too old.
+    pub fn is_too_old(&self, at_ms: u64, now_ms: u64) -> bool {
         at_ms.saturating_add(self.seconds_max.saturating_mul(1000)) <= now_ms
     }
 }
 
-impl Topic {
-    /// True when there is so much to drop that it is worth while: a tenth over a limit, so that
-    /// rows go in bulk where there are many, and at once where a topic keeps fewer than ten; or
-    /// something too old.
-    pub fn is_over(&self, now_ms: u64) -> bool {
+impl TopicRow {
+    /// True if enough messages exceed the limits that a deletion is worthwhile: a tenth over a
+    /// limit, so that large topics delete in bulk and topics of fewer than ten messages at once; or
+    /// a message that is too old.
+    pub fn exceeds_limits(&self, now_ms: u64) -> bool {
         let over = |is: u64, max: u64| is > max.saturating_add(max / 10);
         self.count > 0
-            && (over(self.count, self.keep.messages_max)
-                || (over(self.bytes, self.keep.bytes_max) && self.count > 1)
-                || self.keep.is_aged(self.oldest_ms, now_ms))
+            && (over(self.count, self.retention.messages_max)
+                || (over(self.bytes, self.retention.bytes_max) && self.count > 1)
+                || self.retention.is_too_old(self.oldest_ms, now_ms))
     }
 
-    /// True when the oldest message has to go, once some are going.
-    pub fn drops(&self, at_ms: u64, now_ms: u64) -> bool {
-        self.count > self.keep.messages_max
-            || (self.bytes > self.keep.bytes_max && self.count > 1)
-            || self.keep.is_aged(at_ms, now_ms)
+    /// True if the oldest message has to go, once a deletion has begun.
+    pub fn must_drop_oldest(&self, at_ms: u64, now_ms: u64) -> bool {
+        self.count > self.retention.messages_max
+            || (self.bytes > self.retention.bytes_max && self.count > 1)
+            || self.retention.is_too_old(at_ms, now_ms)
     }
 
-    /// True for a message that somebody misses though it has expired: it replaced what its key was
-    /// before.
-    pub fn is_missed(&self, head: &Head<'_>) -> bool {
-        self.keep.compact && head.key.is_some()
+    /// True if the removal of this message leaves a gap even though it has expired: it had replaced
+    /// an earlier value of its key.
+    pub fn leaves_gap(&self, head: &RecordRef<'_>) -> bool {
+        self.retention.compact && head.key.is_some()
     }
 
-    /// The row of the topic of this name.
+    /// Encodes the row of the topic with this name.
     pub fn encode(&self, name: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
-        out.push(u8::from(self.keep.compact));
-        let Topic { number, floor, last, count, bytes, oldest_ms, empty_since_ms, keep, .. } = self;
-        let Topic { base, newest, before, .. } = self;
-        let Keep { messages_max, bytes_max, seconds_max, .. } = keep;
+        out.push(u8::from(self.retention.compact));
+        let TopicRow {
+            number,
+            floor,
+            last,
+            count,
+            bytes,
+            oldest_ms,
+            empty_since_ms,
+            retention,
+            ..
+        } = self;
+        let TopicRow { base, newest, previous_name_hash, .. } = self;
+        let Retention { messages_max, bytes_max, seconds_max, .. } = retention;
         for number in [
             number,
             floor,
@@ -102,26 +112,26 @@ impl Topic {
             empty_since_ms,
             base,
             newest,
-            before,
+            previous_name_hash,
             messages_max,
             bytes_max,
             seconds_max,
         ] {
-            put_number(&mut out, *number);
+            put_varint(&mut out, *number);
         }
-        sum::seal(name.as_bytes(), &out)
+        checksum::prepend(name.as_bytes(), &out)
     }
 
-    /// Reads the row of the topic of this name.
-    pub fn read(name: &str, row: &[u8]) -> Result<Self, BadRow> {
-        let mut input = Input(sum::open(name.as_bytes(), row)?);
+    /// Decodes the row of the topic with this name.
+    pub fn decode(name: &str, row: &[u8]) -> Result<Self, RowError> {
+        let mut input = Decoder(checksum::verify(name.as_bytes(), row)?);
         let compact = match input.byte()? {
             0 => false,
             1 => true,
-            _ => return Err(BadRow),
+            _ => return Err(RowError),
         };
         let mut number = || input.number();
-        let topic = Topic {
+        let topic = TopicRow {
             number: number()?,
             floor: number()?,
             last: number()?,
@@ -131,15 +141,15 @@ impl Topic {
             empty_since_ms: number()?,
             base: number()?,
             newest: number()?,
-            before: number()?,
-            keep: Keep {
+            previous_name_hash: number()?,
+            retention: Retention {
                 messages_max: number()?,
                 bytes_max: number()?,
                 seconds_max: number()?,
                 compact,
             },
         };
-        if input.0.is_empty() { Ok(topic) } else { Err(BadRow) }
+        if input.0.is_empty() { Ok(topic) } else { Err(RowError) }
     }
 }
 
@@ -150,21 +160,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(n: [u64; 13], compact: bool) {
-            let topic = Topic {
+        fn encode_and_decode_round_trip(n: [u64; 13], compact: bool) {
+            let topic = TopicRow {
                 number: n[0], floor: n[1], last: n[2], count: n[3], bytes: n[4],
                 oldest_ms: n[5], empty_since_ms: n[6],
-                base: n[10], newest: n[11], before: n[12],
-                keep: Keep { messages_max: n[7], bytes_max: n[8], seconds_max: n[9], compact },
+                base: n[10], newest: n[11], previous_name_hash: n[12],
+                retention: Retention { messages_max: n[7], bytes_max: n[8], seconds_max: n[9], compact },
             };
             let row = topic.encode("a");
-            prop_assert_eq!(Topic::read("a", &row), Ok(topic));
-            prop_assert_eq!(Topic::read("b", &row), Err(BadRow));
+            prop_assert_eq!(TopicRow::decode("a", &row), Ok(topic));
+            prop_assert_eq!(TopicRow::decode("b", &row), Err(RowError));
         }
 
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            prop_assert_eq!(Topic::read("a", &bytes), Err(BadRow));
+        fn decode_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert_eq!(TopicRow::decode("a", &bytes), Err(RowError));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The one thread that writes: group commit, retention, and what it does when the disk refuses.
+//! The writer's thread: group commit, retention, and recovery from disk errors.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -7,62 +7,64 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use model::Name;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
-use wire::Name;
 
-use crate::batch::{Applied, Due, Op, SWEPT_MAX, apply};
-use crate::disk::Disk;
-use crate::facts::Node;
-use crate::fault::{Damage, Fault, Trouble};
-use crate::find;
-use crate::open::{database, private};
-use crate::quiet::quietly;
+use crate::batch::{Applied, Op, SWEEP_ROWS_MAX, SweepPlan, apply};
+use crate::error::{Damage, InternalError, StoreError};
+use crate::metadata::Metadata;
+use crate::open::{open_database, owner_only};
+use crate::panics::catch_redb_panics;
+use crate::staged_file::StagedFile;
 use crate::store::{Done, Shared};
 use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
+use crate::topic_rows;
 
-/// Operations that go into one transaction.
+/// How many operations one transaction takes.
 const BATCH_OPS_MAX: usize = 8_192;
 
-/// Their bytes.
+/// How many bytes one transaction takes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// How often the writer looks for what has become too old, and after an error for whether the
-/// disk can be written to again.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the writer runs maintenance or, after an error, tries whether the disk accepts writes
+/// again.
+const MAINTENANCE_EVERY: Duration = Duration::from_secs(1);
 
-/// Topics that one look goes through.
-const LOOKED_AT_MAX: usize = 4_096;
+/// How many topics one maintenance scan reads.
+const SCANNED_TOPICS_MAX: usize = 4_096;
 
-/// Topics that one look finds something to do for.
-const DUE_MAX: usize = 1_024;
+/// How many topics one maintenance scan returns.
+const SWEPT_TOPICS_MAX: usize = 1_024;
 
-/// How long a topic without messages is known, in seconds. Then everybody who asks for what came
-/// after an offset below its last is told that something may be missing.
+/// How long the store remembers a topic without messages, in seconds. Afterwards, clients that ask
+/// for messages after an offset below the topic's last one are told about a possible gap.
 pub const EMPTY_SECONDS_MAX: u64 = 86_400;
 
-/// Topics without messages that are known; where there are more they go early.
+/// How many topics without messages the store remembers. If there are more, it forgets them early.
 pub const EMPTY_TOPICS_MAX: u64 = 262_144;
 
-/// A file that was not closed is read whole when it is opened, about a second for each 250 MiB,
-/// unless its last transaction saved what redb finds out in doing so. That takes a second `fsync`:
-/// measured, a commit takes one and a half to three times as long. So it is done when nothing was
-/// written for a second, and in each transaction where the file is longer than this, in bytes.
+/// redb reads a file that was not closed completely when it opens it, about a second for each 250
+/// MiB, unless the last transaction saved what redb would find out by that. Saving takes a second
+/// `fsync`: measured, a commit takes one and a half to three times as long. So the writer saves
+/// only if nothing was written for a second, and in each transaction if the file is longer than
+/// this, in bytes.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// What the disk must take, beside what it refused, before the store is opened anew.
+/// How many bytes the disk must accept, in addition to those that it rejected, before the writer
+/// reopens the store.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// Messages that one transaction deletes at first where the disk is full; each makes room for the
-/// next, which may take twice as many.
-const ROOM_ROWS: usize = 64;
+/// How many messages the first transaction of a deletion on a full disk deletes. Each transaction
+/// frees space for the next one, which may delete twice as many.
+const FULL_DISK_ROWS: usize = 64;
 
-/// How often room for deletions is held again after it was given up.
+/// How often the writer tries to create the reserve file again after it removed it.
 const RESERVE_EVERY: Duration = Duration::from_secs(60);
 
-/// How long nothing is swept after a sweep has met damage that is of no topic.
-const DAMAGED_SWEEP: Duration = Duration::from_secs(3_600);
+/// How long the writer does not sweep after a sweep has met damage that belongs to no topic.
+const SWEEP_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// An operation and whom to tell.
+/// An operation and its callback.
 pub(crate) struct Item {
     pub op: Op,
     pub done: Option<Done>,
@@ -70,25 +72,25 @@ pub(crate) struct Item {
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    node: Node,
-    /// Where the last look through the topics ended.
-    looked: Name,
-    next_look: Instant,
-    /// What the transaction that failed wanted to write, in bytes; `None` when all is well.
-    refused_bytes: Option<usize>,
-    /// The last transaction is one after which the file opens at once.
+    metadata: Metadata,
+    /// The topic at which the last maintenance scan ended.
+    scanned_through: Name,
+    next_maintenance: Instant,
+    /// How many bytes the failed transaction tried to write; `None` while writes succeed.
+    rejected_bytes: Option<usize>,
+    /// The last transaction saved what redb needs to open the file quickly.
     quick_repair: bool,
     /// The file is longer than [`LARGE_BYTES`].
     is_large: bool,
-    /// The number of transactions at the last look.
+    /// The number of transactions at the last maintenance.
     commits_seen: u64,
-    /// The last sweep took as many rows as it may: there is more to drop.
-    is_behind: bool,
-    /// Topics in which damage was met, with what it is: nothing is stored in them.
+    /// The last sweep reached its limit of rows, so there is more to delete.
+    has_backlog: bool,
+    /// Topics in which the writer met damage, with that damage. It stores nothing in them.
     damaged: HashMap<Name, Arc<Damage>>,
-    /// Nothing is swept before this.
+    /// The writer sweeps nothing before this time.
     next_sweep: Instant,
-    /// When room for deletions is to be held again, after it was given up or not to be had.
+    /// When the writer tries to create the reserve file again; `None` while the file exists.
     next_reserve: Option<Instant>,
 }
 
@@ -97,40 +99,40 @@ fn now_ms() -> u64 {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, node: Node, has_room: bool) -> Self {
+    pub fn new(shared: Arc<Shared>, metadata: Metadata, has_reserve: bool) -> Self {
         Writer {
             shared,
-            node,
-            looked: Name::default(),
-            next_look: Instant::now() + LOOK,
-            refused_bytes: None,
+            metadata,
+            scanned_through: Name::default(),
+            next_maintenance: Instant::now() + MAINTENANCE_EVERY,
+            rejected_bytes: None,
             quick_repair: true,
             is_large: false,
             commits_seen: 0,
-            is_behind: false,
+            has_backlog: false,
             damaged: HashMap::new(),
             next_sweep: Instant::now(),
-            next_reserve: (!has_room).then(|| Instant::now() + RESERVE_EVERY),
+            next_reserve: (!has_reserve).then(|| Instant::now() + RESERVE_EVERY),
         }
     }
 
     pub fn run(mut self) {
         loop {
-            let deadline = if self.is_behind { Instant::now() } else { self.next_look };
+            let deadline = if self.has_backlog { Instant::now() } else { self.next_maintenance };
             let taken = self.shared.queue.take(BATCH_OPS_MAX, BATCH_BYTES_MAX, Some(deadline));
-            if taken.is_end {
+            if taken.is_finished {
                 return;
             }
-            let is_quiet = taken.items.is_empty();
-            if !is_quiet {
+            let is_idle = taken.items.is_empty();
+            if !is_idle {
                 self.write(taken.items);
             }
-            if Instant::now() >= self.next_look || (is_quiet && self.is_behind) {
-                match self.refused_bytes {
+            if Instant::now() >= self.next_maintenance || (is_idle && self.has_backlog) {
+                match self.rejected_bytes {
                     Some(bytes) => self.probe(bytes),
-                    None => self.look(),
+                    None => self.maintain(),
                 }
-                self.next_look = Instant::now() + LOOK;
+                self.next_maintenance = Instant::now() + MAINTENANCE_EVERY;
             }
         }
     }
@@ -138,17 +140,17 @@ impl Writer {
     fn write(&mut self, items: Vec<Item>) {
         let (ops, dones): (Vec<Op>, Vec<Option<Done>>) =
             items.into_iter().map(|item| (item.op, item.done)).unzip();
-        // What got into the queue while the last transaction failed.
-        let results = match self.shared.failed() {
+        // These operations entered the queue while the last transaction failed.
+        let results = match self.shared.write_error() {
             Some(reason) => {
-                let refused = || Err(Fault::Disk(reason.clone()));
-                ops.iter().map(|op| self.make_room(op).unwrap_or_else(refused)).collect()
+                let rejected = || Err(StoreError::Disk(reason.clone()));
+                ops.iter().map(|op| self.delete_on_full_disk(op).unwrap_or_else(rejected)).collect()
             }
-            None => self.commit_all(&ops, &self.share(ops.len())),
+            None => self.commit_all(&ops, &self.backlog_plan(ops.len())),
         };
         for (done, result) in dones.into_iter().zip(results) {
-            // A panic in there is a fault of the caller, and must not end the thread on which all
-            // others wait.
+            // A panic in a callback is the caller's bug. It must not end the thread that all others
+            // need.
             let Some(done) = done else { continue };
             if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
                 tracing::error!("what was to be done after a commit panicked: this is a bug");
@@ -156,37 +158,47 @@ impl Writer {
         }
     }
 
-    /// One transaction for all, but for what has to do with damage.
-    fn commit_all(&mut self, ops: &[Op], due: &Due) -> Vec<Result<(), Fault>> {
-        let known = |damaged: &HashMap<Name, Arc<Damage>>, op: &Op| match op {
-            Op::Delete { .. } => None,
-            op => op.topic().and_then(|topic| damaged.get(topic)).cloned(),
-        };
+    /// Commits all operations in one transaction, except those on damaged topics.
+    fn commit_all(&mut self, ops: &[Op], plan: &SweepPlan) -> Vec<Result<(), StoreError>> {
         loop {
-            let bad: Vec<Option<Arc<Damage>>> =
-                ops.iter().map(|op| known(&self.damaged, op)).collect();
-            let live: Vec<&Op> =
-                ops.iter().zip(&bad).filter(|(_, bad)| bad.is_none()).map(|(op, _)| op).collect();
-            let result = match self.commit(&live, due, self.is_large) {
-                // Once more without the topic.
-                Err(Trouble::Damaged(damage)) if self.is_news(&damage) => continue,
-                Err(trouble) if trouble.is_damage() => {
-                    let live: Vec<usize> = (0..ops.len()).filter(|at| bad[*at].is_none()).collect();
-                    return self.one_by_one(ops, &live, trouble, bad);
+            let damages: Vec<Option<Arc<Damage>>> =
+                ops.iter().map(|op| self.known_damage(op)).collect();
+            let accepted: Vec<&Op> = ops
+                .iter()
+                .zip(&damages)
+                .filter(|(_, damage)| damage.is_none())
+                .map(|(op, _)| op)
+                .collect();
+            let result = match self.commit(&accepted, plan, self.is_large) {
+                // Repeats the transaction without the damaged topic.
+                Err(InternalError::Damaged(damage)) if self.record_damage(&damage) => continue,
+                Err(error) if error.is_damage() => {
+                    let accepted: Vec<usize> =
+                        (0..ops.len()).filter(|at| damages[*at].is_none()).collect();
+                    return self.commit_individually(ops, &accepted, error, damages);
                 }
-                Err(trouble) => Err(self.fail(&trouble, ops)),
+                Err(error) => Err(self.stop_accepting(&error, ops)),
                 Ok(()) => Ok(()),
             };
-            let told = |bad: Option<Arc<Damage>>| match bad {
-                Some(damage) => Err(Fault::Damaged(damage)),
+            let outcome = |damage: Option<Arc<Damage>>| match damage {
+                Some(damage) => Err(StoreError::Damaged(damage)),
                 None => result.clone(),
             };
-            return bad.into_iter().map(told).collect();
+            return damages.into_iter().map(outcome).collect();
         }
     }
 
-    /// Notes damage in a topic; false if that was known, or if it is of no topic.
-    fn is_news(&mut self, damage: &Damage) -> bool {
+    /// The known damage that forbids an operation. A deletion is allowed, because it removes the
+    /// damage.
+    fn known_damage(&self, op: &Op) -> Option<Arc<Damage>> {
+        match op {
+            Op::Delete { .. } => None,
+            op => op.topic().and_then(|topic| self.damaged.get(topic)).cloned(),
+        }
+    }
+
+    /// Records damage in a topic. Returns false if it was known or belongs to no topic.
+    fn record_damage(&mut self, damage: &Damage) -> bool {
         let Some(topic) = &damage.topic else { return false };
         if self.damaged.contains_key(topic) {
             return false;
@@ -197,126 +209,135 @@ impl Writer {
         true
     }
 
-    /// A transaction for each, after one for all has met damage of which it is not known what it
-    /// has to do with.
-    fn one_by_one(
+    /// Commits each operation in a transaction of its own, after a common transaction met damage
+    /// that nobody can attribute.
+    fn commit_individually(
         &mut self,
         ops: &[Op],
-        live: &[usize],
-        trouble: Trouble,
-        bad: Vec<Option<Arc<Damage>>>,
-    ) -> Vec<Result<(), Fault>> {
-        tracing::error!(operations = live.len(), "a transaction has met damage: {trouble}");
-        self.next_sweep = Instant::now() + DAMAGED_SWEEP;
-        self.is_behind = false;
-        let mut results: Vec<Result<(), Fault>> =
-            bad.into_iter().map(|bad| bad.map_or(Ok(()), |bad| Err(Fault::Damaged(bad)))).collect();
-        for at in live {
+        accepted: &[usize],
+        error: InternalError,
+        damages: Vec<Option<Arc<Damage>>>,
+    ) -> Vec<Result<(), StoreError>> {
+        tracing::error!(operations = accepted.len(), "a transaction has met damage: {error}");
+        self.next_sweep = Instant::now() + SWEEP_PAUSE;
+        self.has_backlog = false;
+        let mut results: Vec<Result<(), StoreError>> = damages
+            .into_iter()
+            .map(|damage| damage.map_or(Ok(()), |damage| Err(StoreError::Damaged(damage))))
+            .collect();
+        for at in accepted {
             let op = &ops[*at];
-            // redb does nothing more with a file after an error.
+            // redb refuses all further work on a file after an error.
             let opened = self.reopen();
-            let is_known = op.topic().filter(|_| !matches!(op, Op::Delete { .. }));
-            let known = is_known.and_then(|topic| self.damaged.get(topic)).cloned();
-            results[*at] = match (opened, known) {
-                (Err(trouble), _) => Err(self.fail(&trouble, ops)),
-                (Ok(()), Some(damage)) => Err(Fault::Damaged(damage)),
-                (Ok(()), None) => match self.commit(&[op], &Due::default(), self.is_large) {
+            results[*at] = match (opened, self.known_damage(op)) {
+                (Err(error), _) => Err(self.stop_accepting(&error, ops)),
+                (Ok(()), Some(damage)) => Err(StoreError::Damaged(damage)),
+                (Ok(()), None) => match self.commit(&[op], &SweepPlan::default(), self.is_large) {
                     Ok(()) => Ok(()),
-                    Err(trouble) if trouble.is_damage() => {
+                    Err(error) if error.is_damage() => {
                         let name = op.topic().map_or("", |topic| topic.as_str());
-                        let trouble = match op.topic() {
-                            Some(_) => trouble.of(name, 0, u64::MAX),
-                            None => trouble,
+                        let error = match op.topic() {
+                            Some(_) => error.in_topic(name, 0, u64::MAX),
+                            None => error,
                         };
-                        if let Trouble::Damaged(damage) = &trouble {
-                            self.is_news(damage);
+                        if let InternalError::Damaged(damage) = &error {
+                            self.record_damage(damage);
                         }
-                        Err(trouble.fault(self.shared.directory.dir()))
+                        Err(error.into_store_error(self.shared.directory.dir()))
                     }
-                    Err(trouble) => Err(self.fail(&trouble, ops)),
+                    Err(error) => Err(self.stop_accepting(&error, ops)),
                 },
             };
         }
-        if let Err(trouble) = self.reopen() {
-            self.fail(&trouble, ops);
+        if let Err(error) = self.reopen() {
+            self.stop_accepting(&error, ops);
         }
         results
     }
 
-    /// Deletes where the disk is full, which takes room at first: that which was held for it.
-    fn make_room(&mut self, op: &Op) -> Option<Result<(), Fault>> {
+    /// Deletes messages on a full disk. That needs space at first, which the reserve file frees.
+    fn delete_on_full_disk(&mut self, op: &Op) -> Option<Result<(), StoreError>> {
         let Op::Delete { topic, through, .. } = op else { return None };
-        // One before has made room.
-        if self.shared.failed().is_none() {
-            return Some(self.commit_all(std::slice::from_ref(op), &Due::default()).remove(0));
+        // An earlier deletion has freed space.
+        if self.shared.write_error().is_none() {
+            return Some(
+                self.commit_all(std::slice::from_ref(op), &SweepPlan::default()).remove(0),
+            );
         }
         if self.shared.db().is_none() && self.reopen().is_err() {
             return None;
         }
-        self.shared.directory.give_up_reserve();
+        self.shared.directory.remove_reserve();
         self.next_reserve = Some(Instant::now() + RESERVE_EVERY);
-        let mut rows_max = ROOM_ROWS;
+        let mut rows_max = FULL_DISK_ROWS;
         loop {
             let part = Op::Delete { topic: topic.clone(), through: *through, rows_max };
-            self.is_behind = false;
-            if let Err(trouble) =
-                self.commit(&[&part], &Due { rows_max: 1, ..Due::default() }, false)
+            self.has_backlog = false;
+            if let Err(error) =
+                self.commit(&[&part], &SweepPlan { rows_max: 1, ..SweepPlan::default() }, false)
             {
-                return Some(Err(match trouble.is_damage() {
-                    true => trouble.fault(self.shared.directory.dir()),
-                    false => self.fail(&trouble, std::slice::from_ref(op)),
+                return Some(Err(match error.is_damage() {
+                    true => error.into_store_error(self.shared.directory.dir()),
+                    false => self.stop_accepting(&error, std::slice::from_ref(op)),
                 }));
             }
-            if !self.is_behind {
+            if !self.has_backlog {
                 break;
             }
             rows_max = (rows_max * 2).min(BATCH_OPS_MAX);
         }
-        // What was deleted is free when there is another transaction.
-        let last = self.commit(&[], &Due::default(), false);
-        self.is_behind = false;
-        if let Err(trouble) = last {
-            return Some(Err(self.fail(&trouble, std::slice::from_ref(op))));
+        // redb frees the deleted pages with the next transaction.
+        let last = self.commit(&[], &SweepPlan::default(), false);
+        self.has_backlog = false;
+        if let Err(error) = last {
+            return Some(Err(self.stop_accepting(&error, std::slice::from_ref(op))));
         }
-        self.refused_bytes = None;
-        self.set_failed(None);
+        self.rejected_bytes = None;
+        self.set_write_error(None);
         tracing::info!("the deletion of {topic} has made room: the store writes again");
         Some(Ok(()))
     }
 
-    /// What a transaction of so many operations drops while there is more to drop than one look
-    /// may: each adds one row at most to a table that is swept, so twice as many catch up.
-    fn share(&self, ops: usize) -> Due {
-        if !self.is_behind {
-            return Due::default();
+    /// What a transaction of this many operations sweeps while there is a backlog. Each operation
+    /// adds at most one row to a table that is swept, so sweeping twice as many rows catches up.
+    fn backlog_plan(&self, ops: usize) -> SweepPlan {
+        if !self.has_backlog {
+            return SweepPlan::default();
         }
         let keys_before_ms = Some(self.keys_before_ms(now_ms()));
-        Due { expired: true, keys_before_ms, rows_max: 2 * ops, ..Due::default() }
+        SweepPlan { expired: true, keys_before_ms, rows_max: 2 * ops, ..SweepPlan::default() }
     }
 
-    /// Idempotency keys that are older are forgotten.
+    /// Idempotency keys older than this are deleted, in milliseconds since 1970.
     fn keys_before_ms(&self, now_ms: u64) -> u64 {
         let seconds = self.shared.idempotency_seconds_max.load(Relaxed);
         now_ms.saturating_sub(seconds.saturating_mul(1000))
     }
 
-    /// One transaction, on disk when this gives `Ok`.
-    fn commit(&mut self, ops: &[&Op], due: &Due, quick_repair: bool) -> Result<(), Trouble> {
+    /// Commits one transaction. It is on disk if this returns `Ok`.
+    fn commit(
+        &mut self,
+        ops: &[&Op],
+        plan: &SweepPlan,
+        quick_repair: bool,
+    ) -> Result<(), InternalError> {
         let started = Instant::now();
-        let (node, damaged) = (self.node, self.damaged.keys().cloned().collect());
+        let (metadata, damaged) = (self.metadata, self.damaged.keys().cloned().collect());
         let committed = match &*self.shared.db() {
-            Some(db) => quietly(|| transact(db, node, ops, due, quick_repair, &damaged))?,
-            None => return Err(Trouble::Redb(redb::Error::DatabaseClosed)),
+            Some(db) => {
+                catch_redb_panics(|| transact(db, metadata, ops, plan, quick_repair, &damaged))?
+            }
+            None => return Err(InternalError::Redb(redb::Error::DatabaseClosed)),
         };
         let Committed { applied, topics, messages } = committed;
-        self.node = applied.node;
-        self.shared.directory.mark(&self.node);
-        if !due.is_nothing() || due.rows_max > 0 {
-            self.is_behind = applied.more;
+        self.metadata = applied.metadata;
+        self.shared.directory.record_commit(&self.metadata);
+        if !plan.is_empty() || plan.rows_max > 0 {
+            self.has_backlog = applied.more;
         }
         self.quick_repair = quick_repair;
         for op in ops {
-            // The damage went with the topic's history.
+            // The deletion of the history removed the damage.
             if let Op::Delete { topic, .. } = op
                 && self.damaged.remove(topic).is_some()
             {
@@ -331,72 +352,72 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes nothing in until a probe succeeds.
-    fn fail(&mut self, trouble: &Trouble, ops: &[Op]) -> Fault {
-        let reason: Arc<str> = trouble.advice(self.shared.directory.dir()).into();
+    /// Stops accepting operations until a probe succeeds.
+    fn stop_accepting(&mut self, error: &InternalError, ops: &[Op]) -> StoreError {
+        let reason: Arc<str> = error.advice(self.shared.directory.dir()).into();
         tracing::error!(operations = ops.len(), "the store can't write: {reason}");
         self.shared.counters.failures.fetch_add(1, Relaxed);
-        self.set_failed(Some(reason.clone()));
+        self.set_write_error(Some(reason.clone()));
         let bytes = ops.iter().map(Op::bytes).sum::<usize>();
-        self.refused_bytes = Some(bytes);
-        self.is_behind = false;
-        self.next_look = Instant::now() + LOOK;
-        // redb does nothing more with a file after an error. Reads go on as soon as it is open
-        // again, which needs no room.
-        if let Err(trouble) = self.reopen() {
-            tracing::error!("the store can't be opened again: {trouble}");
+        self.rejected_bytes = Some(bytes);
+        self.has_backlog = false;
+        self.next_maintenance = Instant::now() + MAINTENANCE_EVERY;
+        // redb refuses all further work on a file after an error. Reads continue once the file is
+        // open again, which needs no space.
+        if let Err(error) = self.reopen() {
+            tracing::error!("the store can't be opened again: {error}");
         }
-        Fault::Disk(reason)
+        StoreError::Disk(reason)
     }
 
-    fn set_failed(&self, reason: Option<Arc<str>>) {
-        *self.shared.failed.write().unwrap_or_else(PoisonError::into_inner) = reason;
+    fn set_write_error(&self, reason: Option<Arc<str>>) {
+        *self.shared.write_error.write().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    fn reopen(&mut self) -> Result<(), Trouble> {
+    fn reopen(&mut self) -> Result<(), InternalError> {
         let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
-        // Dropped first: the file is locked.
+        // The old handle holds the file's lock, so it has to go first.
         *db = None;
         let file = self.shared.directory.file();
-        let opened = database(|| Disk::open(&file), self.shared.cache_bytes_max, false)?;
-        // A transaction whose commit failed may be on disk all the same. What is written next must
-        // go on from it, or two topics get one number.
-        let node = quietly(|| Node::of(&opened.db))?;
-        opened.disk.let_through()?;
-        self.node = node;
+        let opened = open_database(|| StagedFile::open(&file), self.shared.cache_bytes_max, false)?;
+        // A transaction may be on disk although its commit failed. The next one must build on it,
+        // or two topics would get the same number.
+        let metadata = catch_redb_panics(|| Metadata::load(&opened.db))?;
+        opened.disk.write_through()?;
+        self.metadata = metadata;
         *db = Some(opened.db);
         Ok(())
     }
 
-    /// Whether the disk can be written to again: with a file of the size that it refused first, so
-    /// that the store is not opened in vain.
-    fn probe(&mut self, refused_bytes: usize) {
-        let probed = self.probe_disk(refused_bytes).and_then(|()| {
+    /// Tries whether the disk accepts writes again. It writes a file of the rejected size first, so
+    /// that the store is not reopened in vain.
+    fn probe(&mut self, rejected_bytes: usize) {
+        let probed = self.probe_disk(rejected_bytes).and_then(|()| {
             let is_open = self.shared.db().is_some();
             if is_open { Ok(()) } else { self.reopen() }
         });
-        if let Err(trouble) = probed {
-            let reason = trouble.advice(self.shared.directory.dir());
+        if let Err(error) = probed {
+            let reason = error.advice(self.shared.directory.dir());
             tracing::debug!("the store still can't write: {reason}");
-            self.set_failed(Some(reason.into()));
+            self.set_write_error(Some(reason.into()));
             return;
         }
-        match self.commit(&[], &Due::default(), true) {
+        match self.commit(&[], &SweepPlan::default(), true) {
             Ok(()) => {
-                self.refused_bytes = None;
-                self.set_failed(None);
+                self.rejected_bytes = None;
+                self.set_write_error(None);
                 tracing::info!("the store writes again");
             }
-            Err(trouble) => drop(self.fail(&trouble, &[])),
+            Err(error) => drop(self.stop_accepting(&error, &[])),
         }
     }
 
-    fn probe_disk(&self, refused_bytes: usize) -> Result<(), Trouble> {
+    fn probe_disk(&self, rejected_bytes: usize) -> Result<(), InternalError> {
         let file = self.shared.directory.dir().join("throng.probe");
         let probe = || {
-            let mut probe = private().truncate(true).open(&file)?;
+            let mut probe = owner_only().truncate(true).open(&file)?;
             let zeros = vec![0; 64 << 10];
-            for _ in 0..(PROBE_BYTES + refused_bytes).div_ceil(zeros.len()) {
+            for _ in 0..(PROBE_BYTES + rejected_bytes).div_ceil(zeros.len()) {
                 probe.write_all(&zeros)?;
             }
             probe.sync_data()
@@ -406,17 +427,17 @@ impl Writer {
         Ok(probed?)
     }
 
-    /// Drops what has become too old, and when nothing is written makes the next start after a kill
-    /// a quick one: a look costs a read, and a transaction only where something
-    /// was found.
-    fn look(&mut self) {
-        self.is_behind = false;
+    /// Deletes what retention no longer covers. If nothing was written, it also makes the next
+    /// start after a kill fast. A scan costs one read; a transaction runs only if the scan found
+    /// something.
+    fn maintain(&mut self) {
+        self.has_backlog = false;
         let now_ms = now_ms();
         let metadata = std::fs::metadata(self.shared.directory.file());
         self.is_large = metadata.is_ok_and(|metadata| metadata.len() > LARGE_BYTES);
-        let is_soon = self.shared.hold_room.swap(false, Relaxed);
-        if self.next_reserve.is_some_and(|at| is_soon || at <= Instant::now()) {
-            let is_held = self.shared.directory.reserve();
+        let is_requested = self.shared.reserve_requested.swap(false, Relaxed);
+        if self.next_reserve.is_some_and(|at| is_requested || at <= Instant::now()) {
+            let is_held = self.shared.directory.create_reserve();
             if is_held {
                 tracing::info!("room for deletions on a full disk is held");
             }
@@ -427,30 +448,36 @@ impl Writer {
         }
         let keys_before_ms = self.keys_before_ms(now_ms);
         let found = match &*self.shared.db() {
-            Some(db) => {
-                quietly(|| find_due(db, &self.looked, now_ms, self.node.empty, keys_before_ms))
-            }
+            Some(db) => catch_redb_panics(|| {
+                plan_sweep(
+                    db,
+                    &self.scanned_through,
+                    now_ms,
+                    self.metadata.empty_topics,
+                    keys_before_ms,
+                )
+            }),
             None => return,
         };
-        let swept = found.and_then(|(due, looked)| {
-            self.looked = looked;
+        let swept = found.and_then(|(plan, scanned_through)| {
+            self.scanned_through = scanned_through;
             let is_idle = self.shared.counters.commits.load(Relaxed) == self.commits_seen;
-            if !due.is_nothing() {
-                self.commit(&[], &due, self.is_large)?;
+            if !plan.is_empty() {
+                self.commit(&[], &plan, self.is_large)?;
             } else if is_idle && !self.quick_repair {
-                self.commit(&[], &due, true)?;
+                self.commit(&[], &plan, true)?;
             }
             self.commits_seen = self.shared.counters.commits.load(Relaxed);
             Ok(())
         });
         match swept {
             Ok(()) => {}
-            // With the next look without the topic.
-            Err(Trouble::Damaged(damage)) if self.is_news(&damage) => {}
-            Err(trouble) if trouble.is_damage() => {
-                drop(self.one_by_one(&[], &[], trouble, Vec::new()));
+            // The next maintenance skips this topic.
+            Err(InternalError::Damaged(damage)) if self.record_damage(&damage) => {}
+            Err(error) if error.is_damage() => {
+                drop(self.commit_individually(&[], &[], error, Vec::new()));
             }
-            Err(trouble) => drop(self.fail(&trouble, &[])),
+            Err(error) => drop(self.stop_accepting(&error, &[])),
         }
     }
 }
@@ -473,57 +500,60 @@ struct Committed {
 
 fn transact(
     db: &Database,
-    node: Node,
+    metadata: Metadata,
     ops: &[&Op],
-    due: &Due,
+    plan: &SweepPlan,
     quick_repair: bool,
     damaged: &HashSet<Name>,
-) -> Result<Committed, Trouble> {
+) -> Result<Committed, InternalError> {
     let mut txn = db.begin_write()?;
-    txn.set_durability(Durability::Immediate).map_err(redb::Error::from).map_err(Trouble::Redb)?;
+    txn.set_durability(Durability::Immediate)
+        .map_err(redb::Error::from)
+        .map_err(InternalError::Redb)?;
     txn.set_quick_repair(quick_repair);
-    let applied = apply(&txn, node, now_ms(), ops.iter().copied(), due, damaged)?;
+    let applied = apply(&txn, metadata, now_ms(), ops.iter().copied(), plan, damaged)?;
     let topics = txn.open_table(TOPICS)?.len()?;
     let messages = txn.open_table(MESSAGES)?.len()?;
     txn.commit()?;
     Ok(Committed { applied, topics, messages })
 }
 
-/// What there is to drop, and the name of the topic that was looked at last.
-fn find_due(
+/// What maintenance has to delete, and the topic at which the scan ended.
+fn plan_sweep(
     db: &Database,
     after: &Name,
     now_ms: u64,
     empty: u64,
     keys_before_ms: u64,
-) -> Result<(Due, Name), Trouble> {
+) -> Result<(SweepPlan, Name), InternalError> {
     let txn = db.begin_read()?;
     let empty_ms = if empty > EMPTY_TOPICS_MAX { 0 } else { EMPTY_SECONDS_MAX * 1000 };
     let first_key = txn.open_table(IDEMPOTENCY)?.first()?.map(|(key, _)| key.value().0);
     let first_expiry = txn.open_table(EXPIRIES)?.first()?.map(|(key, _)| key.value().0);
-    let mut due = Due {
+    let mut plan = SweepPlan {
         topics: Vec::new(),
         expired: first_expiry.is_some_and(|at_ms| at_ms <= now_ms),
         keys_before_ms: first_key.filter(|at_ms| *at_ms < keys_before_ms).map(|_| keys_before_ms),
-        rows_max: SWEPT_MAX,
+        rows_max: SWEEP_ROWS_MAX,
         empty_before_ms: now_ms.saturating_sub(empty_ms),
     };
     let after = after.as_str();
     let topics = txn.open_table(TOPICS)?;
     let range = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-    let mut looked = Name::default();
+    let mut scanned_through = Name::default();
     for (at, row) in topics.range::<&str>(range)?.enumerate() {
         let (name, row) = row?;
-        // One that is damaged is met by whoever wants it.
-        let Ok(topic) = find::read(name.value(), row.value()) else { continue };
-        if topic.is_over(now_ms) || (topic.count == 0 && topic.empty_since_ms < due.empty_before_ms)
+        // A damaged row is reported when a caller reads or writes that topic.
+        let Ok(topic) = topic_rows::decode(name.value(), row.value()) else { continue };
+        if topic.exceeds_limits(now_ms)
+            || (topic.count == 0 && topic.empty_since_ms < plan.empty_before_ms)
         {
-            due.topics.push(name.value().into());
+            plan.topics.push(name.value().into());
         }
-        if at + 1 == LOOKED_AT_MAX || due.topics.len() == DUE_MAX {
-            looked = name.value().into();
+        if at + 1 == SCANNED_TOPICS_MAX || plan.topics.len() == SWEPT_TOPICS_MAX {
+            scanned_through = name.value().into();
             break;
         }
     }
-    Ok((due, looked))
+    Ok((plan, scanned_through))
 }

@@ -1,5 +1,6 @@
-//! What a graph of followers takes: memory for each edge, processor time to put it in, and the
-//! time of a login (by the clock: on a busy machine its highest percentiles are the scheduler's).
+//! The cost of a follower graph: memory for each edge, processor time to import it, and the
+//! duration of a login (in wall-clock time: on a busy machine its highest percentiles are the
+//! scheduler's).
 //!
 //! `cargo bench -p subscriptions -- --users 1000000 --edges 50`
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use subscriptions::generate::Graph;
 use subscriptions::{Change, Subscriptions, csv};
 
-/// Bytes of CSV that are put in at a time, as `throng subscriptions import` sends them.
+/// How many bytes of CSV are imported at a time, as `throng subscriptions import` sends them.
 const CHUNK_BYTES: usize = 1 << 20;
 
 fn main() {
@@ -49,9 +50,9 @@ fn main() {
     println!("  apply         {:.2} M edges/s", rate(spent.apply));
     println!("  slowest chunk {:.1} ms", spent.slowest.as_secs_f64() * 1e3);
     println!(
-        "kept rows       {:.1} MB, {:.2} B an edge",
-        spent.kept as f64 / 1e6,
-        each(spent.kept)
+        "saved rows      {:.1} MB, {:.2} B an edge",
+        spent.saved as f64 / 1e6,
+        each(spent.saved)
     );
     logins(&table, graph.users);
 }
@@ -61,7 +62,7 @@ struct Spent {
     plan: Duration,
     apply: Duration,
     slowest: Duration,
-    kept: usize,
+    saved: usize,
 }
 
 impl Spent {
@@ -74,7 +75,7 @@ impl Spent {
         self.plan += planned - began;
         self.apply += done - planned;
         self.slowest = self.slowest.max(done - began);
-        self.kept += change.puts.iter().map(|(_, packed)| packed.len()).sum::<usize>();
+        self.saved += change.puts.iter().map(|(_, packed)| packed.len()).sum::<usize>();
     }
 }
 
@@ -92,7 +93,7 @@ fn plan(table: &Subscriptions, text: &str) -> Change {
     plan.change()
 }
 
-/// Logins of users with about 50 topics, in an order that finds nothing in a cache.
+/// Logins of users with about 50 topics, in an order that defeats the processor's caches.
 fn logins(table: &Subscriptions, users: u32) {
     let logins_max = argument("--logins", 50_000) as usize;
     let mut times: Vec<Duration> = Vec::new();
@@ -124,14 +125,14 @@ fn logins(table: &Subscriptions, users: u32) {
     );
 }
 
-/// Time that this thread has run for: others may be at work on the machine.
+/// The processor time of this thread, because other processes may be busy on the machine.
 fn processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let spent = text.split(' ').next().and_then(|text| text.parse().ok());
     Duration::from_nanos(spent.expect("/proc/thread-self/schedstat"))
 }
 
-/// Memory that this process has written to, in bytes.
+/// The anonymous memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");

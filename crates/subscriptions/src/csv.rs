@@ -1,13 +1,13 @@
-//! Subscriptions as text: `user,topic` a line.
+//! Subscriptions as CSV, one `user,topic` a line.
 //!
-//! The first line may be the header `user,topic`. A name with a comma or a quotation mark stands in
-//! quotation marks, and those in it are doubled (RFC 4180). Names have no control characters, so a
-//! line is a row, wherever a text is cut into lines. Lines end with `\n` or `\r\n`; empty ones are
-//! passed over, and so is a byte order mark at the beginning.
+//! The first line may be the header `user,topic`. A name with a comma or a quotation mark is
+//! quoted, and quotation marks in it are doubled (RFC 4180). Names contain no control characters,
+//! so each line is one row, and a text can be split at any line end. Lines end with `\n` or `\r\n`.
+//! The parser skips empty lines and a byte order mark at the start.
 
 use std::borrow::Cow;
 
-use wire::message::{BAD_USER, check_name, check_topic};
+use model::name::{BAD_USER, check_name, check_topic};
 
 /// The first line of a file.
 pub const HEADER: &str = "user,topic";
@@ -15,37 +15,37 @@ pub const HEADER: &str = "user,topic";
 /// One subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// The line that it is on, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// Who subscribes.
+    /// The user who subscribes.
     pub user: Cow<'a, str>,
-    /// To what.
+    /// The topic.
     pub topic: Cow<'a, str>,
 }
 
-/// A line that is no row.
+/// A line that is not a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {why}")]
-pub struct BadLine {
-    /// Which, from 1.
+#[error("line {line}: {reason}")]
+pub struct LineError {
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
-    pub why: &'static str,
+    /// What is wrong with the line, and what to write instead.
+    pub reason: &'static str,
 }
 
-/// The rows of a text, one by one.
+/// An iterator over the rows of a text.
 pub struct Rows<'a> {
     rest: &'a [u8],
     line: usize,
 }
 
-/// Reads the rows of a text.
+/// Parses the rows of a text.
 pub fn rows(text: &[u8]) -> Rows<'_> {
     Rows { rest: text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text), line: 0 }
 }
 
 impl<'a> Iterator for Rows<'a> {
-    type Item = Result<Row<'a>, BadLine>;
+    type Item = Result<Row<'a>, LineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.rest.is_empty() {
@@ -59,7 +59,7 @@ impl<'a> Iterator for Rows<'a> {
                 let number = self.line;
                 return Some(match fields(line) {
                     Ok((user, topic)) => Ok(Row { line: number, user, topic }),
-                    Err(why) => Err(BadLine { line: number, why }),
+                    Err(reason) => Err(LineError { line: number, reason }),
                 });
             }
         }
@@ -81,7 +81,7 @@ fn fields(line: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), &'static str> {
     Ok((user, topic))
 }
 
-/// A field and what follows it, a comma or nothing.
+/// Parses one field. Returns it with the rest of the line, which is empty or starts with a comma.
 fn field(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(',').unwrap_or(text.len());
@@ -112,7 +112,7 @@ fn field(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     }
 }
 
-/// Adds a line.
+/// Appends a row.
 pub fn write_row(text: &mut String, user: &str, topic: &str) {
     write_field(text, user);
     text.push(',');
@@ -121,7 +121,8 @@ pub fn write_row(text: &mut String, user: &str, topic: &str) {
 }
 
 fn write_field(text: &mut String, field: &str) {
-    // A mark would be taken for the file's own; a lone field can't be taken for the header's.
+    // The parser would take a byte order mark in the first field for the file's own. The header
+    // needs no quotes, because it has two fields.
     if !field.contains([',', '"', '\u{feff}']) {
         return text.push_str(field);
     }
@@ -135,13 +136,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(text: &[u8]) -> Result<Vec<(usize, String, String)>, BadLine> {
+    fn read(text: &[u8]) -> Result<Vec<(usize, String, String)>, LineError> {
         let owned = |row: Row| (row.line, row.user.into_owned(), row.topic.into_owned());
         rows(text).map(|row| row.map(owned)).collect()
     }
 
     #[test]
-    fn headers_quotes_line_ends_and_empty_lines() {
+    fn parses_headers_quotes_line_ends_and_empty_lines() {
         let text = "\u{feff}user,topic\r\nu1,feed:u2\r\n\n\"a,\"\"b\"\"\",news\nu3,\"x\"";
         let want = [(2, "u1", "feed:u2"), (4, "a,\"b\"", "news"), (5, "u3", "x")];
         let want = want.map(|(line, user, topic)| (line, user.to_string(), topic.to_string()));
@@ -151,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named() {
-        for (line, why) in [
+    fn errors_name_the_line() {
+        for (line, reason) in [
             ("alice", "one field"),
             ("a,b,c", "more than two"),
             (",b", "user's name"),
@@ -165,15 +166,15 @@ mod tests {
             ("a\"b,c", "inside"),
         ] {
             let error = read(format!("user,topic\nu,t\n{line}\nu,t\n").as_bytes()).unwrap_err();
-            assert!(error.line == 3 && error.why.contains(why), "{line}: {error}");
+            assert!(error.line == 3 && error.reason.contains(reason), "{line}: {error}");
         }
-        assert_eq!(read(b"\xff,b").unwrap_err().why, "it is not UTF-8");
+        assert_eq!(read(b"\xff,b").unwrap_err().reason, "it is not UTF-8");
         assert!(read(format!("{},b", "a".repeat(255)).as_bytes()).is_err());
     }
 
     proptest! {
         #[test]
-        fn written_rows_are_read(
+        fn rows_round_trip(
             list in proptest::collection::vec(("[^\\p{Cc}]{1,20}", "[^\\p{Cc}@*][^\\p{Cc}]{0,20}"), 0..20),
         ) {
             let mut text = format!("{HEADER}\n");
@@ -186,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_to_their_end(text in proptest::collection::vec(
+        fn the_parser_reads_any_bytes_to_the_end(text in proptest::collection::vec(
             prop_oneof![any::<u8>(), Just(b','), Just(b'"'), Just(b'\n')], 0..200)
         ) {
             let lines = text.split(|byte| *byte == b'\n').count();

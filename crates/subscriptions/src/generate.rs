@@ -1,45 +1,45 @@
-//! A made-up graph of who follows whom, shaped like those of social networks: a few are followed by
-//! very many, most by a handful.
+//! Generates a follower graph with the shape of a social network: a few users have very many
+//! followers, most have a handful.
 //!
-//! How often somebody is followed falls with their rank `r`, from 0, as `1 / (r + 24)` (Zipf and
-//! Mandelbrot's law with exponent 1; the 24 keeps the first few from being followed by everybody).
-//! Among a million users with 50 edges each the first has some 170,000 followers, and the last
-//! about 5. How many somebody follows is log-normal.
+//! The number of followers of a user falls with the user's rank `r`, from 0, as `1 / (r + 24)`
+//! (Zipf and Mandelbrot's law with exponent 1; the 24 prevents that everybody follows the first
+//! few). Among a million users with 50 edges each, the first has about 170,000 followers, and the
+//! last about 5. The number of users that a user follows is log-normal.
 
-/// What the rank is shifted by.
+/// The offset that is added to the rank.
 const SHIFT: f64 = 24.0;
-/// The spread of how many somebody follows (sigma of the logarithm).
+/// The spread of the number of users that a user follows (sigma of the logarithm).
 const SPREAD: f64 = 0.8;
-/// Nobody follows more than so many times the mean.
+/// Nobody follows more than this many times the mean.
 const DEGREE_MAX: u32 = 20;
-/// Draws for users that are not followed yet, before the rest are taken as they come.
+/// How often the generator draws again for duplicates before it takes the next free users instead.
 const ROUNDS_MAX: usize = 32;
 
-/// The size of a graph; the same values give the same graph.
+/// The parameters of a graph. The same values give the same graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph {
-    /// Users, by number from 0.
+    /// The number of users. Users are numbers from 0.
     pub users: u32,
-    /// How many each follows, on the average; nobody follows more than 20 times as many, or
+    /// How many users each user follows on average. Nobody follows more than 20 times as many, or
     /// themselves.
     pub edges_per_user: u32,
-    /// Which of all such graphs.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Graph {
-    /// Each follower with whom they follow, grouped by follower from 0 on, without repetitions.
+    /// The edges as (follower, followed), grouped by follower from 0 on, without duplicates.
     pub fn edges(self) -> Edges {
         Edges { graph: self, order: Order::new(&self), follower: 0, followed: Vec::new(), at: 0 }
     }
 
-    /// Who comes at a rank below `users`: 0 has the most followers.
+    /// The user with this rank, which is below `users`. Rank 0 has the most followers.
     pub fn popular(self, rank: u32) -> u32 {
         Order::new(&self).user(rank)
     }
 }
 
-/// Follower and followed, one by one.
+/// An iterator over (follower, followed).
 pub struct Edges {
     graph: Graph,
     order: Order,
@@ -66,10 +66,10 @@ impl Iterator for Edges {
 }
 
 impl Edges {
-    /// Draws whom the next user follows.
+    /// Draws the users that the next user follows.
     fn draw(&mut self) {
         let Edges { graph, order, follower, followed, at } = self;
-        // A sequence of its own for each user.
+        // Each user has a random sequence of its own.
         let mut random = Random(mix(graph.seed ^ mix(u64::from(*follower))));
         let degree = degree(graph, &mut random);
         followed.clear();
@@ -84,7 +84,7 @@ impl Edges {
                 break;
             }
         }
-        // Only somebody who follows nearly everybody is not done by now.
+        // Only a user who follows nearly everybody reaches this loop.
         let mut next = *follower;
         while followed.len() < degree {
             next = (next + 1) % graph.users;
@@ -99,7 +99,7 @@ impl Edges {
 
 fn degree(graph: &Graph, random: &mut Random) -> usize {
     let (mean, others) = (graph.edges_per_user, graph.users - 1);
-    // Box and Muller's way to a normal distribution.
+    // The Box–Muller transform gives a normal distribution.
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
     let degree = f64::from(mean) * (SPREAD * normal - SPREAD * SPREAD / 2.0).exp();
@@ -113,7 +113,7 @@ fn rank(users: u32, random: &mut Random) -> u32 {
     (rank as u32).min(users - 1)
 }
 
-/// Spreads ranks over users: each has one of the other.
+/// A permutation that maps ranks to users.
 struct Order {
     users: u64,
     step: u64,
@@ -149,7 +149,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// From 0 up to, not including, 1.
+    /// A number from 0 up to, but not including, 1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -182,7 +182,7 @@ mod tests {
         assert!(most > 3_000, "{most}");
         let first = followers[graph.popular(0) as usize];
         assert!(f64::from(first) > f64::from(most) * 0.9, "{first} {most}");
-        // Ten times the (shifted) rank, a tenth of the followers.
+        // At ten times the (shifted) rank, a user has a tenth of the followers.
         let at = |rank: u32| f64::from(followers[graph.popular(rank) as usize]);
         let mean = |ranks: std::ops::Range<u32>| {
             let count = f64::from(ranks.len() as u32);

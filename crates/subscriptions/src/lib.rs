@@ -1,21 +1,22 @@
-//! Durable subscriptions: which topics a user enters on connect, kept by the server.
+//! Durable subscriptions: the topics that a user enters on connect, saved by the server.
 //!
-//! [`Subscriptions`] is the table in memory: topics have numbers, a user's row is the packed list
-//! of theirs, and a subscription (an edge) takes 3 to 5 bytes in all with 50 of them a user. It
-//! has one lock, which is held for one user, or for [`ROWS_A_HOLD`] rows, at a time; nothing else is
-//! locked while it is held.
+//! [`Subscriptions`] is the table in memory. Topics have numbers, and a user's row is the packed
+//! list of the user's topic numbers. A subscription (an edge) takes 3 to 5 bytes in all if users
+//! have 50 each. One lock protects the table. It is held for one user, or for [`ROWS_A_HOLD`] rows,
+//! at a time, and no other lock is taken meanwhile.
 //!
-//! A change has two steps, so that the table never says what the store doesn't: a [`Plan`] finds
-//! out what would change, whoever plans has the store keep the [`Change`] (see [`Keep`]), and
-//! [`Subscriptions::apply`] makes it so. Two plans for one user must not overlap: the later one
-//! would undo the earlier (the control API lets each user's changes go one after the other).
-//! Without a store, [`Subscriptions::edit`] and [`Subscriptions::set`] do both steps.
+//! A change has two steps, so that the table never contains what the store does not: a [`Plan`]
+//! computes the [`Change`], the caller has the store save it (see [`SubscriptionStore`]), and then
+//! [`Subscriptions::apply`] applies it. Plans for one user must not overlap: the later one would
+//! undo the earlier one (the control API serializes the changes of each user). Without a store,
+//! [`Subscriptions::edit`] and [`Subscriptions::set`] do both steps.
 //!
-//! Names are never numbered anew, and stay when nobody follows them any more: a name takes its
-//! bytes and about 11 more. A change that is refused or fails may leave unused names too.
+//! A name's number never changes, and a name stays when nobody follows it any more: it takes its
+//! own bytes and about 11 more. A change that is rejected or fails may leave unused names behind,
+//! too.
 //!
-//! No socket, no thread, no file is in here: [`csv`] reads and writes texts, [`generate`] makes a
-//! graph of followers for tests.
+//! This crate has no socket, no thread and no file: [`csv`] parses and writes texts, and
+//! [`generate`] makes a follower graph for tests.
 
 pub mod csv;
 pub mod generate;
@@ -30,96 +31,96 @@ mod users;
 pub use plan::Plan;
 pub use table::{ROWS_A_HOLD, Subscriptions};
 
-use wire::Name;
-use wire::message::NAME_BYTES_MAX;
+use model::Name;
+use model::name::NAME_BYTES_MAX;
 
-/// What the store has to keep, all of it or nothing.
+/// What the store must save, all of it or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Users and their whole new rows; an empty row means that the user has none any more.
+    /// Users and their complete new rows. An empty row removes the user.
     pub puts: Vec<(Name, Box<[u8]>)>,
-    /// Names that are not known to be kept, with their numbers. The same name may come in several
-    /// changes, always with the same number.
+    /// Names with their numbers that the store may not have yet. Several changes may contain the
+    /// same name, always with the same number.
     pub names: Vec<(u32, Name)>,
 }
 
 impl Change {
-    /// True when there is nothing to keep.
+    /// True if there is nothing to save.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.names.is_empty()
     }
 }
 
-/// What became of one user's topics.
+/// The effect of an edit on one user's topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edited {
-    /// Topics that the user didn't have.
+    /// Topics that the user did not have.
     pub added: Vec<Name>,
     /// Topics that the user had.
     pub removed: Vec<Name>,
-    /// Topics that the user has now.
+    /// The number of topics that the user has now.
     pub count: usize,
 }
 
 /// Why a user's topics were not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The user would have more topics than before and than are allowed.
+    /// The user would have more topics than before and than the limit allows.
     #[error("{user:?} would have {count} subscriptions; a user may have {max}")]
     TooMany {
-        /// Whose they are.
+        /// The user.
         user: Name,
-        /// How many there would be.
+        /// How many topics the user would have.
         count: usize,
-        /// How many there may be.
+        /// The limit.
         max: usize,
     },
-    /// The user's name can't be one.
+    /// The user's name is not valid.
     #[error("the user's name: {0}")]
-    BadUser(&'static str),
-    /// A topic's name can't be one.
+    User(&'static str),
+    /// A topic's name is not valid.
     #[error("the topic {0:?}: {1}")]
-    BadTopic(Name, &'static str),
-    /// There is no room for another topic's name.
+    Topic(Name, &'static str),
+    /// The table has no room for another topic's name.
     #[error(transparent)]
-    Full(#[from] Full),
+    Full(#[from] NamesFullError),
 }
 
 /// The table of names is full: it holds 4 GiB, or 4,294,967,296 names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the table of topic names is full (4 GiB): no new topic can be subscribed to")]
-pub struct Full;
+pub struct NamesFullError;
 
-/// Why a name that was kept can't be taken back.
+/// Why a saved name can't be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadName {
-    /// It is empty or too long.
+pub enum LoadNameError {
+    /// The name is empty or too long.
     #[error("a topic's name must have 1 to {NAME_BYTES_MAX} bytes")]
     Length,
-    /// Its number has another name.
+    /// The number already has another name.
     #[error("two topics have the same number")]
     Renamed,
-    /// It has another number.
+    /// The name already has another number.
     #[error("a topic has two numbers")]
     Twice,
-    /// There is no more room.
-    #[error("{Full}")]
+    /// The table of names is full.
+    #[error("{NamesFullError}")]
     Full,
 }
 
-/// Why a row that was kept can't be taken back.
+/// Why a saved row can't be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadRow {
-    /// It ends in the middle of a number.
+pub enum LoadRowError {
+    /// The row ends in the middle of a number.
     #[error("a user's row ends in the middle of a number")]
     Cut,
-    /// A number is longer than it has to be, or than any.
+    /// A number is longer than necessary, or longer than any valid number.
     #[error("a user's row has a number that is longer than it can be")]
     Long,
     /// A number is over `u32::MAX`.
     #[error("a user's row has a number that is too large")]
     Large,
-    /// A number has no name.
+    /// A topic number has no name.
     #[error("a user's row has topic number {0}, which has no name")]
     Unnamed(u32),
     /// The user's name is empty or too long.
@@ -127,17 +128,17 @@ pub enum BadRow {
     User,
 }
 
-/// Where changes are kept, if they are: the store, as those who change subscriptions see it.
-pub trait Keep: Send + Sync {
-    /// Keeps a change; never blocks. `done` is called once, on any thread, when the change is
-    /// committed, or with the reason when it is not and will not be. Changes are committed in the
-    /// order of the calls.
+/// The store, as the code that changes subscriptions sees it.
+pub trait SubscriptionStore: Send + Sync {
+    /// Saves a change without blocking. `done` is called once, on any thread, after the commit or
+    /// with the reason why the change was not saved. The store commits changes in the order of the
+    /// calls.
     ///
     /// # Errors
-    /// When there is no room for it now: nothing was done, `done` will not be called, and trying
-    /// again later helps.
-    fn keep(&self, change: Change, done: Kept) -> Result<(), String>;
+    /// If the store has no room at the moment. Then it does not call `done`, and the caller may try
+    /// again later.
+    fn save(&self, change: Change, done: OnSaved) -> Result<(), String>;
 }
 
-/// Told what became of a change.
-pub type Kept = Box<dyn FnOnce(Result<(), String>) + Send>;
+/// The callback with the result of a save.
+pub type OnSaved = Box<dyn FnOnce(Result<(), String>) + Send>;

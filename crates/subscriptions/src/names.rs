@@ -1,42 +1,44 @@
-//! The names of topics, and a number for each: both ways, in about 11 bytes and the name itself.
+//! The table of topic names and their numbers, for lookups in both directions. An entry takes the
+//! name's bytes and about 11 more.
 
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
-use wire::message::NAME_BYTES_MAX;
+use model::name::NAME_BYTES_MAX;
 
-use crate::{BadName, Full};
+use crate::{LoadNameError, NamesFullError};
 
-/// Names lie in blocks of this size, none over an edge, so that growing copies nothing.
-const BLOCK: usize = 1 << 16;
-/// Blocks that a place of 32 bits can tell apart: 4 GiB of names.
+/// Names are stored in blocks of this size, and no name crosses the end of a block, so that the
+/// table grows without copying.
+const BLOCK_BYTES: usize = 1 << 16;
+/// The number of blocks that a 32-bit position can address: 4 GiB of names.
 const BLOCKS_MAX: usize = 1 << 16;
-/// Places are in pages, which are made when a number in them is first given away.
-const PAGE: usize = 1 << 12;
-/// No name has this place: it would be the last byte of the last block.
-const NOWHERE: u32 = u32::MAX;
-/// Tables of the index, so that none takes long to grow.
+/// The size of a page of positions. A page is allocated when one of its numbers is first assigned.
+const PAGE_LEN: usize = 1 << 12;
+/// No name has this position: it would be the last byte of the last block.
+const UNUSED: u32 = u32::MAX;
+/// The number of hash tables in the index, so that each grows quickly.
 pub(crate) const TABLES: usize = 256;
 
-/// The table for a hash. Tables themselves use a hash's top and low bits.
+/// The hash table for a hash. The tables themselves use the top and low bits of the hash.
 pub(crate) fn table_of(hash: u64) -> usize {
     (hash >> 32) as usize % TABLES
 }
 
-/// Bytes that the allocator takes for a piece of `bytes` (as glibc's does).
+/// The bytes that the allocator takes for a piece of `bytes` (glibc's rules).
 pub(crate) fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
 pub(crate) struct Names {
     keys: RandomState,
-    /// A byte for the length, and the name.
+    /// For each name: a byte with its length, and the name.
     blocks: Vec<Vec<u8>>,
-    /// Where each number's name lies.
-    places: Vec<Option<Box<[u32; PAGE]>>>,
-    /// From a name's hash to its number.
+    /// The position of each number's name.
+    positions: Vec<Option<Box<[u32; PAGE_LEN]>>>,
+    /// Maps a name's hash to its number.
     index: Vec<HashTable<u32>>,
-    /// Above every number in use.
+    /// One more than the highest number in use.
     next: u64,
     len: usize,
 }
@@ -46,7 +48,7 @@ impl Default for Names {
         Names {
             keys: RandomState::new(),
             blocks: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             index: (0..TABLES).map(|_| HashTable::new()).collect(),
             next: 0,
             len: 0,
@@ -64,13 +66,13 @@ impl Names {
     }
 
     pub fn has(&self, number: u32) -> bool {
-        let page = self.places.get(number as usize / PAGE);
+        let page = self.positions.get(number as usize / PAGE_LEN);
         let page = page.and_then(Option::as_ref);
-        page.is_some_and(|page| page[number as usize % PAGE] != NOWHERE)
+        page.is_some_and(|page| page[number as usize % PAGE_LEN] != UNUSED)
     }
 
     fn bytes(&self, number: u32) -> Option<&[u8]> {
-        bytes_of(&self.blocks, &self.places, number)
+        bytes_of(&self.blocks, &self.positions, number)
     }
 
     pub fn find(&self, name: &str) -> Option<u32> {
@@ -79,69 +81,70 @@ impl Names {
         self.index[table_of(hash)].find(hash, is).copied()
     }
 
-    /// The name's number, a new one if it has none; true if it is new.
-    pub fn intern(&mut self, name: &str) -> Result<(u32, bool), Full> {
+    /// Returns the name's number, and true if the name is new and got this number now.
+    pub fn intern(&mut self, name: &str) -> Result<(u32, bool), NamesFullError> {
         if let Some(number) = self.find(name) {
             return Ok((number, false));
         }
-        let number = u32::try_from(self.next).map_err(|_| Full)?;
+        let number = u32::try_from(self.next).map_err(|_| NamesFullError)?;
         self.add(number, name)?;
         Ok((number, true))
     }
 
-    /// Gives a name the number that it had in another life.
-    pub fn load(&mut self, number: u32, name: &str) -> Result<(), BadName> {
+    /// Restores the number that a name had in an earlier process.
+    pub fn load(&mut self, number: u32, name: &str) -> Result<(), LoadNameError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(BadName::Length);
+            return Err(LoadNameError::Length);
         }
         match (self.bytes(number), self.find(name)) {
-            (None, None) => self.add(number, name).map_err(|Full| BadName::Full),
-            (Some(known), _) if known == name.as_bytes() => Ok(()),
-            (Some(_), _) => Err(BadName::Renamed),
-            (None, Some(_)) => Err(BadName::Twice),
+            (None, None) => self.add(number, name).map_err(|NamesFullError| LoadNameError::Full),
+            (Some(current), _) if current == name.as_bytes() => Ok(()),
+            (Some(_), _) => Err(LoadNameError::Renamed),
+            (None, Some(_)) => Err(LoadNameError::Twice),
         }
     }
 
-    /// Neither the number nor the name is in use, and the name fits a block.
-    fn add(&mut self, number: u32, name: &str) -> Result<(), Full> {
-        let place = self.write(name)?;
-        let page = number as usize / PAGE;
-        if self.places.len() <= page {
-            self.places.resize_with(page + 1, || None);
+    /// Adds an entry. Neither the number nor the name is in use, and the name fits into a block.
+    fn add(&mut self, number: u32, name: &str) -> Result<(), NamesFullError> {
+        let position = self.write(name)?;
+        let page = number as usize / PAGE_LEN;
+        if self.positions.len() <= page {
+            self.positions.resize_with(page + 1, || None);
         }
-        let page = self.places[page].get_or_insert_with(|| Box::new([NOWHERE; PAGE]));
-        page[number as usize % PAGE] = place;
+        let page = self.positions[page].get_or_insert_with(|| Box::new([UNUSED; PAGE_LEN]));
+        page[number as usize % PAGE_LEN] = position;
         let hash = self.keys.hash_one(name.as_bytes());
-        let (blocks, places, keys) = (&self.blocks, &self.places, &self.keys);
+        let (blocks, positions, keys) = (&self.blocks, &self.positions, &self.keys);
         self.index[table_of(hash)].insert_unique(hash, number, |number| {
-            keys.hash_one(bytes_of(blocks, places, *number).unwrap_or_default())
+            keys.hash_one(bytes_of(blocks, positions, *number).unwrap_or_default())
         });
         self.next = self.next.max(u64::from(number) + 1);
         self.len += 1;
         Ok(())
     }
 
-    fn write(&mut self, name: &str) -> Result<u32, Full> {
-        let length = u8::try_from(name.len()).map_err(|_| Full)?;
-        if self.blocks.last().is_none_or(|block| BLOCK - block.len() <= name.len()) {
+    fn write(&mut self, name: &str) -> Result<u32, NamesFullError> {
+        let length = u8::try_from(name.len()).map_err(|_| NamesFullError)?;
+        if self.blocks.last().is_none_or(|block| BLOCK_BYTES - block.len() <= name.len()) {
             if self.blocks.len() == BLOCKS_MAX {
-                return Err(Full);
+                return Err(NamesFullError);
             }
-            self.blocks.push(Vec::with_capacity(BLOCK));
+            self.blocks.push(Vec::with_capacity(BLOCK_BYTES));
         }
         let at = self.blocks.len() - 1;
         let block = &mut self.blocks[at];
-        let place = at * BLOCK + block.len();
+        let position = at * BLOCK_BYTES + block.len();
         block.push(length);
         block.extend_from_slice(name.as_bytes());
-        Ok(place as u32)
+        Ok(position as u32)
     }
 
     pub fn memory_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|block| allocated(block.capacity())).sum();
         let lists = self.blocks.capacity() * size_of::<Vec<u8>>()
-            + self.places.capacity() * size_of::<Option<Box<[u32; PAGE]>>>();
-        let pages = self.places.iter().flatten().count() * allocated(size_of::<[u32; PAGE]>());
+            + self.positions.capacity() * size_of::<Option<Box<[u32; PAGE_LEN]>>>();
+        let pages =
+            self.positions.iter().flatten().count() * allocated(size_of::<[u32; PAGE_LEN]>());
         let index: usize = self.index.iter().map(|table| allocated(table.allocation_size())).sum();
         let tables = self.index.capacity() * size_of::<HashTable<u32>>();
         blocks + lists + pages + index + tables
@@ -150,13 +153,13 @@ impl Names {
 
 fn bytes_of<'a>(
     blocks: &'a [Vec<u8>],
-    places: &[Option<Box<[u32; PAGE]>>],
+    positions: &[Option<Box<[u32; PAGE_LEN]>>],
     number: u32,
 ) -> Option<&'a [u8]> {
-    let page = places.get(number as usize / PAGE)?.as_ref()?;
-    let place = page[number as usize % PAGE] as usize;
-    let block = blocks.get(place / BLOCK)?;
-    let (length, rest) = block.get(place % BLOCK..)?.split_first()?;
+    let page = positions.get(number as usize / PAGE_LEN)?.as_ref()?;
+    let position = page[number as usize % PAGE_LEN] as usize;
+    let block = blocks.get(position / BLOCK_BYTES)?;
+    let (length, rest) = block.get(position % BLOCK_BYTES..)?.split_first()?;
     rest.get(..usize::from(*length))
 }
 
@@ -165,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_numbers_both_ways_over_many_blocks() {
+    fn names_map_both_ways_across_many_blocks() {
         let mut names = Names::default();
         let name = |n: u32| format!("topic:{n}:{}", "x".repeat(n as usize % 200));
         for n in 0..20_000 {
@@ -185,17 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn loaded_names_keep_their_numbers_and_leave_gaps() {
+    fn loaded_names_preserve_their_numbers() {
         let mut names = Names::default();
         names.load(7, "seven").unwrap();
         names.load(u32::MAX - 1, "far").unwrap();
         names.load(7, "seven").unwrap();
-        assert_eq!(names.load(7, "other"), Err(BadName::Renamed));
-        assert_eq!(names.load(8, "seven"), Err(BadName::Twice));
-        assert_eq!(names.load(8, ""), Err(BadName::Length));
+        assert_eq!(names.load(7, "other"), Err(LoadNameError::Renamed));
+        assert_eq!(names.load(8, "seven"), Err(LoadNameError::Twice));
+        assert_eq!(names.load(8, ""), Err(LoadNameError::Length));
         assert_eq!((names.get(6), names.get(7), names.len()), (None, Some("seven"), 2));
         assert_eq!(names.intern("last").unwrap(), (u32::MAX, true));
-        assert_eq!(names.intern("none"), Err(Full));
+        assert_eq!(names.intern("none"), Err(NamesFullError));
         assert_eq!(names.find("none"), None);
     }
 }

@@ -1,31 +1,31 @@
-//! What a change would do, before it is done.
+//! Computes what a change would do before it is done.
 
 use std::collections::HashMap;
 
-use wire::Name;
-use wire::message::{check_name, check_topic};
+use model::Name;
+use model::name::{check_name, check_topic};
 
 use crate::table::{Subscriptions, Tables};
 use crate::{Change, EditError, Edited, row};
 
-/// A change to any number of users, which sees the users as they are and what it has planned
-/// itself. The lock is held for one user at a time.
+/// A change to any number of users. It sees the current rows and its own planned changes. It holds
+/// the lock for one user at a time.
 pub struct Plan<'a> {
     table: &'a Subscriptions,
     max: usize,
     change: Change,
-    /// The place of a user's row in the change.
-    places: HashMap<Name, usize>,
+    /// The index of a user's row in the change.
+    indexes: HashMap<Name, usize>,
 }
 
-/// What a user loses before the rest.
-enum Lost<'a> {
+/// The topics that a user loses before new ones are added.
+enum Removal<'a> {
     All,
-    These(&'a [&'a str]),
+    Only(&'a [&'a str]),
 }
 
-/// What a user has, and is to have: numbers, and names that have none.
-struct Wanted<'a> {
+/// A user's old and new topic numbers, and new topics that have no number yet.
+struct PlannedTopics<'a> {
     old: Vec<u32>,
     new: Vec<u32>,
     unnumbered: Vec<&'a str>,
@@ -33,27 +33,27 @@ struct Wanted<'a> {
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(table: &'a Subscriptions, max: usize) -> Self {
-        Plan { table, max, change: Change::default(), places: HashMap::new() }
+        Plan { table, max, change: Change::default(), indexes: HashMap::new() }
     }
 
-    /// Plans to take topics from a user, then to give others: what is in both lists the user has
-    /// then. What is there already, or is not there, is passed over.
+    /// Plans to remove topics from a user and then to add others: the user has what is in both
+    /// lists. Topics that the user already has, or does not have, are skipped.
     ///
     /// # Errors
-    /// If that is too many, or a name can't be one: the plan is as before.
+    /// If the user would have too many topics, or a name is not valid. The plan stays as it was.
     pub fn edit(&mut self, user: &str, add: &[&str], remove: &[&str]) -> Result<Edited, EditError> {
-        self.plan(user, add, &Lost::These(remove))
+        self.plan(user, add, &Removal::Only(remove))
     }
 
-    /// Plans to give a user just these topics.
+    /// Plans to give a user exactly these topics.
     ///
     /// # Errors
     /// As [`Plan::edit`].
     pub fn set(&mut self, user: &str, topics: &[&str]) -> Result<Edited, EditError> {
-        self.plan(user, topics, &Lost::All)
+        self.plan(user, topics, &Removal::All)
     }
 
-    /// What the store has to keep, and [`Subscriptions::apply`] makes so.
+    /// The finished change, for the store to save and then for [`Subscriptions::apply`].
     pub fn change(self) -> Change {
         let mut change = self.change;
         change.names.sort_unstable_by_key(|(number, _)| *number);
@@ -61,13 +61,13 @@ impl<'a> Plan<'a> {
         change
     }
 
-    fn plan(&mut self, user: &str, add: &[&str], lost: &Lost) -> Result<Edited, EditError> {
-        check_name(user).map_err(EditError::BadUser)?;
-        let lost_names = if let Lost::These(names) = lost { names } else { &[][..] };
-        for topic in add.iter().chain(lost_names) {
-            check_topic(topic).map_err(|why| EditError::BadTopic(Name::from(*topic), why))?;
+    fn plan(&mut self, user: &str, add: &[&str], removal: &Removal) -> Result<Edited, EditError> {
+        check_name(user).map_err(EditError::User)?;
+        let removed = if let Removal::Only(names) = removal { names } else { &[][..] };
+        for topic in add.iter().chain(removed) {
+            check_topic(topic).map_err(|reason| EditError::Topic(Name::from(*topic), reason))?;
         }
-        let Wanted { old, mut new, unnumbered } = self.wanted(user, add, lost);
+        let PlannedTopics { old, mut new, unnumbered } = self.planned_topics(user, add, removal);
         let count = new.len() + unnumbered.len();
         if count > self.max && count > old.len() {
             return Err(EditError::TooMany { user: user.into(), count, max: self.max });
@@ -102,17 +102,22 @@ impl<'a> Plan<'a> {
         Ok(edited)
     }
 
-    fn wanted<'n>(&self, user: &str, add: &[&'n str], lost: &Lost) -> Wanted<'n> {
+    fn planned_topics<'n>(
+        &self,
+        user: &str,
+        add: &[&'n str],
+        removal: &Removal,
+    ) -> PlannedTopics<'n> {
         let tables = self.table.read();
         let old = self.row(&tables, user);
-        let mut new = match lost {
-            Lost::All => Vec::new(),
-            Lost::These([]) => old.clone(),
-            Lost::These(names) => {
-                let mut gone: Vec<u32> =
+        let mut new = match removal {
+            Removal::All => Vec::new(),
+            Removal::Only([]) => old.clone(),
+            Removal::Only(names) => {
+                let mut dropped: Vec<u32> =
                     names.iter().filter_map(|name| tables.names.find(name)).collect();
-                gone.sort_unstable();
-                without(&old, &gone)
+                dropped.sort_unstable();
+                without(&old, &dropped)
             }
         };
         let mut unnumbered = Vec::new();
@@ -127,12 +132,12 @@ impl<'a> Plan<'a> {
         new.dedup();
         unnumbered.sort_unstable();
         unnumbered.dedup();
-        Wanted { old, new, unnumbered }
+        PlannedTopics { old, new, unnumbered }
     }
 
-    /// The user's topics as planned, or else as they are.
+    /// The user's topics as planned, or else the current ones.
     fn row(&self, tables: &Tables, user: &str) -> Vec<u32> {
-        let packed = match self.places.get(user) {
+        let packed = match self.indexes.get(user) {
             Some(at) => &*self.change.puts[*at].1,
             None => tables.users.get(user).unwrap_or_default(),
         };
@@ -140,17 +145,17 @@ impl<'a> Plan<'a> {
     }
 
     fn put(&mut self, user: &str, packed: Box<[u8]>) {
-        match self.places.get(user) {
+        match self.indexes.get(user) {
             Some(at) => self.change.puts[*at].1 = packed,
             None => {
-                self.places.insert(user.into(), self.change.puts.len());
+                self.indexes.insert(user.into(), self.change.puts.len());
                 self.change.puts.push((user.into(), packed));
             }
         }
     }
 }
 
-/// What of a sorted list is not in another sorted one.
+/// The numbers of a sorted list that are not in another sorted list.
 fn without(list: &[u32], other: &[u32]) -> Vec<u32> {
     let mut other = other.iter().peekable();
     let mut alone = Vec::new();

@@ -1,20 +1,21 @@
-//! The table, and its lock.
+//! The table of subscriptions and its lock.
 
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use wire::Name;
-use wire::message::NAME_BYTES_MAX;
+use model::Name;
+use model::name::NAME_BYTES_MAX;
 
 use crate::names::Names;
 use crate::plan::Plan;
 use crate::users::Users;
-use crate::{BadName, BadRow, Change, EditError, Edited, row};
+use crate::{Change, EditError, Edited, LoadNameError, LoadRowError, row};
 
-/// Rows that are put in one hold of the lock.
+/// How many rows are changed while the lock is held once.
 pub const ROWS_A_HOLD: usize = 64;
 
-/// All users' subscriptions. Shards read it at each login, the control thread changes it.
+/// All users' subscriptions. Shards read the table at each login, and the control thread changes
+/// it.
 #[derive(Default)]
 pub struct Subscriptions {
     tables: RwLock<Tables>,
@@ -24,8 +25,8 @@ pub struct Subscriptions {
 pub(crate) struct Tables {
     pub names: Names,
     pub users: Users,
-    /// Numbers that have a name here and, for all we know, none in the store: a change that uses
-    /// one carries its name. So no row that is kept has a number whose name is not.
+    /// Numbers whose names the store may not have yet. A change that uses such a number carries its
+    /// name, so that no saved row has a number without a name.
     pub unsaved: HashSet<u32>,
 }
 
@@ -38,7 +39,7 @@ impl Subscriptions {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The user's topics, in no order that means anything; none for somebody who is not known.
+    /// The user's topics in arbitrary order. Empty for an unknown user.
     pub fn of(&self, user: &str) -> Vec<Name> {
         let tables = self.read();
         let Some(packed) = tables.users.get(user) else {
@@ -49,35 +50,34 @@ impl Subscriptions {
         topics
     }
 
-    /// Users with at least one topic.
+    /// The number of users with at least one topic.
     pub fn users(&self) -> usize {
         self.read().users.len()
     }
 
-    /// Subscriptions of all users.
+    /// The number of subscriptions of all users.
     pub fn edges(&self) -> u64 {
         self.read().users.edges()
     }
 
-    /// Topics that have a number, followed or not.
+    /// The number of topics that have a number, with or without subscribers.
     pub fn topics(&self) -> usize {
         self.read().names.len()
     }
 
-    /// What all of it takes, in bytes: every capacity, each piece rounded up as glibc's allocator
-    /// does.
+    /// The memory of the table in bytes: all capacities, each rounded up as glibc's allocator does.
     pub fn memory_bytes(&self) -> usize {
         let tables = self.read();
         let unsaved = tables.unsaved.capacity() * (size_of::<u32>() + 1) * 8 / 7;
         tables.names.memory_bytes() + tables.users.memory_bytes() + unsaved
     }
 
-    /// Begins a change after which no user has more than `max` topics that had fewer before.
+    /// Starts a change. It gives no user more than `max` topics, except users who already had more.
     pub fn plan(&self, max: usize) -> Plan<'_> {
         Plan::new(self, max)
     }
 
-    /// Makes a change that was planned here so. Call it after the change is kept.
+    /// Applies a planned change. Call it after the store has saved the change.
     pub fn apply(&self, change: &Change) {
         if !change.names.is_empty() {
             let mut tables = self.write();
@@ -96,11 +96,11 @@ impl Subscriptions {
         }
     }
 
-    /// Takes topics from a user, then gives others, at once and in memory only: what is in both
-    /// lists the user has then.
+    /// Removes topics from a user and then adds others, at once and in memory only: the user has
+    /// what is in both lists.
     ///
     /// # Errors
-    /// If that is too many, or a name can't be one: nothing was changed.
+    /// If the user would have too many topics, or a name is not valid. Nothing was changed.
     pub fn edit(
         &self,
         user: &str,
@@ -114,7 +114,7 @@ impl Subscriptions {
         Ok(edited)
     }
 
-    /// Gives a user just these topics, at once and in memory only.
+    /// Gives a user exactly these topics, at once and in memory only.
     ///
     /// # Errors
     /// As [`Subscriptions::edit`].
@@ -125,27 +125,28 @@ impl Subscriptions {
         Ok(edited)
     }
 
-    /// Takes back a name that was kept. Names come before the rows that use them.
+    /// Loads a saved name. Load names before the rows that use them.
     ///
     /// # Errors
-    /// If it contradicts what was taken back before: the store is damaged.
-    pub fn load_name(&self, number: u32, name: &str) -> Result<(), BadName> {
+    /// If the name contradicts one that was loaded before, which means that the store is damaged.
+    pub fn load_name(&self, number: u32, name: &str) -> Result<(), LoadNameError> {
         self.write().names.load(number, name)
     }
 
-    /// Takes back a row that was kept, in place of one that the user has.
+    /// Loads a saved row. It replaces the user's current row.
     ///
     /// # Errors
-    /// If it is no row, or has a topic without a name: the store is damaged.
-    pub fn load_row(&self, user: &str, packed: &[u8]) -> Result<(), BadRow> {
+    /// If the row is not valid, or has a topic number without a name, which means that the store is
+    /// damaged.
+    pub fn load_row(&self, user: &str, packed: &[u8]) -> Result<(), LoadRowError> {
         if user.is_empty() || user.len() > NAME_BYTES_MAX {
-            return Err(BadRow::User);
+            return Err(LoadRowError::User);
         }
         let mut tables = self.write();
         for number in row::numbers(packed) {
             let number = number?;
             if !tables.names.has(number) {
-                return Err(BadRow::Unnamed(number));
+                return Err(LoadRowError::Unnamed(number));
             }
         }
         tables.users.put(user, packed);

@@ -1,11 +1,11 @@
-//! The table as its users meet it: against a plain map, over a restart, and when keeping fails.
+//! Tests of the whole table: against a plain map, over a restart, and with saves that fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::Name;
 use proptest::prelude::*;
-use wire::Name;
 
-use crate::{BadRow, Change, EditError, Subscriptions};
+use crate::{Change, EditError, LoadRowError, Subscriptions};
 
 fn sorted(mut names: Vec<Name>) -> Vec<String> {
     names.sort_unstable();
@@ -47,19 +47,19 @@ fn topics_are_added_removed_and_listed() {
 }
 
 #[test]
-fn limits_and_names_are_checked_and_nothing_is_done() {
+fn a_rejected_edit_changes_nothing() {
     let table = Subscriptions::default();
     table.edit("alice", &["a", "b", "c"], &[], 3).unwrap();
     let too_many = table.edit("alice", &["d"], &[], 3).unwrap_err();
     assert_eq!(too_many, EditError::TooMany { user: "alice".into(), count: 4, max: 3 });
     assert!(table.edit("alice", &["d"], &["a"], 3).is_ok());
-    // Over a limit that was lowered a user may still leave, and change.
+    // A user over a lowered limit may still leave topics and replace them.
     assert_eq!(table.edit("alice", &[], &["b"], 1).unwrap().count, 2);
     assert_eq!(table.edit("alice", &["e"], &["c"], 1).unwrap().count, 2);
-    assert!(matches!(table.edit("", &["d"], &[], 9), Err(EditError::BadUser(_))));
+    assert!(matches!(table.edit("", &["d"], &[], 9), Err(EditError::User(_))));
     for topic in ["", "@alice", "*", "a\nb"] {
-        assert!(matches!(table.edit("a", &[topic], &[], 9), Err(EditError::BadTopic(..))));
-        assert!(matches!(table.edit("a", &[], &[topic], 9), Err(EditError::BadTopic(..))));
+        assert!(matches!(table.edit("a", &[topic], &[], 9), Err(EditError::Topic(..))));
+        assert!(matches!(table.edit("a", &[], &[topic], 9), Err(EditError::Topic(..))));
     }
     assert_eq!((table.users(), sorted(table.of("alice"))), (1, vec!["d".into(), "e".into()]));
     assert_eq!(table.topics(), 5);
@@ -71,7 +71,7 @@ fn a_plan_changes_nothing_until_it_is_applied() {
     let mut plan = table.plan(3);
     assert_eq!(plan.edit("alice", &["a", "b"], &[]).unwrap().count, 2);
     assert_eq!(plan.edit("bob", &["b"], &[]).unwrap().count, 1);
-    // It sees what it has planned itself.
+    // The plan sees its own changes.
     assert!(plan.edit("alice", &["c", "d"], &[]).is_err());
     let edited = plan.edit("alice", &["c"], &["a"]).unwrap();
     assert_eq!(
@@ -89,35 +89,35 @@ fn a_plan_changes_nothing_until_it_is_applied() {
 }
 
 #[test]
-fn a_name_goes_with_every_change_until_one_is_kept() {
+fn every_change_carries_a_name_until_one_is_saved() {
     let table = Subscriptions::default();
     let planned = |user: &str| {
         let mut plan = table.plan(9);
         plan.edit(user, &["news"], &[]).unwrap();
         plan.change()
     };
-    let lost = planned("alice");
-    let kept = planned("bob");
-    assert_eq!((&lost.names, lost.names.len()), (&kept.names, 1));
-    table.apply(&kept);
+    let failed = planned("alice");
+    let saved = planned("bob");
+    assert_eq!((&failed.names, failed.names.len()), (&saved.names, 1));
+    table.apply(&saved);
     assert_eq!(planned("carl").names, []);
-    assert_eq!(sorted(load(&[kept]).of("bob")), ["news"]);
+    assert_eq!(sorted(load(&[saved]).of("bob")), ["news"]);
     assert!(table.of("alice").is_empty());
 }
 
 #[test]
-fn damaged_rows_are_refused() {
+fn load_rejects_damaged_rows() {
     let table = Subscriptions::default();
     table.load_name(5, "five").unwrap();
     assert_eq!(table.load_row("alice", &[5]), Ok(()));
-    assert_eq!(table.load_row("alice", &[5, 0]), Err(BadRow::Unnamed(6)));
-    assert_eq!(table.load_row("alice", &[4]), Err(BadRow::Unnamed(4)));
-    assert_eq!(table.load_row("", &[5]), Err(BadRow::User));
+    assert_eq!(table.load_row("alice", &[5, 0]), Err(LoadRowError::Unnamed(6)));
+    assert_eq!(table.load_row("alice", &[4]), Err(LoadRowError::Unnamed(4)));
+    assert_eq!(table.load_row("", &[5]), Err(LoadRowError::User));
     assert_eq!(sorted(table.of("alice")), ["five"]);
 }
 
 #[test]
-fn readers_and_writers_share_it() {
+fn readers_and_writers_share_the_table() {
     let table = Subscriptions::default();
     std::thread::scope(|scope| {
         for writer in 0..2 {
@@ -138,7 +138,7 @@ fn readers_and_writers_share_it() {
 
 proptest! {
     #[test]
-    fn it_is_a_map_of_sets_and_comes_back_from_what_was_kept(
+    fn the_table_matches_a_map_of_sets_and_reloads_from_its_changes(
         edits in proptest::collection::vec(
             (0..6u8, any::<bool>(), any::<bool>(),
              proptest::collection::vec(0..40u8, 0..8), proptest::collection::vec(0..40u8, 0..8)),
@@ -147,7 +147,7 @@ proptest! {
         let table = Subscriptions::default();
         let mut model: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut changes = Vec::new();
-        for (user, is_kept, is_set, add, remove) in edits {
+        for (user, is_saved, is_set, add, remove) in edits {
             let user = format!("user{user}");
             let names = |list: &[u8]| list.iter().map(|n| format!("topic:{n}")).collect::<Vec<_>>();
             let (add, remove) = (names(&add), names(&remove));
@@ -171,7 +171,7 @@ proptest! {
             prop_assert_eq!(edited.count, new.len());
             prop_assert_eq!(sorted(edited.added), new.difference(&old).cloned().collect::<Vec<_>>());
             prop_assert_eq!(sorted(edited.removed), old.difference(&new).cloned().collect::<Vec<_>>());
-            if is_kept {
+            if is_saved {
                 let change = plan.change();
                 table.apply(&change);
                 changes.push(change);
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn any_row_is_taken_or_refused(
+    fn load_accepts_or_rejects_any_row(
         user in "\\PC{0,10}", packed in proptest::collection::vec(any::<u8>(), 0..30),
     ) {
         let table = Subscriptions::default();

@@ -1,4 +1,4 @@
-//! Users and their rows: one piece of memory for each, with the name and the packed row.
+//! Users and their rows. Each user has one allocation with the name and the packed row.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -9,11 +9,11 @@ use crate::row;
 
 pub(crate) struct Users {
     keys: RandomState,
-    /// A byte for the name's length, the name, the packed row.
+    /// For each user: a byte with the name's length, the name, and the packed row.
     tables: Vec<HashTable<Box<[u8]>>>,
     users: usize,
     edges: u64,
-    /// What the pieces take.
+    /// The bytes that the allocations take.
     bytes: usize,
 }
 
@@ -24,7 +24,7 @@ impl Default for Users {
     }
 }
 
-/// Name and row.
+/// Splits an allocation into name and row.
 fn parts(piece: &[u8]) -> (&[u8], &[u8]) {
     let (length, rest) = piece.split_first().unwrap_or((&0, &[]));
     rest.split_at_checked(usize::from(*length)).unwrap_or_default()
@@ -54,21 +54,22 @@ impl Users {
         piece.map(|piece| parts(piece).1)
     }
 
-    /// Sets a checked row; an empty one takes the user out. The name has at most [`wire::message::NAME_BYTES_MAX`] bytes.
+    /// Sets a valid row; an empty one removes the user. The name has at most
+    /// [`model::name::NAME_BYTES_MAX`] bytes.
     pub fn put(&mut self, user: &str, packed: &[u8]) {
         let Users { keys, tables, users, edges, bytes } = self;
         let hash = keys.hash_one(user.as_bytes());
         let table = &mut tables[table_of(hash)];
         let Some(new) = piece(user, packed) else { return };
-        let mut gone = |old: &[u8]| {
+        let mut subtract = |old: &[u8]| {
             *edges -= row::count(parts(old).1) as u64;
             *bytes -= allocated(old.len());
             *users -= 1;
         };
         match table.find_entry(hash, |piece| parts(piece).0 == user.as_bytes()) {
-            Ok(entry) if packed.is_empty() => return gone(&entry.remove().0),
+            Ok(entry) if packed.is_empty() => return subtract(&entry.remove().0),
             Ok(mut entry) => {
-                gone(entry.get());
+                subtract(entry.get());
                 *entry.get_mut() = new;
             }
             Err(_) if packed.is_empty() => return,

@@ -104,8 +104,8 @@ pub struct Top {
     pub json: bool,
 }
 
-/// The settings that have a flag; each wins over the file and the environment. Values stay texts
-/// here: the configuration judges them, all at once and with the file's.
+/// The settings that have a flag. A flag wins over the file and the environment. Values stay texts
+/// here, because the configuration checks them together with those of the file.
 #[derive(Args)]
 pub struct Flags {
     /// Read the configuration from this file instead of ./throng.toml.
@@ -148,32 +148,36 @@ pub struct Flags {
     pub log_format: Option<String>,
 }
 
-/// Why a command failed: whose fault it is decides the exit code.
-#[derive(Debug)]
-pub enum Failure {
-    /// The configuration or the command line is wrong; a line for each problem.
+/// Why a command failed. The variant decides the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The configuration or the command line is invalid. The text has a line for each error.
+    #[error("{0}")]
     Usage(String),
-    /// The system refused something.
+    /// The system or another program rejected something.
+    #[error("{0}")]
     Runtime(String),
-    /// It ran, and what it looked for is not as it should be. That was printed.
-    Found,
+    /// The command ran and printed findings that need attention.
+    #[error("the command has findings")]
+    Findings,
 }
 
-impl Failure {
-    /// The error lines.
+impl CommandError {
+    /// The error lines; empty for findings.
     pub fn text(&self) -> &str {
         match self {
-            Failure::Usage(text) | Failure::Runtime(text) => text,
-            Failure::Found => "",
+            CommandError::Usage(text) | CommandError::Runtime(text) => text,
+            CommandError::Findings => "",
         }
     }
 
-    /// Prints the error lines and gives the exit code: 2 for usage, 3 for findings, 1 for the rest.
+    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings, 1 for the
+    /// rest.
     pub fn report(self) -> ExitCode {
         let (text, code) = match self {
-            Failure::Usage(text) => (text, 2),
-            Failure::Runtime(text) => (text, 1),
-            Failure::Found => (String::new(), 3),
+            CommandError::Usage(text) => (text, 2),
+            CommandError::Runtime(text) => (text, 1),
+            CommandError::Findings => (String::new(), 3),
         };
         for line in text.lines() {
             eprintln!("error: {line}");

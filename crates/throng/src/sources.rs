@@ -2,22 +2,23 @@
 
 use std::path::Path;
 
-use config::{Loaded, Origin, Problem, Sources};
+use config::{Loaded, Origin, SettingError, Sources};
 
-use crate::cli::{Failure, Flags};
+use crate::cli::{CommandError, Flags};
 
-/// The file that is read when none is named, if it is there.
+/// The default file, which is read only if it exists.
 const FILE: &str = "throng.toml";
 
-/// The largest configuration, in bytes: room for far more rules than anybody writes.
+/// The largest configuration in bytes. That is room for far more rules than anybody writes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The setting that a file of its own can hold, so that the key shows in no list of processes.
+/// The one setting that a separate file can hold, so that the key does not show up in a list of
+/// processes.
 const API_KEY: &str = "admin.api_key";
 const API_KEY_FILE: &str = "--api-key-file";
 
-/// Reads all sources anew: at the start, and at every reload.
-pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
+/// Reads all sources. The server calls this at the start and at every reload.
+pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
     let mut unreadable = Vec::new();
     let mut flag_values = flag_values(flags);
     if let Some(path) = &flags.api_key_file {
@@ -25,15 +26,16 @@ pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
             Ok(key) => flag_values.push((API_KEY, API_KEY_FILE, key)),
             Err(message) => {
                 let origin = Origin::Flag(API_KEY_FILE.into());
-                unreadable.push(Problem { origin, key: API_KEY.into(), message });
+                unreadable.push(SettingError { origin, key: API_KEY.into(), message });
             }
         }
     }
     let path = flags.config.as_deref().or(Some(Path::new(FILE)).filter(|path| path.exists()));
     let file = path.and_then(|path| match files::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => Some((path.display().to_string(), text)),
-        Err(message) => {
-            unreadable.push(Problem { origin: Origin::Default, key: String::new(), message });
+        Err(error) => {
+            let (origin, message) = (Origin::Default, error.to_string());
+            unreadable.push(SettingError { origin, key: String::new(), message });
             None
         }
     });
@@ -43,26 +45,27 @@ pub fn load(flags: &Flags) -> Result<Loaded, Failure> {
         flags: flag_values,
         unreadable,
     };
-    Loaded::load(&sources).map_err(|problems| Failure::Usage(problems.to_string()))
+    Loaded::load(&sources).map_err(|error| CommandError::Usage(error.to_string()))
 }
 
-/// Secrets that files in force hold in everybody's sight: what to do about each. Unlike a file that
-/// is there for a secret alone, a configuration is often meant to be read, so it is not refused.
+/// Secrets in configuration files that other users can read, each with advice. A configuration is
+/// often meant to be readable, so this is only a warning; a file that holds nothing but a secret
+/// would be rejected.
 pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
     let secrets = config::SETTINGS.iter().filter(|setting| setting.secret);
     let open = secrets.filter_map(|setting| match loaded.origin(setting.key) {
         Origin::File { name, .. } => {
-            let why = files::open_secret(Path::new(name))?;
-            Some(format!("{}: {why}", setting.key))
+            let reason = files::open_secret(Path::new(name))?;
+            Some(format!("{}: {reason}", setting.key))
         }
         _ => None,
     });
     open.collect()
 }
 
-/// The key in a file, for servers and for programs that ask one.
+/// Reads the key from its file, for servers and for their clients.
 pub(crate) fn key_file(path: &Path) -> Result<String, String> {
-    files::read_secret(path)
+    files::read_secret(path).map_err(|error| error.to_string())
 }
 
 fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {

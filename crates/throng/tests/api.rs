@@ -1,4 +1,4 @@
-//! The application's side: every call, its answers and its refusals.
+//! The admin API: every call, its answers and its rejections.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn users_with_many_connections_and_connections_with_many_users() {
         stream["bytes_sent"].as_u64() > Some(100) && stream["bytes_received"].as_u64() > Some(20)
     );
 
-    // From the server's side: into a topic and out of it again.
+    // The application subscribes a user to a topic and unsubscribes it again.
     assert_eq!(
         server.post("/api/subscribe", json!({"user": "alice", "topic": "vip"}))["connections"],
         2
@@ -41,7 +41,7 @@ fn users_with_many_connections_and_connections_with_many_users() {
     assert_eq!(server.publish("vip", json!("out"))["members"], 1);
     assert_eq!(alice.data(), "out");
 
-    // One connection, then the rest of the user's.
+    // First one connection, then all others of the user.
     let id = stream["id"].as_str().unwrap();
     assert_eq!(server.post("/api/disconnect", json!({"connection": id}))["disconnected"], 1);
     let last = std::iter::repeat_with(|| both.object()).find(|object| object["type"] == "close");
@@ -89,7 +89,7 @@ fn topics_are_listed_in_pages() {
 }
 
 #[test]
-fn a_batch_answers_each_command_by_itself() {
+fn a_batch_answers_each_command_separately() {
     let server = Server::start();
     let mut stream = server.listen("/sse?topic=a&user=u");
     let answer = server.post(
@@ -125,7 +125,7 @@ fn a_batch_answers_each_command_by_itself() {
 }
 
 #[test]
-fn every_refusal_is_json_with_its_status() {
+fn every_rejection_is_json_with_its_status() {
     let server = Server::start();
     let refused = |method: &str, path: &str, body: Option<serde_json::Value>| {
         let (status, answer) = server.api(method, path, body);
@@ -230,7 +230,7 @@ fn a_configured_key_is_required_and_reloaded() {
 }
 
 #[test]
-fn metrics_and_numbers_count_what_happened() {
+fn metrics_and_stats_count_events() {
     let server = Server::start();
     let mut stream = server.listen("/sse?topic=a");
     let _socket = websocket(&server, "topic=a");

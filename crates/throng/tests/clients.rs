@@ -1,4 +1,4 @@
-//! Clients that people really have: curl, and a browser's EventSource, WebSocket and fetch.
+//! Tests with real clients: curl, and a browser's EventSource, WebSocket and fetch.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 use support::*;
 
-/// Ends with the test.
+/// A process that is killed at the end of the test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -26,7 +26,7 @@ fn spawn(program: &str, args: &[&str]) -> Killed {
 }
 
 #[test]
-fn curl_listens_and_publishes_as_the_start_up_text_says() {
+fn curl_works_as_the_start_up_text_says() {
     let server = Server::start();
     let (client, admin) = (server.client, server.admin);
     let mut listener =
@@ -48,13 +48,13 @@ fn curl_listens_and_publishes_as_the_start_up_text_says() {
     assert_eq!(data, ["hello", "hello, alice"]);
 }
 
-/// A page that listens in three ways, publishes, and tells what it heard.
+/// A page that receives in three ways, publishes, and reports what it received.
 const PAGE: &str = r#"<!doctype html><script>
-const base = 'http://THRONG', heard = {};
-const done = () => fetch('/heard', { method: 'POST', body: JSON.stringify(heard) });
+const base = 'http://THRONG', received = {};
+const done = () => fetch('/received', { method: 'POST', body: JSON.stringify(received) });
 const note = (key, value) => {
-  heard[key] = value;
-  if (['sse', 'named', 'ws', 'poll', 'reply', 'hidden'].every(key => key in heard)) done();
+  received[key] = value;
+  if (['sse', 'named', 'ws', 'poll', 'reply', 'hidden'].every(key => key in received)) done();
 };
 const source = new EventSource(`${base}/sse?topic=chat/1`);
 source.onmessage = event => note('sse', [event.data, event.lastEventId]);
@@ -76,7 +76,7 @@ socket.onmessage = async event => {
 };
 </script>"#;
 
-/// A browser that has opened a page, with a folder of its own.
+/// A browser with an open page and a folder of its own.
 struct Browser {
     folder: std::path::PathBuf,
     _process: Killed,
@@ -114,26 +114,26 @@ impl Drop for Browser {
 }
 
 #[test]
-fn a_browser_listens_by_event_source_websocket_and_poll() {
+fn a_browser_receives_by_event_source_websocket_and_poll() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "chat/")]);
     let pages = TcpListener::bind("127.0.0.1:0").unwrap();
     let page = format!("http://{}/", pages.local_addr().unwrap());
     let _browser = Browser::open("all", &page);
     let page = PAGE.replace("THRONG", &server.client.to_string());
-    let heard = serve_until_heard(&pages, &page, |_| ());
-    assert_eq!(heard["sse"][0], "two\nlines");
-    assert!(heard["sse"][1].as_str().unwrap().contains(':'), "{heard}");
-    assert_eq!(heard["named"], "7");
-    assert_eq!(heard["reply"][0]["ok"]["topic"], "chat/1");
-    assert!(heard["reply"][1].as_str().unwrap().starts_with("permessage-deflate"), "{heard}");
-    assert!(heard["ws"] == "two\nlines" || heard["ws"] == "7", "{heard}");
-    assert_eq!(heard["poll"], 2);
-    assert_eq!(heard["hidden"], json!([403, "forbidden"]));
+    let received = serve_until_reported(&pages, &page, |_| ());
+    assert_eq!(received["sse"][0], "two\nlines");
+    assert!(received["sse"][1].as_str().unwrap().contains(':'), "{received}");
+    assert_eq!(received["named"], "7");
+    assert_eq!(received["reply"][0]["ok"]["topic"], "chat/1");
+    assert!(received["reply"][1].as_str().unwrap().starts_with("permessage-deflate"), "{received}");
+    assert!(received["ws"] == "two\nlines" || received["ws"] == "7", "{received}");
+    assert_eq!(received["poll"], 2);
+    assert_eq!(received["hidden"], json!([403, "forbidden"]));
 }
 
-/// A page of the messages that wait for alice. It shows each that it did not show before; then it is
-/// loaded again: once with nothing read, once cut off in between, once with the first one read. In
-/// the end it tells what came each time, and what it has shown.
+/// A page with the messages that wait for alice. It shows each message once. Then it is loaded again:
+/// once with nothing read, once cut off in between, and once with the first message read. In the end
+/// it reports the messages of each load, and those that it has shown.
 const INBOX: &str = r#"<!doctype html><script>
 const base = 'http://THRONG', events = [], shown = new Map();
 const loads = JSON.parse(sessionStorage.loads ?? '[]');
@@ -154,13 +154,13 @@ source.onmessage = ({ data, lastEventId }) => {
   if (loads.length === 2) {
     await fetch(`${base}/ack`, { method: 'POST', body: JSON.stringify({ user: 'alice', id: events[0][1] }) });
   }
-  if (loads.length === 3) fetch('/heard', { method: 'POST', body: sessionStorage.loads });
+  if (loads.length === 3) fetch('/received', { method: 'POST', body: sessionStorage.loads });
   else location.reload();
 })();
 </script>"#;
 
 #[test]
-fn an_inbox_in_a_browser_shows_each_message_once_and_keeps_what_is_unread() {
+fn an_inbox_in_a_browser_shows_each_message_once_until_it_is_read() {
     let settings = [
         ("THRONG_OFFLINE_ENABLED", "true"),
         ("THRONG_OFFLINE_REDELIVERY_SECONDS", "1"),
@@ -173,7 +173,7 @@ fn an_inbox_in_a_browser_shows_each_message_once_and_keeps_what_is_unread() {
     let page = format!("http://{}/", pages.local_addr().unwrap());
     let _browser = Browser::open("inbox", &page);
     let page = INBOX.replace("THRONG", &server.client.to_string());
-    let loads = serve_until_heard(&pages, &page, |head| {
+    let loads = serve_until_reported(&pages, &page, |head| {
         if head.starts_with("GET /cut ") {
             server.post("/api/disconnect", json!({"user": "alice"}));
         }
@@ -189,17 +189,21 @@ fn an_inbox_in_a_browser_shows_each_message_once_and_keeps_what_is_unread() {
     assert_eq!((&cursor["acknowledged"], &cursor["given_up"]), (&ids[0], &json!(null)));
 }
 
-/// Gives the page to whoever asks, until it reports; `asked` is told what it asks for.
-fn serve_until_heard(pages: &TcpListener, page: &str, asked: impl Fn(&str)) -> serde_json::Value {
+/// Serves the page until it reports its result. Calls `asked` with each other request.
+fn serve_until_reported(
+    pages: &TcpListener,
+    page: &str,
+    asked: impl Fn(&str),
+) -> serde_json::Value {
     loop {
         let (socket, _) = pages.accept().unwrap();
         let mut stream = Stream::new(socket);
-        // Browsers open connections that they may never use.
+        // Browsers open connections that they may never use, so a connection may have no request.
         let head = stream.head_if_any();
         if head.is_empty() {
             continue;
         }
-        if head.starts_with("POST /heard ") {
+        if head.starts_with("POST /received ") {
             let length = header(&head, "content-length").unwrap().parse().unwrap();
             let mut body = vec![0; length];
             stream.reader.read_exact(&mut body).unwrap();

@@ -1,7 +1,7 @@
-//! `throng flood` against a real Throng, against servers that misbehave, and against another's.
+//! `throng flood` against a real Throng, against defective servers, and against nginx.
 //!
-//! Nothing here asserts that something takes less than a certain time: where a test waits, it waits
-//! for what it wants to see.
+//! No test asserts that something takes less than a certain time. Where a test waits, it waits for
+//! the expected result.
 
 mod bad_server;
 mod flooding;
@@ -14,37 +14,37 @@ use flooding::*;
 use serde_json::Value;
 use support::{Server, write_secret};
 
-/// A folder or file of its own for each use.
+/// Returns a new path for a folder or file.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("throng-flood-{name}-{}", std::process::id()))
 }
 
 #[test]
-fn every_transport_and_any_mix_hears_each_message_once() {
+fn every_transport_receives_each_message_once_also_in_a_mix() {
     let transports = ["sse", "stream", "ws", "phoenix", "sse,ws", "sse,stream,ws,phoenix"];
     all_at_once(&transports, |transport| {
         let server = Server::start();
         let run = format!("one-topic {} -t {transport} -c 120 --messages 20", at(&server));
-        flood(&format!("{run} --hold 2")).all_is_well(120).each_came_to(120);
+        flood(&format!("{run} --hold 2")).is_clean(120).delivered_to(120);
     });
 }
 
-/// When a server reads the first question of a poll is not known: what is published until then
-/// doesn't come, and the rest must.
+/// Nobody knows when a server reads the first request of a poll. Messages before that don't arrive,
+/// and all later ones must.
 #[test]
-fn polls_hear_each_message_once_from_the_first_that_comes() {
+fn polls_receive_each_message_once_from_the_first_on() {
     let server = Server::start();
     let run = format!("one-topic {} -t poll -c 120 --messages 20 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
     run.until_count("messages", 120 * 10);
     let end = run.stop();
-    end.all_is_well(120);
+    end.is_clean(120);
     assert!(end.count("messages") <= end.count("published") * 120, "{:#}", end.summary);
 }
 
 #[test]
-fn each_scenario_hears_what_it_publishes() {
-    /// Arguments, connections, and to how many each message comes.
+fn each_scenario_receives_what_it_publishes() {
+    /// Arguments, connections, and how many connections receive each message.
     type Case = (&'static str, u64, u64);
     let cases: [Case; 10] = [
         ("rooms --topics 6 --users 20 --messages 40 --hold 2 -t sse,stream,ws", 120, 20),
@@ -69,7 +69,7 @@ fn each_scenario_hears_what_it_publishes() {
     all_at_once(&cases, |(arguments, connections, members)| {
         let server = Server::start();
         let end = flood(&format!("{arguments} {}", at(&server)));
-        end.all_is_well(*connections).each_came_to(*members);
+        end.is_clean(*connections).delivered_to(*members);
         assert_eq!(end.summary["interrupted"], false);
         assert_eq!(end.summary["scenario"], arguments.split(' ').next().unwrap());
         if arguments.contains("random-users") {
@@ -79,39 +79,39 @@ fn each_scenario_hears_what_it_publishes() {
 }
 
 #[test]
-fn messages_to_users_who_are_not_there_are_not_lost() {
+fn messages_to_absent_users_do_not_count_as_lost() {
     let server = Server::start();
     let many = "random-users -c 50 --max-id 400 --messages 20 --interval 0.1";
     let end = flood(&format!("{many} {}", at(&server)));
-    end.all_is_well(50).counts([("published", 200)]);
+    end.is_clean(50).counts([("published", 200)]);
     assert!(end.count("messages") < 200, "{:#}", end.summary);
 }
 
 #[test]
-fn users_who_come_and_go_lose_nothing_while_they_are_there() {
+fn users_who_come_and_go_lose_no_message_while_connected() {
     let server = Server::start();
     let people = "churn -c 100 --users 10 --stay 1 --away 0.2 --talk 0.5 -t sse,stream,ws,phoenix";
     let mut run = Flood::start(&format!("{people} --hold {LONG} {}", at(&server)));
     run.until_count("left", 200);
     run.until_count("messages", 1_000);
     let end = run.stop();
-    end.faults([]);
+    end.errors([]);
     assert_eq!(end.count("opened"), end.count("left") + end.count("open"), "{:#}", end.summary);
 }
 
 #[test]
-fn after_a_storm_everyone_is_back() {
+fn all_connections_return_after_a_storm() {
     let server = Server::start();
     let end = flood(&format!("storm -c 100 --times 2 --every 2.5 -t sse,ws {}", at(&server)));
-    end.faults([]).counts([("open", 100), ("opened", 100 + end.count("left"))]);
-    // The second one hits whoever is back by then.
+    end.errors([]).counts([("open", 100), ("opened", 100 + end.count("left"))]);
+    // The second storm drops the connections that are back by then.
     assert!((101..=200).contains(&end.count("left")), "{:#}", end.summary);
     server.until("the server counts them so", |server| {
         server.metric("throng_connections{transport=\"sse\"}") == 0.0
     });
 }
 
-/// A WebSocket that said nothing, not even pongs, would be closed before the run is over.
+/// The server would close a WebSocket that sends nothing, not even pongs, before the end of the run.
 #[test]
 fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
     let settings = [
@@ -120,7 +120,7 @@ fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
         ("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"),
         ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4"),
     ];
-    // Phoenix clients beat themselves, each every 30 s, and not all at the same time.
+    // Phoenix clients send heartbeats themselves, each every 30 s, but not all at the same time.
     let beats = [("sse", 300), ("stream", 300), ("ws", 300), ("phoenix", 5)];
     all_at_once(&beats, |(transport, beats)| {
         let server = Server::with(&[], &settings);
@@ -128,12 +128,12 @@ fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
         let mut run = Flood::start(&run);
         run.until_count("heartbeats", *beats);
         run.until("six seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 6.0);
-        run.stop().all_is_well(100).counts([("messages", 0)]);
+        run.stop().is_clean(100).counts([("messages", 0)]);
     });
 }
 
 #[test]
-fn phoenix_joins_the_topics_of_the_url_and_tells_why_it_may_not() {
+fn phoenix_joins_the_topics_of_the_url_and_reports_rejections() {
     let config = scratch("config");
     std::fs::write(&config, "[[topics]]\npattern = \"secret-*\"\njoin = \"refuse\"\n").unwrap();
     let server = Server::with(&["--config", config.to_str().unwrap()], &[]);
@@ -141,20 +141,20 @@ fn phoenix_joins_the_topics_of_the_url_and_tells_why_it_may_not() {
         "hold {} -t phoenix -c 20 --hold 0 --topic-template secret-{{room}}",
         at(&server)
     ));
-    end.faults([("failed", 20)]).counts([("opened", 0), ("open", 0)]);
+    end.errors([("failed", 20)]).counts([("opened", 0), ("open", 0)]);
     end.reasons("failures", &[("a join was refused: unauthorized", 20)]);
     let url = format!("http://{}/socket/websocket?user=u{{n}}&topic=a&topic=b", server.client);
     let mut run = Flood::start(&format!("hold {url} -t phoenix -c 20 --hold {LONG}"));
-    run.until_it_stands();
+    run.until_all_arrived();
     for topic in ["a", "b"] {
         assert_eq!(server.api("GET", &format!("/api/topics/{topic}"), None).1["members"], 20);
     }
-    run.stop().all_is_well(20);
+    run.stop().is_clean(20);
     let _ = std::fs::remove_file(config);
 }
 
 #[test]
-fn a_list_of_urls_says_who_connects() {
+fn connections_use_a_list_of_urls_in_turn() {
     let server = Server::start();
     let list = |users: &[&str]| -> String {
         users.iter().map(|user| format!("http://{}/sse?user={user}\n", server.client)).collect()
@@ -166,15 +166,15 @@ fn a_list_of_urls_says_who_connects() {
     let file = scratch("urls");
     std::fs::write(&file, format!("# a crowd\n\n{}", list(&["ann", "bob", "cid"]))).unwrap();
     let mut run = Flood::start(&format!("hold --urls {} --hold {LONG}", file.display()));
-    run.until_it_stands();
+    run.until_all_arrived();
     assert_eq!(["ann", "bob", "cid"].map(here), [1, 1, 1]);
-    run.stop().all_is_well(3);
-    // More connections than lines: the list begins anew.
+    run.stop().is_clean(3);
+    // There are more connections than lines, so the list begins again.
     let run = format!("hold --urls - -c 5 --hold {LONG}");
     let mut run = Flood::with_input(&run, &list(&["dan", "eve"]));
-    run.until_it_stands();
+    run.until_all_arrived();
     assert_eq!(["dan", "eve"].map(here), [3, 2]);
-    run.stop().all_is_well(5);
+    run.stop().is_clean(5);
     let _ = std::fs::remove_file(file);
 }
 
@@ -192,11 +192,11 @@ fn connections_come_from_the_addresses_given() {
     ] {
         let run = format!("hold {} -c 5 {source} --hold {LONG}", at(&server));
         let mut run = Flood::start(&run);
-        run.until_it_stands();
+        run.until_all_arrived();
         for user in ["u1", "u5"] {
             assert!(address(user).starts_with(from), "{source}: {}", address(user));
         }
-        run.stop().all_is_well(5);
+        run.stop().is_clean(5);
     }
 }
 
@@ -208,21 +208,21 @@ fn several_servers_and_transports_take_turns() {
         one.client, two.client
     );
     let mut run = Flood::start(&run);
-    run.until_it_stands();
+    run.until_all_arrived();
     for server in [&one, &two] {
         for transport in ["sse", "ws"] {
             let name = format!("throng_connections{{transport=\"{transport}\"}}");
             assert_eq!(server.metric(&name), 30.0, "{transport}");
         }
     }
-    run.stop().all_is_well(120);
+    run.stop().is_clean(120);
 }
 
 #[test]
 fn arrivals_are_spread_over_the_ramp() {
     let server = Server::start();
     let end = flood(&format!("hold {} -c 50 --ramp 2 --hold 0", at(&server)));
-    end.all_is_well(50);
+    end.is_clean(50);
     let first = end.samples.iter().find(|line| line["phase"] == "holding").unwrap();
     // The last of 50 is due at 49/50 of the time.
     assert!(first["sample"]["at_seconds"].as_f64().unwrap() >= 1.95, "{first:#}");
@@ -230,7 +230,7 @@ fn arrivals_are_spread_over_the_ramp() {
 }
 
 #[test]
-fn probes_and_the_servers_own_figures_are_in_the_record() {
+fn the_results_include_probes_and_the_servers_own_figures() {
     let server = Server::start();
     let run = format!(
         "one-topic {} -c 100 --hold {LONG} --probe http://{}/healthz --probe http://{}/metrics",
@@ -241,13 +241,13 @@ fn probes_and_the_servers_own_figures_are_in_the_record() {
     let mut run = Flood::start(&run);
     run.until_count("probes", 40);
     run.until_count("messages", 1_000);
-    run.until("the server told of them", |line| {
+    run.until("the server has reported them", |line| {
         let server = &line["sample"]["server"];
-        // A probe is a connection too.
+        // The server counts the probe's connection as well.
         server["connections"].as_u64() >= Some(100) && server["delivered"].as_u64() > Some(0)
     });
     let end = run.stop();
-    end.all_is_well(100).each_came_to(100);
+    end.is_clean(100).delivered_to(100);
     let probes = end.count("probes");
     assert_eq!(end.summary["probe"]["count"], probes);
     assert!(end.summary["server_cpu_per_message_us"].as_f64() >= Some(0.0), "{:#}", end.summary);
@@ -261,17 +261,17 @@ fn probes_and_the_servers_own_figures_are_in_the_record() {
 }
 
 #[test]
-fn probes_that_fail_are_faults() {
+fn failed_probes_count_as_errors() {
     let server = Server::start();
     let run = format!("hold {} -c 5 --hold {LONG}", at(&server));
     let mut run = Flood::start(&format!("{run} --probe http://{}/nothing-here", server.client));
     run.until_count("probes_failed", 5);
     let end = run.stop();
-    end.faults([("probes_failed", end.count("probes_failed"))]).counts([("probes", 0)]);
+    end.errors([("probes_failed", end.count("probes_failed"))]).counts([("probes", 0)]);
 }
 
 #[test]
-fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
+fn the_api_key_is_sent_and_an_invalid_one_is_an_error() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", "0123456789abcdef")]);
     let (right, wrong) = (scratch("right-key"), scratch("wrong-key"));
     write_secret(&right, "0123456789abcdef\n");
@@ -282,13 +282,13 @@ fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
     };
     let (with_right, with_wrong) = (start(&right), start(&wrong));
     let end = with_right.end();
-    end.all_is_well(20).each_came_to(20);
+    end.is_clean(20).delivered_to(20);
     assert!(end.samples[0]["sample"]["server"].is_object(), "{:#}", end.samples[0]);
     assert!(!end.summary.to_string().contains("0123456789abcdef"));
     let end = with_wrong.end();
     let failed = end.count("publish_failed");
     assert!(failed > 0);
-    end.faults([("publish_failed", failed)]).counts([("published", 0), ("messages", 0)]);
+    end.errors([("publish_failed", failed)]).counts([("published", 0), ("messages", 0)]);
     let reason = end.summary["failures"][0][0].as_str().unwrap();
     assert!(reason.starts_with("publish: a publish was answered with status 401: "), "{reason}");
     for file in [right, wrong] {
@@ -297,19 +297,19 @@ fn the_admin_ports_key_is_used_and_a_wrong_one_is_a_fault() {
 }
 
 #[test]
-fn the_report_is_whole_and_stands_alone() {
+fn the_report_is_complete_and_self_contained() {
     let server = Server::start();
     let folder = scratch("report").join("made/anew");
     let run = format!("one-topic {} -c 100 --hold 2 --report {}", at(&server), folder.display());
     let end = flood(&run);
-    end.all_is_well(100).each_came_to(100);
+    end.is_clean(100).delivered_to(100);
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
     assert_eq!(summary, end.summary);
     assert_eq!(summary["command"], format!("throng flood {run} --json"));
     let samples: Value = serde_json::from_str(&read("samples.json")).unwrap();
     let samples = samples.as_array().unwrap();
-    // One more than is printed may be there: how it began.
+    // The report may have one sample more than the output: the one before the first connection.
     let printed: Vec<_> = end.samples.iter().map(|line| line["sample"].clone()).collect();
     assert!(printed.len() >= 3 && samples.ends_with(&printed), "{samples:#?} {printed:#?}");
     let table = read("samples.csv");
@@ -318,7 +318,7 @@ fn the_report_is_whole_and_stands_alone() {
     assert!(columns > 20 && table.lines().all(|line| line.split(',').count() == columns));
     let page = read("index.html");
     assert!(page.trim_end().ends_with("</html>") && page.contains("<svg"));
-    // Nothing is loaded from elsewhere, nor from beside it.
+    // The page loads nothing else.
     for loads in ["src=", "<link", "<script src", "@import", "url(", "<iframe", "<object"] {
         assert!(!page.contains(loads), "{loads}");
     }
@@ -330,68 +330,69 @@ fn the_report_is_whole_and_stands_alone() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_what_it_has() {
+fn an_interrupt_ends_a_run_with_the_results_so_far() {
     let server = Server::start();
     let mut run = Flood::start(&format!("one-topic {} -c 150 --hold {LONG}", at(&server)));
-    // While they arrive, too. A topic of its own: the other run's messages aren't this one's.
+    // An interrupt works while connections arrive as well. This run has a topic of its own, so that it
+    // doesn't receive the other run's messages.
     let early = format!("hold {} -c 1000 --rate 10 --topic-template early", at(&server));
     let mut early = Flood::start(&early);
     early.until_count("open", 5);
     let end = early.stop();
-    end.faults([]);
+    end.errors([]);
     assert_eq!(end.summary["interrupted"], true);
     assert_eq!(end.count("open"), end.count("opened"));
     assert!((5..1_000).contains(&end.count("open")), "{:#}", end.summary);
     run.until_count("messages", 1_500);
     let end = run.stop();
     assert_eq!(end.summary["interrupted"], true);
-    end.all_is_well(150).each_came_to(150);
+    end.is_clean(150).delivered_to(150);
 }
 
 #[test]
-fn a_server_that_is_killed_closes_everyone_without_a_word() {
+fn a_killed_server_closes_all_connections_without_a_reason() {
     let mut server = Server::start();
     let run = format!("hold {} -t sse,stream,ws,phoenix -c 120 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
-    run.until_it_stands();
+    run.until_all_arrived();
     server.child.kill().unwrap();
     run.until_count("closed", 120);
     let end = run.stop();
-    end.faults([("closed", 120)]).counts([("opened", 120), ("open", 0)]);
+    end.errors([("closed", 120)]).counts([("opened", 120), ("open", 0)]);
     end.reasons("failures", &[]).reasons("closes", &[("closed without a word", 120)]);
 }
 
 #[test]
-fn a_server_that_drains_says_so_on_each_transport() {
+fn a_draining_server_gives_its_reason_on_each_transport() {
     let server = Server::start();
     let run = format!("hold {} -t sse,stream,ws,phoenix -c 120 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
-    run.until_it_stands();
+    run.until_all_arrived();
     server.signal("-TERM");
     run.until_count("closed", 120);
     let end = run.stop();
-    end.faults([("closed", 120)]);
+    end.errors([("closed", 120)]);
     end.reasons("closes", &[("closed with code 1012", 60), ("closed, saying drain", 60)]);
 }
 
 #[test]
-fn those_who_are_closed_come_back_when_asked_to() {
+fn closed_connections_reconnect_with_the_flag() {
     let server = Server::start();
     let run = format!("hold {} -c 50 --hold {LONG} --reconnect 0.1", at(&server));
     let mut run = Flood::start(&run);
-    run.until_it_stands();
+    run.until_all_arrived();
     for number in 1..=10 {
         let user = format!("u{number}");
         server.post("/api/disconnect", serde_json::json!({"user": user}));
     }
     run.until_count("opened", 60);
-    run.stop().faults([("closed", 10)]).counts([("opened", 60), ("open", 50)]);
+    run.stop().errors([("closed", 10)]).counts([("opened", 60), ("open", 50)]);
 }
 
-/// Topics and users' own have a history.
+/// Gives topics and users' own topics a history.
 const HISTORY: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 100000\n";
 
-/// A server with this configuration, and what else is on its command line.
+/// Starts a server with this configuration and further flags.
 fn configured(name: &str, config: &str, flags: &[&str]) -> Server {
     let file = scratch(name);
     std::fs::write(&file, config).unwrap();
@@ -402,7 +403,7 @@ fn configured(name: &str, config: &str, flags: &[&str]) -> Server {
 }
 
 #[test]
-fn whoever_is_cut_at_random_has_everything_once_in_the_end() {
+fn connections_cut_at_random_receive_each_message_once() {
     let data = scratch("cut-data");
     let on_disk = ["--data", data.to_str().unwrap()];
     all_at_once(&[("cut-memory", &[][..]), ("cut-disk", &on_disk)], |(name, flags)| {
@@ -421,11 +422,11 @@ fn whoever_is_cut_at_random_has_everything_once_in_the_end() {
 }
 
 #[test]
-fn whoever_the_server_closes_comes_back_for_the_rest() {
+fn connections_closed_by_the_server_recover_the_rest() {
     let server = configured("closed", HISTORY, &[]);
     let run = format!("one-topic {} -c 50 --messages 50 --recover", at(&server));
     let mut run = Flood::start(&format!("{run} -t sse,stream,ws,phoenix --hold {LONG}"));
-    run.until_it_stands();
+    run.until_all_arrived();
     run.until_count("messages", 500);
     for number in 1..=20 {
         let user = format!("u{number}");
@@ -438,7 +439,7 @@ fn whoever_the_server_closes_comes_back_for_the_rest() {
 }
 
 #[test]
-fn what_is_not_kept_is_not_recovered_and_that_is_told() {
+fn messages_without_history_are_reported_as_not_recovered() {
     let server = Server::start();
     let run = format!("cut {} -c 60 --topics 4 --messages 50 --cuts-per-second 30", at(&server));
     let mut run = Flood::start(&format!("{run} -t stream,ws,phoenix --hold {LONG}"));
@@ -449,7 +450,7 @@ fn what_is_not_kept_is_not_recovered_and_that_is_told() {
 }
 
 #[test]
-fn after_a_storm_everyone_gets_what_was_missed() {
+fn all_connections_recover_missed_messages_after_a_storm() {
     let server = configured("storm", HISTORY, &[]);
     let storm = "storm -c 500 --times 2 --every 0.5 --recover -t sse,stream,poll,ws,phoenix";
     let end = flood(&format!("{storm} {}", at(&server)));
@@ -468,12 +469,12 @@ fn after_a_storm_everyone_gets_what_was_missed() {
 }
 
 #[test]
-fn what_is_not_acknowledged_comes_again_and_all_comes_once_at_least() {
+fn unacknowledged_messages_are_redelivered_and_all_arrive_at_least_once() {
     let offline = "[offline]\nenabled = true\nredelivery_seconds = 1\ntries_max = 0\n";
     let server = configured("ack", offline, &[]);
     let many = "random-users -c 100 -t sse,stream,poll,ws,phoenix --messages 20 --interval 0.1";
     let end = flood(&format!("{many} --ack --ack-skip 30 {}", at(&server)));
-    end.faults([]).counts([("published", 200), ("open", 100)]);
+    end.errors([]).counts([("published", 200), ("open", 100)]);
     let again = end.count("redelivered");
     assert!(again > 0 && end.count("acked") > 0, "{:#}", end.summary);
     assert_eq!(end.count("messages"), 200 + again, "{:#}", end.summary);
@@ -481,15 +482,15 @@ fn what_is_not_acknowledged_comes_again_and_all_comes_once_at_least() {
 }
 
 #[test]
-fn where_nobody_listens_each_attempt_fails_with_the_reason() {
-    let nobody = flood::source::free_server_address().unwrap();
-    let end = flood(&format!("hold http://{nobody} -t sse,poll -c 100 --hold 0"));
-    end.faults([("failed", 100)]).counts([("opened", 0), ("open", 0)]);
+fn attempts_without_a_server_fail_with_the_reason() {
+    let unused = flood::source::free_server_address().unwrap();
+    let end = flood(&format!("hold http://{unused} -t sse,poll -c 100 --hold 0"));
+    end.errors([("failed", 100)]).counts([("opened", 0), ("open", 0)]);
     end.reasons("failures", &[("refused: nobody listens there", 100)]);
 }
 
 #[test]
-fn a_wrong_command_line_is_refused_in_words() {
+fn an_invalid_command_line_is_explained() {
     let here = "http://127.0.0.1:1";
     for (arguments, want) in [
         (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws, phoenix"),
@@ -523,7 +524,7 @@ fn a_wrong_command_line_is_refused_in_words() {
 }
 
 #[test]
-fn the_result_is_readable_too() {
+fn the_result_is_printed_as_text_as_well() {
     let server = Server::start();
     all_at_once(&["", "-q"], |quiet| {
         let topic = format!("topic{quiet}");

@@ -1,5 +1,5 @@
-//! Nobody takes what belongs to all: half-read input, outboxes, sessions and the members of a room
-//! are shared by everyone, and one client that asks for much costs the others nothing.
+//! Fairness of shared resources: memory for input and outboxes, sessions, and topics. A client that
+//! uses much of them must not harm the others.
 
 mod support;
 
@@ -13,17 +13,17 @@ use support::*;
 
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// The head of a POST with a body of so many bytes.
+/// Returns the head of a POST with a body of so many bytes.
 fn post(target: &str, bytes: usize) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n")
 }
 
-/// How often a limit was met.
+/// Returns how often a limit took effect.
 fn limited(server: &Server, name: &str) -> f64 {
     server.metric(&format!("throng_limited_total{{name=\"{name}\"}}"))
 }
 
-/// A client's text frame, with a mask of zeros.
+/// Returns a client's text frame, with a mask of zeros.
 fn frame(text: &str) -> Vec<u8> {
     let mut bytes = vec![0x81];
     match text.len() as u16 {
@@ -38,27 +38,27 @@ fn frame(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A connection from another address of this host.
+/// Connects from another address of this host.
 fn connect_from(source: &str, server: &Server) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&fd, &SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
     connect(&fd, &server.client).unwrap();
     let socket = TcpStream::from(fd);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
-/// The token of a new long-poll session.
+/// Returns the token of a new long-poll session.
 fn session(server: &Server) -> String {
     let (_, answer) = server.get("/socket/longpoll?vsn=2.0.0");
     answer["token"].as_str().unwrap_or_else(|| panic!("no session: {answer}")).into()
 }
 
 #[test]
-fn what_strangers_send_unasked_is_not_kept() {
+fn bodies_of_rejected_requests_are_not_buffered() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "open/")]);
-    for (target, status, told) in [
+    for (target, status, body) in [
         ("/socket/longpoll?vsn=2.0.0", 200, r#"{"status":410}"#),
         ("/socket/longpoll?vsn=2.0.0&token=forged", 200, r#"{"status":410}"#),
         ("/socket/longpoll?vsn=9", 200, r#"{"status":403}"#),
@@ -68,12 +68,12 @@ fn what_strangers_send_unasked_is_not_kept() {
         ("/sse?topic=a", 405, "method_not_allowed"),
     ] {
         let mut stream = Stream::new(server.connect());
-        // Not a byte of the body: the answer comes all the same.
+        // The answer comes before any byte of the body.
         stream.send(&post(target, 60_000));
         let head = stream.head();
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {head}");
         assert_eq!(header(&head, "connection"), Some("close"), "{target}");
-        assert!(stream.rest().contains(told), "{target}");
+        assert!(stream.rest().contains(body), "{target}");
     }
     let (status, _) = Stream::new({
         let mut socket = server.connect();
@@ -82,7 +82,7 @@ fn what_strangers_send_unasked_is_not_kept() {
     })
     .answer();
     assert_eq!(status, 413);
-    // What is welcome is waited for.
+    // The server waits for the body of an accepted request.
     let mut stream = Stream::new(server.connect());
     stream.send(&post("/publish?topic=open/a", 3));
     stream.send("abc");
@@ -90,7 +90,7 @@ fn what_strangers_send_unasked_is_not_kept() {
 }
 
 #[test]
-fn unfinished_input_of_many_leaves_room_for_everyone_else() {
+fn unfinished_input_does_not_use_up_the_memory_for_input() {
     let settings = [
         ("THRONG_LIMITS_INPUT_BYTES_MAX", "4MiB"),
         ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
@@ -98,7 +98,7 @@ fn unfinished_input_of_many_leaves_room_for_everyone_else() {
     ];
     let server = Server::with(&[], &settings);
     let token = session(&server);
-    // A healthy one is in the middle of a small message.
+    // A normal client is in the middle of a small message.
     let mut healthy = websocket(&server, "topic=room");
     let small = frame(&json!({"type":"ping","id":1,"pad":"x".repeat(700)}).to_string());
     healthy.get_mut().write_all(&small[..300]).unwrap();
@@ -111,34 +111,35 @@ fn unfinished_input_of_many_leaves_room_for_everyone_else() {
             socket
         } else {
             let mut socket = websocket(&server, "").get_ref().try_clone().unwrap();
-            // The head of a frame of 1 MiB.
+            // This is the head of a frame of 1 MiB.
             socket.write_all(&[0x81, 0xff, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]).unwrap();
             socket
         };
         let _ = socket.write_all(&vec![b' '; 900_000]);
         greedy.push(socket);
     }
-    server.until("somebody is refused", |server| limited(server, "limits.input_bytes_max") > 8.0);
+    server.until("a client is rejected", |server| limited(server, "limits.input_bytes_max") > 8.0);
     server.until("it is within its bound", |server| {
         server.metric("throng_input_memory_bytes") <= f64::from(4 << 20)
     });
     healthy.get_mut().write_all(&small[300..]).unwrap();
     assert_eq!(receive(&mut healthy)["type"], "reply");
-    let mut told = [0, 0];
+    let mut response = [0, 0];
     for (n, mut socket) in greedy.into_iter().enumerate() {
         socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let mut bytes = Vec::new();
         let _ = socket.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         if n % 2 == 0 {
-            told[0] += usize::from(text.contains(r#""status":500"#) && text.contains("overloaded"));
+            response[0] +=
+                usize::from(text.contains(r#""status":500"#) && text.contains("overloaded"));
         } else {
-            told[1] += usize::from(bytes.windows(2).any(|two| two == 1013u16.to_be_bytes()));
+            response[1] += usize::from(bytes.windows(2).any(|two| two == 1013u16.to_be_bytes()));
         }
     }
-    assert!(told[0] > 0 && told[1] > 0, "{told:?}");
+    assert!(response[0] > 0 && response[1] > 0, "{response:?}");
     server.until("all is given back", |server| server.metric("throng_input_memory_bytes") == 0.0);
-    // A plain request is told in plain words.
+    // A plain request gets an error that names the reason.
     let tight = Server::with(&["--shards", "1"], &settings);
     let mut sockets: Vec<_> = (0..120)
         .map(|_| {
@@ -148,7 +149,7 @@ fn unfinished_input_of_many_leaves_room_for_everyone_else() {
             socket
         })
         .collect();
-    tight.until("somebody is refused", |it| limited(it, "limits.input_bytes_max") > 0.0);
+    tight.until("a client is rejected", |it| limited(it, "limits.input_bytes_max") > 0.0);
     let refused = sockets.iter_mut().any(|socket| {
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut start = [0; 600];
@@ -160,7 +161,7 @@ fn unfinished_input_of_many_leaves_room_for_everyone_else() {
 }
 
 #[test]
-fn readers_that_stop_do_not_take_the_memory_of_those_that_read() {
+fn stalled_readers_do_not_use_up_the_memory_for_outboxes() {
     let settings = [
         ("THRONG_LIMITS_OUTBOXES_BYTES_MAX", "2MiB"),
         ("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"),
@@ -172,7 +173,7 @@ fn readers_that_stop_do_not_take_the_memory_of_those_that_read() {
     let mut reader = server.listen("/sse?user=reader&topic=all");
     for round in 0..12 {
         for n in 0..30 {
-            // Each has its own, in no other's outbox.
+            // Each user has a message of its own, so outboxes share no memory.
             let data = format!("{round}{}", "x".repeat(60_000));
             server.post("/api/send", json!({"user": format!("u{n}"), "data": data}));
         }
@@ -186,7 +187,7 @@ fn readers_that_stop_do_not_take_the_memory_of_those_that_read() {
     server.until("all is given back", |server| server.metric("throng_outbox_memory_bytes") == 0.0);
 }
 
-/// Writes while it reads, as every client of a pipeline does.
+/// Sends a pipeline of requests, and reads the answers at the same time.
 fn pipeline(server: &Server, requests: &str, answers: usize) {
     let last = "GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let mut socket = server.connect();
@@ -195,7 +196,7 @@ fn pipeline(server: &Server, requests: &str, answers: usize) {
         std::thread::spawn(move || {
             socket.write_all(bytes.as_bytes()).unwrap();
             if !bytes.contains("poll") {
-                // A poll's client that has gone is not waited for; other answers are.
+                // The server doesn't wait for the client of a poll that has gone, but for others.
                 socket.shutdown(Shutdown::Write).unwrap();
             }
         })
@@ -208,14 +209,14 @@ fn pipeline(server: &Server, requests: &str, answers: usize) {
 }
 
 #[test]
-fn whoever_asks_far_ahead_gets_all_answers() {
+fn a_deep_pipeline_gets_all_answers() {
     let server = Server::with(&["--demo"], &[]);
     pipeline(&server, &HEALTH.repeat(10_000), 10_000);
-    // Large answers; and behind a poll that waits.
+    // Large answers, also behind a poll that waits.
     pipeline(&server, &"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3_000), 3_000);
     let poll = "GET /poll?topic=a&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n";
     pipeline(&server, &[poll, &HEALTH.repeat(4_000), poll, HEALTH].concat(), 4_003);
-    // And behind a request that another shard may answer.
+    // The same behind a request that another shard may answer.
     let token = session(&server);
     let beat = r#"[null,"1","phoenix","heartbeat",{}]"#;
     let post = post(&format!("/socket/longpoll?vsn=2.0.0&token={token}"), beat.len()) + beat;
@@ -223,7 +224,7 @@ fn whoever_asks_far_ahead_gets_all_answers() {
 }
 
 #[test]
-fn whoever_asks_far_ahead_and_never_reads_is_ended() {
+fn a_deep_pipeline_that_never_reads_is_closed() {
     let settings = [("THRONG_TIMEOUTS_IDLE_SECONDS", "5"), ("THRONG_TIMEOUTS_HEAD_SECONDS", "1")];
     let server = Server::with(&["--demo"], &settings);
     let mut socket = server.connect();
@@ -235,13 +236,13 @@ fn whoever_asks_far_ahead_and_never_reads_is_ended() {
     server.until("it is ended", |server| server.metric(closed) == 1.0);
 }
 
-/// Reads everything that comes to these sockets until told to stop, or the test is long over; gives
-/// how many are open still.
+/// Reads all input of these sockets until `stop` is set or the test should be over. Returns how many
+/// are still open.
 fn read_all(sockets: Vec<TcpStream>, stop: &AtomicBool) -> usize {
     let mut open: Vec<_> = sockets;
     open.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
     let mut buffer = vec![0; 256 << 10];
-    let end = Instant::now() + 2 * PATIENCE;
+    let end = Instant::now() + 2 * TIMEOUT;
     while !stop.load(Ordering::Relaxed) && Instant::now() < end {
         let mut idle = true;
         open.retain_mut(|socket| match socket.read(&mut buffer) {
@@ -259,8 +260,8 @@ fn read_all(sockets: Vec<TcpStream>, stop: &AtomicBool) -> usize {
     open.len()
 }
 
-/// 200 members that read as fast as they can, and one that publishes as fast as it can.
-fn flooded_room(settings: &[(&str, &str)], seconds: u64) {
+/// Runs 200 members that read as fast as they can, and one that publishes as fast as it can.
+fn flooded_topic(settings: &[(&str, &str)], seconds: u64) {
     const MEMBERS: usize = 200;
     let server = Server::with(&["--shards", "2"], settings);
     let raw = |query: &str| websocket(&server, query).get_ref().try_clone().unwrap();
@@ -300,15 +301,15 @@ fn flooded_room(settings: &[(&str, &str)], seconds: u64) {
 }
 
 #[test]
-fn one_publishing_client_throws_nobody_out_of_a_room() {
+fn one_publisher_can_not_make_members_slow_consumers() {
     let open = ("THRONG_CLIENT_PUBLISH_PREFIXES", "*");
-    flooded_room(&[open], 3);
-    // Without the limit on its rate the members hold it up.
-    flooded_room(&[open, ("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "0")], 4);
+    flooded_topic(&[open], 3);
+    // Without a limit on the rate, the members slow the publisher down.
+    flooded_topic(&[open, ("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "0")], 4);
 }
 
 #[test]
-fn a_room_of_readers_is_held_up_by_nobody_who_stopped_reading() {
+fn a_member_that_stopped_reading_does_not_block_its_topic() {
     let settings = [
         ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
         ("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "0"),
@@ -329,7 +330,7 @@ fn a_room_of_readers_is_held_up_by_nobody_who_stopped_reading() {
     });
 }
 
-/// A connection whose kernel takes little ahead of its reader.
+/// Opens a connection with a small receive buffer.
 fn with_small_window(server: &Server, request: &str) -> TcpStream {
     let mut socket = server.connect();
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 32 << 10).unwrap();
@@ -337,10 +338,10 @@ fn with_small_window(server: &Server, request: &str) -> TcpStream {
     socket
 }
 
-/// Reads so many bytes of each of these a hundred times a second, until told to stop, or the test
-/// is long over.
+/// Reads so many bytes from each socket a hundred times a second, until `stop` is set or the test
+/// should be over.
 fn trickle(sockets: &mut [TcpStream], bytes: usize, stop: &AtomicBool) {
-    let until = Instant::now() + 3 * PATIENCE;
+    let until = Instant::now() + 3 * TIMEOUT;
     let mut buffer = vec![0; bytes];
     for socket in &mut *sockets {
         socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -352,7 +353,7 @@ fn trickle(sockets: &mut [TcpStream], bytes: usize, stop: &AtomicBool) {
 }
 
 #[test]
-fn a_member_that_reads_just_fast_enough_stops_nobody_who_publishes() {
+fn a_slow_but_steady_member_does_not_block_publishers() {
     const OUTBOX_BYTES: f64 = 262_144.0;
     let settings = [
         ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
@@ -365,10 +366,10 @@ fn a_member_that_reads_just_fast_enough_stops_nobody_who_publishes() {
     server.until_members("fill", 1);
     let (stop, server) = (&AtomicBool::new(false), &server);
     std::thread::scope(|scope| {
-        // It takes some 400 kB a second, and nearly all of its room is used all the time.
+        // The member reads some 400 kB a second, so its outbox is nearly full all the time.
         scope.spawn(|| trickle(&mut member, 8_000, stop));
         scope.spawn(move || {
-            let until = Instant::now() + 3 * PATIENCE;
+            let until = Instant::now() + 3 * TIMEOUT;
             while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 if server.metric("throng_outbox_bytes") < 0.9 * OUTBOX_BYTES {
                     server.publish("fill", json!("x".repeat(16_000)));
@@ -389,7 +390,7 @@ fn a_member_that_reads_just_fast_enough_stops_nobody_who_publishes() {
 }
 
 #[test]
-fn answers_that_end_a_connection_count_among_what_all_may_have() {
+fn closing_answers_count_towards_the_memory_of_all_outboxes() {
     let settings =
         [("THRONG_LIMITS_OUTBOXES_BYTES_MAX", "1MiB"), ("THRONG_SOCKET_SEND_BUFFER_BYTES", "4KiB")];
     let server = Server::with(&["--shards", "1"], &settings);
@@ -401,7 +402,7 @@ fn answers_that_end_a_connection_count_among_what_all_may_have() {
     let mut polls: Vec<_> = (0..10).map(|_| with_small_window(&server, &request)).collect();
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Each reads a little all the time.
+        // Each poll reads a little all the time.
         scope.spawn(|| trickle(&mut polls, 200, stop));
         server.until("they are bounded", |server| {
             limited(server, "limits.outboxes_bytes_max") > 0.0
@@ -412,7 +413,7 @@ fn answers_that_end_a_connection_count_among_what_all_may_have() {
 }
 
 #[test]
-fn who_publishes_or_joins_too_fast_waits_and_loses_nothing() {
+fn clients_over_their_rate_wait_and_lose_no_message() {
     let settings = [
         ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
         ("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "100"),
@@ -433,7 +434,7 @@ fn who_publishes_or_joins_too_fast_waits_and_loses_nothing() {
             frames.extend(frame(&command.to_string()));
         }
         hasty.get_mut().write_all(&frames).unwrap();
-        // Nobody else waits.
+        // Other clients don't wait.
         server.publish("calm", json!(kind));
         assert_eq!(receive(&mut other)["data"], kind);
         for n in 0..count {
@@ -441,11 +442,11 @@ fn who_publishes_or_joins_too_fast_waits_and_loses_nothing() {
             assert_eq!((&answer["type"], &answer["id"]), (&json!("reply"), &json!(n)));
             assert!(answer["ok"].is_object(), "{answer}");
         }
-        // The first second's worth comes at once, and what has come with its last.
+        // The budget of the first second passes at once, with the rest of its last read.
         assert!(begun.elapsed() > Duration::from_millis(1_500), "{kind}: {:?}", begun.elapsed());
         assert!(limited(&server, &format!("limits.{limit}_per_second_max")) > 0.0);
     }
-    // By HTTP as well.
+    // The same by HTTP.
     let publish = post("/publish?topic=t", 1) + "x";
     let begun = Instant::now();
     pipeline(&server, &publish.repeat(350), 350);
@@ -453,7 +454,7 @@ fn who_publishes_or_joins_too_fast_waits_and_loses_nothing() {
 }
 
 #[test]
-fn a_long_poll_that_publishes_too_fast_is_told() {
+fn a_long_poll_that_publishes_too_fast_gets_an_error() {
     let settings = [("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "20")];
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/phoenix/topics.toml");
     let server = Server::with(&["--config", rules], &settings);
@@ -474,12 +475,12 @@ fn a_long_poll_that_publishes_too_fast_is_told() {
 }
 
 #[test]
-fn one_client_does_not_take_the_long_poll_sessions_of_all() {
+fn one_client_can_not_use_up_the_long_poll_sessions() {
     let server = Server::start();
     let opens = "GET /socket/longpoll?vsn=2.0.0 HTTP/1.1\r\nHost: t\r\n\r\n";
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Several connections of one address, and more than there are sessions.
+        // Several connections from one address open more sessions than there may be.
         for _ in 0..4 {
             let mut socket = connect_from("127.0.0.1", &server);
             let answers = socket.try_clone().unwrap();
@@ -505,11 +506,11 @@ fn one_client_does_not_take_the_long_poll_sessions_of_all() {
         let answer: Value = serde_json::from_str(&other.answer().1).unwrap();
         assert_eq!(answer["status"], 410);
         let token = answer["token"].as_str().unwrap();
-        let mut told = Stream::new(connect_from("127.0.0.1", &server));
-        told.send(opens);
-        let refusal = told.answer().1;
+        let mut response = Stream::new(connect_from("127.0.0.1", &server));
+        response.send(opens);
+        let refusal = response.answer().1;
         assert!(refusal.contains(r#""status":500"#) && refusal.contains("address"), "{refusal}");
-        // Sessions that nobody polls are over soon; one that is polled stays.
+        // Sessions without polls end soon, and one with polls stays.
         let poll = opens.replace("vsn=2.0.0", &format!("vsn=2.0.0&token={token}"));
         other.send(&poll);
         server.until("the unpolled are over", |server| {
@@ -521,24 +522,24 @@ fn one_client_does_not_take_the_long_poll_sessions_of_all() {
 }
 
 #[test]
-fn a_full_address_does_not_look_like_a_dead_server() {
+fn health_checks_pass_while_their_address_is_at_its_limit() {
     let server = Server::with(&[], &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")]);
     let held: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
     let ask = |text: &str| server.exchange(text.as_bytes());
     for _ in 0..20 {
         assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "), "the health check");
-        // A request that comes later than its connection.
+        // The request comes later than its connection.
         let mut late = Stream::new(server.connect());
         std::thread::sleep(Duration::from_millis(20));
         late.send(HEALTH);
         assert_eq!(late.answer(), (200, r#"{"status":"ok"}"#.into()));
-        assert_eq!(late.rest(), "", "it is not kept");
+        assert_eq!(late.rest(), "", "the connection is not reused");
         let refused = ask("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
         assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("your address"));
     }
     let refused = "throng_connections_refused_total{reason=\"address\"}";
     assert_eq!(server.metric(refused), 20.0);
-    // Who says nothing does not stay either, and the places behind the reserve are refused at once.
+    // Silent connections don't stay either, and those beyond the reserve are rejected at once.
     let silent: Vec<_> = (0..200).map(|_| server.connect()).collect();
     server.until("they are refused", |server| server.metric(refused) == 220.0);
     for mut socket in silent {
@@ -551,7 +552,7 @@ fn a_full_address_does_not_look_like_a_dead_server() {
 }
 
 #[test]
-fn what_was_opened_and_not_closed_is_what_is_there() {
+fn opened_minus_closed_connections_equals_open_ones() {
     let server = Server::start();
     let balance = |server: &Server| {
         let (_, stats) = server.api("GET", "/api/stats", None);

@@ -1,6 +1,5 @@
-//! What attackers try on the client port, kept as tests: each shape of an attack is answered or
-//! refused, and others don't notice. The parsers have their own tests beside them; here it is the
-//! running server.
+//! Attacks on the client port of a running server. It answers or rejects each kind of attack, and
+//! other clients are not affected. The parsers have unit tests of their own.
 
 #[path = "hostile/browser.rs"]
 mod browser;
@@ -23,15 +22,15 @@ mod websocket;
 use serde_json::json;
 use support::*;
 
-/// The statuses of all answers to bytes after which the server closes.
+/// Sends bytes after which the server closes. Returns the statuses of all answers.
 fn statuses(server: &Server, bytes: &[u8]) -> Vec<u16> {
     let answers = server.exchange(bytes);
     let heads = answers.split("HTTP/1.1 ").skip(1);
-    // Errors may speak of HTTP/1.1, too.
+    // The text of an error may hold "HTTP/1.1" as well.
     heads.filter_map(|head| head.split(' ').next()?.parse().ok()).collect()
 }
 
-/// Somebody who listens while others attack.
+/// A client that listens while others attack.
 struct Witness(Stream);
 
 impl Witness {
@@ -41,8 +40,8 @@ impl Witness {
         witness
     }
 
-    /// It is still there, and hears what it should and nothing else.
-    fn hears(&mut self, server: &Server) {
+    /// Checks that it still receives its message and nothing else.
+    fn assert_receives(&mut self, server: &Server) {
         server.publish("witness", json!("all is well"));
         let event = self.0.event();
         let names: Vec<&str> = event.iter().map(|(field, _)| field.as_str()).collect();
@@ -54,7 +53,7 @@ impl Witness {
     }
 }
 
-/// A WebSocket handshake for this target.
+/// Returns a WebSocket handshake for this target.
 fn upgrade(target: &str, headers: &str) -> String {
     format!(
         "GET {target} HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

@@ -1,7 +1,7 @@
-//! What a peer without the key can do to the admin port: as good as nothing.
+//! Attacks on the admin port by peers without the key.
 
 #[path = "hostile_admin/guarded.rs"]
 mod guarded;
-#[path = "hostile_admin/places.rs"]
-mod places;
+#[path = "hostile_admin/slots.rs"]
+mod slots;
 mod support;

@@ -1,4 +1,4 @@
-//! The client port's HTTP, byte by byte: faults, splits, pipelines, time-outs.
+//! The client port's HTTP, byte by byte: invalid requests, splits, pipelines, timeouts.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use support::*;
 
-/// The status of the answer to bytes after which the server closes.
+/// Sends bytes after which the server closes. Returns the status and the answer.
 fn status(server: &Server, bytes: &[u8]) -> (u16, String) {
     let answer = server.exchange(bytes);
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -16,7 +16,7 @@ fn status(server: &Server, bytes: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn each_fault_has_its_status_and_a_json_body() {
+fn each_invalid_request_has_its_status_and_a_json_body() {
     let server = Server::start();
     let long = "x".repeat(9_000);
     let close = "Host: t\r\nConnection: close\r\n";
@@ -76,7 +76,7 @@ fn head_and_options_and_health() {
 }
 
 #[test]
-fn origins_that_are_not_listed_are_kept_out() {
+fn unlisted_origins_are_rejected() {
     let settings = [("THRONG_CLIENT_CORS_ORIGINS", "http://good.example,http://fine.example:81")];
     let server = Server::with(&[], &settings);
     let ask = |origin: &str| {
@@ -95,7 +95,7 @@ fn origins_that_are_not_listed_are_kept_out() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_and_bytes_after_a_poll_are_kept() {
+fn pipelined_requests_are_answered_in_order_also_behind_a_poll() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /nope HTTP/1.1\r\nHost: t\r\n\r\nGET /poll?topic=a HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /sse?topic=b HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -111,7 +111,7 @@ fn pipelined_requests_are_answered_in_order_and_bytes_after_a_poll_are_kept() {
 }
 
 #[test]
-fn a_request_may_come_byte_by_byte_and_a_frame_with_its_upgrade() {
+fn requests_arrive_byte_by_byte_and_frames_with_the_upgrade() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     for byte in b"GET /sse?topic=slow HTTP/1.1\r\nHost: t\r\n\r\n" {
@@ -123,7 +123,7 @@ fn a_request_may_come_byte_by_byte_and_a_frame_with_its_upgrade() {
     assert_eq!(stream.data(), "x");
     let mut stream = Stream::new(server.connect());
     let mut bytes = b"GET /ws HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
-    // An empty ping with a mask of zeros, in two pieces.
+    // This is an empty ping with a mask of zeros, in two pieces.
     bytes.extend([0x89, 0x80, 0, 0]);
     stream.reader.get_mut().write_all(&bytes).unwrap();
     let head = stream.head();
@@ -139,7 +139,7 @@ fn a_request_may_come_byte_by_byte_and_a_frame_with_its_upgrade() {
 }
 
 #[test]
-fn a_peer_that_dribbles_is_told_and_closed_and_so_is_one_that_rests() {
+fn slow_and_idle_peers_get_a_408_and_are_closed() {
     let settings = [("THRONG_TIMEOUTS_HEAD_SECONDS", "1"), ("THRONG_TIMEOUTS_IDLE_SECONDS", "2")];
     let server = Server::with(&[], &settings);
     let begun = Instant::now();
@@ -175,7 +175,7 @@ fn a_peer_that_dribbles_is_told_and_closed_and_so_is_one_that_rests() {
 }
 
 #[test]
-fn a_large_body_is_waited_for_with_100_continue() {
+fn a_large_body_gets_100_continue() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
     let mut listener = server.listen("/sse?topic=big");
     let mut stream = Stream::new(server.connect());
@@ -191,7 +191,7 @@ fn a_large_body_is_waited_for_with_100_continue() {
 }
 
 #[test]
-fn a_bad_frame_closes_that_connection_with_its_code() {
+fn an_invalid_frame_closes_the_connection_with_its_code() {
     let server = Server::start();
     let mut good = websocket(&server, "topic=a");
     for (frame, code) in [
@@ -215,10 +215,10 @@ fn a_bad_frame_closes_that_connection_with_its_code() {
     assert_eq!(receive(&mut good)["data"], "still here");
 }
 
-/// Answers of a pipeline leave before more are made: a client that reads none of them costs little,
-/// and leaves nothing behind when it goes, also when it asked for a poll last.
+/// The server sends the answers of a pipeline before it produces more. So a client that reads none of
+/// them costs little. Nothing of it stays when it goes, even if its last request was a poll.
 #[test]
-fn a_pipeline_that_nobody_reads_costs_little_and_leaves_no_ghost() {
+fn an_unread_pipeline_costs_little_and_leaves_no_poll_behind() {
     let server = Server::with(&["--demo"], &[]);
     let request = b"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n";
     for _ in 0..10 {
@@ -233,7 +233,7 @@ fn a_pipeline_that_nobody_reads_costs_little_and_leaves_no_ghost() {
     server.until("they are gone", |server| {
         server.metric("throng_outbox_bytes") == 0.0 && server.metric("throng_outboxes") == 0.0
     });
-    // Whoever reads gets all of it, in order.
+    // A client that reads gets all answers in order.
     let mut patient = Stream::new(server.connect());
     patient.send(&String::from_utf8_lossy(&request.repeat(40)));
     patient.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");

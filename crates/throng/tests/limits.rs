@@ -1,4 +1,4 @@
-//! Full is a state: what is over a limit is refused with an answer, and the rest lives on.
+//! Limits: the server rejects what is over a limit with an answer, and serves the rest.
 
 mod support;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use support::*;
 
 #[test]
-fn over_the_connection_limit_new_ones_get_503_and_old_ones_live() {
+fn connections_over_the_limit_get_503_and_open_ones_stay() {
     let server = Server::with(&["--max-connections", "20"], &[]);
     let mut held: Vec<_> = (0..20).map(|_| server.listen("/sse?topic=a")).collect();
     let answer = server.exchange(b"GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -26,7 +26,7 @@ fn over_the_connection_limit_new_ones_get_503_and_old_ones_live() {
 }
 
 #[test]
-fn an_address_and_a_rate_have_their_limits() {
+fn connections_per_address_and_connect_rates_are_limited() {
     let settings =
         [("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3"), ("THRONG_CLIENT_STATUS_PAGE", "true")];
     let server = Server::with(&[], &settings);
@@ -50,14 +50,14 @@ fn an_address_and_a_rate_have_their_limits() {
 }
 
 #[test]
-fn a_slow_consumer_is_closed_and_nobody_else_waits_for_it() {
+fn a_slow_consumer_is_closed_and_delays_no_other_member() {
     let settings =
         [("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"), ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "128KiB")];
     let server = Server::with(&["--shards", "1"], &settings);
     let slow = server.listen("/sse?topic=a");
     let mut quick = server.listen("/sse?topic=a");
     let payload = "z".repeat(60_000);
-    // What is sent in all is bounded: the kernel's buffers and one outbox.
+    // The kernel's buffers and one outbox bound the bytes that are sent.
     for _ in 0..400 {
         server.publish("a", json!(payload));
         assert_eq!(quick.data().len(), payload.len());
@@ -97,7 +97,7 @@ fn a_reader_that_catches_up_gets_everything_in_order() {
 }
 
 #[test]
-fn a_client_without_descriptors_left_to_it_gets_503() {
+fn a_client_gets_503_when_the_server_has_no_descriptors() {
     let mut command = Command::new("sh");
     let throng = env!("CARGO_BIN_EXE_throng");
     let line = format!(
@@ -123,7 +123,7 @@ fn a_client_without_descriptors_left_to_it_gets_503() {
 }
 
 #[test]
-fn at_the_memory_limit_new_ones_are_refused() {
+fn connections_over_the_memory_limit_are_rejected() {
     let server = Server::with(&[], &[]);
     let mut held = server.listen("/sse?topic=a");
     let tight = Server::with(&[], &[("THRONG_LIMITS_MEMORY_BYTES_MAX", "1MiB")]);
@@ -138,10 +138,10 @@ fn at_the_memory_limit_new_ones_are_refused() {
 }
 
 #[test]
-fn connections_spread_evenly_and_a_full_shard_loses_none() {
+fn connections_spread_evenly_and_a_full_shard_loses_no_connection() {
     let mut command = Command::new("sh");
     let throng = env!("CARGO_BIN_EXE_throng");
-    // Four shards of about 500 connections each: 1,700 all find a place.
+    // Four shards hold about 500 connections each, so 1,700 fit.
     let line = format!(
         "ulimit -n 600; exec {throng} serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --shards 4 --max-connections 10000"
     );
@@ -153,8 +153,8 @@ fn connections_spread_evenly_and_a_full_shard_loses_none() {
             .map(|n| server.metric(&format!("throng_shard_connections{{shard=\"{n}\"}}")))
             .collect()
     };
-    // The balance acts 16 times a second; in between, and on a busy machine, it is chance: what
-    // is asked is that it gets there.
+    // The balance acts 16 times a second. In between, and on a busy machine, the distribution is
+    // random. So the test only requires that it gets even in the end.
     let even = |counts: &[f64]| {
         let mean = counts.iter().sum::<f64>() / 4.0;
         counts.iter().all(|count| (count - mean).abs() <= mean * 0.10)

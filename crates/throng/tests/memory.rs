@@ -1,20 +1,20 @@
-//! Memory comes back: what a crowd or a burst took is no reason to refuse those who come after it.
+//! Memory is freed: the memory of a past crowd or burst must not make the server reject new clients.
 
 mod support;
 
 use std::io::Write;
 use std::net::TcpStream;
 
-use support::{PATIENCE, Server};
+use support::{Server, TIMEOUT};
 
-/// Unfinished requests, and what each sends of its body, in pieces: one of each in turn, so that
-/// they grow among each other.
+/// Unfinished requests, and the bytes and pieces of the body that each sends. They send pieces in
+/// turn, so that their buffers interleave in memory.
 const BODIES: usize = 400;
 const PIECES: usize = 30;
 const PIECE_BYTES: usize = 30_000;
 
-/// Far over what the server itself needs, and under what such a burst takes where nothing else
-/// bounds it.
+/// The memory limit. It is far over the server's own memory, and under that of such a burst without
+/// other limits.
 const LIMIT: &str = "110MiB";
 
 fn half_read(server: &Server) -> Vec<TcpStream> {
@@ -29,8 +29,8 @@ fn half_read(server: &Server) -> Vec<TcpStream> {
     let piece = vec![b'x'; PIECE_BYTES];
     for at in 0..=PIECES {
         for socket in &mut sockets {
-            socket.set_write_timeout(Some(PATIENCE)).unwrap();
-            // The server may refuse what is too much, and close.
+            socket.set_write_timeout(Some(TIMEOUT)).unwrap();
+            // The server may reject the rest and close.
             let _ = socket.write_all(if at == 0 { head.as_bytes() } else { &piece });
         }
     }
@@ -43,8 +43,8 @@ fn welcomes(server: &Server) -> bool {
 }
 
 #[test]
-fn a_burst_and_a_crowd_that_are_over_lock_nobody_out() {
-    // Here nothing else bounds what is half read.
+fn memory_of_a_past_burst_does_not_block_new_clients() {
+    // No other limit applies to unfinished input here.
     let bounds = [
         ("THRONG_LIMITS_MEMORY_BYTES_MAX", LIMIT),
         ("THRONG_LIMITS_INPUT_BYTES_MAX", "4GiB"),

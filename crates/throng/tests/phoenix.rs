@@ -1,5 +1,5 @@
-//! Phoenix Channels with the real client, the unmodified `phoenix` package of npm, of today and of
-//! old: the scenarios of `tests/phoenix` run against real servers.
+//! Phoenix Channels with real clients: current and old versions of the unmodified `phoenix` package of
+//! npm. The scenarios of `tests/phoenix` run against real servers.
 
 #[path = "phoenix/raw.rs"]
 mod raw;
@@ -18,14 +18,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/phoenix")
 }
 
-/// A wait of a second, or less: waits end with a second of the server's clock.
+/// A wait of at most a second. Waits end with a second of the server's clock.
 const SHORT_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1");
-/// Waits are counted in whole seconds: these last one at the least.
+/// Waits count in whole seconds. These last at least one second.
 const LONGER_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2");
-/// Soon, but not before a client's heartbeat in a scenario.
+/// A short timeout that is longer than a client's heartbeat in a scenario.
 const SHORT_SILENCE: (&str, &str) = ("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "2");
 
-/// A server whose topics are those of `topics.toml`.
+/// Starts a server with the topics of `topics.toml`.
 fn serve(settings: &[(&str, &str)]) -> Server {
     serve_with(&[], settings)
 }
@@ -35,7 +35,7 @@ fn serve_with(flags: &[&str], settings: &[(&str, &str)]) -> Server {
     Server::with(&[&["--config", file.to_str().unwrap()], flags].concat(), settings)
 }
 
-/// A server in the place of one that has ended.
+/// Starts a server at the addresses of one that has ended.
 fn serve_at(client: SocketAddr, admin: SocketAddr) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", &client.to_string(), "--admin", &admin.to_string()]);
@@ -52,7 +52,7 @@ struct Script {
 }
 
 impl Script {
-    /// Starts a scenario of a file; `given` is where the server is, if it runs already.
+    /// Starts a scenario of a file. `given` has the server's addresses if it runs already.
     fn start(file: &str, scenario: &str, given: &Value) -> Self {
         let folder = folder();
         assert!(
@@ -73,7 +73,7 @@ impl Script {
         Script { name: format!("{file} {scenario}"), child, input, lines }
     }
 
-    /// What the scenario says next.
+    /// Returns the scenario's next line.
     fn hear(&mut self) -> Value {
         match self.lines.next() {
             Some(line) => serde_json::from_str(&line.unwrap()).unwrap(),
@@ -119,13 +119,13 @@ fn clients_join_push_and_leave() {
 }
 
 #[test]
-fn what_rules_refuse_is_answered_so() {
+fn joins_and_pushes_against_the_rules_get_errors() {
     let server = serve(&[("THRONG_LIMITS_MESSAGE_BYTES_MAX", "1024")]);
     run(&server, "channels.cjs", "what_rules_refuse");
 }
 
 #[test]
-fn a_client_that_joins_too_many_topics_is_told() {
+fn a_client_that_joins_too_many_topics_gets_an_error() {
     let server = serve(&[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "5")]);
     run(&server, "channels.cjs", "too_many_topics");
 }
@@ -146,17 +146,17 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
-fn supabases_client_broadcasts_and_hears() {
+fn supabases_client_broadcasts_and_receives() {
     run(&serve(&[]), "realtime.cjs", "broadcasts");
 }
 
 #[test]
-fn heartbeats_are_answered_and_keep_a_connection() {
+fn heartbeats_are_answered_and_hold_the_connection_open() {
     run(&serve(&[SHORT_SILENCE]), "channels.cjs", "heartbeats_are_answered");
 }
 
 #[test]
-fn clients_join_again_when_a_server_was_killed() {
+fn clients_rejoin_after_a_server_was_killed() {
     let mut server = serve(&[]);
     let mut script = Script::start("lifecycle.cjs", "restart", &addresses(&server));
     assert_eq!(script.hear(), "joined");
@@ -168,7 +168,7 @@ fn clients_join_again_when_a_server_was_killed() {
 }
 
 #[test]
-fn clients_come_back_elsewhere_when_a_server_ends() {
+fn clients_reconnect_to_another_server_when_one_ends() {
     let mut server = serve(&[]);
     let mut script = Script::start("lifecycle.cjs", "drain", &addresses(&server));
     assert_eq!(script.hear(), "joined");
@@ -180,7 +180,7 @@ fn clients_come_back_elsewhere_when_a_server_ends() {
 }
 
 #[test]
-fn clients_join_again_when_the_application_disconnects_them() {
+fn clients_rejoin_when_the_application_disconnects_them() {
     run(&serve(&[]), "lifecycle.cjs", "disconnect_by_the_application");
 }
 
@@ -196,7 +196,7 @@ fn long_polls_join_push_and_leave_on_any_shard() {
 }
 
 #[test]
-fn long_polls_give_bytes_as_base64() {
+fn long_polls_deliver_bytes_as_base64() {
     run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "binary");
 }
 
@@ -207,12 +207,12 @@ fn long_polls_are_answered_as_phoenix_does() {
 }
 
 #[test]
-fn a_session_ends_when_nobody_polls() {
+fn a_session_without_polls_ends() {
     run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "session_ends_when_nobody_polls");
 }
 
 #[test]
-fn long_polls_join_again_when_the_application_disconnects_them() {
+fn long_polls_rejoin_when_the_application_disconnects_them() {
     let server = serve_with(&["--shards", "4"], &[SHORT_POLLS]);
     run(&server, "longpoll.cjs", "disconnect_by_the_application");
 }
@@ -244,22 +244,22 @@ fn clients_fall_back_to_long_poll_where_websockets_fail() {
 }
 
 #[test]
-fn clients_stay_with_websockets_that_work() {
+fn clients_use_websockets_that_work() {
     run(&serve(&[]), "longpoll.cjs", "no_fallback_where_websockets_work");
 }
 
 #[test]
-fn presence_tells_the_state_and_what_changes() {
+fn presence_sends_the_state_and_its_changes() {
     run(&serve(&[SHORT_POLLS]), "presence.cjs", "state_and_diffs");
 }
 
 #[test]
-fn presence_notices_connections_that_die() {
+fn presence_drops_dead_connections() {
     run(&serve(&[]), "presence.cjs", "a_connection_that_dies_leaves");
 }
 
 #[test]
-fn presence_notices_connections_that_are_silent() {
+fn presence_drops_silent_connections() {
     run(&serve(&[SHORT_SILENCE]), "presence.cjs", "a_silent_connection_leaves");
 }
 
@@ -280,16 +280,16 @@ fn presence_counts_only_above_its_cap() {
 }
 
 #[test]
-fn presence_is_right_after_any_coming_and_going() {
+fn presence_is_correct_after_random_joins_and_leaves() {
     run(&serve_with(&["--shards", "4"], &[SHORT_POLLS]), "presence.cjs", "churn");
 }
 
 #[test]
-fn tabs_of_a_browser_talk_and_see_each_other() {
+fn browser_tabs_exchange_messages_and_presence() {
     run(&Server::with(&["--demo"], &[SHORT_POLLS]), "browser.cjs", "tabs");
 }
 
-/// A server whose topics have history, with a store or without.
+/// Starts a server whose topics have history, with or without a store.
 fn recall(client: &str, admin: &str, data: Option<&Path>) -> Server {
     let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recovery/topics.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
@@ -301,14 +301,14 @@ fn recall(client: &str, admin: &str, data: Option<&Path>) -> Server {
 }
 
 #[test]
-fn what_was_missed_comes_when_clients_join_again() {
+fn missed_messages_arrive_when_clients_rejoin() {
     let anywhere = "127.0.0.1:0";
     let server = recall(anywhere, anywhere, None);
     for scenario in ["positions", "lost", "cut", "tags", "acknowledgements"] {
         run(&server, "recovery.cjs", scenario);
     }
     drop(server);
-    for (scenario, at) in [("restart", "published"), ("event_source", "heard")] {
+    for (scenario, at) in [("restart", "published"), ("event_source", "received")] {
         let data = std::env::temp_dir().join(format!("throng-{scenario}-{}", std::process::id()));
         let mut server = recall(anywhere, anywhere, Some(&data));
         let mut script = Script::start("recovery.cjs", scenario, &addresses(&server));
@@ -323,7 +323,7 @@ fn what_was_missed_comes_when_clients_join_again() {
     }
 }
 
-/// Runs a scenario that is an application, too: the server asks it.
+/// Runs a scenario that is also the application to which the server sends webhooks.
 fn ask(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
     let url = format!("http://127.0.0.1:{}/hook/a", script.hear()["port"]);
@@ -333,24 +333,24 @@ fn ask(scenario: &str, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_application_is_asked_about_joins_and_events() {
+fn webhooks_decide_about_joins_and_events() {
     let secret = ("THRONG_WEBHOOK_SECRET", "0123456789abcdef");
     ask("joins_and_events", &[secret, SHORT_POLLS]);
 }
 
 #[test]
-fn an_application_that_fails_is_an_error_to_the_client() {
+fn a_failing_webhook_is_an_error_to_the_client() {
     ask("failures", &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300")]);
 }
 
 #[test]
-fn a_client_may_leave_while_the_application_thinks() {
+fn a_client_may_leave_while_its_join_webhook_is_pending() {
     ask("leave_while_a_join_waits", &[]);
 }
 
-/// What a rule keeps Phoenix clients out of is closed to all.
+/// A rule against joins applies to the clients of all transports.
 #[test]
-fn a_topic_that_refuses_joins_is_closed_to_every_transport() {
+fn a_topic_without_joins_is_closed_to_every_transport() {
     let server = serve(&[]);
     for topic in ["refused:a", "asked:a"] {
         for path in ["/sse", "/stream", "/poll"] {
@@ -372,7 +372,7 @@ fn a_topic_that_refuses_joins_is_closed_to_every_transport() {
 }
 
 #[test]
-fn the_status_page_is_served_where_it_is_wanted() {
+fn the_status_page_is_served_where_it_is_enabled() {
     let hidden = serve(&[]);
     assert_eq!(hidden.get("/status").0, 404);
     let server = serve(&[("THRONG_CLIENT_STATUS_PAGE", "true")]);

@@ -1,4 +1,4 @@
-//! The process: its start, its configuration, its signals, its end.
+//! The process: its start, configuration, signals and end.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn the_default_file_is_the_effective_configuration() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_whole_with_the_way_out() {
+fn an_invalid_configuration_is_rejected_with_all_its_errors() {
     let output = throng(
         &["serve", "--listen", "0.0.0.0:0"],
         &[("THRONG_LIMITS_CONNECTION_MAX", "1"), ("THRONG_ADMIN_API_KEY", "short")],
@@ -61,7 +61,7 @@ fn a_bad_configuration_is_refused_whole_with_the_way_out() {
 }
 
 #[test]
-fn a_port_in_use_is_said_plainly() {
+fn a_port_in_use_is_reported() {
     let server = Server::start();
     for (flag, address) in [("--listen", server.client), ("--admin", server.admin)] {
         let other = if flag == "--listen" { "--admin" } else { "--listen" };
@@ -76,7 +76,7 @@ fn a_port_in_use_is_said_plainly() {
 }
 
 #[test]
-fn it_drains_at_the_first_signal() {
+fn the_first_signal_starts_the_drain() {
     let mut server = Server::start();
     let mut sse = server.listen("/sse?topic=a");
     let mut stream = server.listen("/stream?topic=a");
@@ -93,11 +93,11 @@ fn it_drains_at_the_first_signal() {
     assert_eq!(u16::from(frame.code), 1012);
     drop((sse, stream, socket));
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
 }
 
 #[test]
-fn a_reload_takes_what_can_change_and_keeps_everyone() {
+fn a_reload_applies_changes_and_closes_no_connection() {
     let file = std::env::temp_dir().join(format!("throng-reload-{}.toml", std::process::id()));
     std::fs::write(&file, "").unwrap();
     let server = Server::with(&["--config", file.to_str().unwrap()], &[]);
@@ -112,8 +112,8 @@ fn a_reload_takes_what_can_change_and_keeps_everyone() {
     assert_eq!(server.get(many).0, 400);
     std::fs::write(&file, "[limits]\ntopics_per_connection_max = no\n").unwrap();
     server.signal("-HUP");
-    server.publish("a", json!("kept"));
-    assert_eq!(held.data(), "kept");
+    server.publish("a", json!("still open"));
+    assert_eq!(held.data(), "still open");
     assert_eq!(server.get(many).0, 400);
     let _ = std::fs::remove_file(file);
 }
@@ -125,23 +125,23 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_pipe_in_place_of_the_configuration_does_not_keep_it_from_ending() {
+fn a_pipe_as_configuration_does_not_block_the_shutdown() {
     let file = scratch("pipe.toml");
     std::fs::write(&file, "").unwrap();
     let mut server = Server::with(&["--config", file.to_str().unwrap()], &[]);
     std::fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     server.signal("-HUP");
-    // Time to get stuck in.
+    // This is long enough for the server to block on the pipe.
     std::thread::sleep(Duration::from_millis(500));
     server.publish("a", json!("it serves"));
     server.signal("-TERM");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let status = loop {
         if let Some(status) = server.child.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < end, "the signal to end is not heard");
+        assert!(Instant::now() < end, "the signal does not end it");
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(status.code(), Some(0));
@@ -152,10 +152,10 @@ fn a_pipe_in_place_of_the_configuration_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn a_file_without_end_is_refused_at_once() {
+fn an_endless_file_is_rejected_at_once() {
     for flag in ["--config", "--api-key-file"] {
         for path in ["/dev/zero", "/tmp"] {
-            // A program that reads it all the same must not take the host's memory.
+            // A program that reads it anyway must not use up the host's memory.
             let bounded = "ulimit -v 4000000; exec \"$0\" \"$@\"";
             let mut command = Command::new("sh");
             command.args(["-c", bounded, env!("CARGO_BIN_EXE_throng"), "serve", flag, path]);
@@ -174,7 +174,7 @@ fn a_file_without_end_is_refused_at_once() {
 }
 
 #[test]
-fn a_key_file_that_everybody_can_read_is_refused_with_the_way_out() {
+fn an_exposed_key_file_is_rejected_with_the_remedy() {
     let file = scratch("open-key");
     write_secret(&file, "a-key-of-sixteen-chars\n");
     let path = file.to_str().unwrap();
@@ -190,7 +190,7 @@ fn a_key_file_that_everybody_can_read_is_refused_with_the_way_out() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("flag --api-key-file: admin.api_key:"), "{text}");
     assert!(text.contains(&format!("chmod 600 {path}")) && !text.contains("sixteen"), "{text}");
-    // A configuration with a key in it is read, for it may be meant to be, but not in silence.
+    // The server accepts an exposed configuration with a key, but prints a warning.
     let config = scratch("open-key.toml");
     std::fs::write(&config, "[admin]\napi_key = \"a-key-of-sixteen-chars\"\n").unwrap();
     std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -207,7 +207,7 @@ fn a_key_file_that_everybody_can_read_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_level_that_is_none_is_refused_and_silences_nobody() {
+fn an_invalid_log_level_is_rejected_and_changes_nothing() {
     for level in ["loud", "shard=loud", "info,loud"] {
         for output in [
             throng(&["config", "--check", "--log", level], &[]),
@@ -221,7 +221,7 @@ fn a_level_that_is_none_is_refused_and_silences_nobody() {
     let file = scratch("loud.toml");
     std::fs::write(&file, "[log]\nlevel = \"info\"\n").unwrap();
     let server = Server::with(&["--config", file.to_str().unwrap()], &[]);
-    // A reload that would silence it takes over nothing else either.
+    // A reload with an invalid level changes no other setting either.
     std::fs::write(&file, "[log]\nlevel = \"loud\"\n[limits]\noutbox_messages_max = 9\n").unwrap();
     server.signal("-HUP");
     std::thread::sleep(Duration::from_millis(300));

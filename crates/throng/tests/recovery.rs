@@ -1,22 +1,22 @@
-//! Nothing is lost when a connection is: what clients missed, over real sockets, with what is kept
-//! in memory and with a store.
+//! Recovery: clients get what they missed while their connection was gone. Tests over real sockets,
+//! with the history in memory and in a store.
 
 #[path = "recovery/acknowledgements.rs"]
 mod acknowledgements;
-#[path = "recovery/again.rs"]
-mod again;
+#[path = "recovery/attributes.rs"]
+mod attributes;
 #[path = "recovery/history.rs"]
 mod history;
-#[path = "recovery/home.rs"]
-mod home;
 #[path = "recovery/inbox.rs"]
 mod inbox;
 #[path = "recovery/listener.rs"]
 mod listener;
-#[path = "recovery/lost.rs"]
-mod lost;
-#[path = "recovery/marks.rs"]
-mod marks;
+#[path = "recovery/node.rs"]
+mod node;
+#[path = "recovery/recovery_gap.rs"]
+mod recovery_gap;
+#[path = "recovery/resume.rs"]
+mod resume;
 #[path = "recovery/subscriptions.rs"]
 mod subscriptions;
 mod support;

@@ -16,12 +16,12 @@ fn throng(arguments: &[&str], admin: Option<SocketAddr>) -> Command {
     command
 }
 
-/// With a text on standard input.
+/// Runs a command with a text on standard input.
 fn run(mut command: Command, input: &str) -> (i32, String, String) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that has failed already doesn't read.
+    // A command that has failed already does not read, so the write may fail.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
@@ -30,7 +30,7 @@ fn run(mut command: Command, input: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn a_graph_is_made_imported_and_entered() {
+fn a_subscription_graph_is_imported_and_applied() {
     let (code, graph, _) = run(throng(&["generate", "--users", "3000", "--edges", "40"], None), "");
     assert_eq!(code, 0);
     let rows = graph.lines().count() - 1;
@@ -39,15 +39,15 @@ fn a_graph_is_made_imported_and_entered() {
     let mut stream = server.listen("/sse?user=u7");
     let (code, said, error) = run(throng(&["import", "-"], Some(server.admin)), &graph);
     assert_eq!((code, error.as_str()), (0, ""), "{said}");
-    let told = said.replace(',', "");
-    assert!(told.starts_with(&format!("{rows} rows ({rows} new) in ")), "{said}");
+    let response = said.replace(',', "");
+    assert!(response.starts_with(&format!("{rows} rows ({rows} new) in ")), "{said}");
     let (_, said, _) = run(throng(&["import", "-"], Some(server.admin)), &graph);
     assert!(said.contains(" rows (0 new) in "), "{said}");
     let mut topics: Vec<&str> = graph.lines().filter_map(|line| line.strip_prefix("u7,")).collect();
     topics.sort_unstable();
     let (code, said, _) = run(throng(&["list", "u7"], Some(server.admin)), "");
     assert_eq!((code, said.lines().collect::<Vec<_>>()), (0, topics.clone()));
-    // Who was here has entered, and who comes later enters.
+    // Connected users have entered the topics, and later ones enter them on connect.
     let topic = topics[0];
     server.until_members(topic, 1);
     let mut later = server.listen("/sse?user=u7");
@@ -63,7 +63,7 @@ fn a_graph_is_made_imported_and_entered() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_input_is_reported_by_line() {
     let server = Server::with(&["--shards", "1"], &[]);
     let import = |input: &str| run(throng(&["import", "-"], Some(server.admin)), input);
     let (code, _, error) = import("user,topic\na,b\na,b,c\n");

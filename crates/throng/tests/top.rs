@@ -1,4 +1,4 @@
-//! `throng top` against a server: what it prints, and what it says when it can't.
+//! `throng top` against a server: its output and its errors.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn command(admin: SocketAddr, arguments: &str) -> Command {
     command
 }
 
-/// Exit status, standard output and standard error.
+/// Runs it. Returns the exit status, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -32,7 +32,7 @@ fn good(command: Command) -> String {
     out
 }
 
-/// Asserts that nothing is printed but why, with exit status 1.
+/// Asserts that it prints only this error and exits with status 1.
 #[track_caller]
 fn bad(command: Command, why: &str) {
     let (code, out, error) = run(command);
@@ -41,7 +41,7 @@ fn bad(command: Command, why: &str) {
 }
 
 #[test]
-fn one_sample_as_text_and_as_json() {
+fn one_sample_is_printed_as_text_and_as_json() {
     let server = Server::with(&["--shards", "2"], &[]);
     let _streams: Vec<_> =
         (0..3).map(|n| server.listen(&format!("/sse?user=u{n}&topic=lobby"))).collect();
@@ -58,7 +58,7 @@ fn one_sample_as_text_and_as_json() {
     {
         assert!(text.contains(want), "{want} in\n{text}");
     }
-    // Standard output is no terminal here: the picture becomes text.
+    // Standard output is no terminal here, so it prints text.
     assert!(good(command(server.admin, "")).contains("connections     4 ("));
     let json = good(command(server.admin, "--json --once"));
     assert_eq!(json.matches('\n').count(), 1, "{json}");
@@ -67,7 +67,7 @@ fn one_sample_as_text_and_as_json() {
 }
 
 #[test]
-fn samples_come_as_lines_until_it_is_interrupted() {
+fn samples_are_printed_as_lines_until_an_interrupt() {
     let server = Server::start();
     let mut child =
         command(server.admin, "--json").stdout(Stdio::piped()).spawn().expect("it starts");
@@ -81,7 +81,7 @@ fn samples_come_as_lines_until_it_is_interrupted() {
 }
 
 #[test]
-fn the_key_comes_from_a_file_or_a_variable() {
+fn the_key_is_read_from_a_file_or_a_variable() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", KEY)]);
     let path = std::env::temp_dir().join(format!("throng-top-key-{}", std::process::id()));
     write_secret(&path, &format!("{KEY}\n"));
@@ -109,13 +109,13 @@ fn the_key_comes_from_a_file_or_a_variable() {
 }
 
 #[test]
-fn what_is_no_admin_port_is_told() {
+fn a_port_that_is_no_admin_port_is_reported() {
     let server = Server::start();
     bad(command(server.client, "--once"), "as Throng's admin port does (status 404)");
-    // A port that was free a moment ago.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // No server listens on this port, which was free a moment ago.
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for arguments in ["--once", "--json", "--json --once", ""] {
-        bad(command(nobody, arguments), "nothing answers at 127.0.0.1:");
+        bad(command(unused, arguments), "nothing answers at 127.0.0.1:");
     }
     let mut tls = Command::new(env!("CARGO_BIN_EXE_throng"));
     tls.args(["top", "https://127.0.0.1"]);

@@ -1,4 +1,4 @@
-//! Every transport over real sockets: what is published arrives, in its own idiom.
+//! Every transport over real sockets: published messages arrive in the transport's format.
 
 mod support;
 
@@ -10,7 +10,7 @@ fn sse_carries_text_json_lines_events_and_ids() {
     let server = Server::start();
     let mut stream = server.listen("/sse?topic=news&user=alice");
     let [(field, retry)] = &stream.event()[..] else { panic!("one line") };
-    // 75 % to 125 % of what is set.
+    // The server varies the setting from 75 % to 125 %.
     assert_eq!((field.as_str(), (1500..=2500).contains(&retry.parse().unwrap())), ("retry", true));
     let first = server.publish("news", json!("hello"));
     assert_eq!(first["members"], 1);
@@ -31,7 +31,7 @@ fn sse_carries_text_json_lines_events_and_ids() {
 }
 
 #[test]
-fn sse_has_the_headers_that_browsers_and_proxies_need_and_a_heartbeat() {
+fn sse_has_heartbeats_and_the_headers_that_browsers_and_proxies_need() {
     let server = Server::with(&[], &[("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "1")]);
     let mut stream = Stream::new(server.connect());
     stream.send(
@@ -48,7 +48,7 @@ fn sse_has_the_headers_that_browsers_and_proxies_need_and_a_heartbeat() {
 }
 
 #[test]
-fn stream_greets_by_name_and_says_something_at_an_interval() {
+fn a_stream_begins_with_a_welcome_and_has_heartbeats() {
     let server = Server::with(&[], &[("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "1")]);
     let mut stream = server.listen("/stream?user=foo&user=bar&topic=t");
     let welcome = stream.object();
@@ -62,14 +62,14 @@ fn stream_greets_by_name_and_says_something_at_an_interval() {
 }
 
 #[test]
-fn poll_waits_and_gets_exactly_what_came_since() {
+fn a_poll_waits_and_gets_exactly_the_new_messages() {
     let server = Server::with(&["--shards", "3"], &[]);
-    // Nothing came: an empty answer, and the place to go on from.
+    // Without messages the answer is empty, and has the token to resume from.
     let (status, empty) = server.get("/poll?topic=a&timeout=0");
     assert_eq!((status, &empty["messages"]), (200, &json!([])));
     let mut since = empty["since"].as_str().unwrap().to_string();
     let mut got = Vec::new();
-    // Connections of their own: each poll meets any of the shards.
+    // Each poll has a connection of its own, so it may reach any shard.
     for round in 0..20 {
         server.publish("a", json!(round * 2));
         server.publish("elsewhere", json!("x"));
@@ -80,7 +80,7 @@ fn poll_waits_and_gets_exactly_what_came_since() {
         since = answer["since"].as_str().unwrap().to_string();
     }
     assert_eq!(got, (0..40).map(|n| json!(n)).collect::<Vec<_>>());
-    // One that waits is woken, also by a broadcast, and its connection serves again.
+    // A message or a broadcast wakes a waiting poll, and its connection stays usable.
     let mut stream = Stream::new(server.connect());
     for wake in ["/api/publish", "/api/send", "/api/broadcast"] {
         stream.send("GET /poll?topic=w&user=u HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -95,7 +95,7 @@ fn poll_waits_and_gets_exactly_what_came_since() {
         assert_eq!(answer["messages"][0]["data"], wake);
         assert_eq!(answer.get("recovered"), None);
     }
-    // A place of another life is told plainly, at once.
+    // A token of another epoch gets an answer at once, which says so.
     let (_, answer) = server.get("/poll?topic=a&since=00000000:1&timeout=20");
     assert_eq!(answer["recovered"], false);
     let (_, answer) = server.get("/poll?topic=quiet&timeout=1");
@@ -146,7 +146,7 @@ fn websocket_carries_bytes_as_binary_frames() {
 }
 
 #[test]
-fn clients_publish_by_post_only_where_they_may() {
+fn clients_publish_by_post_only_where_rules_allow_it() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "open/")]);
     let mut stream = server.listen("/sse?topic=open/1");
     let post = |target: &str, media: &str, body: &str| {
@@ -168,7 +168,7 @@ fn clients_publish_by_post_only_where_they_may() {
 }
 
 #[test]
-fn one_message_reaches_all_transports_and_each_exactly_once() {
+fn one_message_reaches_each_transport_exactly_once() {
     let server = Server::with(&["--shards", "4"], &[]);
     let mut sse: Vec<_> =
         (0..40).map(|n| server.listen(&format!("/sse?topic=t&user=s{n}"))).collect();
@@ -188,7 +188,7 @@ fn one_message_reaches_all_transports_and_each_exactly_once() {
 }
 
 #[test]
-fn a_batch_for_one_connection_keeps_its_order() {
+fn a_batch_to_one_connection_arrives_in_order() {
     let server = Server::with(&["--shards", "1"], &[]);
     let mut stream = server.listen("/sse?topic=a&topic=b&user=u");
     let publish = |topic: &str, n: u32| json!({"publish": {"topic": topic, "data": n}});

@@ -1,4 +1,4 @@
-//! `throng tune` on this host. It only looks: nothing here sets anything.
+//! `throng tune` on this host. These tests change no setting.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// More connections than any host of ours holds: they would take 400 GiB.
 const TOO_MANY: &str = "100000000";
 
-/// Exit status and what was printed, which must be nothing on standard error.
+/// Runs it. Returns the exit status and the output. Standard error must be empty.
 fn tune(arguments: &str) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     let output = command.arg("tune").args(arguments.split_whitespace()).output().unwrap();
@@ -15,7 +15,7 @@ fn tune(arguments: &str) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// What must fit on any host that can build this.
+/// Returns the advice for connections that fit on any host that can build this.
 fn good(arguments: &str) -> String {
     let (code, text) = tune(&format!("--connections 1000 {arguments}"));
     assert_eq!(code, 0, "{arguments}: {text}");
@@ -23,7 +23,7 @@ fn good(arguments: &str) -> String {
 }
 
 #[test]
-fn what_fits_is_said_plainly() {
+fn connections_that_fit_are_reported() {
     let text = good("");
     for want in ["This host: Linux ", "Asked:     1,000 connections\n", "1,000 connections fit.\n"]
     {
@@ -38,13 +38,13 @@ fn what_fits_is_said_plainly() {
         assert!(text.lines().any(line), "{name} in\n{text}");
     }
     assert!(!text.lines().any(|line| line.starts_with("must")), "{text}");
-    // Not a terminal, so no colours; narrow enough for one.
+    // The output is no terminal, so it has no colours. Its lines fit a terminal.
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.chars().count() <= 100));
     assert_eq!(good("--both-ends").matches("both ends on this host").count(), 1);
 }
 
 #[test]
-fn what_does_not_fit_is_told_with_what_bounds_it() {
+fn connections_that_do_not_fit_are_reported_with_their_bound() {
     let (code, text) = tune(&format!("--connections {TOO_MANY}"));
     assert_eq!(code, 3);
     assert!(text.lines().any(|line| line.starts_with("must     memory: ")), "{text}");
@@ -64,7 +64,7 @@ fn what_does_not_fit_is_told_with_what_bounds_it() {
 }
 
 #[test]
-fn the_advice_is_there_as_json() {
+fn the_advice_is_printed_as_json() {
     let advice: Value = serde_json::from_str(&good("--json")).unwrap();
     assert_eq!(advice["fits"], true);
     assert_eq!(advice["want"]["connections"], 1000);
@@ -78,7 +78,7 @@ fn the_advice_is_there_as_json() {
     }
 }
 
-/// A key that sysctl(8) would find, and a value.
+/// Returns whether the line is a key that sysctl(8) accepts, and a value.
 fn is_setting(line: &str) -> bool {
     let Some((key, value)) = line.split_once(" = ") else { return false };
     let key_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
@@ -94,9 +94,9 @@ fn the_file_for_sysctl_has_only_comments_and_settings() {
         let settings: Vec<&str> =
             text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert!(settings.iter().all(|line| is_setting(line)), "{text}");
-        // What is only to be thought about is a comment.
+        // Settings that the user should only consider are comments.
         assert!(settings.is_empty() || !text.contains("# Nothing to change."), "{text}");
-        // What is there to be set stands on this host.
+        // All other settings exist on this host.
         for line in settings {
             let path = format!("/proc/sys/{}", line.split(' ').next().unwrap().replace('.', "/"));
             assert!(std::path::Path::new(&path).exists(), "{path}");
@@ -105,7 +105,7 @@ fn the_file_for_sysctl_has_only_comments_and_settings() {
 }
 
 #[test]
-fn the_unit_runs_this_binary_with_room_for_what_was_asked() {
+fn the_unit_runs_this_binary_with_sufficient_limits() {
     let text = good("--systemd");
     let mut sections = Vec::new();
     let mut keys = std::collections::BTreeMap::new();
@@ -128,9 +128,9 @@ fn the_unit_runs_this_binary_with_room_for_what_was_asked() {
     assert!(keys["LimitNOFILE"].parse::<u64>().unwrap() >= 1000);
 }
 
-/// What somebody sends in gives the same advice elsewhere.
+/// A host that a user has recorded gives the same advice elsewhere.
 #[test]
-fn the_host_is_recorded_whole() {
+fn a_recorded_host_gives_the_same_advice() {
     let host: tune::Host = serde_json::from_str(&good("--host")).unwrap();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(host.kernel.as_deref(), Some(release.trim()));
@@ -149,7 +149,7 @@ fn the_host_is_recorded_whole() {
 }
 
 #[test]
-fn a_wrong_command_line_is_refused() {
+fn an_invalid_command_line_is_rejected() {
     for arguments in ["--connections 0", "--connections many", "--json --host", "--sysctl --json"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
         let output = command.arg("tune").args(arguments.split(' ')).output().unwrap();

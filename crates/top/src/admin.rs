@@ -1,25 +1,25 @@
-//! Asking a node's admin API, and what may be wrong with it.
+//! A client of a node's admin API, and its errors.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
-use flood::http::{Http, NotConnected};
+use flood::http::{Http, NotConnectedError};
 use flood::target::Url;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::format::{cut, plain};
-use crate::sample::Past;
+use crate::sample::History;
 
-/// What requests say of who asks.
+/// The `User-Agent` of requests.
 pub(crate) const AGENT: &str = "throng-top";
-/// The port where a node answers operators, if none is told.
+/// The default of a node's admin port.
 const PORT: u16 = 8001;
-/// Columns of a server's own words that are shown.
+/// The limit on the columns of a server's message that are shown.
 const WORDS_MAX: usize = 300;
 
-/// Whom to ask, and with what key.
+/// The node to poll, and its key.
 #[derive(Clone)]
 pub struct Target {
     pub(crate) url: Url,
@@ -27,7 +27,7 @@ pub struct Target {
 }
 
 impl fmt::Debug for Target {
-    /// Without the key.
+    /// Hides the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has_key = self.key.is_some();
         f.debug_struct("Target").field("url", &self.url).field("has_key", &has_key).finish()
@@ -35,10 +35,10 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Takes a URL apart and looks its host up. A host alone, with or without a port, will do.
+    /// Parses a URL and looks up its host. A host alone, with or without a port, is enough.
     ///
     /// # Errors
-    /// If it is no http URL, its host is not known, or the key can't stand in a request.
+    /// If it is no http URL, the lookup fails, or a request can't hold the key.
     pub fn parse(text: &str, key: Option<String>) -> Result<Self> {
         let tls = text.starts_with("https://") || text.starts_with("wss://");
         ensure!(
@@ -64,13 +64,13 @@ impl Target {
         Ok(Target { url, key })
     }
 
-    /// The host and port, as the URL has them.
+    /// Returns the host and port as the URL has them.
     pub fn name(&self) -> &str {
         &self.url.host
     }
 }
 
-/// A host with the port of operators, if it has none.
+/// Adds the default admin port to a host without a port.
 fn with_port(text: &str) -> String {
     let slash = text.find('/').unwrap_or(text.len());
     let (host, path) = text.split_at(slash);
@@ -82,19 +82,19 @@ fn with_port(text: &str) -> String {
     }
 }
 
-/// Why an answer didn't come, or was none.
+/// Why a request to the admin API failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    /// No connection, or it broke.
+pub enum AdminError {
+    /// The client could not connect, or the connection broke.
     #[error("{0}")]
-    Away(String),
-    /// A key is missing or wrong, or the caller isn't welcome: trying again helps nobody.
+    Unreachable(String),
+    /// The key is missing or invalid, or the node rejects the client. Another attempt is pointless.
     #[error("{0}")]
     Forbidden(String),
-    /// A Throng that couldn't do what was asked.
+    /// The node could not do what the request asked for.
     #[error("{0}")]
-    Refused(String),
-    /// What answers is no Throng, or not its admin port.
+    Rejected(String),
+    /// The server is no Throng, or the port is not its admin port.
     #[error("{0}")]
     NotThrong(String),
 }
@@ -110,7 +110,7 @@ struct ErrorText {
     message: String,
 }
 
-/// A client of one node's admin API; it connects when it is first used.
+/// A client of one node's admin API. It connects at its first request.
 pub struct Admin {
     http: Http,
     base: String,
@@ -119,12 +119,12 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// A client of this node.
+    /// Returns a client of this node.
     pub fn new(target: &Target) -> Self {
         Admin::with_agent(target, AGENT)
     }
 
-    /// A client under another name, which servers may write to their logs.
+    /// Returns a client with another `User-Agent`, which servers may write to their logs.
     pub fn with_agent(target: &Target, agent: &str) -> Self {
         Admin {
             http: Http::with_agent(&target.url, target.key.as_deref(), agent),
@@ -134,79 +134,81 @@ impl Admin {
         }
     }
 
-    /// The node and its last 15 minutes.
+    /// Requests the node and its last 15 minutes.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn past(&mut self) -> Result<Past, Trouble> {
-        let body = self.body("/api/history")?;
-        Past::parse(&body).map_err(|error| self.not_throng("/api/history", &error.to_string()))
+    /// If the node can't be reached or does not respond as expected.
+    pub fn history(&mut self) -> Result<History, AdminError> {
+        let body = self.body("/api/samples")?;
+        History::parse(&body).map_err(|error| self.not_throng("/api/samples", &error.to_string()))
     }
 
-    /// Any other answer.
+    /// Requests any other JSON document.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Trouble> {
+    /// If the node can't be reached or does not respond as expected.
+    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, AdminError> {
         let body = self.body(path)?;
         serde_json::from_slice(&body).map_err(|error| self.not_throng(path, &error.to_string()))
     }
 
-    fn body(&mut self, path: &str) -> Result<Vec<u8>, Trouble> {
+    fn body(&mut self, path: &str) -> Result<Vec<u8>, AdminError> {
         let (status, body) = self.exchange("GET", path, "text/plain", "")?;
-        if status == 200 { Ok(body) } else { Err(self.refusal(path, status, &body)) }
+        if status == 200 { Ok(body) } else { Err(self.error_of(path, status, &body)) }
     }
 
-    /// Status and body of any answer.
+    /// Sends a request and returns the status and body of the response, whatever the status is.
     ///
     /// # Errors
-    /// When there was none.
+    /// If there was no response.
     pub fn exchange(
         &mut self,
         method: &str,
         path: &str,
         content_type: &str,
         body: &str,
-    ) -> Result<(u16, Vec<u8>), Trouble> {
+    ) -> Result<(u16, Vec<u8>), AdminError> {
         let answer = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
         answer.map_err(|error| self.unanswered(path, &error))
     }
 
-    fn unanswered(&self, path: &str, error: &anyhow::Error) -> Trouble {
+    fn unanswered(&self, path: &str, error: &anyhow::Error) -> AdminError {
         let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
         match io {
-            Some(io) if error.is::<NotConnected>() => {
-                Trouble::Away(format!("nothing answers at {}: {io}", self.name))
+            Some(io) if error.is::<NotConnectedError>() => {
+                AdminError::Unreachable(format!("nothing answers at {}: {io}", self.name))
             }
-            Some(io) => Trouble::Away(format!("the connection to {} broke: {io}", self.name)),
+            Some(io) => {
+                AdminError::Unreachable(format!("the connection to {} broke: {io}", self.name))
+            }
             None => self.not_throng(path, &error.root_cause().to_string()),
         }
     }
 
-    /// What an answer with another status than 200 means.
-    pub fn refusal(&self, path: &str, status: u16, body: &[u8]) -> Trouble {
+    /// Returns the error that a response with another status than 200 stands for.
+    pub fn error_of(&self, path: &str, status: u16, body: &[u8]) -> AdminError {
         let Ok(ErrorBody { error }) = serde_json::from_slice(body) else {
             return self.not_throng(path, &format!("status {status}"));
         };
-        let said = cut(&plain(&error.message), WORDS_MAX);
+        let message = cut(&plain(&error.message), WORDS_MAX);
         match (status, error.code.as_str()) {
-            (401, "no_key") if !self.has_key => Trouble::Forbidden(format!(
+            (401, "no_key") if !self.has_key => AdminError::Forbidden(format!(
                 "{} wants its API key: name the file that holds it with --api-key-file, or set \
                  THRONG_ADMIN_API_KEY",
                 self.name
             )),
-            (401, _) => Trouble::Forbidden(format!(
+            (401, _) => AdminError::Forbidden(format!(
                 "{} refuses the key: it is not the node's API key (admin.api_key)",
                 self.name
             )),
-            (403, _) => Trouble::Forbidden(format!("{} refuses: {said}", self.name)),
+            (403, _) => AdminError::Forbidden(format!("{} refuses: {message}", self.name)),
             (404 | 405, _) => self.not_throng(path, &format!("status {status}")),
-            _ => Trouble::Refused(format!("{} answers: {said}", self.name)),
+            _ => AdminError::Rejected(format!("{} answers: {message}", self.name)),
         }
     }
 
-    fn not_throng(&self, path: &str, why: &str) -> Trouble {
-        Trouble::NotThrong(format!(
+    fn not_throng(&self, path: &str, why: &str) -> AdminError {
+        AdminError::NotThrong(format!(
             "{} doesn't answer {path} as Throng's admin port does ({}): is this the right port? \
              It is {PORT} if nobody changed it",
             self.name,
@@ -215,7 +217,7 @@ impl Admin {
     }
 }
 
-/// A name as it stands in a path or a query.
+/// Encodes a name for a path or a query.
 pub fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_alone_will_do() {
+    fn a_host_without_scheme_or_port_is_enough() {
         assert_eq!(host("http://127.0.0.1:9"), "127.0.0.1:9");
         assert_eq!(host("127.0.0.1"), "127.0.0.1:8001");
         assert_eq!(host("127.0.0.1:9"), "127.0.0.1:9");
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_told() {
+    fn unusable_urls_and_keys_are_rejected() {
         assert!(host("https://127.0.0.1").contains("ssh -L 8001:127.0.0.1:8001"));
         for text in ["ftp://127.0.0.1", "ws://127.0.0.1:1", "http://127.0.0.1:1/?a=b"] {
             assert!(host(text).contains("write a URL like"), "{text}: {}", host(text));
@@ -249,33 +251,33 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_not_shown() {
+    fn debug_output_hides_the_key() {
         let target = Target::parse("127.0.0.1", Some("secret".into())).unwrap();
         let shown = format!("{target:?}");
         assert!(shown.contains("has_key: true") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn responses_map_to_distinct_errors() {
         let admin = |key: Option<&str>| {
             Admin::new(&Target::parse("127.0.0.1:1", key.map(str::to_owned)).unwrap())
         };
         let body = |code: &str| format!(r#"{{"error":{{"code":"{code}","message":"so\u001b"}}}}"#);
-        let refusal = |key, status, code| admin(key).refusal("/x", status, body(code).as_bytes());
+        let error_of = |key, status, code| admin(key).error_of("/x", status, body(code).as_bytes());
         let texts = [
-            (refusal(None, 401, "no_key"), "wants its API key"),
-            (refusal(Some("k"), 401, "bad_key"), "refuses the key"),
-            (refusal(None, 403, "bad_host"), "refuses: so\u{fffd}"),
+            (error_of(None, 401, "no_key"), "wants its API key"),
+            (error_of(Some("k"), 401, "bad_key"), "refuses the key"),
+            (error_of(None, 403, "bad_host"), "refuses: so\u{fffd}"),
         ];
-        for (trouble, want) in texts {
+        for (error, want) in texts {
             assert!(
-                matches!(&trouble, Trouble::Forbidden(text) if text.contains(want)),
-                "{trouble}"
+                matches!(&error, AdminError::Forbidden(text) if text.contains(want)),
+                "{error}"
             );
         }
-        assert!(matches!(refusal(None, 503, "no_answer"), Trouble::Refused(_)));
-        assert!(matches!(refusal(None, 404, "not_found"), Trouble::NotThrong(_)));
-        assert!(matches!(admin(None).refusal("/x", 401, b"<html>"), Trouble::NotThrong(_)));
-        assert!(matches!(admin(None).past(), Err(Trouble::Away(_))));
+        assert!(matches!(error_of(None, 503, "no_answer"), AdminError::Rejected(_)));
+        assert!(matches!(error_of(None, 404, "not_found"), AdminError::NotThrong(_)));
+        assert!(matches!(admin(None).error_of("/x", 401, b"<html>"), AdminError::NotThrong(_)));
+        assert!(matches!(admin(None).history(), Err(AdminError::Unreachable(_))));
     }
 }

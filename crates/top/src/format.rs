@@ -1,14 +1,14 @@
-//! Numbers, times and names for people. Numbers are written as in the load generator's report.
+//! Formats numbers, times and names for people. Numbers look as in the load generator's report.
 
 pub use flood::report::number::{NONE, bytes, bytes_each, compact, digits, grouped};
 use ratatui::text::Span;
 
-/// Milliseconds in the unit that fits.
+/// Formats milliseconds in a suitable unit.
 pub fn milliseconds(value: f64) -> String {
     flood::report::number::micros(value * 1e3)
 }
 
-/// A share of a whole: 4.8 %.
+/// Formats a share of a whole: 4.8 %.
 pub fn percent(part: f64, whole: f64) -> String {
     let share = part / whole * 100.0;
     match share {
@@ -19,7 +19,7 @@ pub fn percent(part: f64, whole: f64) -> String {
     }
 }
 
-/// A duration in whole seconds: 3 d 4 h, 12 min 5 s, 8 s.
+/// Formats a duration in whole seconds: 3 d 4 h, 12 min 5 s, 8 s.
 pub fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match () {
@@ -30,32 +30,33 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// The time of day in UTC, from milliseconds since 1970.
+/// Formats the time of day in UTC, from milliseconds since 1970.
 pub fn clock_utc(unix_ms: u64) -> String {
     let seconds = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
-/// A name of the protocol as words: slow_consumer → slow consumer.
+/// Turns a name of the protocol into words: slow_consumer → slow consumer.
 pub fn words(name: &str) -> String {
     plain(&name.replace('_', " "))
 }
 
-/// Text from outside without what steers a terminal or turns its writing direction.
+/// Replaces the characters of a text from outside that control a terminal or change its writing
+/// direction.
 pub fn plain(text: &str) -> String {
-    let steers = |c: char| {
+    let is_control = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// As much of a text as stands in `width` columns, with … where something is left out.
+/// Cuts a text to `width` columns, with … at the end where it leaves something out.
 pub fn cut(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();
     }
-    let mut kept = String::new();
+    let mut start = String::new();
     let mut used = 1;
     for c in text.chars() {
         let mut bytes = [0; 4];
@@ -63,20 +64,20 @@ pub fn cut(text: &str, width: usize) -> String {
         if used > width {
             break;
         }
-        kept.push(c);
+        start.push(c);
     }
     if width > 0 {
-        kept.push('…');
+        start.push('…');
     }
-    kept
+    start
 }
 
-/// A bar over this share of `width` columns, in eighths of a column.
+/// Returns a bar over this share of `width` columns, in eighths of a column.
 pub fn bar(share: f64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let mut eighths = (share * width as f64 * 8.0).round() as usize;
-    // What is not nothing is seen.
+    // Any share above zero must be visible.
     if share > 0.0 && width > 0 {
         eighths = eighths.max(1);
     }
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_read_well() {
+    fn figures_have_suitable_units() {
         assert_eq!(milliseconds(1.024), "1.02 ms");
         assert_eq!((percent(1.0, 8.0), percent(8.0, 8.0)), ("12.5 %".into(), "100 %".into()));
         assert_eq!((percent(1.0, 1e6), percent(0.0, 5.0)), ("< 0.1 %".into(), "0 %".into()));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_from_outside_are_tamed_and_cut() {
+    fn texts_from_outside_lose_control_characters_and_are_cut() {
         assert_eq!(plain("a\x1b[2Jb\n\u{202e}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}c");
         assert_eq!((cut("room", 4), cut("rooms", 4)), ("room".into(), "roo…".into()));
         assert_eq!((cut("日本語", 5), cut("ab", 0)), ("日本…".into(), String::new()));

@@ -1,7 +1,7 @@
-//! A node's figures in a terminal, over its admin API: also those of a node elsewhere.
+//! Shows a node's figures in a terminal. They come over the admin API, so the node may be elsewhere.
 //!
-//! What is known ([`state`]) and how it is drawn ([`draw`]) know no socket, no clock and no terminal;
-//! [`watch`] asks the node from threads of its own, and [`screen`] is the loop between them.
+//! [`state`] holds the known figures and [`draw`] draws them; both use no socket, clock or terminal.
+//! [`watch`] polls the node from threads of its own, and [`screen`] is the loop between them.
 
 pub mod admin;
 pub mod draw;
@@ -17,59 +17,59 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use admin::{Target, Trouble};
+pub use admin::{AdminError, Target};
 
 use admin::Admin;
 use live::Live;
 
-/// Between two tries to reach a node that is away.
+/// The time between two attempts to reach a node that is away.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Prints the newest sample as text, and the topics on top.
 ///
 /// # Errors
-/// If the node can't be asked.
-pub fn print_once(target: &Target, out: &mut dyn Write) -> Result<(), Trouble> {
+/// If a request to the node fails.
+pub fn print_once(target: &Target, out: &mut dyn Write) -> Result<(), AdminError> {
     let mut admin = Admin::new(target);
-    let past = admin.past()?;
-    let told = Live::open(target)?.next()?;
+    let history = admin.history()?;
+    let live = Live::open(target)?.next()?;
     let tops = watch::tops(&mut admin)?;
-    let text = text::text(target.name(), &past.node, &told.sample, &tops);
-    // A reader that has gone away is no error.
+    let text = text::text(target.name(), &history.node, &live.sample, &tops);
+    // A closed pipe is no error here.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     Ok(())
 }
 
-/// Prints samples as the node tells them, a JSON object a line: one, or one each second until told
-/// to stop or nobody reads them. A node that goes away in between is waited for.
+/// Prints samples as the node sends them, one JSON object per line: one if `once`, else one each
+/// second until `stop` is set or the output is closed. It waits for a node that goes away in between.
 ///
 /// # Errors
-/// If the node can't be asked in the beginning, or refuses later on.
+/// If the first request fails, or the node rejects the key later.
 pub fn print_json(
     target: &Target,
     once: bool,
     stop: &AtomicBool,
     out: &mut dyn Write,
-) -> Result<(), Trouble> {
-    // What is wrong with the key or the port is said by this.
-    Admin::new(target).past()?;
+) -> Result<(), AdminError> {
+    // This request shows an error with the key or the port.
+    Admin::new(target).history()?;
     let mut live = Live::open(target);
     let (mut printed, mut is_away) = (0_u64, false);
     while !stop.load(Ordering::Relaxed) {
-        match live.as_mut().map_err(|trouble| trouble.clone()).and_then(Live::next) {
-            Ok(told) => {
-                let line = told.json + "\n";
+        match live.as_mut().map_err(|error| error.clone()).and_then(Live::next) {
+            Ok(live) => {
+                let line = live.json + "\n";
                 if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() || once {
                     return Ok(());
                 }
                 (printed, is_away) = (printed + 1, false);
             }
-            Err(trouble) if printed == 0 || matches!(trouble, Trouble::Forbidden(_)) => {
-                return Err(trouble);
+            Err(error) if printed == 0 || matches!(error, AdminError::Forbidden(_)) => {
+                return Err(error);
             }
-            Err(trouble) => {
+            Err(error) => {
                 if !is_away {
-                    eprintln!("away: {trouble}; trying again");
+                    eprintln!("away: {error}; trying again");
                 }
                 is_away = true;
                 std::thread::sleep(RETRY);

@@ -1,26 +1,26 @@
-//! The stream of samples: one a second, as server-sent events.
+//! The stream of samples, one each second, as server-sent events.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use wire::client::{Client, Event, Fault, Feed, State, by_name};
+use client::{Client, ClientError, Event, Feed, State, by_name};
 
-use crate::admin::{AGENT, Target, Trouble};
+use crate::admin::{AGENT, AdminError, Target};
 use crate::sample::Sample;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a node that samples every second may say nothing.
+/// How long the stream may be silent, although the node sends a sample every second.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// A sample, and the JSON that it was read from.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// As the node wrote it, without a line end.
+pub struct LiveSample {
+    /// The JSON as the node wrote it, without a line end.
     pub json: String,
-    /// What that means.
+    /// The parsed sample.
     pub sample: Sample,
 }
 
@@ -31,18 +31,19 @@ pub struct Live {
     client: &'static dyn Client,
     state: State,
     pending: Vec<u8>,
-    told: VecDeque<Result<Told, String>>,
+    ready: VecDeque<Result<LiveSample, String>>,
 }
 
 impl Live {
-    /// Connects and asks. Whether the node grants it shows at the first sample.
+    /// Connects and sends the request. [`Live::next`] shows whether the node accepts it.
     ///
     /// # Errors
-    /// If there is no connection.
-    pub fn open(target: &Target) -> Result<Self, Trouble> {
+    /// If the node can't be reached.
+    pub fn open(target: &Target) -> Result<Self, AdminError> {
         let name = target.name().to_owned();
-        let away =
-            |error: std::io::Error| Trouble::Away(format!("nothing answers at {name}: {error}"));
+        let away = |error: std::io::Error| {
+            AdminError::Unreachable(format!("nothing answers at {name}: {error}"))
+        };
         let mut stream =
             TcpStream::connect_timeout(&target.url.address, CONNECT_TIMEOUT).map_err(away)?;
         stream.set_read_timeout(Some(SILENCE_MAX)).map_err(away)?;
@@ -56,70 +57,77 @@ impl Live {
         );
         stream.write_all(request.as_bytes()).map_err(away)?;
         let client = by_name("sse");
-        let client = client.ok_or_else(|| Trouble::Refused("no reader of events".into()))?;
-        let (state, pending, told) = Default::default();
-        Ok(Live { stream, name, client, state, pending, told })
+        let client = client.ok_or_else(|| AdminError::Rejected("no reader of events".into()))?;
+        let (state, pending, ready) = Default::default();
+        Ok(Live { stream, name, client, state, pending, ready })
     }
 
     /// Waits for the next sample.
     ///
     /// # Errors
-    /// If the stream ended, or is none. It is of no more use then.
-    pub fn next(&mut self) -> Result<Told, Trouble> {
+    /// If the stream ended or is no stream of samples. The caller must open another one then.
+    pub fn next(&mut self) -> Result<LiveSample, AdminError> {
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return told.map_err(Trouble::Away);
+            if let Some(sample) = self.ready.pop_front() {
+                return sample.map_err(AdminError::Unreachable);
             }
             self.read()?;
         }
     }
 
-    fn read(&mut self) -> Result<(), Trouble> {
+    fn read(&mut self) -> Result<(), AdminError> {
         let mut bytes = [0; 16 * 1024];
         let read = match self.stream.read(&mut bytes) {
-            Ok(0) => return Err(Trouble::Away(format!("{} closed the connection", self.name))),
+            Ok(0) => {
+                return Err(AdminError::Unreachable(format!(
+                    "{} closed the connection",
+                    self.name
+                )));
+            }
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let (name, seconds) = (&self.name, SILENCE_MAX.as_secs());
-                return Err(Trouble::Away(format!("no sample from {name} in {seconds} s")));
+                return Err(AdminError::Unreachable(format!(
+                    "no sample from {name} in {seconds} s"
+                )));
             }
             Err(error) => {
-                return Err(Trouble::Away(format!(
+                return Err(AdminError::Unreachable(format!(
                     "the connection to {} broke: {error}",
                     self.name
                 )));
             }
         };
-        let Live { name, client, state, pending, told, .. } = self;
-        // The reader of events answers nothing.
+        let Live { name, client, state, pending, ready, .. } = self;
+        // The client for server-sent events never replies.
         let mut out = Vec::new();
         let mut feed = Feed { client: *client, number: 0, pending, out: &mut out };
         let fed = state.feed(&mut feed, &bytes[..read], &mut |event| match event {
-            Event::Message(block) => told.push_back(parse(block)),
-            Event::End => told.push_back(Err(format!("{name} ended the stream"))),
+            Event::Message(block) => ready.push_back(parse(block)),
+            Event::End => ready.push_back(Err(format!("{name} ended the stream"))),
             _ => {}
         });
-        fed.map_err(|fault| match fault {
-            Fault::Status(503) => Trouble::Refused(format!(
+        fed.map_err(|error| match error {
+            ClientError::Status(503) => AdminError::Rejected(format!(
                 "{name} gives no live figures now: it is ending, or as many read them as may"
             )),
-            Fault::Status(401 | 403) => {
-                Trouble::Forbidden(format!("{name} refuses the key for its live figures"))
+            ClientError::Status(401 | 403) => {
+                AdminError::Forbidden(format!("{name} refuses the key for its live figures"))
             }
-            fault => Trouble::NotThrong(format!("{name} gives no live figures: {fault}")),
+            error => AdminError::NotThrong(format!("{name} gives no live figures: {error}")),
         })
     }
 }
 
-/// Reads an event whose data is a sample.
-fn parse(block: &[u8]) -> Result<Told, String> {
+/// Parses an event whose data is a sample.
+fn parse(block: &[u8]) -> Result<LiveSample, String> {
     let text = std::str::from_utf8(block).map_err(|_| "a sample that is not UTF-8".to_owned())?;
     let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
     let json = data.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<String>();
     let sample =
         serde_json::from_str(&json).map_err(|error| format!("a broken sample: {error}"))?;
-    Ok(Told { json, sample })
+    Ok(LiveSample { json, sample })
 }
 
 #[cfg(test)]
@@ -127,7 +135,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A stream from a server that writes this and closes.
+    /// Opens a stream from a server that writes this and closes.
     fn live(answer: &'static str) -> Live {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -141,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_come_one_after_the_other() {
+    fn samples_arrive_in_order() {
         let mut live = live(
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n\
              event: sample\ndata: {\"at\":1000,\"connections\":7}\n\n: still here\n\n\
@@ -150,16 +158,16 @@ mod tests {
         let first = live.next().unwrap();
         assert_eq!(first.json, "{\"at\":1000,\"connections\":7}");
         assert_eq!((first.sample.at, live.next().unwrap().sample.connections), (1_000, 8.0));
-        assert!(matches!(live.next(), Err(Trouble::Away(_))));
+        assert!(matches!(live.next(), Err(AdminError::Unreachable(_))));
     }
 
     #[test]
-    fn what_is_no_stream_of_samples_is_told() {
+    fn other_responses_are_errors() {
         let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>\n\n";
-        assert!(matches!(live(page).next(), Err(Trouble::NotThrong(_))));
+        assert!(matches!(live(page).next(), Err(AdminError::NotThrong(_))));
         let busy = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
-        assert!(matches!(live(busy).next(), Err(Trouble::Refused(_))));
+        assert!(matches!(live(busy).next(), Err(AdminError::Rejected(_))));
         let other = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: hello\n\n";
-        assert!(matches!(live(other).next(), Err(Trouble::Away(_))));
+        assert!(matches!(live(other).next(), Err(AdminError::Unreachable(_))));
     }
 }

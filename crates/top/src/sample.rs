@@ -1,16 +1,16 @@
-//! What the admin API says of a node: one second of it, the last 15 minutes, its topics, and who
-//! is in one. Fields that a node of another version leaves out are 0.
+//! The responses of the admin API: one second of a node, its last 15 minutes, its topics, and the
+//! members of a topic. Fields that a node of another version leaves out are 0.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Samples that are kept: 15 minutes of them.
+/// The limit on stored samples: 15 minutes of them.
 pub const SAMPLES_MAX: usize = 900;
 
-/// With fewer connections, memory over them tells more of the node than of a connection.
-const CONNECTIONS_TELLING: f64 = 100.0;
+/// With fewer connections, memory per connection mostly shows the node's own memory.
+const CONNECTIONS_MIN: f64 = 100.0;
 
 /// One second of a node. Rates are per second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -19,36 +19,37 @@ pub struct Sample {
     pub at: u64,
     /// Connections that are open.
     pub connections: f64,
-    /// So many may be open; none in samples of the past, and when the node doesn't say.
+    /// The limit on open connections; `None` in samples of the history, and when the node leaves it
+    /// out.
     #[serde(default)]
     pub connections_max: Option<f64>,
-    /// The same by transport.
+    /// Open connections by transport.
     #[serde(default)]
     pub transports: BTreeMap<String, f64>,
-    /// The same by shard; empty in samples of the past.
+    /// Open connections by shard; empty in samples of the history.
     #[serde(default)]
     pub shards: Vec<f64>,
-    /// Connections by reason of their end, a second; only reasons that there were.
+    /// Connections closed, by reason, a second. Holds only reasons that occurred.
     #[serde(default)]
     pub closed_by: BTreeMap<String, f64>,
-    /// Of this second's deliveries; none when there were none.
+    /// The latency of this second's deliveries; `None` when there were none.
     #[serde(default)]
     pub latency_ms: Option<Latency>,
-    /// What is one number.
+    /// The figures that are single numbers.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
 impl Sample {
-    /// The program's own memory over the connections, in bytes; none while there are so few that
-    /// it says nothing of them.
+    /// Returns the program's own memory per connection, in bytes. Returns `None` while the
+    /// connections are too few for a meaningful value.
     pub fn user_bytes_each(&self) -> Option<f64> {
-        let is_telling = self.connections >= CONNECTIONS_TELLING;
-        is_telling.then_some(self.figures.user_bytes_per_connection)
+        let are_enough = self.connections >= CONNECTIONS_MIN;
+        are_enough.then_some(self.figures.user_bytes_per_connection)
     }
 }
 
-/// From publish to the kernel, in milliseconds.
+/// The time from the publish to the write to the kernel, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Latency {
     /// Half of the deliveries took no longer.
@@ -59,7 +60,7 @@ pub struct Latency {
     pub p99: f64,
 }
 
-/// Makes [`Figures`] and their columns from one list of names.
+/// Generates [`Figures`] and their columns from one list of names.
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
         /// The figures of a sample that are one number each, named as in the API.
@@ -67,7 +68,7 @@ macro_rules! figures {
         #[serde(default)]
         pub struct Figures { $($(#[$doc])* pub $name: f64),+ }
 
-        /// The same in columns.
+        /// The same figures in columns.
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct FigureColumns { $($name: Vec<f64>),+ }
@@ -85,9 +86,9 @@ figures! {
     opened,
     /// Connections closed, a second.
     closed,
-    /// Connections refused, a second.
+    /// Connections rejected, a second.
     refused,
-    /// Messages that shards took in, a second.
+    /// Messages that shards received, a second.
     messages_in,
     /// Messages handed to connections, a second.
     delivered,
@@ -95,25 +96,25 @@ figures! {
     bytes_in,
     /// Bytes written, a second.
     bytes_out,
-    /// Short HTTP answers, a second.
+    /// Short HTTP responses, a second.
     answers,
     /// Resident memory.
     rss_bytes,
     /// The part of it that the program itself has written.
     user_bytes,
-    /// What that grew since the start, over the connections.
+    /// The growth of that part since the start, per connection.
     user_bytes_per_connection,
-    /// What the kernel keeps for the connections, estimated.
+    /// The kernel's memory for the connections, estimated.
     kernel_bytes,
-    /// The same over the connections.
+    /// The same per connection.
     kernel_bytes_per_connection,
     /// Processor seconds a second: 1 is one core.
     cpu,
     /// Slow consumers closed, a second.
     slow,
-    /// Connections for which bytes wait.
+    /// Connections with bytes that wait to be written.
     outboxes,
-    /// These bytes.
+    /// The bytes that wait to be written.
     outbox_bytes,
     /// Topics with members.
     topics,
@@ -130,24 +131,24 @@ fn value(column: &[f64], index: usize) -> f64 {
 pub struct Node {
     /// Throng's version.
     pub version: String,
-    /// The life of the numbering of messages: another one after a restart.
+    /// The epoch of the messages' offsets. It changes with a restart.
     pub epoch: String,
     /// When it was started, in seconds since 1970.
     pub started_at: u64,
     /// Processors that it may use.
     #[serde(default)]
     pub cores: f64,
-    /// Connections that it takes at most; 0 when it doesn't say.
+    /// The limit on connections; 0 when the node leaves it out.
     #[serde(default)]
     pub connections_max: f64,
 }
 
 /// A node and its last 15 minutes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Past {
+pub struct History {
     /// The node.
     pub node: Node,
-    /// The oldest first, at most [`SAMPLES_MAX`].
+    /// Its samples, the oldest first, at most [`SAMPLES_MAX`].
     pub samples: Vec<Sample>,
 }
 
@@ -176,8 +177,8 @@ struct Columns {
     figures: FigureColumns,
 }
 
-impl Past {
-    /// Reads an answer of /api/history.
+impl History {
+    /// Parses a response of /api/history.
     ///
     /// # Errors
     /// If it is something else.
@@ -185,7 +186,7 @@ impl Past {
         let Answer { node, samples } = serde_json::from_slice(json)?;
         let oldest = samples.at.len().saturating_sub(SAMPLES_MAX);
         let samples = (oldest..samples.at.len()).map(|index| samples.sample(index)).collect();
-        Ok(Past { node, samples })
+        Ok(History { node, samples })
     }
 }
 
@@ -220,8 +221,8 @@ impl Columns {
 pub struct Ring(VecDeque<Sample>);
 
 impl Ring {
-    /// Takes the newest one. One of the same moment replaces what was there; an older one means
-    /// that the node's clock was set back, and what seems to come after it goes.
+    /// Adds the newest sample. It replaces a sample of the same time. If it is older than others, the
+    /// node's clock was set back, and the samples that seem later are removed.
     pub fn push(&mut self, sample: Sample) {
         while self.0.back().is_some_and(|last| last.at >= sample.at) {
             self.0.pop_back();
@@ -232,8 +233,8 @@ impl Ring {
         }
     }
 
-    /// Takes what a node says of its past. What is known of the time before that stays: after a
-    /// restart the node doesn't know it any more.
+    /// Adds the samples of a node's history. Earlier samples stay, since a node forgets them when it
+    /// restarts.
     pub fn extend(&mut self, past: Vec<Sample>) {
         let Some(first) = past.first() else { return };
         while self.0.back().is_some_and(|last| last.at >= first.at) {
@@ -242,19 +243,19 @@ impl Ring {
         past.into_iter().for_each(|sample| self.push(sample));
     }
 
-    /// The newest one.
+    /// Returns the newest sample.
     pub fn newest(&self) -> Option<&Sample> {
         self.0.back()
     }
 
-    /// All, the oldest first.
+    /// Returns all samples, the oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.0.iter()
     }
 
-    /// The last `seconds` in `width` columns, each the highest value of its share of the time; none
-    /// where there is no sample, or no value in any. Columns begin at whole multiples of their
-    /// length, so that a value stays in its column while time passes.
+    /// Returns the last `seconds` in `width` columns. Each column has the highest value of its share
+    /// of the time, or `None` if it has no value. Columns begin at whole multiples of their length, so
+    /// that a value stays in its column while time passes.
     pub fn columns(
         &self,
         seconds: u64,
@@ -287,19 +288,19 @@ pub struct TopTopic {
     pub topic: String,
     /// Connections in it.
     pub members: f64,
-    /// Over the last minute.
+    /// Messages over the last minute.
     #[serde(default)]
     pub messages_per_minute: f64,
 }
 
-/// An answer of /api/top.
+/// A response of /api/top.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Top {
-    /// The first is on top.
+    /// The topics, the highest first.
     pub topics: Vec<TopTopic>,
 }
 
-/// The topics on top.
+/// The top topics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
     /// Those with the most members.
@@ -312,28 +313,28 @@ pub struct Tops {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Connection {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// How it is connected.
+    /// Its transport.
     pub transport: String,
-    /// How long, in seconds.
+    /// How long it has been open, in seconds.
     pub age_seconds: f64,
     /// The peer's address and port.
     pub address: Option<String>,
-    /// The users that it carries.
+    /// Its users.
     pub users: Vec<String>,
     /// Its topics, without the users' own.
     pub topics: Vec<String>,
     /// Bytes that the peer has acknowledged.
     pub bytes_sent: f64,
-    /// Bytes that wait for it.
+    /// Bytes that wait to be written to it.
     pub outbox_bytes: f64,
 }
 
-/// Answers of /api/topics/{topic}/members and /api/users/{user}: who is there.
+/// A response of /api/topics/{topic}/members or /api/users/{user}.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Members {
-    /// How many connections there are; none from nodes that list all of a user's.
+    /// How many connections there are; `None` from nodes that list all connections of a user.
     #[serde(default, alias = "count")]
     pub members: Option<f64>,
     /// Some of them, or all.
@@ -343,20 +344,20 @@ pub struct Members {
 /// A message of the recent window.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Published {
-    /// Its event's name.
+    /// The name of its event.
     #[serde(default)]
     pub event: String,
-    /// What it carries, as JSON.
+    /// Its data as JSON.
     pub data: Box<RawValue>,
     /// When it was published, in milliseconds since 1970.
     #[serde(default)]
     pub published_at: u64,
 }
 
-/// An answer of /api/messages.
+/// A response of /api/messages.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Messages {
-    /// The newest first.
+    /// The messages, the newest first.
     pub messages: Vec<Published>,
 }
 
@@ -369,24 +370,24 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_the_past_become_samples() {
+    fn columns_of_the_history_become_samples() {
         let json = br#"{"version":"1","epoch":"e","started_at":5,"cores":2,"connections_max":9,
             "interval_seconds":1,"samples":{"at":[1000,2000],"connections":[3,4],"opened":[1,0.5],
             "p50":[null,1.5],"p90":[null,2],"p99":[null,3],"transports":{"sse":[3,4]},
             "closed_by":{"client":[0,2]},"of_another_version":["x"]}}"#;
-        let past = Past::parse(json).unwrap();
-        assert_eq!((past.node.epoch.as_str(), past.node.cores), ("e", 2.0));
-        let [first, second] = past.samples.as_slice() else { panic!("two samples") };
+        let history = History::parse(json).unwrap();
+        assert_eq!((history.node.epoch.as_str(), history.node.cores), ("e", 2.0));
+        let [first, second] = history.samples.as_slice() else { panic!("two samples") };
         assert_eq!((first.at, first.connections, first.latency_ms), (1_000, 3.0, None));
         assert!(first.closed_by.is_empty());
         assert_eq!((second.figures.opened, second.figures.closed), (0.5, 0.0));
         assert_eq!(second.latency_ms, Some(Latency { p50: 1.5, p90: 2.0, p99: 3.0 }));
         assert_eq!((second.transports["sse"], second.closed_by["client"]), (4.0, 2.0));
-        assert!(Past::parse(br#"{"hello":"world"}"#).is_err());
+        assert!(History::parse(br#"{"hello":"world"}"#).is_err());
     }
 
     #[test]
-    fn memory_over_few_connections_says_nothing() {
+    fn memory_per_connection_needs_100_connections() {
         let mut sample = at(1, 99.0);
         sample.figures.user_bytes_per_connection = 5.0;
         assert_eq!(sample.user_bytes_each(), None);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_topics_and_connections_of_users_are_counted() {
+    fn members_of_topics_and_connections_of_users_have_a_count() {
         let all = |json: &str| serde_json::from_str::<Members>(json).unwrap().members;
         assert_eq!(all(r#"{"topic":"a","members":7,"connections":[]}"#), Some(7.0));
         assert_eq!(all(r#"{"user":"a","count":8,"connections":[]}"#), Some(8.0));
@@ -403,12 +404,12 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_time_in_order() {
+    fn the_ring_is_ordered_by_time() {
         let mut ring = Ring::default();
         ring.extend(vec![at(1, 1.0), at(2, 2.0)]);
         ring.push(at(2, 3.0));
         assert_eq!(ring.iter().map(|s| s.connections).collect::<Vec<_>>(), [1.0, 3.0]);
-        // A node that was started anew knows only what came since.
+        // A restarted node has only samples since its start.
         ring.extend(vec![at(9, 4.0)]);
         assert_eq!(ring.iter().map(|s| s.at / 1_000).collect::<Vec<_>>(), [1, 2, 9]);
         ring.extend(Vec::new());
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_hold_the_highest_and_leave_gaps() {
+    fn columns_have_the_highest_value_or_a_gap() {
         let mut ring = Ring::default();
         let read = |sample: &Sample| Some(sample.connections);
         assert_eq!(ring.columns(10, 2, read), [None, None]);

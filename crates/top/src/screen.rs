@@ -1,4 +1,4 @@
-//! The loop between keyboard, node and terminal.
+//! The loop that connects keyboard, node and terminal.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use rustix::io::Errno;
 
 use crate::admin::Target;
 use crate::draw::draw;
-use crate::state::{State, Wish};
+use crate::state::{Action, State};
 use crate::watch::Watch;
 
-/// How long a key is waited for before the node's news are looked at.
+/// How long the loop waits for a key before it checks for updates of the node.
 const TURN: Duration = Duration::from_millis(100);
-/// How long the terminal is left alone before the node has answered.
-const GREETING: Duration = Duration::from_secs(2);
+/// How long the loop waits for the node's first response before it draws on the terminal.
+const FIRST_RESPONSE: Duration = Duration::from_secs(2);
 
-/// The terminal, as it was again when this is dropped. A panic restores it, too.
+/// The terminal. Dropping this restores it, and so does a panic.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -41,25 +41,25 @@ impl Drop for Screen {
     }
 }
 
-/// Shows the node until somebody quits or `stop` is set.
+/// Shows the node until the user quits or `stop` is set.
 ///
 /// # Errors
-/// If the node can't be asked in the beginning or refuses later on, or the terminal is gone.
+/// If the first request fails, the node rejects the key later, or the terminal is closed.
 pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
     let watch = Watch::start(target).context("a thread to ask the node with")?;
     let mut state = State::new(target.name());
-    greet(&watch, &mut state, stop)?;
+    await_first_response(&watch, &mut state, stop)?;
     let mut screen = Screen::open()?;
     let mut drawn_ms = 0;
     while !stop.load(Ordering::Relaxed) {
         let now_ms = now_ms();
-        // A clock that runs on while a node is away is news, too.
+        // The screen shows how long a node is away, so a new second is a reason to draw as well.
         let mut is_new = now_ms.abs_diff(drawn_ms) >= 1_000;
-        while let Ok(news) = watch.news.try_recv() {
-            state.take(news, now_ms)?;
+        while let Ok(update) = watch.updates.try_recv() {
+            state.apply(update, now_ms)?;
             is_new = true;
         }
-        if watch.is_broken() {
+        if watch.has_ended() {
             bail!("what asks the node has ended: this is a bug of throng top");
         }
         if is_new {
@@ -71,13 +71,13 @@ pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
         }
         wait_for_input()?;
         while event::poll(Duration::ZERO).context("reading the keyboard")? {
-            // Whatever it is, a new size too, the picture is drawn anew.
+            // Any event may change the screen, a new size too.
             drawn_ms = 0;
             if let Event::Key(key) = event::read().context("reading the keyboard")? {
                 match state.key(key) {
-                    Wish::Nothing => {}
-                    Wish::Quit => return Ok(()),
-                    Wish::Look(subject) => watch.look_at(subject),
+                    Action::Nothing => {}
+                    Action::Quit => return Ok(()),
+                    Action::Inspect(subject) => watch.inspect(subject),
                 }
             }
         }
@@ -85,12 +85,12 @@ pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Waits a turn for a key, or for a signal of a new size. Crossterm would do this, too, but reads a
-/// terminal that hung up for ever.
+/// Waits a turn for a key or for the signal of a new size. Crossterm's own wait would never return
+/// from a terminal that hung up.
 fn wait_for_input() -> Result<()> {
     let keyboard = std::io::stdin();
     if !keyboard.is_terminal() {
-        // Crossterm reads /dev/tty then, whose end is told by a signal.
+        // Crossterm reads /dev/tty then, and a signal reports its end.
         event::poll(TURN).context("reading the keyboard")?;
         return Ok(());
     }
@@ -105,14 +105,16 @@ fn wait_for_input() -> Result<()> {
     Ok(())
 }
 
-/// Waits a moment for the node's first answer, so that what is wrong from the beginning is told
-/// without a picture that comes and goes.
-fn greet(watch: &Watch, state: &mut State, stop: &AtomicBool) -> Result<()> {
+/// Waits a moment for the node's first response, so that an error shows without a screen that
+/// appears and vanishes.
+fn await_first_response(watch: &Watch, state: &mut State, stop: &AtomicBool) -> Result<()> {
     let began = Instant::now();
-    while state.data().node.is_none() && began.elapsed() < GREETING && !stop.load(Ordering::Relaxed)
+    while state.data().node.is_none()
+        && began.elapsed() < FIRST_RESPONSE
+        && !stop.load(Ordering::Relaxed)
     {
-        if let Ok(news) = watch.news.recv_timeout(TURN) {
-            state.take(news, now_ms())?;
+        if let Ok(update) = watch.updates.recv_timeout(TURN) {
+            state.apply(update, now_ms())?;
         }
     }
     Ok(())

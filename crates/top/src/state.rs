@@ -1,21 +1,21 @@
-//! What is shown: the node's figures as far as they are known, and which of them are looked at.
-//! No clock, no terminal and no socket: all that happens is told to it.
+//! The state of the screen: the node's known figures, and which of them the user views. It uses no
+//! clock, terminal or socket; its methods apply updates and keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::admin::Trouble;
+use crate::admin::AdminError;
 use crate::sample::{Node, Ring, Tops};
-use crate::watch::{Look, News, Subject};
+use crate::watch::{Details, Subject, Update};
 
-/// Bytes of a name that can be typed.
+/// The limit on the bytes of a name that the user types.
 const TYPED_BYTES_MAX: usize = 512;
 /// Lines that a key scrolls over.
 const PAGE: isize = 10;
 
-/// A way to look at the node.
+/// A view of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
-    /// Tiles, and what else there is room for.
+    /// Tiles, and lists where there is space.
     #[default]
     Overview,
     /// Connections by transport.
@@ -24,51 +24,51 @@ pub enum View {
     Shards,
     /// The biggest and the busiest topics.
     Topics,
-    /// One topic or user.
-    Look,
+    /// The details of one topic or user.
+    Details,
 }
 
 impl View {
-    /// Those that are always there, in their order.
+    /// The views that always exist, in order.
     pub const ALWAYS: [View; 4] = [View::Overview, View::Transports, View::Shards, View::Topics];
 }
 
-/// What is known of the node.
+/// The known data of the node.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// What it says of itself; none before the first answer.
+    /// The node itself; `None` before the first response.
     pub node: Option<Node>,
     /// Its last 15 minutes.
     pub ring: Ring,
     /// Connections by shard.
     pub shards: Vec<f64>,
-    /// The topics on top; none before the first answer.
-    pub tops: Option<Result<Tops, Trouble>>,
-    /// The topic or user that is looked at, and what is known of it.
-    pub look: Option<(Subject, Option<Result<Look, Trouble>>)>,
+    /// The top topics; `None` before the first response.
+    pub tops: Option<Result<Tops, AdminError>>,
+    /// The topic or user that the user inspects, and its details once they are known.
+    pub details: Option<(Subject, Option<Result<Details, AdminError>>)>,
 }
 
-/// That the node can't be reached.
+/// The node can't be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
     /// Since when, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Why, as of the last try.
-    pub trouble: Trouble,
+    /// Why the last attempt failed.
+    pub error: AdminError,
 }
 
-/// What the one at the keyboard wants done outside.
+/// An action that a key asks the screen's loop for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing.
+pub enum Action {
+    /// No action.
     Nothing,
-    /// The end.
+    /// Quit.
     Quit,
-    /// Ask about this topic or user from now on, or about none.
-    Look(Option<Subject>),
+    /// Poll the details of this topic or user from now on, or of none.
+    Inspect(Option<Subject>),
 }
 
-/// What is shown, and how.
+/// The state of the screen.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The node's name.
@@ -77,96 +77,96 @@ pub struct State {
     pub view: View,
     /// Set while the node can't be reached.
     pub away: Option<Away>,
-    /// What is being typed: a topic or a user.
+    /// The name of a topic or user that the user is typing.
     pub typed: Option<String>,
-    /// Whether the keys are explained.
+    /// Whether the help is shown.
     pub help: bool,
-    /// Lines of a list that are scrolled over.
+    /// How many lines the user has scrolled down.
     pub scroll: usize,
     data: Data,
-    /// The figures as they were when the picture was stopped.
-    stopped: Option<Box<Data>>,
+    /// The data at the time when the user paused the screen.
+    paused: Option<Box<Data>>,
 }
 
 impl State {
-    /// Of a node about which nothing is known yet.
+    /// Returns the state for a node without any data.
     pub fn new(name: &str) -> Self {
         State { name: name.to_owned(), ..State::default() }
     }
 
-    /// What is to be shown.
+    /// Returns the data to show.
     pub fn data(&self) -> &Data {
-        self.stopped.as_deref().unwrap_or(&self.data)
+        self.paused.as_deref().unwrap_or(&self.data)
     }
 
-    /// True while the picture stands still.
+    /// Returns true while the screen is paused.
     pub fn is_paused(&self) -> bool {
-        self.stopped.is_some()
+        self.paused.is_some()
     }
 
-    /// Takes what came from the node, at this time in milliseconds since 1970.
+    /// Applies an update from the node, at this time in milliseconds since 1970.
     ///
     /// # Errors
-    /// What makes it senseless to go on: the node refuses the key, or what answers at the first try
-    /// can't be watched.
-    pub fn take(&mut self, news: News, now_ms: u64) -> Result<(), Trouble> {
-        match news {
-            News::Past(past) => {
-                self.data.node = Some(past.node);
-                self.data.ring.extend(past.samples);
+    /// An error that makes further attempts pointless: the node rejects the key, or the first attempt
+    /// failed.
+    pub fn apply(&mut self, update: Update, now_ms: u64) -> Result<(), AdminError> {
+        match update {
+            Update::History(history) => {
+                self.data.node = Some(history.node);
+                self.data.ring.extend(history.samples);
             }
-            News::Sample(sample) => {
+            Update::Sample(sample) => {
                 self.away = None;
-                // A reload may change it.
+                // A reload may change the limit.
                 if let (Some(node), Some(max)) = (&mut self.data.node, sample.connections_max) {
                     node.connections_max = max;
                 }
                 self.data.shards.clone_from(&sample.shards);
                 self.data.ring.push(*sample);
             }
-            News::Away(trouble) => {
-                if self.data.node.is_none() || matches!(trouble, Trouble::Forbidden(_)) {
-                    return Err(trouble);
+            Update::Away(error) => {
+                if self.data.node.is_none() || matches!(error, AdminError::Forbidden(_)) {
+                    return Err(error);
                 }
                 let since_ms = self.away.as_ref().map_or(now_ms, |away| away.since_ms);
-                self.away = Some(Away { since_ms, trouble });
+                self.away = Some(Away { since_ms, error });
             }
-            News::Tops(tops) => self.data.tops = Some(tops),
-            News::Look(subject, found) => {
-                // An answer to what is no longer asked is passed over.
-                if let Some((wanted, look)) = &mut self.data.look
-                    && *wanted == subject
+            Update::Tops(tops) => self.data.tops = Some(tops),
+            Update::Details(subject, found) => {
+                // The user may inspect another topic by now; then the response is ignored.
+                if let Some((current, details)) = &mut self.data.details
+                    && *current == subject
                 {
-                    *look = Some(found);
+                    *details = Some(found);
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes a key.
-    pub fn key(&mut self, key: KeyEvent) -> Wish {
+    /// Handles a key.
+    pub fn key(&mut self, key: KeyEvent) -> Action {
         if key.kind == KeyEventKind::Release {
-            return Wish::Nothing;
+            return Action::Nothing;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && key.code == KeyCode::Char('c') {
-            return Wish::Quit;
+            return Action::Quit;
         }
         if self.typed.is_some() {
             return self.type_key(key.code, control);
         }
         if self.help {
             self.help = false;
-            return if key.code == KeyCode::Char('q') { Wish::Quit } else { Wish::Nothing };
+            return if key.code == KeyCode::Char('q') { Action::Quit } else { Action::Nothing };
         }
         if control {
-            return Wish::Nothing;
+            return Action::Nothing;
         }
         match key.code {
-            KeyCode::Char('q') => return Wish::Quit,
-            KeyCode::Esc if self.view == View::Look => return self.leave(),
-            KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc if self.view == View::Details => return self.leave(),
+            KeyCode::Esc => return Action::Quit,
             KeyCode::Tab | KeyCode::Right => self.turn(1),
             KeyCode::BackTab | KeyCode::Left => self.turn(-1),
             KeyCode::Down => self.scroll(1),
@@ -177,28 +177,28 @@ impl State {
             KeyCode::Char('t' | '/') => self.typed = Some(String::new()),
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('p' | ' ') => {
-                self.stopped = match self.stopped {
+                self.paused = match self.paused {
                     Some(_) => None,
                     None => Some(Box::new(self.data.clone())),
                 }
             }
             _ => {}
         }
-        Wish::Nothing
+        Action::Nothing
     }
 
-    /// The views that can be turned to.
+    /// Returns the views that the user can choose.
     pub fn views(&self) -> Vec<View> {
-        let look = self.data.look.is_some().then_some(View::Look);
-        View::ALWAYS.into_iter().chain(look).collect()
+        let details = self.data.details.is_some().then_some(View::Details);
+        View::ALWAYS.into_iter().chain(details).collect()
     }
 
     fn scroll(&mut self, by: isize) {
         let data = self.data();
-        let lines = match (self.view, &data.tops, &data.look) {
+        let lines = match (self.view, &data.tops, &data.details) {
             (View::Shards, _, _) => data.shards.len(),
             (View::Topics, Some(Ok(tops)), _) => tops.biggest.len().max(tops.busiest.len()),
-            (View::Look, _, Some((_, Some(Ok(look))))) => look.members.connections.len(),
+            (View::Details, _, Some((_, Some(Ok(details))))) => details.members.connections.len(),
             _ => 0,
         };
         self.scroll = self.scroll.saturating_add_signed(by).min(lines.saturating_sub(1));
@@ -212,15 +212,15 @@ impl State {
         self.scroll = 0;
     }
 
-    fn leave(&mut self) -> Wish {
+    fn leave(&mut self) -> Action {
         self.view = View::Overview;
         self.scroll = 0;
-        self.data.look = None;
-        Wish::Look(None)
+        self.data.details = None;
+        Action::Inspect(None)
     }
 
-    fn type_key(&mut self, code: KeyCode, control: bool) -> Wish {
-        let Some(typed) = &mut self.typed else { return Wish::Nothing };
+    fn type_key(&mut self, code: KeyCode, control: bool) -> Action {
+        let Some(typed) = &mut self.typed else { return Action::Nothing };
         match code {
             KeyCode::Esc => self.typed = None,
             KeyCode::Backspace => drop(typed.pop()),
@@ -231,21 +231,21 @@ impl State {
             KeyCode::Enter => {
                 let name = self.typed.take().unwrap_or_default().trim().to_owned();
                 if !name.is_empty() && name != "@" {
-                    return self.look(Subject(name));
+                    return self.inspect(Subject(name));
                 }
             }
             _ => {}
         }
-        Wish::Nothing
+        Action::Nothing
     }
 
-    fn look(&mut self, subject: Subject) -> Wish {
-        // Who asks for something else wants to see it: a picture that stands still would not.
-        self.stopped = None;
-        self.data.look = Some((subject.clone(), None));
-        self.view = View::Look;
+    fn inspect(&mut self, subject: Subject) -> Action {
+        // A paused screen would not show the new details.
+        self.paused = None;
+        self.data.details = Some((subject.clone(), None));
+        self.view = View::Details;
         self.scroll = 0;
-        Wish::Look(Some(subject))
+        Action::Inspect(Some(subject))
     }
 }
 
@@ -254,16 +254,16 @@ mod tests {
     use super::*;
     use crate::sample::Sample;
 
-    fn press(state: &mut State, code: KeyCode) -> Wish {
+    fn press(state: &mut State, code: KeyCode) -> Action {
         state.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
     fn write(state: &mut State, text: &str) {
-        text.chars().for_each(|c| assert_eq!(press(state, KeyCode::Char(c)), Wish::Nothing));
+        text.chars().for_each(|c| assert_eq!(press(state, KeyCode::Char(c)), Action::Nothing));
     }
 
-    fn sample(seconds: u64) -> News {
-        News::Sample(Box::new(Sample { at: seconds * 1_000, ..Sample::default() }))
+    fn sample(seconds: u64) -> Update {
+        Update::Sample(Box::new(Sample { at: seconds * 1_000, ..Sample::default() }))
     }
 
     fn newest(state: &State) -> u64 {
@@ -271,27 +271,27 @@ mod tests {
     }
 
     #[test]
-    fn keys_turn_the_views() {
+    fn keys_switch_between_views() {
         let mut state = State::new("n");
         let mut seen = Vec::new();
         for code in [KeyCode::Tab, KeyCode::Right, KeyCode::Tab, KeyCode::Tab, KeyCode::BackTab] {
-            assert_eq!(press(&mut state, code), Wish::Nothing);
+            assert_eq!(press(&mut state, code), Action::Nothing);
             seen.push(state.view);
         }
         use View::*;
         assert_eq!(seen, [Transports, Shards, Topics, Overview, Topics]);
-        assert_eq!(press(&mut state, KeyCode::Char('q')), Wish::Quit);
-        assert_eq!(press(&mut state, KeyCode::Esc), Wish::Quit);
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+        assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(state.key(interrupt), Wish::Quit);
+        assert_eq!(state.key(interrupt), Action::Quit);
         press(&mut state, KeyCode::Char('?'));
         assert!(state.help);
-        assert_eq!(press(&mut state, KeyCode::Esc), Wish::Nothing);
+        assert_eq!(press(&mut state, KeyCode::Esc), Action::Nothing);
         assert!(!state.help);
     }
 
     #[test]
-    fn a_name_is_typed_and_looked_at() {
+    fn a_typed_name_shows_its_details() {
         let mut state = State::new("n");
         press(&mut state, KeyCode::Char('t'));
         write(&mut state, "@alicq");
@@ -299,59 +299,59 @@ mod tests {
         write(&mut state, "e");
         let alice = Subject("@alice".into());
         assert_eq!(alice.user(), Some("alice"));
-        assert_eq!(press(&mut state, KeyCode::Enter), Wish::Look(Some(alice.clone())));
-        assert_eq!((state.view, state.views().len()), (View::Look, 5));
-        // What was asked before comes late.
-        state.take(News::Look(Subject("x".into()), Ok(Look::default())), 0).unwrap();
-        assert!(matches!(&state.data().look, Some((_, None))));
-        state.take(News::Look(alice, Ok(Look::default())), 0).unwrap();
-        assert!(matches!(&state.data().look, Some((_, Some(Ok(_))))));
-        assert_eq!(press(&mut state, KeyCode::Esc), Wish::Look(None));
+        assert_eq!(press(&mut state, KeyCode::Enter), Action::Inspect(Some(alice.clone())));
+        assert_eq!((state.view, state.views().len()), (View::Details, 5));
+        // A late response for another topic is ignored.
+        state.apply(Update::Details(Subject("x".into()), Ok(Details::default())), 0).unwrap();
+        assert!(matches!(&state.data().details, Some((_, None))));
+        state.apply(Update::Details(alice, Ok(Details::default())), 0).unwrap();
+        assert!(matches!(&state.data().details, Some((_, Some(Ok(_))))));
+        assert_eq!(press(&mut state, KeyCode::Esc), Action::Inspect(None));
         assert_eq!((state.view, state.views().len()), (View::Overview, 4));
-        // Escape and an empty name ask nothing.
+        // Escape and an empty name cause no action.
         for end in [KeyCode::Esc, KeyCode::Enter] {
             press(&mut state, KeyCode::Char('t'));
-            assert_eq!(press(&mut state, end), Wish::Nothing);
+            assert_eq!(press(&mut state, end), Action::Nothing);
             assert_eq!(state.typed, None);
         }
     }
 
     #[test]
-    fn a_limit_that_was_changed_is_known() {
+    fn a_sample_updates_the_limit_on_connections() {
         let mut state = State::new("n");
-        state.take(News::Past(Box::default()), 0).unwrap();
+        state.apply(Update::History(Box::default()), 0).unwrap();
         let max = |state: &State| state.data().node.as_ref().map(|node| node.connections_max);
         let sample = Sample { connections_max: Some(7.0), ..Sample::default() };
-        state.take(News::Sample(Box::new(sample)), 0).unwrap();
-        state.take(News::Sample(Box::default()), 0).unwrap();
+        state.apply(Update::Sample(Box::new(sample)), 0).unwrap();
+        state.apply(Update::Sample(Box::default()), 0).unwrap();
         assert_eq!(max(&state), Some(7.0));
     }
 
     #[test]
-    fn a_paused_picture_stands_still() {
+    fn a_paused_screen_does_not_change() {
         let mut state = State::new("n");
-        state.take(sample(1), 0).unwrap();
+        state.apply(sample(1), 0).unwrap();
         press(&mut state, KeyCode::Char('p'));
-        state.take(sample(2), 0).unwrap();
+        state.apply(sample(2), 0).unwrap();
         assert_eq!((state.is_paused(), newest(&state)), (true, 1));
         press(&mut state, KeyCode::Char('p'));
         assert_eq!((state.is_paused(), newest(&state)), (false, 2));
     }
 
     #[test]
-    fn a_node_that_goes_away_is_waited_for_if_it_was_there() {
-        let trouble = || Trouble::Away("nothing answers".into());
+    fn an_unreachable_node_is_an_error_only_at_the_first_attempt() {
+        let error = || AdminError::Unreachable("nothing answers".into());
         let mut state = State::new("n");
-        assert_eq!(state.take(News::Away(trouble()), 5), Err(trouble()));
-        state.take(News::Past(Box::default()), 6).unwrap();
-        state.take(sample(1), 6).unwrap();
-        state.take(News::Away(trouble()), 7).unwrap();
-        let other = Trouble::NotThrong("a proxy's page".into());
-        state.take(News::Away(other.clone()), 8).unwrap();
-        assert_eq!(state.away, Some(Away { since_ms: 7, trouble: other }));
-        state.take(sample(2), 9).unwrap();
+        assert_eq!(state.apply(Update::Away(error()), 5), Err(error()));
+        state.apply(Update::History(Box::default()), 6).unwrap();
+        state.apply(sample(1), 6).unwrap();
+        state.apply(Update::Away(error()), 7).unwrap();
+        let other = AdminError::NotThrong("a proxy's page".into());
+        state.apply(Update::Away(other.clone()), 8).unwrap();
+        assert_eq!(state.away, Some(Away { since_ms: 7, error: other }));
+        state.apply(sample(2), 9).unwrap();
         assert_eq!(state.away, None);
-        let wrong_key = Trouble::Forbidden("not the key".into());
-        assert!(state.take(News::Away(wrong_key), 10).is_err());
+        let wrong_key = AdminError::Forbidden("not the key".into());
+        assert!(state.apply(Update::Away(wrong_key), 10).is_err());
     }
 }

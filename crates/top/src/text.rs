@@ -17,12 +17,12 @@ struct Rows(String);
 
 impl Rows {
     fn add(&mut self, name: &str, value: String) {
-        // Writing to a string doesn't fail.
+        // Writing to a String can't fail.
         let _ = writeln!(self.0, "{name:<16}{value}");
     }
 }
 
-/// The node, its newest sample and the topics on top, a figure a line.
+/// Returns the node, its newest sample and the top topics as text, one figure per line.
 pub fn text(name: &str, node: &Node, sample: &Sample, tops: &Tops) -> String {
     let mut rows = Rows::default();
     let up = duration((sample.at / 1_000).saturating_sub(node.started_at));
@@ -103,7 +103,7 @@ fn topics(rows: &mut Rows, tops: &Tops) {
     }
 }
 
-/// What is not 0, the most first.
+/// Lists the values that are not 0, the largest first.
 fn group(group: &std::collections::BTreeMap<String, f64>) -> String {
     let mut items: Vec<_> = group.iter().filter(|(_, value)| **value > 0.0).collect();
     items.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_each_is_told_when_there_are_enough() {
+    fn memory_per_connection_is_shown_from_100_connections_on() {
         let line = |connections: f64| {
             let mut sample = Sample { connections, ..Sample::default() };
             sample.figures.user_bytes_per_connection = 1_000.0;

@@ -1,4 +1,4 @@
-//! From facts to advice. Nothing is read here.
+//! Turns facts into advice. Reads nothing from the host.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,60 +8,60 @@ use crate::format::count;
 use crate::host::Host;
 use crate::useless::{self, Useless};
 
-/// What the host is to hold.
+/// The connections that the host is to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// Connections at a time.
     pub connections: u64,
-    /// The load generator runs on this host too: the kernel keeps both ends, and source ports are
-    /// needed.
+    /// The load generator runs on this host too. Then the kernel holds both ends of each connection,
+    /// and the generator needs source ports.
     pub both_ends: bool,
-    /// The server's `socket.backlog`: connections that may wait to be accepted, for each shard.
+    /// The server's `socket.backlog`: how many connections may wait to be accepted by each shard.
     pub backlog: u32,
     /// The server's `socket.send_buffer_bytes`; 0 is the kernel's choice.
     pub send_buffer_bytes: u64,
 }
 
 impl Want {
-    /// So many connections from elsewhere, to a server with its defaults.
+    /// Returns the wish for so many connections from other hosts, to a server with default settings.
     pub fn new(connections: u64) -> Want {
         Want { connections, both_ends: false, backlog: 4_096, send_buffer_bytes: 64 << 10 }
     }
 
-    /// Ends of each connection that are on this host.
+    /// Returns how many ends of each connection are on this host.
     pub(crate) fn ends(&self) -> u64 {
         if self.both_ends { 2 } else { 1 }
     }
 }
 
-/// What the host can hold, and what to change.
+/// The advice for a host: how many connections it can hold, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// What was asked.
+    /// The connections that the host is to hold.
     pub want: Want,
-    /// What the host is, in one line.
+    /// A description of the host in one line.
     pub host: String,
-    /// It holds what was asked as it stands: no finding is a [`Level::Must`].
+    /// Whether the host holds them as it is: no finding is a [`Level::Must`].
     pub fits: bool,
-    /// What it holds as it stands; absent if no bound could be read.
+    /// How many it holds as it is; absent if no bound could be read.
     pub holds: Option<Bound>,
-    /// What it would hold with every remedy that is a setting.
+    /// How many it would hold with every remedy that is a setting.
     pub holds_after: Option<Bound>,
-    /// All findings, problems first.
+    /// All findings, the most important first.
     pub findings: Vec<Finding>,
-    /// Settings of old articles that do nothing or harm today.
+    /// Settings from old articles that are useless or harmful today.
     pub useless: Vec<Useless>,
-    /// The memory for what was asked.
+    /// The memory that the connections need.
     pub estimate: Estimate,
-    /// Shards that the server would start, as the host stands.
+    /// How many shards the server would start on the host as it is.
     pub shards: u64,
-    /// The limit on open files that the server's unit is given.
+    /// The limit on open files for the server's systemd unit.
     pub nofile: u64,
     /// The container's kind, if it is one.
     pub container: Option<String>,
 }
 
-/// A number of connections, and what doesn't allow more.
+/// A limit on connections, and the finding that causes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
     /// The most connections.
@@ -70,16 +70,16 @@ pub struct Bound {
     pub set_by: String,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What: a sysctl's name where it is one.
+    /// What was checked: a sysctl's name where it is one.
     pub name: String,
-    /// What it is now.
+    /// The current value.
     pub fact: String,
-    /// What that means for what was asked.
+    /// What that means for the wanted connections.
     pub meaning: String,
-    /// How bad it is.
+    /// How important it is.
     pub level: Level,
     /// The most connections that it allows, where it bounds them.
     pub bound: Option<u64>,
@@ -87,15 +87,15 @@ pub struct Finding {
     pub remedy: Option<Remedy>,
 }
 
-/// How bad a finding is. The worst come first.
+/// The importance of a finding. The most important comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// What was asked does not fit until this is changed.
+    /// The connections don't fit until this is changed.
     Must,
-    /// It fits, and would be better with a change.
+    /// The connections fit, and a change would help.
     Advise,
-    /// The host hides it, or it can't be judged.
+    /// The host hides the value, or nothing can be concluded from it.
     Unknown,
     /// Nothing to do.
     Good,
@@ -104,11 +104,11 @@ pub enum Level {
 /// What to do about a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// A command line, or a line that belongs on one.
+    /// A command line, or a part of one.
     pub command: String,
-    /// Where it is to be run, if not here.
+    /// Where to run it, if not on this host.
     pub place: Option<String>,
-    /// The setting that it changes, if it is one.
+    /// The setting that it changes, if it changes one.
     pub sysctl: Option<Sysctl>,
 }
 
@@ -121,7 +121,7 @@ pub struct Sysctl {
     pub value: String,
 }
 
-/// Judges a host. Pure: the same facts give the same advice.
+/// Evaluates a host. It is a pure function: the same facts give the same advice.
 pub fn advise(host: &Host, want: &Want) -> Advice {
     let mut findings = checks::all(host, want);
     findings.sort_by_key(|finding| finding.level);
@@ -161,7 +161,7 @@ fn describe(host: &Host) -> String {
 }
 
 impl Advice {
-    /// The settings that it changes.
+    /// Returns the settings that the advice changes, with their findings.
     pub fn sysctls(&self) -> impl Iterator<Item = (&Finding, &Sysctl)> {
         self.findings
             .iter()
@@ -170,7 +170,7 @@ impl Advice {
 }
 
 impl Host {
-    /// This host with the advised settings in force, and with the advised limit on open files.
+    /// Returns this host with the advised settings and the advised limit on open files.
     pub fn after(&self, advice: &Advice) -> Host {
         let mut host = self.clone();
         for (_, sysctl) in advice.sysctls() {
@@ -189,7 +189,7 @@ impl Host {
 }
 
 impl Finding {
-    /// With no bound and no remedy.
+    /// Returns a finding without bound and remedy.
     pub(crate) fn new(
         level: Level,
         name: impl Into<String>,
@@ -200,7 +200,7 @@ impl Finding {
         Finding { name, fact, meaning, level, bound: None, remedy: None }
     }
 
-    /// For what the host hides.
+    /// Returns a finding for a value that the host hides.
     pub(crate) fn hidden(host: &Host, name: &str) -> Finding {
         let meaning = match host.container.is_some() {
             true => "a container doesn't see it: look on the machine that runs it",
@@ -219,7 +219,7 @@ impl Finding {
         self
     }
 
-    /// Sets the sysctl of this finding's name.
+    /// Adds a remedy that sets the sysctl of this finding's name.
     pub(crate) fn set(self, host: &Host, value: impl ToString) -> Finding {
         let key = self.name.clone();
         self.set_key(host, &key, value)
@@ -232,7 +232,7 @@ impl Finding {
             false => format!("{key}={value}"),
         };
         let read_only = host.container.is_some() && host.sysctl_read_only == Some(true);
-        let (command, place) = match (read_only, own_of_a_container(key)) {
+        let (command, place) = match (read_only, is_per_container(key)) {
             (false, _) => (format!("sysctl -w {pair}"), None),
             (true, true) => {
                 let place = "where the container is started";
@@ -251,8 +251,8 @@ impl Finding {
     }
 }
 
-/// The same remedy in the words of what starts the process: an option of `docker run` and `podman
-/// run`, a field of a pod, a line of an LXC configuration, or what to do outside of containers.
+/// Returns the form of a remedy that suits the host's kind of container: an option of `docker run` or
+/// `podman run`, a field of a pod, a line of an LXC configuration, or `bare` without a container.
 pub(crate) fn by_container(host: &Host, run: &str, pod: &str, lxc: &str, bare: &str) -> String {
     match host.container.as_deref() {
         None => bare.to_owned(),
@@ -263,8 +263,9 @@ pub(crate) fn by_container(host: &Host, run: &str, pod: &str, lxc: &str, bare: &
     }
 }
 
-/// Whether each network namespace has its own value; the others are the machine's.
-fn own_of_a_container(key: &str) -> bool {
+/// Returns whether each container (its network namespace) has its own value. All other settings
+/// belong to the machine.
+fn is_per_container(key: &str) -> bool {
     let machine = ["net.ipv4.tcp_mem", "net.ipv4.tcp_max_orphans"];
     key == "net.core.somaxconn" || (key.starts_with("net.ipv4.") && !machine.contains(&key))
 }

@@ -1,4 +1,4 @@
-//! Writes advised settings to /proc/sys. The only part of this crate that changes a host.
+//! Writes advised settings to /proc/sys. No other part of this crate changes a host.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use crate::advice::{Advice, Level, Sysctl};
 
-/// What became of one setting.
+/// The result for one setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Applied {
     /// The setting.
     pub sysctl: Sysctl,
     /// Its value before; absent if it could not be read.
     pub before: Option<String>,
-    /// Why it was not set, whose fault that is, and what to do; absent if it was set.
+    /// Why it was not set and what to do; absent if it was set.
     pub error: Option<String>,
 }
 
-/// Sets every setting of the advice that must or should be changed, below `root` (`/` but in
-/// tests), until the next boot. One that fails doesn't stop the others.
+/// Applies every setting that must or should be changed, until the next boot. `root` is `/` outside
+/// of tests. An error with one setting doesn't stop the others.
 pub fn apply(advice: &Advice, root: &Path) -> Vec<Applied> {
     let sure = advice.sysctls().filter(|(finding, _)| finding.level < Level::Unknown);
     let set = sure.map(|(_, sysctl)| {
@@ -33,7 +33,7 @@ pub fn apply(advice: &Advice, root: &Path) -> Vec<Applied> {
     set.collect()
 }
 
-/// Never makes a file: a setting that doesn't exist is an error.
+/// Writes a setting. Never creates a file, so a setting that doesn't exist is an error.
 fn write(path: &Path, value: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).truncate(true).open(path)?;
     io::Write::write_all(&mut file, format!("{value}\n").as_bytes())
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_written_and_what_fails_is_told() {
+    fn settings_are_written_and_errors_are_reported() {
         let root = std::env::temp_dir().join(format!("tune-apply-{}", std::process::id()));
         fs::create_dir_all(root.join("proc/sys/net/core")).unwrap();
         fs::write(root.join("proc/sys/net/core/somaxconn"), "128\n").unwrap();
@@ -106,20 +106,20 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_whose_fault_and_what_to_do() {
+    fn errors_name_the_cause_and_the_remedy() {
         let mut host = host();
         host.container = Some("docker".to_owned());
         host.sysctl_read_only = Some(true);
         let advice = advise(&host, &Want::new(10_000));
-        let told = |key: &str, kind: ErrorKind| {
+        let message = |key: &str, kind: ErrorKind| {
             let (_, sysctl) = advice.sysctls().find(|(_, sysctl)| sysctl.key == key).unwrap();
             explain(&advice, sysctl, &kind.into())
         };
-        let text = told("net.core.somaxconn", ErrorKind::ReadOnlyFilesystem);
+        let text = message("net.core.somaxconn", ErrorKind::ReadOnlyFilesystem);
         assert!(text.contains("docker run --sysctl net.core.somaxconn=4096"), "{text}");
-        let text = told("fs.file-max", ErrorKind::ReadOnlyFilesystem);
+        let text = message("fs.file-max", ErrorKind::ReadOnlyFilesystem);
         assert!(text.contains("on the machine that runs this container: sysctl -w fs"), "{text}");
-        let text = told("fs.file-max", ErrorKind::PermissionDenied);
+        let text = message("fs.file-max", ErrorKind::PermissionDenied);
         assert!(text.contains("on the machine"), "{text}");
     }
 }

@@ -1,11 +1,11 @@
-//! What control groups leave to this process. A limit may stand on any group on the way up, and
-//! where a container hides the way, the root that it sees carries the limit.
+//! The limits of control groups. Any ancestor of the process's group may have a limit. Where a
+//! container hides the ancestors, the root that it sees has the limit.
 
 use std::path::Path;
 
 use crate::host::{Cgroup, read};
 
-/// At and above it "no limit" is meant: version 1 has no word for it.
+/// Limits from this value on mean "no limit", since version 1 has no word for it.
 const NO_LIMIT: u64 = 1 << 60;
 
 pub(crate) fn memory(root: &Path, groups: &str) -> Option<Cgroup> {
@@ -28,7 +28,7 @@ pub(crate) fn pids(root: &Path, groups: &str) -> Option<Cgroup> {
     })
 }
 
-/// The group that leaves the least, of both versions' hierarchies.
+/// Returns the group that leaves the least, in the hierarchies of both versions.
 fn tightest(
     root: &Path,
     groups: &str,
@@ -48,11 +48,11 @@ fn tightest(
             false => continue,
         };
         for mount in mounts.map(|mount| root.join(mount)) {
-            // A path with ".." would leave the mount: a group outside this namespace.
+            // A path with ".." names a group outside of this namespace, so it leaves the mount.
             let path = Path::new(path.trim_matches('/'));
             let inside = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
-            let ways = if inside { path } else { Path::new("") }.ancestors();
-            for group in ways.filter_map(|way| limit(&mount.join(way), v2)) {
+            let ancestors = if inside { path } else { Path::new("") }.ancestors();
+            for group in ancestors.filter_map(|path| limit(&mount.join(path), v2)) {
                 let less = tightest.is_none_or(|least| group.free() < least.free());
                 if group.limit < NO_LIMIT && less {
                     tightest = Some(group);
@@ -63,7 +63,7 @@ fn tightest(
     tightest
 }
 
-/// Absent also for the word `max`.
+/// Returns `None` also for the word `max`.
 fn number(folder: &Path, file: &str) -> Option<u64> {
     read(folder, file)?.trim().parse().ok()
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_takes_the_tightest_group_on_the_way_up() {
+    fn version_2_uses_the_tightest_ancestor() {
         let root = folder(
             "v2",
             &[
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_and_a_container_that_hides_the_way() {
+    fn version_1_uses_the_root_where_a_container_hides_the_ancestors() {
         let root = folder(
             "v1",
             &[

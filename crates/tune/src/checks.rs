@@ -1,4 +1,4 @@
-//! The judgements, a function for each thing that is looked at.
+//! The checks, one function each.
 
 mod descriptors;
 mod kernel;
@@ -10,7 +10,7 @@ pub(crate) use descriptors::{NOFILE, nofile_wanted};
 use crate::advice::{Finding, Want};
 use crate::host::Host;
 
-/// Everything, in the order in which a reader wants it.
+/// Runs all checks. Their order is the one in which readers see them.
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     let groups = [
         memory::all(host, want),

@@ -1,11 +1,11 @@
-//! What connections cost, and how many shards they take.
+//! Estimates the memory and the shards that connections need.
 
 use serde::{Deserialize, Serialize};
 
 use crate::advice::Want;
 use crate::host::Host;
 
-/// What things cost, in bytes. Measured on Linux 6.18, x86-64, unless a line says otherwise.
+/// Memory costs in bytes, measured on Linux 6.18 on x86-64 unless a line says otherwise.
 pub mod cost {
     /// Kernel memory of one end of an established TCP connection that epoll watches: the socket
     /// 2,368, its inode 832, file 192, dentry 192, epoll entry 128, and the rest.
@@ -14,55 +14,55 @@ pub mod cost {
     pub const SERVER_PER_CONNECTION: u64 = 108;
     /// The load generator's own memory for a connection.
     pub const GENERATOR_PER_CONNECTION: u64 = 64;
-    /// A short message that is sent and not yet read: the kernel's smallest buffer for it.
+    /// The kernel's smallest buffer for a short message that is sent and not yet read.
     pub const MESSAGE_IN_FLIGHT: u64 = 1_024;
     /// One connection in so many has a message in flight at a time. A broadcast to a million takes
-    /// seconds to leave, and a client has read its message within a round trip, so that most are
-    /// done when the last are served: a quarter at once is a bad moment, not the mean.
+    /// seconds, and a client reads its message within a round trip. So most clients have read it
+    /// before the last ones get it, and a quarter at once is a bad moment rather than the mean.
     pub const IN_FLIGHT_SHARE: u64 = 4;
-    /// A shard: its thread, tables and ring.
+    /// A shard with its thread, tables and ring.
     pub const SHARD: u64 = 200_000;
     /// An entry of connection tracking: 256 of slab and about 128 of extensions (not measured).
     pub const CONNTRACK_ENTRY: u64 = 384;
-    /// Kept free for the system, and for what else runs on it.
+    /// Reserved for the system and for other programs.
     pub const SYSTEM_SLACK: u64 = 256 << 20;
 }
 
-// These follow the server's plan of its shards (crate `shard`, start.rs).
+// These constants and `Table` mirror how the server plans its shards (crate `shard`, start.rs).
 
-/// Descriptors of a shard's table that are no connections.
+/// Descriptors of a shard's table that are not for connections.
 const OWN_DESCRIPTORS: u64 = 192;
 /// The fewest connections that a shard starts for.
 const CAPACITY_MIN: u64 = 64;
 /// The most shards.
 pub(crate) const SHARDS_MAX: u64 = 1_000;
-/// Threads that are no shards, with some to spare.
+/// The number of threads that are no shards, rounded up.
 pub(crate) const OTHER_THREADS: u64 = 16;
 
-/// What one descriptor table holds.
+/// How many connections one descriptor table holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// Connections, at the most.
+    /// The most connections.
     pub capacity: u64,
-    /// Connections for which it is planned: its listener's queue must still find room.
+    /// The connections that the server plans for. They leave space for the listener's queue.
     pub planned: u64,
 }
 
 impl Table {
-    /// With this limit on open files.
+    /// Returns the table for this limit on open files.
     pub fn new(nofile: u64, want: &Want) -> Table {
         let capacity = nofile.saturating_sub(OWN_DESCRIPTORS);
         let capacity = if capacity < CAPACITY_MIN { 0 } else { capacity };
         Table { capacity, planned: capacity - u64::from(want.backlog).min(capacity / 8) }
     }
 
-    /// The limit on open files that lets one table be planned for so many connections.
+    /// Returns the limit on open files with which one table is planned for so many connections.
     pub fn nofile_for(connections: u64, want: &Want) -> u64 {
         connections.saturating_add(u64::from(want.backlog)).saturating_add(OWN_DESCRIPTORS)
     }
 }
 
-/// How many shards the server starts for so many connections here.
+/// Returns how many shards the server starts on this host for so many connections.
 pub(crate) fn shards(host: &Host, want: &Want, connections: u64) -> u64 {
     let cores = host.cpus.unwrap_or(1).clamp(1, SHARDS_MAX);
     let planned = match (host.private_tables, host.nofile_hard) {
@@ -75,21 +75,21 @@ pub(crate) fn shards(host: &Host, want: &Want, connections: u64) -> u64 {
 /// The memory that connections take, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// For so many connections.
+    /// The number of connections.
     pub connections: u64,
-    /// The kernel's, for both ends where both are here.
+    /// The kernel's memory, for both ends if both are on this host.
     pub kernel: u64,
-    /// Of it, what connection tracking takes.
+    /// The part of it for connection tracking.
     pub conntrack: u64,
-    /// The server's.
+    /// The server's memory.
     pub server: u64,
-    /// The load generator's, where it is here.
+    /// The load generator's memory, if it runs on this host.
     pub generator: u64,
-    /// Messages sent and not yet read.
+    /// Memory of messages that are sent and not yet read.
     pub in_flight: u64,
-    /// Kept free for the system.
+    /// Memory reserved for the system.
     pub slack: u64,
-    /// All of it.
+    /// The sum.
     pub total: u64,
 }
 
@@ -109,9 +109,9 @@ impl Estimate {
         Estimate { connections, kernel, conntrack, server, generator, in_flight, slack, total }
     }
 
-    /// The most connections whose estimate is within `bytes`.
+    /// Returns the most connections whose estimate is within `bytes`.
     pub(crate) fn most(host: &Host, want: &Want, bytes: u64) -> u64 {
-        // No host gives a connection away for less than this.
+        // No connection costs less than this, which gives the upper bound of the search.
         let (mut fits, mut not) = (0, bytes / cost::KERNEL_PER_END + 1);
         while not - fits > 1 {
             let middle = fits + (not - fits) / 2;
@@ -124,8 +124,8 @@ impl Estimate {
     }
 }
 
-/// Whether connections are tracked: the module counts some. Loaded, but asked for by no rule, it
-/// counts none.
+/// Returns whether the firewall tracks connections. The module may be loaded without a rule that uses
+/// it; then its count is 0.
 pub(crate) fn tracks(host: &Host) -> bool {
     host.in_use("net.netfilter.nf_conntrack_count") > Some(0)
 }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn twenty_thousand_descriptors_take_58_shards_for_a_million() {
+    fn a_million_connections_need_58_shards_of_20_000_descriptors() {
         let host = Host { cpus: Some(2), nofile_hard: Some(20_000), ..Host::default() };
         let want = Want::new(1_000_000);
         assert_eq!(Table::new(20_000, &want), Table { capacity: 19_808, planned: 17_332 });
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn most_is_the_last_that_fits() {
+    fn most_returns_the_largest_number_that_fits() {
         let (host, want) = (Host::default(), Want::new(1));
         let most = Estimate::most(&host, &want, 8 << 30);
         assert!(Estimate::new(&host, &want, most).total <= 8 << 30);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn recommended_limit_plans_for_what_was_asked() {
+    fn the_recommended_limit_suffices_for_the_wanted_connections() {
         for connections in [100, 10_000, 1_000_000] {
             let want = Want::new(connections);
             let nofile = Table::nofile_for(connections, &want);

@@ -1,4 +1,4 @@
-//! Files that make the advice last: settings for every boot, and a unit for the server.
+//! Files that make the advice permanent: settings for every boot, and a unit for the server.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::advice::{Advice, Level};
 use crate::format::count;
 
-/// A file for /etc/sysctl.d/99-throng.conf: what must or should be changed, with the reason above
-/// each line. What the host hides is in it as a comment where a value is known.
+/// Returns a file for /etc/sysctl.d/99-throng.conf with the settings that must or should be changed,
+/// and the reason above each line. A setting that the host hides is in it as a comment.
 pub fn sysctl_drop_in(advice: &Advice) -> String {
     let mut text = format!(
         "# Settings for {} connections{}, by throng tune.\n\
@@ -27,8 +27,8 @@ pub fn sysctl_drop_in(advice: &Advice) -> String {
     text
 }
 
-/// Words in lines of about 90 columns. Control characters of a recorded host are blanks to it: a
-/// comment must not end early.
+/// Appends a comment in lines of about 90 columns. It treats control characters as blanks, since a
+/// recorded host may hold any, and none may end the comment early.
 fn comment(text: &mut String, words: &str) {
     let mut width = usize::MAX / 2;
     let blank = |c: char| c.is_whitespace() || c.is_control();
@@ -47,12 +47,12 @@ fn comment(text: &mut String, words: &str) {
     text.push('\n');
 }
 
-/// A whole systemd unit that runs the server `binary` with room for what was asked.
+/// Returns a systemd unit that runs the server `binary` with limits for the wanted connections.
 pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let connections = advice.want.connections;
     let nofile = advice.nofile;
     let program = quoted(binary);
-    // Closing takes the kernel its time: an allowance, about what opening takes.
+    // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;
     let tasks = 64 + crate::estimate::SHARDS_MAX;
     let home = if below(binary, &["/home", "/root", "/run/user"]) { "read-only" } else { "yes" };
@@ -90,8 +90,8 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     )
 }
 
-/// Nothing here forbids io_uring or unshare(CLONE_FILES), which the server needs: @system-service
-/// holds both, and RestrictNamespaces looks at the flags for namespaces only.
+/// The sandbox of the unit. It allows io_uring and unshare(CLONE_FILES), which the server needs:
+/// @system-service holds both, and RestrictNamespaces checks only the flags for namespaces.
 const SANDBOX: &str = "\
 # What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
 DynamicUser=yes
@@ -123,7 +123,7 @@ fn below(path: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// As systemd.service(5) reads the words of a command line: % and $ stand for more than themselves.
+/// Quotes a path for a command line as in systemd.service(5), where % and $ are special.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy().replace('%', "%%");
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
@@ -141,7 +141,7 @@ mod tests {
     use crate::{Host, Want, advise};
 
     #[test]
-    fn unit_names_limits_and_the_binary() {
+    fn the_unit_has_the_limits_and_the_binary() {
         let advice = advise(&Host::default(), &Want::new(3_000_000));
         let unit = systemd_unit(&advice, Path::new("/usr/local/bin/throng"));
         for line in [
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_in_without_changes_says_so() {
+    fn a_drop_in_without_changes_holds_comments_only() {
         let text = sysctl_drop_in(&advise(&Host::default(), &Want::new(10)));
         assert!(text.ends_with("# Nothing to change.\n"), "{text}");
         assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')));

@@ -1,6 +1,6 @@
-//! How numbers read.
+//! Formats numbers.
 
-/// A whole number with its thousands set apart.
+/// Formats a whole number with thousands separators.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,12 +13,12 @@ pub(crate) fn count(value: u64) -> String {
     text
 }
 
-/// A limit, which may be none: systemd sets fs.file-max to 2^63 - 1, for one.
+/// Formats a limit. Huge values mean "no limit": systemd sets fs.file-max to 2^63 - 1, for example.
 pub(crate) fn limit(value: u64) -> String {
     if value >= 1 << 60 { "no limit".to_owned() } else { count(value) }
 }
 
-/// Bytes in the largest binary unit that leaves a whole part.
+/// Formats bytes in the largest binary unit of which they fill at least one.
 pub(crate) fn bytes(value: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = value as f64;
@@ -37,7 +37,7 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-/// The next number with two leading digits and zeros: values that people type and compare.
+/// Rounds up to a number of two digits and zeros, which people can type and compare easily.
 pub(crate) fn round_up(value: u64) -> u64 {
     let mut unit: u64 = 1;
     while value / unit >= 100 {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_separators_and_units() {
         assert_eq!(count(0), "0");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(bytes(0), "0 B");

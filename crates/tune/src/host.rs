@@ -1,4 +1,4 @@
-//! The facts about a host. Nothing is judged here.
+//! Collects the facts about a host, without evaluating them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cgroup, probe};
 
-/// The settings that are read, by their sysctl names.
+/// The sysctl names of the settings to read.
 const SYSCTLS: &[&str] = &[
     "fs.epoll.max_user_watches",
     "fs.file-max",
@@ -47,28 +47,28 @@ const SYSCTLS: &[&str] = &[
     "vm.swappiness",
 ];
 
-/// Facts about a host and about the process that read them. A fact that could not be read is
-/// absent, which is never an error: containers hide many.
+/// Facts about a host and about the process that read them. A fact that can't be read is absent.
+/// That is no error, because containers hide many facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
     /// The kernel's release: `6.1.0-18-amd64`.
     pub kernel: Option<String>,
-    /// Cores that this process may use, its affinity and its cgroup's quota counted.
+    /// Cores that this process may use, according to its affinity and its cgroup's quota.
     pub cpus: Option<u64>,
-    /// What kind of container this is: `docker`, `podman`, `kubernetes`, `lxc`.
+    /// The kind of container: `docker`, `podman`, `kubernetes`, `lxc`.
     pub container: Option<String>,
-    /// Whether /proc/sys is mounted read-only, as containers have it.
+    /// Whether /proc/sys is mounted read-only, as it is in containers.
     pub sysctl_read_only: Option<bool>,
     /// `MemTotal`.
     pub memory_total_bytes: Option<u64>,
-    /// `MemAvailable`: what programs can still get without swapping.
+    /// `MemAvailable`: the memory that programs can still get without swapping.
     pub memory_available_bytes: Option<u64>,
     /// `SwapTotal`.
     pub swap_total_bytes: Option<u64>,
-    /// The cgroup on the way up from this process that leaves the least memory, in bytes.
+    /// The cgroup among this process's own and its ancestors that leaves the least memory, in bytes.
     pub cgroup_memory: Option<Cgroup>,
-    /// The cgroup on the way up from this process that leaves the fewest threads.
+    /// The cgroup among this process's own and its ancestors that leaves the fewest threads.
     pub cgroup_pids: Option<Cgroup>,
     /// The soft limit on open files; "unlimited" is `u64::MAX`.
     pub nofile_soft: Option<u64>,
@@ -76,44 +76,44 @@ pub struct Host {
     pub nofile_hard: Option<u64>,
     /// Whether a thread may have a descriptor table of its own.
     pub private_tables: Option<bool>,
-    /// What the kernel says to a ring like the server's.
+    /// Whether the kernel allows a ring like the server's.
     pub io_uring: Option<IoUring>,
-    /// The word in force in /sys/kernel/mm/transparent_hugepage/enabled.
+    /// The active word in /sys/kernel/mm/transparent_hugepage/enabled.
     pub transparent_hugepage: Option<String>,
     /// Packets dropped so far because a core's backlog queue was full.
     pub softnet_dropped: Option<u64>,
-    /// Values of /proc/sys by their sysctl names, blanks between numbers made one.
+    /// Values of /proc/sys by their sysctl names, with single blanks between numbers.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// What a control group allows, and what is used of it.
+/// The limit of a control group and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
     /// The limit.
     pub limit: u64,
-    /// What is in use; of memory, without file cache that can be dropped.
+    /// The amount in use. For memory, it excludes file cache that the kernel can drop.
     pub used: u64,
 }
 
 impl Cgroup {
-    /// What is left.
+    /// Returns the amount that is left.
     pub fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// The kernel's answer to io_uring_setup(2).
+/// The result of io_uring_setup(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoUring {
-    /// A ring was made.
+    /// The kernel created a ring.
     Allowed,
-    /// Refused with this errno.
+    /// The call returned this errno.
     Refused(i32),
 }
 
 impl Host {
-    /// Reads this host. Takes a few milliseconds, needs no rights, changes nothing.
+    /// Reads this host. It takes a few milliseconds, needs no privileges and changes nothing.
     pub fn read() -> Host {
         let mut host = Host::read_from(Path::new("/"));
         (host.nofile_soft, host.nofile_hard) = probe::descriptor_limits();
@@ -123,8 +123,7 @@ impl Host {
         host
     }
 
-    /// Reads what stands in files below `root`. Limits of this process and what only a system call
-    /// tells are absent.
+    /// Reads the facts from files below `root`. Facts that need a system call are absent.
     pub fn read_from(root: &Path) -> Host {
         let meminfo = read(root, "proc/meminfo").unwrap_or_default();
         let groups = read(root, "proc/self/cgroup").unwrap_or_default();
@@ -149,29 +148,29 @@ impl Host {
         }
     }
 
-    /// A sysctl's value as text.
+    /// Returns a sysctl's value as text.
     pub fn sysctl(&self, key: &str) -> Option<&str> {
         self.sysctls.get(key).map(String::as_str)
     }
 
-    /// A sysctl's first number; absent also where it is none.
+    /// Returns a sysctl's first number; `None` also if it is not a number.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.sysctl(key)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// A count of things in use; absent also where no machine could have so many.
+    /// Returns a count of objects in use; `None` also if no machine could have so many.
     pub(crate) fn in_use(&self, key: &str) -> Option<u64> {
         self.number(key).filter(|count| *count < 1 << 40)
     }
 
-    /// A sysctl of three numbers: minimum, default or pressure, maximum.
+    /// Returns a sysctl of three numbers: minimum, default or pressure, maximum.
     pub fn triple(&self, key: &str) -> Option<[u64; 3]> {
         let numbers = self.sysctl(key)?.split_whitespace().map(str::parse);
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
         numbers.try_into().ok()
     }
 
-    /// The kernel's version: 6.1.
+    /// Returns the kernel's version, for example (6, 1).
     pub fn kernel_version(&self) -> Option<(u64, u64)> {
         let mut parts = self.kernel.as_deref()?.split(|c: char| !c.is_ascii_digit());
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -203,7 +202,8 @@ fn container(root: &Path, groups: &str) -> Option<String> {
     Some(kind.to_owned())
 }
 
-/// Of the mounts that cover /proc/sys the longest path counts, and of one path the last line.
+/// Returns whether /proc/sys is read-only. Of the mounts that cover it, the one with the longest path
+/// decides, and of several with one path the last line.
 fn sysctl_read_only(mountinfo: &str) -> bool {
     let mounts = mountinfo.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(4);
@@ -215,7 +215,7 @@ fn sysctl_read_only(mountinfo: &str) -> bool {
         .is_some_and(|(_, options)| options.split(',').any(|option| option == "ro"))
 }
 
-/// The second column, a line for each core, in hexadecimal.
+/// Sums the second column, which is hexadecimal and has a line for each core.
 fn dropped(softnet: &str) -> u64 {
     let columns = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
     columns.filter_map(|text| u64::from_str_radix(text, 16).ok()).fold(0, u64::saturating_add)
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn longest_mount_says_whether_settings_can_be_written() {
+    fn the_mount_with_the_longest_path_decides_whether_settings_are_writable() {
         let docker = "1 0 0:1 / / rw,relatime - overlay o rw\n2 1 0:2 / /proc rw,nosuid - proc proc rw\n3 2 0:2 /sys /proc/sys ro,nosuid - proc proc rw\n";
         assert!(sysctl_read_only(docker));
         assert!(!sysctl_read_only(docker.lines().next().unwrap()));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_versions() {
+    fn kernel_versions_are_parsed() {
         let version =
             |text: &str| Host { kernel: Some(text.to_owned()), ..Host::default() }.kernel_version();
         assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));

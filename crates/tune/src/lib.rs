@@ -1,11 +1,11 @@
-//! The host doctor: what this host can hold, and what to change for more.
+//! Advice for a host: how many connections it can hold, and what to change for more.
 //!
-//! [`Host::read`] collects facts and judges nothing; a fact that the host or a container hides is
-//! absent. [`advise`] judges and reads nothing, so a host recorded as JSON is as good as the one
-//! underfoot. What follows from the advice is texts ([`text`], [`json`], [`sysctl_drop_in`],
-//! [`systemd_unit`]) and one writer, [`apply`].
+//! [`Host::read`] only collects facts. A fact that the host or a container hides is absent.
+//! [`advise`] only evaluates facts, so it works for a host recorded as JSON as well. The advice becomes
+//! text with [`text`], [`json`], [`sysctl_drop_in`] and [`systemd_unit`]. Only [`apply`] changes a
+//! host.
 //!
-//! The command's exit status: 0 if [`Advice::fits`], 1 if not, 2 for a wrong command line.
+//! The command's exit status is 0 if [`Advice::fits`], 1 if not, and 2 for an invalid command line.
 
 mod advice;
 mod apply;

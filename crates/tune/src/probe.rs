@@ -1,4 +1,4 @@
-//! Facts that only a system call tells.
+//! Reads the facts that need a system call.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -7,8 +7,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::host::IoUring;
 
-/// `IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN`: the server's
-/// rings have these, so a kernel that knows io_uring without them is of no use to it.
+/// `IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN`. The server's rings
+/// have these flags, so it can't use a kernel that lacks one of them.
 const RING_FLAGS: u32 = 1 << 4 | 1 << 12 | 1 << 13;
 
 /// `struct io_uring_params`, of which only the flags matter here.
@@ -22,17 +22,17 @@ struct RingParameters {
 
 const _: () = assert!(size_of::<RingParameters>() == 120);
 
-/// Soft and hard limit on open files; no limit is `u64::MAX`.
+/// Returns the soft and hard limit on open files; `u64::MAX` is no limit.
 pub(crate) fn descriptor_limits() -> (Option<u64>, Option<u64>) {
     let limit = getrlimit(Resource::Nofile);
     (Some(limit.current.unwrap_or(u64::MAX)), Some(limit.maximum.unwrap_or(u64::MAX)))
 }
 
-/// Makes a small ring and closes it.
+/// Tries to create a small ring, and closes it.
 pub(crate) fn io_uring() -> Option<IoUring> {
     let mut parameters = RingParameters { flags: RING_FLAGS, ..Default::default() };
     // SAFETY: the second argument points to a struct of the size that the kernel reads and writes,
-    // which lives through the call; the kernel keeps no pointer to it.
+    // which lives through the call; the kernel retains no pointer to it.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 2, &raw mut parameters) };
     if fd < 0 {
         return Some(IoUring::Refused(std::io::Error::last_os_error().raw_os_error()?));
@@ -42,12 +42,12 @@ pub(crate) fn io_uring() -> Option<IoUring> {
     Some(IoUring::Allowed)
 }
 
-/// Asks as a shard does: a thread that ends at once takes a copy of the descriptor table.
+/// Tries what a shard does: a thread that ends at once unshares the descriptor table.
 pub(crate) fn private_tables() -> Option<bool> {
     let thread = std::thread::Builder::new().spawn(|| {
         // SAFETY: this thread opens, closes and owns no descriptor in its copy of the table.
         let unshared = unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok();
-        // The server's second way, which Docker's usual filter lets through.
+        // The server falls back to this call, which Docker's default filter allows.
         // SAFETY: as above; no descriptor has that number, so nothing is closed.
         unshared
             || unsafe { libc::close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) }

@@ -1,4 +1,4 @@
-//! Advice for people and for programs.
+//! Renders advice for people and for programs.
 
 use std::fmt::Write as _;
 
@@ -6,18 +6,18 @@ use crate::advice::{Advice, Bound, Finding, Level};
 use crate::estimate::{Estimate, cost};
 use crate::format::{bytes, count, limit};
 
-/// Columns of a line, at the most; a command is never broken.
+/// The most columns of a line. Commands are never broken.
 const WIDTH: usize = 96;
-/// Where text begins, right of the level.
+/// The column where text begins, right of the level.
 const INDENT: usize = 9;
 
-/// All of it as indented JSON.
+/// Returns the advice as indented JSON.
 pub fn json(advice: &Advice) -> String {
-    // It holds texts and numbers only: there is nothing that could fail.
+    // The advice holds texts and numbers only, so this can't fail.
     serde_json::to_string_pretty(advice).unwrap_or_default()
 }
 
-/// All of it for a terminal: problems first, the verdict last.
+/// Returns the advice as text for a terminal: the most important findings first, the conclusion last.
 pub fn text(advice: &Advice, color: bool) -> String {
     let mut out = Out { text: String::new(), color };
     let asked = count(advice.want.connections);
@@ -25,14 +25,14 @@ pub fn text(advice: &Advice, color: bool) -> String {
     out.line(&format!("This host: {}", plain(&advice.host)));
     out.line(&format!("Asked:     {asked} connections{ends}\n"));
     for finding in advice.findings.iter().filter(|finding| finding.level != Level::Good) {
-        out.problem(finding);
+        out.open_finding(finding);
     }
     for finding in advice.findings.iter().filter(|finding| finding.level == Level::Good) {
         out.good(finding);
     }
     out.useless(advice);
     out.estimate(&advice.estimate, advice);
-    out.verdict(advice);
+    out.conclusion(advice);
     out.text
 }
 
@@ -57,7 +57,7 @@ impl Out {
         if self.color { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
     }
 
-    /// The level, padded before it is painted: codes have no width.
+    /// Returns the level. It is padded before it is coloured, because colour codes have no width.
     fn level(&self, level: Level) -> String {
         let word = match level {
             Level::Must => "must",
@@ -85,7 +85,7 @@ impl Out {
         self.line(&line);
     }
 
-    fn problem(&mut self, finding: &Finding) {
+    fn open_finding(&mut self, finding: &Finding) {
         let indent = " ".repeat(INDENT);
         let head =
             format!("{}{}: {}", self.level(finding.level), finding.name, plain(&finding.fact));
@@ -158,7 +158,7 @@ impl Out {
         }
     }
 
-    fn verdict(&mut self, advice: &Advice) {
+    fn conclusion(&mut self, advice: &Advice) {
         let asked = count(advice.want.connections);
         let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
         let musts: Vec<&str> = advice
@@ -195,7 +195,7 @@ fn capital(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// A recorded host may hold anything: no codes for the terminal.
+/// Replaces control characters. A recorded host may hold any text, and none may control the terminal.
 fn plain(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }

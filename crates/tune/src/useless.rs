@@ -1,22 +1,23 @@
-//! Settings that articles still recommend and that today's kernels make useless or harmful.
+//! Settings that old articles recommend and that are useless or harmful with today's kernels.
 
 use serde::{Deserialize, Serialize};
 
 use crate::advice::Want;
 use crate::host::Host;
 
-/// A recommendation to leave alone.
+/// A recommendation not to follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Useless {
-    /// What articles say.
+    /// The recommended setting.
     pub setting: String,
     /// Why it is useless or harmful.
     pub why: String,
-    /// The value on this host, if it follows the article.
+    /// The value on this host, if the host follows the recommendation.
     pub here: Option<String>,
 }
 
-/// The setting that shows whether a host follows the article, what the article says, and why not.
+/// The setting that shows whether a host follows the recommendation, the recommendation, and why not
+/// to follow it.
 type Line = (&'static str, &'static str, &'static str);
 
 const OLD_ADVICE: &[Line] = &[
@@ -152,7 +153,7 @@ pub(crate) fn all(host: &Host, want: &Want) -> Vec<Useless> {
     lines.collect()
 }
 
-/// Whether the value is the article's and not the kernel's.
+/// Returns whether the host's value is the recommended one rather than the kernel's default.
 fn followed(host: &Host, want: &Want, key: &str) -> bool {
     let Some(now) = host.number(key) else { return false };
     let default_of = |key| host.triple(key).map_or(0, |[_, default, _]| default);
@@ -175,7 +176,7 @@ fn followed(host: &Host, want: &Want, key: &str) -> bool {
         "net.core.netdev_max_backlog" => now >= 30_000,
         "net.ipv4.tcp_rmem" => default_of(key).max(default_of("net.ipv4.tcp_wmem")) > 1 << 20,
         "net.core.rmem_default" => now > 1 << 20,
-        // More pages than the machine has: somebody took them for bytes.
+        // More pages than the machine has: the administrator took them for bytes.
         "net.ipv4.tcp_mem" => match (host.triple(key), host.memory_total_bytes) {
             (Some([_, _, most]), Some(total)) => most > total / 4_096,
             _ => false,

@@ -1,5 +1,5 @@
-//! Advice for recorded hosts. `firecracker-24gib` was read from a machine; the others were written
-//! after what such machines have, with the kernel's own defaults for their memory.
+//! Tests the advice for recorded hosts. `firecracker-24gib` was recorded on a real machine. The
+//! others are written by hand after such machines, with the kernel's defaults for their memory.
 
 use std::path::{Path, PathBuf};
 
@@ -50,13 +50,13 @@ fn command<'a>(advice: &'a Advice, name: &str) -> &'a str {
     &finding.remedy.as_ref().expect("a remedy").command
 }
 
-/// Host, connections asked, whether they fit, what it holds, and what sets that bound.
-type Verdict = (&'static str, u64, bool, u64, &'static str);
+/// Host, wanted connections, whether they fit, how many it holds, and the finding that sets the bound.
+type Expected = (&'static str, u64, bool, u64, &'static str);
 
 const CONNTRACK: &str = "net.netfilter.nf_conntrack_max";
 const TCP_MEM: &str = "net.ipv4.tcp_mem";
 
-const SERVER: [Verdict; 21] = [
+const SERVER: [Expected; 21] = [
     ("conntrack-full", 10_000, false, 0, CONNTRACK),
     ("conntrack-full", 1_000_000, false, 0, CONNTRACK),
     ("conntrack-full", 3_000_000, false, 0, CONNTRACK),
@@ -72,7 +72,7 @@ const SERVER: [Verdict; 21] = [
     ("firecracker-24gib", 10_000, true, 2_302_656, TCP_MEM),
     ("firecracker-24gib", 1_000_000, true, 2_302_656, TCP_MEM),
     ("firecracker-24gib", 3_000_000, false, 2_302_656, TCP_MEM),
-    // Clients behind NAT are refused, however few.
+    // The kernel rejects clients behind NAT, however few there are.
     ("old-articles", 10_000, false, 370_800, TCP_MEM),
     ("old-articles", 1_000_000, false, 370_800, TCP_MEM),
     ("old-articles", 3_000_000, false, 370_800, TCP_MEM),
@@ -82,7 +82,7 @@ const SERVER: [Verdict; 21] = [
 ];
 
 #[test]
-fn verdicts_and_bounds() {
+fn recorded_hosts_have_the_expected_bounds() {
     for (name, connections, fits, holds, set_by) in SERVER {
         let advice = of(name, connections, false);
         let bound = advice.holds.as_ref().expect("a bound");
@@ -92,14 +92,14 @@ fn verdicts_and_bounds() {
 }
 
 #[test]
-fn both_ends_take_twice_the_kernel_memory_files_and_watches() {
+fn both_ends_double_the_kernel_memory_files_and_watches() {
     let advice = of("firecracker-24gib", 3_000_000, true);
     assert_eq!(musts(&advice), ["memory", TCP_MEM, "fs.file-max", "fs.epoll.max_user_watches"]);
     assert_eq!(value(&advice, "fs.file-max"), Some("6100000"));
     assert_eq!(value(&advice, "fs.epoll.max_user_watches"), Some("6100000"));
     assert_eq!(advice.estimate.kernel, 2 * 3_000_000 * 4_170);
     assert_eq!(advice.estimate.generator, 3_000_000 * 64);
-    // All pages would be 24 GB: 60 % of the memory is the most that is advised.
+    // All pages would be 24 GB, but the advice is at most 60 % of the memory.
     let cap = host("firecracker-24gib").memory_total_bytes.unwrap() / 10 * 6 / 4_096;
     let pages = value(&advice, TCP_MEM).and_then(|v| v.split(' ').nth(2)?.parse().ok());
     assert_eq!(pages, Some(cap));
@@ -113,7 +113,7 @@ fn both_ends_take_twice_the_kernel_memory_files_and_watches() {
 }
 
 #[test]
-fn a_bare_server_holds_millions_as_it_stands() {
+fn a_bare_server_holds_millions_without_changes() {
     let advice = of("debian-64gib", 3_000_000, false);
     assert!(musts(&advice).is_empty());
     assert_eq!(level(&advice, "transparent huge pages"), Some(Level::Advise));
@@ -125,7 +125,7 @@ fn a_bare_server_holds_millions_as_it_stands() {
 }
 
 #[test]
-fn a_low_limit_on_files_means_more_shards_and_then_an_end() {
+fn a_low_limit_on_files_means_more_shards_up_to_a_bound() {
     let ten_thousand = of("vps-1gib", 10_000, false);
     assert_eq!(ten_thousand.shards, 14);
     assert_eq!(level(&ten_thousand, "open files of a process"), Some(Level::Advise));
@@ -139,7 +139,7 @@ fn a_low_limit_on_files_means_more_shards_and_then_an_end() {
 }
 
 #[test]
-fn a_container_is_told_what_starts_it_and_what_its_machine_must_change() {
+fn remedies_in_a_container_name_its_start_command_or_its_machine() {
     let advice = of("docker", 1_000_000, false);
     assert_eq!(musts(&advice), ["cgroup memory limit"]);
     assert_eq!(command(&advice, "cgroup memory limit"), "docker run --memory=4700m …");
@@ -149,7 +149,7 @@ fn a_container_is_told_what_starts_it_and_what_its_machine_must_change() {
     );
     assert!(command(&advice, "io_uring").starts_with("docker run --security-opt seccomp="));
     assert_eq!(level(&advice, TCP_MEM), Some(Level::Unknown));
-    // One table for all shards: the limit on open files counts them all.
+    // All shards share one table, so the limit on open files counts all their descriptors.
     let more = of("docker", 3_000_000, false);
     assert_eq!(level(&more, "open files of a process"), Some(Level::Must));
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_container_is_told_what_starts_it_and_what_its_machine_must_change() {
 }
 
 #[test]
-fn connection_tracking_bounds_only_where_it_tracks() {
+fn connection_tracking_is_a_bound_only_where_it_is_in_use() {
     let low = of("conntrack-low", 1_000_000, false);
     assert_eq!(musts(&low), [CONNTRACK]);
     assert_eq!(value(&low, CONNTRACK), Some("1100000"));
@@ -180,7 +180,7 @@ fn connection_tracking_bounds_only_where_it_tracks() {
 }
 
 #[test]
-fn old_articles_are_found_and_undone() {
+fn settings_of_old_articles_are_found_and_reverted() {
     let advice = of("old-articles", 1_000_000, false);
     assert_eq!(musts(&advice), [TCP_MEM, "fs.file-max", "net.ipv4.tcp_tw_recycle"]);
     for (key, expected) in [
@@ -200,7 +200,7 @@ fn old_articles_are_found_and_undone() {
     }
     let followed = advice.useless.iter().filter(|line| line.here.is_some()).count();
     assert_eq!(followed, 17);
-    // Hosts with the kernel's own values follow none.
+    // Hosts with the kernel's defaults follow no article.
     for name in ["debian-64gib", "vps-1gib", "docker", "firecracker-24gib"] {
         let advice = of(name, 1_000_000, false);
         let followed: Vec<_> = advice.useless.iter().filter(|line| line.here.is_some()).collect();
@@ -209,7 +209,7 @@ fn old_articles_are_found_and_undone() {
 }
 
 #[test]
-fn settings_once_applied_are_good() {
+fn applied_settings_need_no_further_change() {
     for name in HOSTS {
         for (connections, both_ends) in COUNTS.into_iter().flat_map(|n| [(n, false), (n, true)]) {
             let want = Want { both_ends, ..Want::new(connections) };
@@ -222,7 +222,7 @@ fn settings_once_applied_are_good() {
     }
 }
 
-/// Compares with a file; TUNE_BLESS=1 writes it instead.
+/// Compares with a golden file. TUNE_BLESS=1 writes the file first.
 fn golden(name: &str, found: &str) {
     let path = folder("golden").join(name);
     if std::env::var_os("TUNE_BLESS").is_some() {
@@ -234,7 +234,7 @@ fn golden(name: &str, found: &str) {
 }
 
 #[test]
-fn texts_read_as_agreed() {
+fn texts_equal_the_golden_files() {
     let advice = of("old-articles", 1_000_000, false);
     golden("old-articles.txt", &text(&advice, false));
     golden("99-throng.conf", &sysctl_drop_in(&advice));
@@ -242,7 +242,7 @@ fn texts_read_as_agreed() {
 }
 
 #[test]
-fn lines_are_short_and_colors_are_all_that_color_adds() {
+fn lines_are_short_and_colour_adds_only_colour_codes() {
     for name in HOSTS {
         let advice = of(name, 3_000_000, true);
         let plain = text(&advice, false);
@@ -261,7 +261,7 @@ fn lines_are_short_and_colors_are_all_that_color_adds() {
 }
 
 #[test]
-fn json_is_read_back() {
+fn json_round_trips() {
     for name in HOSTS {
         let advice = of(name, 1_000_000, false);
         let copy: Advice = serde_json::from_str(&json(&advice)).expect("advice as JSON");
@@ -269,7 +269,7 @@ fn json_is_read_back() {
     }
 }
 
-/// To read it as a user does: cargo test -p tune --test hosts this_host -- --nocapture
+/// Shows the text as a user sees it with: cargo test -p tune --test hosts this_host -- --nocapture
 #[test]
 fn this_host_gets_advice() {
     let host = Host::read();

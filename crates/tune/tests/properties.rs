@@ -1,4 +1,4 @@
-//! What holds for every host, however odd its facts.
+//! Properties that hold for every host, however strange its facts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tune::{Cgroup, Host, IoUring, Level, Want, advise, json, sysctl_drop_in, systemd_unit, text};
 
-/// Every setting that is looked at: this host has them all.
+/// Returns the names of all settings that the checks read. The recorded host has them all.
 fn keys() -> Vec<String> {
     let host = include_str!("hosts/old-articles.json");
     let host: Host = serde_json::from_str(host).expect("a recorded host");
@@ -17,7 +17,7 @@ fn keys() -> Vec<String> {
     keys
 }
 
-/// Small numbers and enormous ones alike.
+/// Generates small and enormous numbers.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..5_u64, 0..10_000_000_u64, any::<u64>(), Just(u64::MAX), Just(i64::MAX as u64)]
 }
@@ -82,7 +82,7 @@ proptest! {
     })]
 
     #[test]
-    fn never_panics(host in hosts(), want in wants(u64::MAX)) {
+    fn advice_for_any_host_renders_safely(host in hosts(), want in wants(u64::MAX)) {
         let advice = advise(&host, &want);
         prop_assert!(text(&advice, false).chars().all(|c| c == '\n' || !c.is_control()));
         text(&advice, true);
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn fits_is_what_no_must_says_and_what_is_held(host in hosts(), want in wants(1 << 40)) {
+    fn a_host_fits_if_and_only_if_no_finding_is_a_must(host in hosts(), want in wants(1 << 40)) {
         let advice = advise(&host, &want);
         let musts = advice.findings.iter().any(|finding| finding.level == Level::Must);
         prop_assert_eq!(advice.fits, !musts);
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn more_memory_never_holds_fewer(
+    fn more_memory_never_lowers_the_bound(
         host in hosts(), want in wants(1 << 40), a in number(), b in number(),
     ) {
         let with = |bytes| {
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn applied_settings_leave_none_that_must_change(host in hosts(), want in wants(1 << 40)) {
+    fn applied_settings_leave_no_setting_that_must_change(host in hosts(), want in wants(1 << 40)) {
         let after = host.after(&advise(&host, &want));
         let advice = advise(&after, &want);
         let left: Vec<_> =

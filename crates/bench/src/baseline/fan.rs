@@ -1,33 +1,32 @@
-//! One message to many sockets: with a `write` each, or with batched `io_uring` sends.
+//! Sends one message to many sockets, with a `write` each or with batched `io_uring` sends.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 
-use super::{Fanned, Sender};
+use super::{FanoutResult, Sender};
 use crate::marker::{Kind, payload};
 use flood::clock::now_ns;
 
 /// Sends in one batch, and entries of the submission queue.
 const BATCH: usize = 512;
 
-/// A message as an event stream carries it, of so many bytes in all where they suffice for the
-/// marker.
+/// Returns an event of so many bytes in all, or of the fewest that hold the marker.
 pub(super) fn message(bytes: usize) -> Vec<u8> {
     const AROUND: usize = "data: \n\n".len();
     let payload = payload(Kind::Counted, now_ns(), bytes.saturating_sub(AROUND));
     format!("data: {payload}\n\n").into_bytes()
 }
 
-/// What sends, per thread.
+/// The sender of a thread.
 pub(super) enum Fan {
     Write,
     IoUring(Box<IoUring>),
 }
 
 impl Fan {
-    /// Must be called on the thread that will send: the ring belongs to it alone.
+    /// Creates a sender. The thread that will send must call this, because the ring belongs to it alone.
     pub(super) fn new(sender: Sender) -> Result<Self> {
         Ok(match sender {
             Sender::Write => Self::Write,
@@ -43,7 +42,7 @@ impl Fan {
     }
 
     /// Sends the message to each socket.
-    pub(super) fn out(&mut self, sockets: &[OwnedFd], message: &[u8]) -> Result<Fanned> {
+    pub(super) fn out(&mut self, sockets: &[OwnedFd], message: &[u8]) -> Result<FanoutResult> {
         let sent = match self {
             Self::Write => write_each(sockets, message),
             Self::IoUring(ring) => sockets
@@ -51,17 +50,17 @@ impl Fan {
                 .map(|batch| send_batch(ring, batch, message))
                 .sum::<Result<u64>>()?,
         };
-        Ok(Fanned { sent, refused: sockets.len() as u64 - sent })
+        Ok(FanoutResult { sent, rejected: sockets.len() as u64 - sent })
     }
 }
 
-/// Gives the number of sockets that took the whole message.
+/// Returns the number of sockets that accepted the whole message.
 fn write_each(sockets: &[OwnedFd], message: &[u8]) -> u64 {
     sockets.iter().filter(|socket| rustix::io::write(socket, message) == Ok(message.len())).count()
         as u64
 }
 
-/// The same, for up to [`BATCH`] sockets, with one system call.
+/// Does the same for up to [`BATCH`] sockets with one system call.
 fn send_batch(ring: &mut IoUring, sockets: &[OwnedFd], message: &[u8]) -> Result<u64> {
     {
         let mut queue = ring.submission();
@@ -74,8 +73,8 @@ fn send_batch(ring: &mut IoUring, sockets: &[OwnedFd], message: &[u8]) -> Result
             .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
             .build();
             // SAFETY: the sockets and the message outlive the batch: this function returns once
-            // each send has completed, and where the kernel refuses the batch, a send that must
-            // not wait is either done or was never begun.
+            // each send has completed. If the kernel rejects the batch, each of its non-blocking
+            // sends is either done or was never begun.
             unsafe { queue.push(&send) }.context("a full submission queue")?;
         }
     }
@@ -118,7 +117,7 @@ mod tests {
         drop(far.pop());
         let fanned = Fan::new(sender).expect("a sender").out(&near, b"message").expect("a fan-out");
         assert_eq!(fanned.sent, BATCH as u64 + 2);
-        assert_eq!(fanned.refused, 1);
+        assert_eq!(fanned.rejected, 1);
         drop(near);
         for mut far in far {
             let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! One event loop of a bare server: accept, read, answer, and nothing else.
+//! One event loop of a bare server. It only accepts, reads and answers.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,21 +13,21 @@ use rustix::net::{
 };
 
 use super::fan::Fan;
-use super::{Fanned, Sender};
+use super::{FanoutResult, Sender};
 
-/// Events taken at once, and connections accepted in one turn of the loop.
+/// Events fetched at once, and connections accepted in one turn of the loop.
 const EVENTS: usize = 512;
-/// Bytes of an answer; about what Throng's own has.
+/// Bytes of an answer, about as many as Throng's.
 const ANSWER_BYTES: usize = 150;
 const BACKLOG: i32 = 4_096;
 
-/// Poller data of the two that are no connection; connections have their descriptor's number.
+/// Poller data of the listener and of the wake-up. Connections have their descriptor's number.
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
 
 struct Job {
     message: std::sync::Arc<[u8]>,
-    answer: Channel<Fanned>,
+    answer: Channel<FanoutResult>,
 }
 
 /// A running loop, seen from the main thread.
@@ -37,8 +37,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Has the message sent to all its connections; the receiver is told when that is done.
-    pub(super) fn fan(&self, message: std::sync::Arc<[u8]>) -> Result<Receiver<Fanned>> {
+    /// Sends the message to all its connections. The receiver gets the result when that is done.
+    pub(super) fn fan(&self, message: std::sync::Arc<[u8]>) -> Result<Receiver<FanoutResult>> {
         let (answer, answered) = channel();
         self.jobs.send(Job { message, answer }).ok().context("a thread has ended")?;
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("waking a thread")?;
@@ -46,7 +46,7 @@ impl Worker {
     }
 }
 
-/// Starts a loop; it tells `ready` once it listens, or why it doesn't.
+/// Starts a loop. It reports to `ready` once it listens, or why it can't.
 pub(super) fn start(
     address: SocketAddrV4,
     sender: Sender,
@@ -60,7 +60,7 @@ pub(super) fn start(
     std::thread::Builder::new()
         .spawn(move || match Loop::new(address, sender, wake, taken) {
             Ok(mut event_loop) => {
-                // Main may be gone already; then this thread goes with it.
+                // If the main thread has ended already, this thread ends with it.
                 let _ = ready.send(Ok(()));
                 drop(ready);
                 if let Err(error) = event_loop.run() {
@@ -83,7 +83,7 @@ struct Loop {
     fan: Fan,
     connections: Vec<OwnedFd>,
     /// Place in `connections`, by descriptor number.
-    places: Vec<u32>,
+    indexes: Vec<u32>,
     buffer: Box<[u8]>,
     answer: Vec<u8>,
 }
@@ -95,8 +95,9 @@ impl Loop {
         wake: std::sync::Arc<OwnedFd>,
         jobs: Receiver<Job>,
     ) -> Result<Self> {
-        // SAFETY: of what was open before, this thread uses only the eventfd, which the main
-        // thread keeps open as long as the process lives; nothing opened later changes hands.
+        // SAFETY: of the descriptors that were open before, this thread uses only the eventfd, which
+        // the main thread holds open as long as the process lives. No thread hands a later
+        // descriptor to another.
         unsafe { flood::descriptors::private_copy() }.context("a private descriptor table")?;
         let listener = socket_with(
             AddressFamily::INET,
@@ -122,7 +123,7 @@ impl Loop {
             jobs,
             fan: Fan::new(sender)?,
             connections: Vec::new(),
-            places: Vec::new(),
+            indexes: Vec::new(),
             buffer: vec![0; 16 * 1024].into_boxed_slice(),
             answer: answer(),
         })
@@ -163,19 +164,19 @@ impl Loop {
                 EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
             )
             .context("watching a connection")?;
-            if self.places.len() <= descriptor {
-                self.places.resize(descriptor + 1, 0);
+            if self.indexes.len() <= descriptor {
+                self.indexes.resize(descriptor + 1, 0);
             }
-            self.places[descriptor] = self.connections.len() as u32;
+            self.indexes[descriptor] = self.connections.len() as u32;
             self.connections.push(connection);
         }
         Ok(())
     }
 
     fn read(&mut self, descriptor: usize) {
-        let place = self.places[descriptor] as usize;
-        // An event of a descriptor that was closed earlier in this batch, or used again.
-        let Some(connection) = self.connections.get(place) else {
+        let index = self.indexes[descriptor] as usize;
+        // The event may belong to a descriptor that was closed or reused earlier in this batch.
+        let Some(connection) = self.connections.get(index) else {
             return;
         };
         if connection.as_raw_fd() as usize != descriptor {
@@ -184,25 +185,25 @@ impl Loop {
         let flags = rustix::net::RecvFlags::empty();
         match recv(connection, &mut *self.buffer, flags) {
             Ok((1.., _)) => {
-                // An answer of 150 bytes to a new connection has room.
+                // The buffer of a new connection holds an answer of 150 bytes.
                 let _ = rustix::io::write(connection, &self.answer);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(_) | Err(_) => {
-                self.connections.swap_remove(place);
-                if let Some(moved) = self.connections.get(place) {
-                    self.places[moved.as_raw_fd() as usize] = place as u32;
+                self.connections.swap_remove(index);
+                if let Some(moved) = self.connections.get(index) {
+                    self.indexes[moved.as_raw_fd() as usize] = index as u32;
                 }
             }
         }
     }
 
     fn work_jobs(&mut self) -> Result<()> {
-        // Only resets the count; the jobs are in the channel.
+        // This only resets the counter. The jobs are in the channel.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8][..]);
         while let Ok(job) = self.jobs.try_recv() {
             let fanned = self.fan.out(&self.connections, &job.message)?;
-            // Main waits for it, or has ended.
+            // The main thread waits for the result, or has ended.
             let _ = job.answer.send(fanned);
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Reading just as much of an answer as a crowd must: the status, the head's end, and the frame
-//! bounds of a WebSocket.
+//! Parses as much of an answer as a crowd needs: the status, the head's end, and the frame bounds of
+//! a WebSocket.
 
-/// Progress through an answer's head; two bytes, for any split of the stream.
+/// The state of parsing an answer's head. It takes two bytes, and the stream may be split anywhere.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Head {
     /// Bytes of the status line seen, up to the status's end.
@@ -10,14 +10,14 @@ pub(super) struct Head {
     end: u8,
 }
 
-/// What a piece of a head came to.
+/// The result of parsing a piece of a head.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeadStep<'a> {
-    /// More of it must come.
+    /// The head is incomplete.
     Partial,
-    /// It ended, with the status expected; what follows it.
+    /// The head is complete, with the expected status. Holds the bytes that follow it.
     Complete(&'a [u8]),
-    /// The status is another; 0 if it was not told in one piece.
+    /// The status is another one; 0 if it did not arrive in one piece.
     WrongStatus(u16),
 }
 
@@ -59,20 +59,19 @@ fn number(digits: &[u8]) -> u16 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Progress through a server's WebSocket frames, for any split of the stream (RFC 6455 section
-/// 5.2; a server never masks).
+/// The state of parsing a server's WebSocket frames (RFC 6455 section 5.2; a server never masks). The
+/// stream may be split anywhere.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Frames {
-    /// Payload bytes of the frame at hand that must still come. Longer frames than 4 GiB are not
-    /// for a bench.
+    /// Payload bytes of the current frame that have not arrived. No bench has frames over 4 GiB.
     skip: u32,
-    /// The header as far as it came.
+    /// The header as far as it has arrived.
     header: [u8; 10],
     have: u8,
 }
 
 impl Frames {
-    /// Goes over a chunk and gives the number of pings that began in it.
+    /// Processes a chunk. Returns the number of pings that began in it.
     pub(super) fn pings(&mut self, mut chunk: &[u8]) -> u64 {
         const PING: u8 = 0x9;
         let mut pings = 0;
@@ -95,7 +94,7 @@ impl Frames {
         pings
     }
 
-    /// Length of the payload, once the header is there in full.
+    /// Returns the length of the payload once the header is complete.
     fn payload_length(&self) -> Option<u32> {
         let header = &self.header[..usize::from(self.have)];
         let extended = match header.get(1)? & 0x7f {
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn another_status_is_told() {
+    fn an_unexpected_status_is_reported() {
         assert_eq!(Head::default().step(b"HTTP/1.1 503 Full\r\n", 200), HeadStep::WrongStatus(503));
         assert_eq!(Head::default().step(b"HTTP/1.1 204 None\r\n", 200), HeadStep::WrongStatus(204));
         let mut head = Head::default();

@@ -1,4 +1,4 @@
-//! One thread of a crowd: its poller, its connections, its counts.
+//! One thread of a crowd: its poller, its connections and its counts.
 
 use std::mem;
 use std::net::SocketAddrV4;
@@ -18,27 +18,27 @@ use rustix::net::{
 use rustix::time::Timespec;
 
 use super::answer::{Frames, Head, HeadStep};
-use super::{Failure, Plan, Shared};
+use super::{CloseReason, Plan, Shared};
 use crate::marker::Scanner;
 use flood::clock::now_ns;
 use flood::source::{bind_address_without_port, source_address};
 
-/// Bytes read at once; also what one event may bring before the next one's turn.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Events taken at once.
+/// Events fetched at once.
 const EVENTS: usize = 512;
-/// How long a stop may wait while nothing comes.
-const STOP_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long the thread waits for events. A stop may wait so long.
+const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// A pong without payload, masked with zeros (RFC 6455 section 5.5.3). The server's heartbeat
 /// pings have none either.
 const PONG: &[u8] = &[0x8a, 0x80, 0, 0, 0, 0];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The request is not written.
+    /// Has not written its request yet.
     Connecting,
     /// Waits for its answer.
-    Asked,
+    Requested,
     /// Open.
     Open,
 }
@@ -47,7 +47,7 @@ struct Connection {
     /// None once closed.
     socket: Option<OwnedFd>,
     stage: Stage,
-    /// Of [`Scanner::scan`].
+    /// The state of [`Scanner::scan`].
     matched: u8,
     head: Head,
     frames: Frames,
@@ -55,18 +55,18 @@ struct Connection {
 
 const _: () = assert!(size_of::<Connection>() <= 24);
 
-/// Counts that only this thread touches, until they are published.
+/// The counts of this thread before it publishes them.
 #[derive(Default)]
-struct Local {
+struct LocalCounts {
     opened: u64,
     closed: u64,
     messages: u64,
     bytes: u64,
     pings: u64,
     timed: u64,
-    failures: [u64; Failure::ALL.len()],
+    failures: [u64; CloseReason::ALL.len()],
     status_seen: u64,
-    /// Times on the way in this batch, in nanoseconds.
+    /// The latencies of this batch, in nanoseconds.
     samples: Vec<u64>,
 }
 
@@ -75,18 +75,18 @@ struct Worker<'a> {
     shared: &'a Shared,
     poller: OwnedFd,
     connections: Vec<Connection>,
-    /// Number of the connection with index 0; each one tried has its index, failed or not.
+    /// The number of the connection with index 0. Each attempt gets an index, failed or not.
     first: usize,
-    /// Numbers not opened yet.
+    /// Numbers that are not opened yet.
     numbers: Range<usize>,
     in_flight: usize,
     request: Vec<u8>,
     buffer: Box<[u8]>,
     scanner: Scanner,
-    local: Local,
+    local: LocalCounts,
 }
 
-/// Opens the connections with these numbers and holds them until told to stop.
+/// Opens the connections with these numbers and holds them until the owner stops it.
 pub(super) fn run(plan: &Plan, numbers: Range<usize>, shared: &Shared) -> Result<()> {
     let outcome = start(plan, numbers, shared).and_then(|mut worker| worker.work());
     if let Err(error) = &outcome {
@@ -96,7 +96,7 @@ pub(super) fn run(plan: &Plan, numbers: Range<usize>, shared: &Shared) -> Result
 }
 
 fn start<'a>(plan: &'a Plan, numbers: Range<usize>, shared: &'a Shared) -> Result<Worker<'a>> {
-    // SAFETY: this thread opens all its descriptors below, and keeps them.
+    // SAFETY: this thread opens all its descriptors below, and hands none to another thread.
     unsafe { flood::descriptors::private_table() }.context("a private descriptor table")?;
     Ok(Worker {
         plan,
@@ -109,7 +109,7 @@ fn start<'a>(plan: &'a Plan, numbers: Range<usize>, shared: &'a Shared) -> Resul
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         scanner: Scanner::default(),
-        local: Local { samples: Vec::with_capacity(EVENTS), ..Local::default() },
+        local: LocalCounts { samples: Vec::with_capacity(EVENTS), ..LocalCounts::default() },
     })
 }
 
@@ -126,16 +126,16 @@ impl Worker<'_> {
             match epoll::wait(
                 &self.poller,
                 rustix::buffer::spare_capacity(&mut events),
-                Some(&STOP_LOOK),
+                Some(&STOP_POLL),
             ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),
             }
             for event in &events {
                 let (index, flags) = (event.data.u64() as usize, event.flags);
-                self.ready(index, flags);
+                self.process_event(index, flags);
             }
-            self.publish();
+            self.publish_counts();
         }
         self.close_all();
         Ok(())
@@ -156,18 +156,18 @@ impl Worker<'_> {
         match begun {
             Ok((socket, stage)) => {
                 self.connections[index].socket = Some(socket);
-                if stage == Stage::Asked {
-                    self.asked(index);
+                if stage == Stage::Requested {
+                    self.request_written(index);
                 }
             }
             Err(error) => {
                 self.in_flight -= 1;
-                self.local.failures[failure(error) as usize] += 1;
+                self.local.failures[reason(error) as usize] += 1;
             }
         }
     }
 
-    /// Connects, and writes the request if that succeeds at once, as loopback often lets it.
+    /// Connects, and writes the request if that succeeds at once, as it often does on loopback.
     fn begin(&self, number: usize, index: usize) -> rustix::io::Result<(OwnedFd, Stage)> {
         let socket = socket_with(
             AddressFamily::INET,
@@ -184,7 +184,7 @@ impl Worker<'_> {
         }
         let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let stage = match send(&socket, &self.request, SendFlags::NOSIGNAL) {
-            Ok(_) => Stage::Asked,
+            Ok(_) => Stage::Requested,
             Err(Errno::AGAIN | Errno::NOTCONN) => {
                 flags |= EventFlags::OUT;
                 Stage::Connecting
@@ -196,9 +196,9 @@ impl Worker<'_> {
         Ok((socket, stage))
     }
 
-    /// The request is written: without an answer to wait for, the connection is open.
-    fn asked(&mut self, index: usize) {
-        self.connections[index].stage = Stage::Asked;
+    /// The request was written. The connection is open already if no answer is to be expected.
+    fn request_written(&mut self, index: usize) {
+        self.connections[index].stage = Stage::Requested;
         if self.plan.status.is_none() {
             self.opened(index);
         }
@@ -210,8 +210,8 @@ impl Worker<'_> {
         self.local.opened += 1;
     }
 
-    /// Closes a connection from whichever stage it was in.
-    fn end(&mut self, index: usize, why: Failure) {
+    /// Closes a connection, whatever stage it was in.
+    fn end(&mut self, index: usize, why: CloseReason) {
         let connection = &mut self.connections[index];
         if connection.socket.take().is_none() {
             return;
@@ -224,7 +224,7 @@ impl Worker<'_> {
         }
     }
 
-    fn ready(&mut self, index: usize, flags: EventFlags) {
+    fn process_event(&mut self, index: usize, flags: EventFlags) {
         let connection = &self.connections[index];
         let Some(socket) = &connection.socket else {
             return;
@@ -232,48 +232,48 @@ impl Worker<'_> {
         if connection.stage == Stage::Connecting {
             self.plan.request.expand(self.first + index, &mut self.request);
             match send(socket, &self.request, SendFlags::NOSIGNAL) {
-                Ok(_) => self.asked(index),
+                Ok(_) => self.request_written(index),
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // What connect came to, before what writing to its ruin says.
+                    // A failed connect says more than the write to its socket.
                     let error = match sockopt::socket_error(socket) {
                         Ok(Err(first)) => first,
                         _ => error,
                     };
-                    return self.end(index, failure(error));
+                    return self.end(index, reason(error));
                 }
             }
         }
         self.read(index, flags);
     }
 
-    /// Reads what is there. A short read of a stream socket has taken all (epoll(7)), unless the
-    /// peer is gone too.
+    /// Reads the input of a connection. A short read of a stream socket has emptied it (epoll(7)),
+    /// unless the peer has closed as well.
     fn read(&mut self, index: usize, flags: EventFlags) {
         let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let mut buffer = mem::take(&mut self.buffer);
         while let Some(socket) = &self.connections[index].socket {
             match recv(socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((0, _)) => self.end(index, Failure::Closed),
+                Ok((0, _)) => self.end(index, CloseReason::Closed),
                 Ok((bytes, _)) => {
-                    self.taken(index, &buffer[..bytes]);
+                    self.process_input(index, &buffer[..bytes]);
                     if bytes < buffer.len() && !gone {
                         break;
                     }
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(error) => self.end(index, failure(error)),
+                Err(error) => self.end(index, reason(error)),
             }
         }
         self.buffer = buffer;
     }
 
-    /// Takes in bytes that came.
-    fn taken(&mut self, index: usize, mut bytes: &[u8]) {
+    /// Processes bytes that a connection received.
+    fn process_input(&mut self, index: usize, mut bytes: &[u8]) {
         self.local.bytes += bytes.len() as u64;
         if let Some(status) = self.plan.status
-            && self.connections[index].stage == Stage::Asked
+            && self.connections[index].stage == Stage::Requested
         {
             match self.connections[index].head.step(bytes, status) {
                 HeadStep::Partial => return,
@@ -283,7 +283,7 @@ impl Worker<'_> {
                 }
                 HeadStep::WrongStatus(status) => {
                     self.local.status_seen = u64::from(status);
-                    return self.end(index, Failure::Status);
+                    return self.end(index, CloseReason::Status);
                 }
             }
         }
@@ -300,7 +300,7 @@ impl Worker<'_> {
             let pings = connection.frames.pings(bytes);
             if let Some(socket) = &connection.socket {
                 for _ in 0..pings {
-                    // A pong that doesn't fit is lost, as on a network that is slow.
+                    // A pong that doesn't fit is dropped, as a slow network would.
                     local.pings +=
                         u64::from(send(socket, PONG, SendFlags::NOSIGNAL) == Ok(PONG.len()));
                 }
@@ -308,7 +308,7 @@ impl Worker<'_> {
         }
     }
 
-    fn publish(&mut self) {
+    fn publish_counts(&mut self) {
         let counts = &self.shared.counts;
         let local = &mut self.local;
         let put = |count: &AtomicU64, value: u64| count.store(value, Ordering::Relaxed);
@@ -330,24 +330,24 @@ impl Worker<'_> {
         }
     }
 
-    /// Resets every connection: no port waits for stragglers (TIME_WAIT), and the next crowd may
-    /// have it at once.
+    /// Resets every connection. A reset leaves no port in TIME_WAIT, so the next crowd can use them
+    /// at once.
     fn close_all(&mut self) {
         for connection in self.connections.drain(..) {
             if let Some(socket) = connection.socket {
-                // Without it the connection closes all the same, only more slowly.
+                // If this fails, the connection closes all the same, only more slowly.
                 let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
             }
         }
     }
 }
 
-fn failure(error: Errno) -> Failure {
+fn reason(error: Errno) -> CloseReason {
     match error {
-        Errno::CONNREFUSED => Failure::Refused,
-        Errno::CONNRESET | Errno::PIPE => Failure::Reset,
-        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Failure::Address,
-        Errno::MFILE | Errno::NFILE => Failure::Descriptors,
-        _ => Failure::Other,
+        Errno::CONNREFUSED => CloseReason::Refused,
+        Errno::CONNRESET | Errno::PIPE => CloseReason::Reset,
+        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => CloseReason::Address,
+        Errno::MFILE | Errno::NFILE => CloseReason::Descriptors,
+        _ => CloseReason::Other,
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a text is a filter of what is logged.
+//! Checks filters of the log.
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -6,11 +6,11 @@ use tracing_subscriber::filter::LevelFilter;
 const WAYS: &str =
     "try info, or info,shard=debug; levels are error, warn, info, debug, trace and off";
 
-/// What is wrong with a filter, if anything.
+/// Checks a filter.
 ///
-/// A word alone that is no level is taken by `EnvFilter` as the name of a part of the program, of
-/// which everything is logged and of all else nothing: a misspelled level would silence the server.
-/// So every part of a filter must say its level.
+/// `EnvFilter` takes a single word that is not a level as the name of a module, and logs everything
+/// of that module and nothing else. A misspelled level would silence the server. So every part of a
+/// filter must name its level.
 pub(super) fn filter(text: &str) -> Result<(), String> {
     EnvFilter::try_new(text).map_err(|error| format!("{error}: {WAYS}"))?;
     let mut parts = text.split(',').map(str::trim).filter(|part| !part.is_empty()).peekable();
@@ -18,7 +18,7 @@ pub(super) fn filter(text: &str) -> Result<(), String> {
         return Err(format!("it says nothing: {WAYS}"));
     }
     for part in parts {
-        // What is in brackets is a span with its fields, which may have signs of equality, too.
+        // Brackets contain a span with its fields, which may have equals signs, too.
         let outside = part.rfind(']').map_or(0, |end| end + 1);
         let (name, level) = match part[outside..].rsplit_once('=') {
             Some((name, level)) => (&part[..outside + name.len()], level.trim()),
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_names_a_level_everywhere() {
-        for good in [
+    fn every_part_of_a_filter_needs_a_level() {
+        for valid in [
             "info",
             "WARN",
             "off",
@@ -52,9 +52,9 @@ mod tests {
             "info,[span{field=1}]=debug",
             "warn,store[commit]=trace,hyper=off",
         ] {
-            assert_eq!(filter(good), Ok(()), "{good}");
+            assert_eq!(filter(valid), Ok(()), "{valid}");
         }
-        for (bad, want) in [
+        for (invalid, want) in [
             ("loud", "\"loud\" is no level: try info, or info,shard=debug; levels are error,"),
             ("shard=loud", "try info"),
             ("info,shard", "\"shard\" is no level"),
@@ -68,8 +68,8 @@ mod tests {
             ("info,[span{a=b}]", "is no level"),
             ("6", "\"6\" is no level"),
         ] {
-            let told = filter(bad).expect_err(bad);
-            assert!(told.contains(want), "{bad}: {told}");
+            let error = filter(invalid).expect_err(invalid);
+            assert!(error.contains(want), "{invalid}: {error}");
         }
     }
 }

@@ -39,7 +39,7 @@ async fn an_application_acknowledges_for_its_users() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_acknowledged_is_refused() {
+async fn what_cannot_be_acknowledged_is_rejected() {
     let bench = bench(Mood::Willing);
     bench.post("/api/publish", json!({"topic": "job:1", "data": 1})).await;
     for (body, status, code) in [

@@ -1,4 +1,4 @@
-//! A node without connections: shards that answer from a table, and a broker that remembers.
+//! A node without connections: shards that answer from a table, and a broker that records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -8,15 +8,20 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
 use broker::{
-    Activity, Begin, Broker, Done, Kept, Latest, Local, Publish, PublishError, Published, Receipt,
+    Activity, Broker, Done, HistoryLog, Latest, Local, Publish, PublishError, Published, Receipt,
     Recent, TopicActivity,
 };
+use history_local::{Begin, HistoryLimits};
+use model::{
+    AcknowledgeRule, ConnectionId, Envelope, Epoch, HistoryRule, Message, Name, Position,
+    Publication,
+};
 use serde_json::Value;
-use shard::{Command, ConnectionInfo, Metrics, Target, TopicInfo};
+use shard::{Command, ConnectionInfo, LoggedIn, LoginError, Metrics, Target, TopicInfo};
 use tower::ServiceExt;
-use wire::{Acknowledge, ConnectionId, Draft, Epoch, History, Id, Message, Name};
 
-use crate::live::{Monitor, Sampler};
+use crate::http::admission;
+use crate::monitor::{Monitor, Sampler};
 use crate::webhook::{self, Dispatcher, Worker};
 use crate::{Live, Node, Shards, api};
 
@@ -36,9 +41,10 @@ pub enum Mood {
 pub struct FakeShards {
     mood: Mood,
     metrics: [Metrics; 2],
-    /// What was asked, one line a command.
-    asked: Arc<Mutex<Vec<String>>>,
-    kept: Mutex<Vec<Command>>,
+    /// A line a command.
+    commands: Arc<Mutex<Vec<String>>>,
+    /// Commands that are never answered.
+    unanswered: Mutex<Vec<Command>>,
 }
 
 impl Shards for FakeShards {
@@ -49,10 +55,10 @@ impl Shards for FakeShards {
     fn send(&self, shard: usize, command: Command) {
         match self.mood {
             Mood::Ended => drop(command),
-            Mood::Silent => self.kept.lock().unwrap().push(command),
+            Mood::Silent => self.unanswered.lock().unwrap().push(command),
             Mood::Willing | Mood::Overloaded => {
-                let told = answer(shard, command);
-                self.asked.lock().unwrap().push(format!("{shard} {told}"));
+                let line = answer(shard, command);
+                self.commands.lock().unwrap().push(format!("{shard} {line}"));
             }
         }
     }
@@ -79,6 +85,14 @@ fn answer(shard: usize, command: Command) -> String {
         Command::Unsubscribe { user, topic, reply } => {
             reply(1);
             format!("unsubscribe {user} {topic}")
+        }
+        Command::Login { connection, user, reply } => {
+            reply(login(&user, 2));
+            format!("login {connection} {user}")
+        }
+        Command::Logout { connection, user, reply } => {
+            reply(login(&user, 1));
+            format!("logout {connection} {user}")
         }
         Command::Topics { prefix, after, limit, reply } => {
             // Both shards know "a" and "c"; only one knows "b" or "d".
@@ -117,9 +131,18 @@ fn answer(shard: usize, command: Command) -> String {
     }
 }
 
+fn login(user: &str, users: u32) -> Result<LoggedIn, LoginError> {
+    match user {
+        "gone" => Err(LoginError::NoConnection),
+        "full" => Err(LoginError::TooManyTopics),
+        "nobody" => Err(LoginError::NotLoggedIn),
+        _ => Ok(LoggedIn { users, already: false }),
+    }
+}
+
 fn connection(shard: u16) -> ConnectionInfo {
     ConnectionInfo {
-        id: ConnectionId { shard, slot: 12, serial: 345 },
+        id: ConnectionId { node: model::NodeId(9), shard, slot: 12, serial: 345 },
         transport: "sse",
         age_seconds: 60,
         address: Some("10.0.0.1:5000".parse().unwrap()),
@@ -132,85 +155,98 @@ fn connection(shard: u16) -> ConnectionInfo {
 }
 
 /// The epoch of topics with history.
-pub const KEPT_EPOCH: Epoch = Epoch(0x0bad_cafe);
+pub const HISTORY_EPOCH: Epoch = Epoch(0x0bad_cafe);
 
-/// Gives offsets from 1, keeps all messages for half a minute, and counts four members for each
+/// Gives offsets from 1, retains all messages for half a minute, and counts four members for each
 /// message. Topics with history are a real broker's.
 pub struct FakeBroker {
     real: Local,
+    history: Arc<history_local::Local>,
     mood: Mood,
     offset: AtomicU64,
-    drafts: Arc<Mutex<Vec<Draft>>>,
-    messages: Mutex<Vec<Arc<Message>>>,
-    kept: Mutex<Vec<Receipt>>,
+    published: Arc<Mutex<Vec<Publication>>>,
+    messages: Mutex<Vec<Arc<Envelope>>>,
+    /// Receipts that stay open.
+    receipts: Mutex<Vec<Receipt>>,
     /// What waits for a disk that never answers.
     waiting: Mutex<Vec<Done>>,
 }
 
+impl FakeBroker {
+    fn history(&self) -> &history_local::Local {
+        &self.history
+    }
+}
+
 impl Broker for FakeBroker {
-    fn publish(&self, draft: Draft, receipt: Option<Receipt>) -> Result<Id, PublishError> {
+    fn publish(
+        &self,
+        publication: Publication,
+        receipt: Option<Receipt>,
+    ) -> Result<Position, PublishError> {
         if self.mood == Mood::Overloaded {
             return Err(PublishError::Overloaded);
         }
-        self.drafts.lock().unwrap().push(draft.clone());
+        self.published.lock().unwrap().push(publication.clone());
         if let Some(receipt) = receipt {
             receipt.add(4);
             if self.mood == Mood::Silent {
-                self.kept.lock().unwrap().push(receipt);
+                self.receipts.lock().unwrap().push(receipt);
             }
         }
         let offset = self.offset.fetch_add(1, Ordering::Relaxed) + 1;
-        let id = Id { epoch: self.epoch(), offset };
-        let message = Message::new(draft.clone(), id, self.hash(&draft.topic), offset * 1_000_000);
-        self.messages.lock().unwrap().push(Arc::new(message));
+        let id = Position { epoch: self.epoch(), offset };
+        let message = Message::new(
+            publication.clone(),
+            id,
+            self.hash(&publication.topic),
+            offset * 1_000_000,
+        );
+        self.messages.lock().unwrap().push(Arc::new(message.into()));
         Ok(id)
     }
 
     fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
-        let Publish { draft, options } = &publish;
-        let is_kept = self.real.kept().rule(&draft.topic).is_some() && !options.no_history;
-        match &*draft.topic {
+        let Publish { publication, options } = &publish;
+        let has_rule = self.history().rule(&publication.topic).is_some() && !options.no_history;
+        match &*publication.topic {
             "log:silent" => self.waiting.lock().unwrap().push(done),
             "log:full" => done(Err(PublishError::StoreBusy)),
             "log:broken" => done(Err(PublishError::StoreFailed("the disk is full".into()))),
-            _ if is_kept && self.mood != Mood::Overloaded => {
-                self.drafts.lock().unwrap().push(draft.clone());
+            _ if has_rule && self.mood != Mood::Overloaded => {
+                self.published.lock().unwrap().push(publication.clone());
                 if let Some(receipt) = &receipt {
                     receipt.add(4);
                 }
                 self.real.submit(publish, receipt, done);
             }
             _ => {
-                let id = self.publish(publish.draft, receipt);
+                let id = self.publish(publish.publication, receipt);
                 done(id.map(|id| Published { id, repeated: false }));
             }
         }
     }
 
-    fn kept(&self) -> &Kept {
-        self.real.kept()
-    }
-
-    fn recent(&self, _: &[(u64, &str)], _: Option<Id>) -> Recent {
-        let top = Id { epoch: self.epoch(), offset: self.offset.load(Ordering::Relaxed) };
+    fn recent(&self, _: &[(u64, &str)], _: Option<Position>) -> Recent {
+        let top = Position { epoch: self.epoch(), offset: self.offset.load(Ordering::Relaxed) };
         Recent { messages: Vec::new(), top, complete: true }
     }
 
     fn latest(&self, topic: Option<(u64, &str)>, limit: usize) -> Latest {
         let messages = self.messages.lock().unwrap();
-        let asked = messages
+        let matching = messages
             .iter()
             .rev()
-            .filter(|message| topic.is_none_or(|(_, name)| name == message.draft.topic));
-        // Whoever looks for a needle is told that not all was looked at.
+            .filter(|message| topic.is_none_or(|(_, name)| name == message.publication.topic));
+        // A search for a needle is never complete.
         let complete = topic.is_none_or(|(_, name)| name != "needle");
-        Latest { messages: asked.take(limit).cloned().collect(), complete }
+        Latest { messages: matching.take(limit).cloned().collect(), complete }
     }
 
     fn activity(&self, _: u64) -> Activity {
         let mut activity = Activity { span_us: 30_000_000, ..Activity::default() };
         for message in self.messages.lock().unwrap().iter() {
-            let topic = message.draft.topic.clone();
+            let topic = message.publication.topic.clone();
             let new = TopicActivity { topic, messages: 0 };
             activity.topics.entry(message.topic_hash).or_insert(new).messages += 1;
         }
@@ -231,8 +267,10 @@ pub struct Bench {
     pub node: Arc<Node>,
     pub monitor: Arc<Monitor>,
     pub sampler: Sampler,
-    pub drafts: Arc<Mutex<Vec<Draft>>>,
-    pub asked: Arc<Mutex<Vec<String>>>,
+    /// What went to the broker.
+    pub published: Arc<Mutex<Vec<Publication>>>,
+    /// What the shards were sent, a line a command.
+    pub commands: Arc<Mutex<Vec<String>>>,
 }
 
 /// An answer.
@@ -255,85 +293,93 @@ impl Answer {
 }
 
 pub fn bench(mood: Mood) -> Bench {
-    let (drafts, asked) = (Arc::default(), Arc::default());
-    bench_of(node(mood, Arc::clone(&drafts), Arc::clone(&asked)), drafts, asked)
+    let (published, commands) = (Arc::default(), Arc::default());
+    bench_of(node(mood, Arc::clone(&published), Arc::clone(&commands)), published, commands)
 }
 
 /// A node whose topics with history are on disk.
 pub fn stored(store: store::Store, last: u64) -> Bench {
-    let (drafts, asked) = (Arc::default(), Arc::default());
-    let begin = Begin { epoch: KEPT_EPOCH, last, store: Some(store) };
-    let node = node_from(Mood::Willing, Arc::clone(&drafts), Arc::clone(&asked), begin);
-    bench_of(node, drafts, asked)
+    let (published, commands) = (Arc::default(), Arc::default());
+    let begin = Begin { epoch: HISTORY_EPOCH, last, store: Some(store) };
+    let node = node_from(Mood::Willing, Arc::clone(&published), Arc::clone(&commands), begin);
+    bench_of(node, published, commands)
 }
 
-/// A node whose subscriptions are kept there.
-pub fn keeping(mood: Mood, keep: Arc<dyn subscriptions::Keep>) -> Bench {
-    let (drafts, asked) = (Arc::default(), Arc::default());
-    let node = node(mood, Arc::clone(&drafts), Arc::clone(&asked));
-    bench_of(Node { keep_subscriptions: Some(keep), ..node }, drafts, asked)
+/// A node whose subscriptions go to this store.
+pub fn with_subscription_store(
+    mood: Mood,
+    store: Arc<dyn subscriptions::SubscriptionStore>,
+) -> Bench {
+    let (published, commands) = (Arc::default(), Arc::default());
+    let node = node(mood, Arc::clone(&published), Arc::clone(&commands));
+    bench_of(Node { keep_subscriptions: Some(store), ..node }, published, commands)
 }
 
 fn bench_of(
     node: Node<FakeShards>,
-    drafts: Arc<Mutex<Vec<Draft>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    published: Arc<Mutex<Vec<Publication>>>,
+    commands: Arc<Mutex<Vec<String>>>,
 ) -> Bench {
     let node: Arc<Node> = Arc::new(node);
     let (monitor, sampler) = Monitor::new(node.clone());
-    Bench { node, monitor, sampler, drafts, asked }
+    Bench { node, monitor, sampler, published, commands }
 }
 
-/// A node that writes down what it publishes and asks.
+/// A node that writes down what it publishes and what commands it sends.
 pub fn node(
     mood: Mood,
-    drafts: Arc<Mutex<Vec<Draft>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    published: Arc<Mutex<Vec<Publication>>>,
+    commands: Arc<Mutex<Vec<String>>>,
 ) -> Node<FakeShards> {
-    node_from(mood, drafts, asked, Begin { epoch: KEPT_EPOCH, last: 0, store: None })
+    node_from(mood, published, commands, Begin { epoch: HISTORY_EPOCH, last: 0, store: None })
 }
 
 fn node_from(
     mood: Mood,
-    drafts: Arc<Mutex<Vec<Draft>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    published: Arc<Mutex<Vec<Publication>>>,
+    commands: Arc<Mutex<Vec<String>>>,
     begin: Begin,
 ) -> Node<FakeShards> {
-    let rules = rules();
-    let real = real(begin);
-    real.kept().set_rules(Arc::new(rules.clone()), 300);
-    let shards = FakeShards { mood, metrics: Default::default(), asked, kept: Mutex::default() };
+    let shards =
+        FakeShards { mood, metrics: Default::default(), commands, unanswered: Mutex::default() };
+    let store = begin.store.clone();
+    let (real, history) = real(begin);
     let broker = FakeBroker {
         real,
+        history: history.clone(),
         waiting: Mutex::default(),
         mood,
         offset: AtomicU64::new(0),
-        drafts,
+        published,
         messages: Mutex::default(),
-        kept: Mutex::default(),
+        receipts: Mutex::default(),
     };
     let live = Live {
         api_key: None,
         message_bytes_max: 100,
         memory_bytes_max: 0,
-        rules,
+        rules: rules(),
         subscriptions_per_user_max: 5,
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
     let subscriptions = Arc::<subscriptions::Subscriptions>::default();
-    Node {
+    let node = Node {
+        store,
         broker: Arc::new(broker),
+        history,
         shared: Arc::new(shard::Shared::new(
-            shard::Presence::new(
-                shard::PresenceLimits {
+            model::NodeId(9),
+            protocol::standard(),
+            Arc::new(presence::Local::new(
+                presence::Limits {
                     users_max: 3,
                     list_bytes_max: 1 << 20,
                     interval_us: 0,
                     members_per_ms: 0,
                 },
-                1,
-            ),
+                presence::NodeId(1),
+            )),
             subscriptions.clone(),
         )),
         subscriptions,
@@ -342,34 +388,39 @@ fn node_from(
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
-        connections: crate::Connections::new(crate::connections::tests::limits(9)),
+        connections: crate::Connections::new(admission::tests::limits(9)),
         anonymous_at_start: 0,
         give_back: None,
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),
         shards,
-    }
+    };
+    node.history().set_rules(Arc::new(rules()), 300);
+    node
 }
 
-fn real(begin: Begin) -> Local {
+fn real(begin: Begin) -> (Local, Arc<history_local::Local>) {
     let limits = broker::Limits {
         recent_messages_max: 100,
         recent_bytes_max: 1 << 20,
         recent_seconds_max: 60,
-        kept: broker::KeptLimits {
-            history_bytes_max: 32 << 20,
-            topics_max: 100,
-            idempotency_keys_max: 100,
-            cursors_max: 100,
-        },
     };
-    Local::new(Vec::new(), [7; 20], Instant::now(), limits, Some(begin))
+    let held = HistoryLimits {
+        history_bytes_max: 32 << 20,
+        topics_max: 100,
+        idempotency_keys_max: 100,
+        cursors_max: 100,
+    };
+    let started = Instant::now();
+    let history = history_local::Local::new(Vec::new(), begin, started, held, limits);
+    let history = Arc::new(history);
+    (Local::new(Vec::new(), [7; 20], started, limits, history.clone()), history)
 }
 
 /// `room:` has presence; `log:` and `bulk:` have a history; `job:` is acknowledged, as the messages
 /// of the user `keen` are.
-fn rules() -> wire::Rules {
-    let history = History {
+fn rules() -> model::Rules {
+    let history = HistoryRule {
         messages_max: 5,
         bytes_max: 1 << 20,
         seconds_max: 3600,
@@ -377,23 +428,23 @@ fn rules() -> wire::Rules {
         compact: false,
         acknowledge: None,
     };
-    let acknowledge = Acknowledge {
+    let acknowledge = AcknowledgeRule {
         window_messages_max: 10,
         redelivery_seconds: 30,
         tries_max: 5,
         dead_letter: None,
     };
-    let acknowledged = Arc::new(History { acknowledge: Some(acknowledge), ..history.clone() });
+    let acknowledged = Arc::new(HistoryRule { acknowledge: Some(acknowledge), ..history.clone() });
     let bulk =
-        History { messages_max: 5000, bytes_max: 1 << 30, durable: false, ..history.clone() };
-    let brief = History { seconds_max: 1, ..history.clone() };
-    let rule = |pattern: &str, history: Option<Arc<History>>| wire::Rule {
+        HistoryRule { messages_max: 5000, bytes_max: 1 << 30, durable: false, ..history.clone() };
+    let brief = HistoryRule { seconds_max: 1, ..history.clone() };
+    let rule = |pattern: &str, history: Option<Arc<HistoryRule>>| model::Rule {
         pattern: pattern.into(),
         presence: pattern == "room:*",
         history,
-        ..wire::Rule::default()
+        ..model::Rule::default()
     };
-    wire::Rules {
+    model::Rules {
         rules: vec![
             rule("room:*", None),
             rule("log:*", Some(Arc::new(history))),

@@ -2,9 +2,9 @@
 
 use axum::body::Body;
 use axum::http::Request;
+use model::Data;
 use proptest::prelude::*;
 use serde_json::json;
-use wire::Data;
 
 use super::fake::{Mood, bench};
 
@@ -18,10 +18,12 @@ async fn a_message_gets_its_topic_event_and_data() {
     let body = json!({"data": "AP8=", "encoding": "base64", "event": "message"});
     bench.post("/api/broadcast", body).await;
     bench.post("/api/publish", "{\"topic\":\"n\",\"data\":null}").await;
-    let drafts = bench.drafts.lock().unwrap();
-    let have: Vec<_> = drafts
+    let publications = bench.published.lock().unwrap();
+    let have: Vec<_> = publications
         .iter()
-        .map(|draft| (draft.topic.as_str(), draft.event.as_deref(), draft.data.clone()))
+        .map(|publication| {
+            (publication.topic.as_str(), publication.event.as_deref(), publication.data.clone())
+        })
         .collect();
     let want = [
         ("news", None, Data::Json("{\"a\":1}".into())),
@@ -33,9 +35,9 @@ async fn a_message_gets_its_topic_event_and_data() {
 }
 
 #[tokio::test]
-async fn a_wrong_body_says_what_is_wrong() {
+async fn an_invalid_body_is_rejected_with_the_reason() {
     let bench = bench(Mood::Willing);
-    for (body, code, said) in [
+    for (body, code, words) in [
         ("", "bad_json", "line 1 column 0"),
         ("{\n\"topic\":,", "bad_json", "line 2 column 9"),
         ("[]", "bad_request", ""),
@@ -57,9 +59,9 @@ async fn a_wrong_body_says_what_is_wrong() {
     ] {
         let answer = bench.post("/api/publish", body).await;
         assert_eq!((answer.status, answer.code().as_str()), (400, code), "{body}");
-        assert!(answer.text.contains(said), "{body}: {}", answer.text);
+        assert!(answer.text.contains(words), "{body}: {}", answer.text);
     }
-    assert!(bench.drafts.lock().unwrap().is_empty());
+    assert!(bench.published.lock().unwrap().is_empty());
 }
 
 /// Not even the application can say what only the server says, by any call.
@@ -85,7 +87,7 @@ async fn an_event_that_clients_take_for_the_servers_is_not_published() {
             assert_eq!(results["results"][at]["error"]["code"], "reserved_event");
         }
     }
-    assert!(bench.drafts.lock().unwrap().is_empty());
+    assert!(bench.published.lock().unwrap().is_empty());
     for event in ["update", "close", "message", "heartbeat"] {
         let answer = bench.post("/api/broadcast", json!({"data": 1, "event": event})).await;
         assert_eq!(answer.status, 200, "{event}");
@@ -131,7 +133,7 @@ async fn an_overloaded_node_publishes_nothing_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn each_command_of_a_batch_is_answered_and_a_bad_one_stops_nothing() {
+async fn each_command_of_a_batch_is_answered_and_a_rejected_one_stops_nothing() {
     let bench = bench(Mood::Willing);
     let commands = json!({"commands": [
         {"publish": {"topic": "a", "data": 1}},
@@ -174,7 +176,7 @@ async fn a_command_has_one_name_and_none_is_lost() {
         assert_eq!(error["code"], "bad_request", "{command}");
         assert!(error["message"].as_str().unwrap().contains("one field"), "{error}");
     }
-    assert!(bench.drafts.lock().unwrap().is_empty());
+    assert!(bench.published.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ::subscriptions::{Change, Keep, Kept, Subscriptions};
+use ::subscriptions::{Change, SubscriptionStore, Subscriptions};
 use axum::http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::fake::{Answer, Bench, Mood, bench, keeping};
+use super::fake::{Answer, Bench, Mood, bench, with_subscription_store};
 
 const PATH: &str = "/api/subscriptions";
 
@@ -21,15 +21,18 @@ async fn topics(bench: &Bench, user: &str) -> Value {
     bench.get(&format!("{PATH}/{user}")).await.json()["topics"].take()
 }
 
-/// Keeps what it is told to.
+/// Called when a change is stored, or is not.
+type OnStored = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// Stores a change when a test calls back.
 #[derive(Default)]
 struct Store {
     is_full: bool,
-    waiting: Mutex<Vec<(Change, Kept)>>,
+    waiting: Mutex<Vec<(Change, OnStored)>>,
 }
 
-impl Keep for Store {
-    fn keep(&self, change: Change, done: Kept) -> Result<(), String> {
+impl SubscriptionStore for Store {
+    fn save(&self, change: Change, done: OnStored) -> Result<(), String> {
         if self.is_full {
             return Err("the queue is full".into());
         }
@@ -39,7 +42,7 @@ impl Keep for Store {
 }
 
 impl Store {
-    async fn next(&self) -> (Change, Kept) {
+    async fn next(&self) -> (Change, OnStored) {
         loop {
             if let Some(first) = self.waiting.lock().unwrap().pop() {
                 return first;
@@ -71,8 +74,8 @@ async fn a_user_is_subscribed_listed_and_forgotten() {
     let want = json!({"user": "alice", "added": 0, "removed": 2, "count": 0, "connections": 4});
     assert_eq!(answer, want);
     assert_eq!(topics(&bench, "alice").await, json!([]));
-    let asked = bench.asked.lock().unwrap();
-    let told: Vec<_> = asked.iter().filter(|line| !line.contains(" topic ")).collect();
+    let commands = bench.commands.lock().unwrap();
+    let changes: Vec<_> = commands.iter().filter(|line| !line.contains(" topic ")).collect();
     let want = [
         "0 subscribe alice feed:bob",
         "0 subscribe alice feed:eve",
@@ -87,16 +90,16 @@ async fn a_user_is_subscribed_listed_and_forgotten() {
         "1 unsubscribe alice feed:bob",
         "1 unsubscribe alice news",
     ];
-    assert_eq!(told, want);
+    assert_eq!(changes, want);
 }
 
 #[tokio::test]
-async fn who_is_not_here_is_not_looked_for_twice() {
+async fn a_user_without_connections_is_sought_once() {
     let bench = bench(Mood::Willing);
     let body = json!({"user": "zoe", "add": ["a", "b"]});
     assert_eq!(bench.post(PATH, &body).await.json()["connections"], 0);
     assert_eq!(bench.post(PATH, &body).await.json()["added"], 0);
-    assert_eq!(*bench.asked.lock().unwrap(), ["0 topic @zoe", "1 topic @zoe"]);
+    assert_eq!(*bench.commands.lock().unwrap(), ["0 topic @zoe", "1 topic @zoe"]);
 }
 
 #[tokio::test]
@@ -158,7 +161,7 @@ async fn a_file_is_imported_whole_or_not_at_all() {
     assert_eq!(import(&bench, text).await.json(), json!({"rows": 4, "added": 0}));
     assert_eq!(import(&bench, "").await.json(), json!({"rows": 0, "added": 0}));
     assert_eq!(topics(&bench, "alice").await, json!(["a", "b"]));
-    assert!(bench.asked.lock().unwrap().contains(&"1 subscribe alice b".to_string()));
+    assert!(bench.commands.lock().unwrap().contains(&"1 subscribe alice b".to_string()));
     let answer = import(&bench, "carl,a\ncarl,b,c\n").await;
     assert_eq!((answer.status, answer.code().as_str()), (400, "bad_line"));
     assert!(answer.text.contains("line 2: it has more than two fields"), "{}", answer.text);
@@ -177,22 +180,22 @@ async fn a_file_is_imported_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_change_is_made_after_it_is_kept() {
+async fn a_change_is_made_after_it_is_stored() {
     let store = Arc::new(Store::default());
-    let bench = keeping(Mood::Willing, store.clone());
+    let bench = with_subscription_store(Mood::Willing, store.clone());
     let add = |user: &str, topic: &str| json!({"user": user, "add": [topic]});
     let called = bench.post(PATH, add("alice", "a"));
     let watched = async {
         let (change, done) = store.next().await;
         assert_eq!((change.puts.len(), &change.names), (1, &vec![(0, "a".into())]));
         assert!(bench.node.subscriptions.of("alice").is_empty());
-        assert!(bench.asked.lock().unwrap().is_empty());
+        assert!(bench.commands.lock().unwrap().is_empty());
         done(Ok(()));
     };
     let (answer, ()) = tokio::join!(called, watched);
     assert_eq!(answer.json()["added"], 1);
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
-    // What changes nothing is not kept.
+    // What changes nothing is not stored.
     assert_eq!(bench.post(PATH, add("alice", "a")).await.json()["added"], 0);
     let failed = bench.post(PATH, add("alice", "b"));
     let (answer, ()) = tokio::join!(failed, async {
@@ -204,7 +207,10 @@ async fn a_change_is_made_after_it_is_kept() {
     let lost = bench.delete("/api/subscriptions/alice");
     let (answer, ()) = tokio::join!(lost, async { drop(store.next().await) });
     assert_eq!((answer.status, answer.code().as_str()), (503, "going_down"));
-    let full = keeping(Mood::Willing, Arc::new(Store { is_full: true, ..Store::default() }));
+    let full = with_subscription_store(
+        Mood::Willing,
+        Arc::new(Store { is_full: true, ..Store::default() }),
+    );
     let answer = full.post(PATH, add("alice", "a")).await;
     assert_eq!((answer.status, answer.code().as_str()), (503, "store_busy"));
     assert_eq!(answer.headers["retry-after"], "1");
@@ -214,7 +220,7 @@ async fn a_change_is_made_after_it_is_kept() {
 #[tokio::test]
 async fn a_caller_who_goes_away_leaves_nothing_half_done() {
     let store = Arc::new(Store::default());
-    let bench = keeping(Mood::Willing, store.clone());
+    let bench = with_subscription_store(Mood::Willing, store.clone());
     let called = bench.post(PATH, json!({"user": "alice", "add": ["a"]}));
     let (_, done) = tokio::select! {
         biased;
@@ -226,11 +232,11 @@ async fn a_caller_who_goes_away_leaves_nothing_half_done() {
         tokio::task::yield_now().await;
     }
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
-    assert!(bench.asked.lock().unwrap().contains(&"1 subscribe alice a".to_string()));
+    assert!(bench.commands.lock().unwrap().contains(&"1 subscribe alice a".to_string()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_shards_are_told_and_not_counted() {
+async fn silent_shards_get_the_commands_and_are_not_counted() {
     let bench = bench(Mood::Silent);
     let answer = bench.post(PATH, json!({"user": "alice", "add": ["a"]})).await.json();
     assert_eq!((&answer["added"], &answer["connections"]), (&json!(1), &Value::Null));
@@ -243,7 +249,7 @@ fn changes_at_once(seeds: &[(u8, u8, bool, bool)]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = Arc::new(Store::default());
-        let bench = keeping(Mood::Willing, store.clone());
+        let bench = with_subscription_store(Mood::Willing, store.clone());
         let committed = Arc::new(Mutex::new(Vec::new()));
         let writer = tokio::spawn({
             let (committed, fails) = (committed.clone(), seeds.iter().map(|seed| seed.3));

@@ -2,10 +2,10 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use model::Data;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use shard::{Ask, AskKind, Verdict};
-use wire::Data;
+use shard::{WebhookKind, WebhookRequest, WebhookResponse};
 
 /// The response of a reply that has none.
 const NO_RESPONSE: &str = "{}";
@@ -14,18 +14,18 @@ const NO_RESPONSE: &str = "{}";
 const EVENT_BYTES: usize = 128;
 
 /// What an event takes in a request, in bytes, roughly.
-pub(super) fn event_bytes(ask: &Ask) -> usize {
+pub(super) fn event_bytes(ask: &WebhookRequest) -> usize {
     EVENT_BYTES + held_bytes(ask)
 }
 
-/// What a client made a question hold in memory, in bytes: its payload and the names in it.
-pub(super) fn held_bytes(ask: &Ask) -> usize {
+/// What a client makes a request hold in memory, in bytes: its payload and the names in it.
+pub(super) fn held_bytes(ask: &WebhookRequest) -> usize {
     let users: usize = ask.users.iter().map(|user| user.len()).sum();
     ask.payload.bytes() + ask.topic.len() + ask.event.len() + users
 }
 
-/// The body of a request that asks these questions, in their order.
-pub(super) fn write<'a>(asks: impl Iterator<Item = &'a Ask>) -> Vec<u8> {
+/// The body of the HTTP request that carries these requests, in their order.
+pub(super) fn write<'a>(asks: impl Iterator<Item = &'a WebhookRequest>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(br#"{"events":["#);
     for (at, ask) in asks.enumerate() {
@@ -38,10 +38,10 @@ pub(super) fn write<'a>(asks: impl Iterator<Item = &'a Ask>) -> Vec<u8> {
     out
 }
 
-fn event(out: &mut Vec<u8>, ask: &Ask) {
+fn event(out: &mut Vec<u8>, ask: &WebhookRequest) {
     let kind = match ask.kind {
-        AskKind::Join => "join",
-        AskKind::Event => "event",
+        WebhookKind::Join => "join",
+        WebhookKind::Event => "event",
     };
     out.extend_from_slice(br#"{"kind":"#);
     string(out, kind);
@@ -112,34 +112,47 @@ fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// The replies to so many events, in their order; or what is wrong with the answer. A reply that
-/// is not understood concerns its own event only.
-pub(super) fn read(body: &[u8], events: usize) -> Result<Vec<Result<Verdict, String>>, String> {
+/// Why an answer, or one reply in it, can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AnswerError {
+    #[error("{0}")]
+    Json(String),
+    #[error("{events} events were answered by {replies} replies")]
+    Count { events: usize, replies: usize },
+}
+
+/// What an answer holds for each event.
+pub(super) type Responses = Vec<Result<WebhookResponse, AnswerError>>;
+
+/// The responses to so many events, in their order. A reply that can't be read concerns its own
+/// event only.
+pub(super) fn read(body: &[u8], events: usize) -> Result<Responses, AnswerError> {
     if body.trim_ascii().is_empty() {
-        let ok = Verdict { ok: true, response: NO_RESPONSE.into() };
+        let ok = WebhookResponse { ok: true, response: NO_RESPONSE.into() };
         return Ok(vec![Ok(ok); events]);
     }
     let answer: Answer = object(body)?;
     let replies = answer.replies;
     if replies.len() != events {
-        return Err(format!("{events} events were answered by {} replies", replies.len()));
+        return Err(AnswerError::Count { events, replies: replies.len() });
     }
-    let reply = |raw: &RawValue| object(raw.get().as_bytes()).map(verdict);
+    let reply = |raw: &RawValue| object(raw.get().as_bytes()).map(response);
     Ok(replies.into_iter().map(reply).collect())
 }
 
-fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
-    wire::object::read(body).map_err(|error| error.to_string())
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
+    protocol::object::read(body).map_err(|error| AnswerError::Json(error.to_string()))
 }
 
-fn verdict(reply: Reply) -> Verdict {
-    let response = match reply.response.map(|raw| (raw, Data::from_json(raw, Some("json")))) {
-        None => NO_RESPONSE.into(),
-        Some((_, Ok(Data::Json(text)))) => text,
-        // Unreachable with this encoding.
-        Some((raw, _)) => raw.get().into(),
-    };
-    Verdict { ok: reply.status == Status::Ok, response }
+fn response(reply: Reply) -> WebhookResponse {
+    let response =
+        match reply.response.map(|raw| (raw, protocol::data::from_json(raw, Some("json")))) {
+            None => NO_RESPONSE.into(),
+            Some((_, Ok(Data::Json(text)))) => text,
+            // Unreachable with this encoding.
+            Some((raw, _)) => raw.get().into(),
+        };
+    WebhookResponse { ok: reply.status == Status::Ok, response }
 }
 
 #[cfg(test)]
@@ -150,50 +163,50 @@ mod tests {
     use super::super::tests::ask;
     use super::*;
 
-    fn written(ask: &Ask) -> Value {
+    fn written(ask: &WebhookRequest) -> Value {
         let mut body: Value = serde_json::from_slice(&write([ask].into_iter())).unwrap();
         body["events"][0].take()
     }
 
     #[test]
     fn an_event_is_written_with_all_that_is_known_of_it() {
-        let mut question = ask(7);
-        question.topic = "room:\"1\"".into();
-        question.payload = Data::Json(r#"{"n":1.00}"#.into());
+        let mut request = ask(7);
+        request.topic = "room:\"1\"".into();
+        request.payload = Data::Json(r#"{"n":1.00}"#.into());
         let want = json!({
             "kind": "event", "topic": "room:\"1\"", "event": "say", "payload": {"n": 1.0},
-            "user": "alice", "users": ["alice", "bob"], "connection": "0-7-3",
+            "user": "alice", "users": ["alice", "bob"], "connection": "00000009-0-7-3",
         });
-        assert_eq!(written(&question), want);
-        let raw = String::from_utf8(write([&question].into_iter())).unwrap();
+        assert_eq!(written(&request), want);
+        let raw = String::from_utf8(write([&request].into_iter())).unwrap();
         assert!(raw.contains(r#""payload":{"n":1.00},"#), "numbers keep their digits: {raw}");
     }
 
     #[test]
     fn payloads_that_are_no_json_become_json() {
-        let mut question = ask(7);
-        question.kind = AskKind::Join;
-        question.users.clear();
-        question.payload = Data::Text("a\n\"b\"".into());
-        let event = written(&question);
+        let mut request = ask(7);
+        request.kind = WebhookKind::Join;
+        request.users.clear();
+        request.payload = Data::Text("a\n\"b\"".into());
+        let event = written(&request);
         assert_eq!(event["kind"], "join");
         assert_eq!(event["payload"], "a\n\"b\"");
         assert_eq!((&event["user"], &event["users"]), (&Value::Null, &json!([])));
-        question.payload = Data::Binary([0, 255].into());
-        assert_eq!(written(&question)["payload"], json!({"data": "AP8=", "encoding": "base64"}));
+        request.payload = Data::Binary([0, 255].into());
+        assert_eq!(written(&request)["payload"], json!({"data": "AP8=", "encoding": "base64"}));
     }
 
     #[test]
-    fn events_keep_their_order() {
-        let asks: Vec<Ask> = (0..3).map(ask).collect();
+    fn events_stay_in_order() {
+        let asks: Vec<WebhookRequest> = (0..3).map(ask).collect();
         let body: Value = serde_json::from_slice(&write(asks.iter())).unwrap();
         let names: Vec<_> = (0..3).map(|n| body["events"][n]["connection"].clone()).collect();
-        assert_eq!(names, ["0-0-3", "0-1-3", "0-2-3"]);
+        assert_eq!(names, ["00000009-0-0-3", "00000009-0-1-3", "00000009-0-2-3"]);
     }
 
-    fn verdicts(body: &str) -> Vec<Option<(bool, String)>> {
-        let verdicts = read(body.as_bytes(), 1).unwrap().into_iter();
-        verdicts.map(|v| v.ok().map(|v| (v.ok, v.response.into()))).collect()
+    fn responses(body: &str) -> Vec<Option<(bool, String)>> {
+        let responses = read(body.as_bytes(), 1).unwrap().into_iter();
+        responses.map(|v| v.ok().map(|v| (v.ok, v.response.into()))).collect()
     }
 
     #[test]
@@ -208,22 +221,22 @@ mod tests {
             ("{\"replies\":[{\"response\":{ \"a\" :\n[1, 2.50]}}]}", true, r#"{"a":[1,2.50]}"#),
             (r#" {"replies":[{"more":1}],"more":[]} "#, true, "{}"),
         ] {
-            assert_eq!(verdicts(body), [Some((ok, response.to_string()))], "{body}");
+            assert_eq!(responses(body), [Some((ok, response.to_string()))], "{body}");
         }
     }
 
     #[test]
-    fn one_reply_that_is_wrong_leaves_the_others() {
-        for wrong in ["1", "null", "[]", r#"["ok",1]"#, r#"{"status":"later"}"#] {
-            let body = format!(r#"{{"replies":[{{}},{wrong},{{"status":"error"}}]}}"#);
-            let told: Vec<_> = read(body.as_bytes(), 3).unwrap();
-            let told: Vec<_> = told.into_iter().map(|v| v.ok().map(|v| v.ok)).collect();
-            assert_eq!(told, [Some(true), None, Some(false)], "{wrong}");
+    fn a_reply_that_can_not_be_read_leaves_the_others() {
+        for reply in ["1", "null", "[]", r#"["ok",1]"#, r#"{"status":"later"}"#] {
+            let body = format!(r#"{{"replies":[{{}},{reply},{{"status":"error"}}]}}"#);
+            let responses = read(body.as_bytes(), 3).unwrap();
+            let oks: Vec<_> = responses.into_iter().map(|v| v.ok().map(|v| v.ok)).collect();
+            assert_eq!(oks, [Some(true), None, Some(false)], "{reply}");
         }
     }
 
     #[test]
-    fn an_answer_that_can_not_be_told_apart_is_wrong_as_a_whole() {
+    fn an_answer_without_a_reply_for_each_event_is_an_error() {
         for body in [
             "ok",
             "{}",
@@ -267,34 +280,34 @@ mod tests {
                 })
                 .collect();
             let body = serde_json::to_vec_pretty(&json!({"replies": written})).unwrap();
-            let verdicts = read(&body, replies.len()).unwrap();
-            prop_assert_eq!(verdicts.len(), replies.len());
-            for (verdict, (ok, value)) in verdicts.into_iter().zip(replies) {
-                let verdict = verdict.unwrap();
-                prop_assert_eq!(verdict.ok, ok);
-                prop_assert!(!verdict.response.contains(['\n', '\r']));
-                let read: Value = serde_json::from_str(&verdict.response).unwrap();
+            let responses = read(&body, replies.len()).unwrap();
+            prop_assert_eq!(responses.len(), replies.len());
+            for (response, (ok, value)) in responses.into_iter().zip(replies) {
+                let response = response.unwrap();
+                prop_assert_eq!(response.ok, ok);
+                prop_assert!(!response.response.contains(['\n', '\r']));
+                let read: Value = serde_json::from_str(&response.response).unwrap();
                 prop_assert_eq!(read, value);
             }
         }
 
         #[test]
-        fn whatever_comes_is_refused_or_whole(body in any::<Vec<u8>>(), events in 0usize..5) {
-            if let Ok(verdicts) = read(&body, events) {
-                prop_assert_eq!(verdicts.len(), events);
+        fn whatever_comes_is_an_error_or_whole(body in any::<Vec<u8>>(), events in 0usize..5) {
+            if let Ok(responses) = read(&body, events) {
+                prop_assert_eq!(responses.len(), events);
             }
         }
 
         #[test]
-        fn what_looks_like_an_answer_is_refused_or_whole(
+        fn what_looks_like_an_answer_is_an_error_or_whole(
             body in r#"\{"replies":\[(\{("status":"(ok|error|no)"),?("response":[0-9{}\[\]"nul]{0,6})?\},?){0,3}\]\}?"#,
             events in 0usize..4,
         ) {
-            if let Ok(verdicts) = read(body.as_bytes(), events) {
-                prop_assert_eq!(verdicts.len(), events);
-                for verdict in verdicts.into_iter().flatten() {
-                    let read = serde_json::from_str::<Value>(&verdict.response);
-                    prop_assert!(read.is_ok(), "{}", verdict.response);
+            if let Ok(responses) = read(body.as_bytes(), events) {
+                prop_assert_eq!(responses.len(), events);
+                for response in responses.into_iter().flatten() {
+                    let read = serde_json::from_str::<Value>(&response.response);
+                    prop_assert!(read.is_ok(), "{}", response.response);
                 }
             }
         }

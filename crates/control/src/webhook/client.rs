@@ -1,4 +1,4 @@
-//! One request to the application: HTTP/1.1 with connections kept open, and TLS.
+//! One HTTP request to the application: HTTP/1.1 with keep-alive, and TLS.
 
 use std::error::Error;
 use std::io;
@@ -14,10 +14,10 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client as Pool};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::failure::{Failed, Failure};
+use super::error::{ErrorKind, RequestError};
 
 /// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
-/// question that meets their closing would fail.
+/// request that meets their closing would fail.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// The largest answer in bytes: so much, and [`ANSWER_BYTES_PER_EVENT`] for each event.
@@ -33,8 +33,8 @@ const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
 pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 impl Client {
-    /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Keeps
-    /// at most so many unused connections to a host. Fails when TLS can't be set up.
+    /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Holds at
+    /// most so many unused connections to a host. Fails when TLS can't be set up.
     pub fn new(idle_connections_max: usize) -> io::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = HttpsConnectorBuilder::new();
@@ -60,68 +60,72 @@ impl Client {
         Ok(Client(pool))
     }
 
-    /// Sends a body and gives the answer's, empty for 204. Takes as long as the application does.
+    /// Sends a body and returns the answer's, empty for 204. Takes as long as the application does.
     pub async fn post(
         &self,
         url: &str,
         secret: Option<&str>,
         events: usize,
         body: Vec<u8>,
-    ) -> Result<Vec<u8>, Failed> {
+    ) -> Result<Vec<u8>, RequestError> {
         let request = request(url, secret, body)?;
         let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
         read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT).await
     }
 }
 
-fn request(url: &str, secret: Option<&str>, body: Vec<u8>) -> Result<Request<Full<Bytes>>, Failed> {
+fn request(
+    url: &str,
+    secret: Option<&str>,
+    body: Vec<u8>,
+) -> Result<Request<Full<Bytes>>, RequestError> {
     let mut request = Request::post(url)
         .header(CONTENT_TYPE, "application/json")
         .header(USER_AGENT, AGENT)
         .body(Full::new(body.into()))
-        .map_err(|error| Failed::new(Failure::Unreachable, chain(&error)))?;
+        .map_err(|error| RequestError::new(ErrorKind::Unreachable, chain(&error)))?;
     if let Some(secret) = secret {
-        let wrong = |_| {
-            // What is wrong with it would show it.
+        let invalid = |_| {
+            // More words about it would show it.
             let cause = "the secret can't be sent in a header: it must be visible ASCII";
-            Failed::new(Failure::Unreachable, cause)
+            RequestError::new(ErrorKind::Unreachable, cause)
         };
-        let mut value = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(wrong)?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(invalid)?;
         value.set_sensitive(true);
         request.headers_mut().insert(AUTHORIZATION, value);
     }
     Ok(request)
 }
 
-async fn read(mut answer: Response<Incoming>, bytes_max: usize) -> Result<Vec<u8>, Failed> {
+async fn read(mut answer: Response<Incoming>, bytes_max: usize) -> Result<Vec<u8>, RequestError> {
     let status = answer.status();
     if status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
     if status != StatusCode::OK {
         let hint = if status.is_redirection() { "; redirects are not followed" } else { "" };
-        return Err(Failed::new(Failure::Status, format!("status {status}{hint}")));
+        return Err(RequestError::new(ErrorKind::Status, format!("status {status}{hint}")));
     }
     let mut body = Vec::new();
     while let Some(frame) = answer.frame().await {
-        let frame = frame.map_err(|error| Failed::new(kind(&error), chain(&error)))?;
+        let frame = frame.map_err(|error| RequestError::new(kind(&error), chain(&error)))?;
         let Some(data) = frame.data_ref() else { continue };
         if body.len() + data.len() > bytes_max {
             let cause = format!("the answer has more than {bytes_max} bytes");
-            return Err(Failed::new(Failure::Body, cause));
+            return Err(RequestError::new(ErrorKind::Body, cause));
         }
         body.extend_from_slice(data);
     }
     Ok(body)
 }
 
-fn not_sent(error: &legacy::Error) -> Failed {
+fn not_sent(error: &legacy::Error) -> RequestError {
     let inner = error.source().and_then(|source| source.downcast_ref());
-    Failed::new(inner.map_or(Failure::Unreachable, kind), chain(error))
+    RequestError::new(inner.map_or(ErrorKind::Unreachable, kind), chain(error))
 }
 
-fn kind(error: &hyper::Error) -> Failure {
-    if error.is_parse() { Failure::Body } else { Failure::Unreachable }
+fn kind(error: &hyper::Error) -> ErrorKind {
+    if error.is_parse() { ErrorKind::Body } else { ErrorKind::Unreachable }
 }
 
 /// An error with all that caused it.

@@ -1,413 +1,238 @@
-//! The intake, into which shards put their questions, and what each question is owed.
+//! A queue of a URL: where requests wait for the batch before theirs, and for its answer.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
-use shard::{Ask, Full, Verdict};
-use tokio::sync::Notify;
+use model::ConnectionId;
+use tokio::task::{self, AbortHandle};
 use tokio::time::Instant;
 
-use super::failure::{self, Failure};
-use super::{Fixed, body};
+use super::body;
+use super::intake::PendingRequest;
 
-/// What is counted; any thread may write.
+/// No event joins a batch that has so many bytes: servers reject large bodies, often from 1 MiB.
+const BATCH_BYTES_MAX: usize = 512 << 10;
+
+/// Which queue: all requests of a connection for a URL are in one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct QueueKey {
+    pub url: Arc<str>,
+    number: usize,
+}
+
+impl QueueKey {
+    /// The queue for a connection, of so many that the URL has.
+    pub fn of(url: Arc<str>, connection: ConnectionId, queues: usize) -> QueueKey {
+        let mut hasher = DefaultHasher::new();
+        (&url, connection).hash(&mut hasher);
+        let number = (hasher.finish() % queues.max(1) as u64) as usize;
+        QueueKey { url, number }
+    }
+}
+
+/// Requests in the order in which they came: those of the batch that is under way, if one is, and
+/// those that wait for it to end.
 #[derive(Default)]
-pub(super) struct Counts {
-    pub asked: AtomicU64,
-    pub ok: AtomicU64,
-    pub error: AtomicU64,
-    pub failed: [AtomicU64; Failure::ALL.len()],
-    pub waiting: AtomicUsize,
-    /// What those hold in memory that wait; see [`body::held_bytes`].
-    pub waiting_bytes: AtomicUsize,
+pub(super) struct Queue {
+    batch: Option<Batch>,
+    waiting: VecDeque<PendingRequest>,
 }
 
-/// What waits for one URL.
-pub(super) struct Share {
-    url: Arc<str>,
-    waiting: AtomicUsize,
-    bytes: AtomicUsize,
-    refused: AtomicU64,
+struct Batch {
+    task: AbortHandle,
+    requests: VecDeque<PendingRequest>,
+    late: usize,
 }
 
-/// What waits for one URL, for the metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UrlStats {
-    /// Gauge: questions without an answer so far.
-    pub waiting: u64,
-    /// Gauge: bytes of their payloads and names.
-    pub waiting_bytes: u64,
-    /// Questions that were refused because too many waited. It begins anew when the URL was not
-    /// asked for long and many others are.
-    pub refused: u64,
+/// Requests whose time is over.
+#[derive(Default)]
+pub(super) struct Late {
+    /// Those that were sent.
+    pub sent: Vec<PendingRequest>,
+    /// Those that were not.
+    pub waiting: Vec<PendingRequest>,
 }
 
-/// A question that was taken and is owed an answer: dropped without one, it is told that the node
-/// shuts down.
-pub(super) struct Question {
-    pub ask: Ask,
-    /// When a shard put it into the intake.
-    pub asked: Instant,
-    /// Where to ask; nowhere if no URL was configured when it came.
-    pub url: Option<Arc<str>>,
-    bytes: usize,
-    share: Arc<Share>,
-    counts: Arc<Counts>,
-    answered: bool,
-}
-
-impl Question {
-    /// Passes on what the application said.
-    pub fn answer(self, verdict: Verdict) {
-        let count = if verdict.ok { &self.counts.ok } else { &self.counts.error };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.tell(verdict);
+impl Queue {
+    /// Puts a request behind the others.
+    pub fn put(&mut self, request: PendingRequest) {
+        self.waiting.push_back(request);
     }
 
-    /// Says why the application said nothing.
-    pub fn fail(self, failure: Failure) {
-        self.counts.failed[failure as usize].fetch_add(1, Ordering::Relaxed);
-        self.tell(failure.verdict());
-    }
-
-    /// How long it has waited.
-    pub fn age(&self) -> Duration {
-        self.asked.elapsed()
-    }
-
-    fn tell(mut self, verdict: Verdict) {
-        self.end(verdict);
-    }
-
-    fn end(&mut self, verdict: Verdict) {
-        self.answered = true;
-        self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.counts.waiting_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.share.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.share.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        let reply = std::mem::replace(&mut self.ask.reply, Box::new(|_| ()));
-        reply(verdict);
-    }
-}
-
-impl Drop for Question {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.counts.failed[Failure::Stopped as usize].fetch_add(1, Ordering::Relaxed);
-            self.end(Failure::Stopped.verdict());
+    /// The requests of the next batch, at most so many; `None` while one is under way or there
+    /// is nothing to send.
+    pub fn take(&mut self, events_max: usize) -> Option<VecDeque<PendingRequest>> {
+        if self.batch.is_some() || self.waiting.is_empty() {
+            return None;
         }
+        let mut bytes = 0;
+        let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|request| {
+            let room = bytes < BATCH_BYTES_MAX;
+            bytes += body::event_bytes(&request.ask);
+            room
+        });
+        let fitting = fitting.count();
+        Some(self.waiting.drain(..fitting).collect())
+    }
+
+    /// Takes the requests of the batch that is now under way.
+    pub fn begin(&mut self, task: AbortHandle, requests: VecDeque<PendingRequest>) {
+        self.batch = Some(Batch { task, requests, late: 0 });
+    }
+
+    /// Frees the queue of this batch: its requests, and how many that stood before them were too
+    /// late. `None` if another is under way, or none.
+    pub fn end(&mut self, id: task::Id) -> Option<(VecDeque<PendingRequest>, usize)> {
+        let batch = self.batch.take_if(|batch| batch.task.id() == id)?;
+        Some((batch.requests, batch.late))
+    }
+
+    /// Takes out what has waited so long. Aborts the batch when nobody waits for it.
+    pub fn take_late(&mut self, now: Instant, timeout: Duration) -> Late {
+        let mut late = Late::default();
+        if let Some(batch) = &mut self.batch {
+            late.sent = drain_late(&mut batch.requests, now, timeout);
+            batch.late += late.sent.len();
+            if batch.requests.is_empty() {
+                batch.task.abort();
+                self.batch = None;
+            }
+        }
+        late.waiting = drain_late(&mut self.waiting, now, timeout);
+        late
+    }
+
+    /// When the oldest of its requests came.
+    pub fn oldest(&self) -> Option<Instant> {
+        let sent = self.batch.iter().flat_map(|batch| &batch.requests);
+        sent.chain(&self.waiting).next().map(|request| request.accepted_at)
+    }
+
+    /// Whether it has nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_none() && self.waiting.is_empty()
     }
 }
 
-/// The way from the shards to the control thread.
-pub(super) struct Intake {
-    events: Bound,
-    events_per_url_max: usize,
-    bytes: Bound,
-    /// In place of a URL where there is none.
-    nowhere: Arc<str>,
-    counts: Arc<Counts>,
-    state: Mutex<State>,
-    /// Told when there is something to take, and at the end.
-    pub ready: Notify,
-}
-
-struct State {
-    open: bool,
-    questions: VecDeque<Question>,
-    shares: HashMap<Arc<str>, Arc<Share>>,
-    /// The URL of the question that was refused last.
-    refused: Option<Arc<str>>,
-}
-
-/// Events that a URL may always have, inside the bounds of all, however many wait for others.
-const URL_EVENTS: usize = 64;
-
-/// What these may hold.
-const URL_BYTES: usize = 256 << 10;
-
-/// How many URLs may have that at least when the bounds are small: then it is less.
-const URLS_MIN: usize = 16;
-
-/// One in so many is kept for that.
-const KEPT: usize = 4;
-
-/// A bound on what waits, for all URLs and for one.
-#[derive(Clone, Copy)]
-struct Bound {
-    all: usize,
-    /// What a URL may always have, from what is kept.
-    of_url: usize,
-}
-
-impl Bound {
-    fn new(all: usize, of_url: usize) -> Self {
-        Bound { all, of_url: of_url.min(all / KEPT / URLS_MIN) }
-    }
-
-    /// Whether a URL that has `own` of all that waits may have so many more.
-    ///
-    /// It may have as many as there is room for yet. So however many wait for one that does not
-    /// answer, as many again can wait for others, and of those none can take all of that either.
-    /// What halves for each of them is soon nothing, so a part is kept for those that have little.
-    fn has_room(self, own: usize, waiting: usize, more: usize) -> bool {
-        let own = own.saturating_add(more);
-        let shared = self.all - self.all / KEPT;
-        own <= shared.saturating_sub(waiting)
-            || own <= self.of_url && waiting.saturating_add(more) <= self.all
-    }
-}
-
-/// URLs that are known. With more, those that nothing waits for are forgotten.
-const URLS_MAX: usize = 1_000;
-
-impl State {
-    fn share(&mut self, url: &Arc<str>) -> Arc<Share> {
-        if let Some(share) = self.shares.get(url) {
-            return share.clone();
-        }
-        if self.shares.len() >= URLS_MAX {
-            self.shares.retain(|_, share| share.waiting.load(Ordering::Relaxed) > 0);
-        }
-        let share = Share {
-            url: url.clone(),
-            waiting: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
-        };
-        self.shares.entry(url.clone()).or_insert(Arc::new(share)).clone()
-    }
-}
-
-impl Intake {
-    /// Keeps to the queue's bounds.
-    pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
-        let state =
-            State { open: true, questions: VecDeque::new(), shares: HashMap::new(), refused: None };
-        Intake {
-            events: Bound::new(fixed.queue_events_max, URL_EVENTS),
-            events_per_url_max: fixed.queue_events_per_url_max,
-            bytes: Bound::new(fixed.queue_bytes_max, URL_BYTES),
-            nowhere: "".into(),
-            counts,
-            state: Mutex::new(state),
-            ready: Notify::new(),
-        }
-    }
-
-    /// Puts a question for this URL to the others; refuses it at the limits, and after the end.
-    pub fn put(&self, ask: Ask, url: Option<Arc<str>>) -> Result<(), Full> {
-        let bytes = body::held_bytes(&ask);
-        let mut state = self.lock();
-        let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
-        if !state.open || !self.has_room(&share, bytes) {
-            self.counts.failed[Failure::Full as usize].fetch_add(1, Ordering::Relaxed);
-            share.refused.fetch_add(1, Ordering::Relaxed);
-            state.refused = Some(share.url.clone());
-            return Err(Full);
-        }
-        self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.counts.asked.fetch_add(1, Ordering::Relaxed);
-        share.waiting.fetch_add(1, Ordering::Relaxed);
-        share.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Under the lock, so that the oldest come first.
-        let (asked, counts) = (Instant::now(), self.counts.clone());
-        let question = Question { ask, asked, url, bytes, share, counts, answered: false };
-        state.questions.push_back(question);
-        // Whoever takes takes all, so the first alone must wake them: a wake-up is a system call.
-        let first = state.questions.len() == 1;
-        drop(state);
-        if first {
-            self.ready.notify_one();
-        }
-        Ok(())
-    }
-
-    /// To be called under the lock, since the numbers grow only there.
-    fn has_room(&self, share: &Share, bytes: usize) -> bool {
-        let waiting = self.counts.waiting.load(Ordering::Relaxed);
-        let held = self.counts.waiting_bytes.load(Ordering::Relaxed);
-        let own = share.waiting.load(Ordering::Relaxed);
-        let own_held = share.bytes.load(Ordering::Relaxed);
-        let few = own < self.events_per_url_max && self.events.has_room(own, waiting, 1);
-        // Alone it is taken however large it is: else it could never be asked.
-        few && (waiting == 0 || self.bytes.has_room(own_held, held, bytes))
-    }
-
-    /// What waits for each URL, by the name that a log may hold; no more than so many, those first
-    /// for which most wait.
-    pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
-        let mut urls: HashMap<String, UrlStats> = HashMap::new();
-        for (url, share) in self.lock().shares.iter().filter(|(url, _)| !url.is_empty()) {
-            let stats = urls.entry(failure::shown(url)).or_default();
-            stats.waiting += share.waiting.load(Ordering::Relaxed) as u64;
-            stats.waiting_bytes += share.bytes.load(Ordering::Relaxed) as u64;
-            stats.refused += share.refused.load(Ordering::Relaxed);
-        }
-        let mut urls: Vec<_> = urls.into_iter().collect();
-        urls.sort_by(|(a, x), (b, y)| y.waiting.cmp(&x.waiting).then_with(|| a.cmp(b)));
-        urls.truncate(max);
-        urls
-    }
-
-    /// The URL of the question that was refused last.
-    pub fn refused(&self) -> Option<Arc<str>> {
-        self.lock().refused.clone()
-    }
-
-    /// All that came since the last time; `None` after the end.
-    pub fn take(&self) -> Option<VecDeque<Question>> {
-        let mut state = self.lock();
-        state.open.then(|| std::mem::take(&mut state.questions))
-    }
-
-    /// Refuses whatever comes from now on, and fails what is here.
-    pub fn close(&self) {
-        let mut state = self.lock();
-        state.open = false;
-        let questions = std::mem::take(&mut state.questions);
-        drop(state);
-        // Their replies are called here, without the lock.
-        drop(questions);
-        self.ready.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The oldest come first, so the rest is younger than the first that has time.
+fn drain_late(
+    requests: &mut VecDeque<PendingRequest>,
+    now: Instant,
+    timeout: Duration,
+) -> Vec<PendingRequest> {
+    let late =
+        |request: &&PendingRequest| now.saturating_duration_since(request.accepted_at) >= timeout;
+    let count = requests.iter().take_while(late).count();
+    requests.drain(..count).collect()
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use wire::Data;
+mod tests {
+    use model::Data;
+    use shard::{WebhookKind, WebhookRequest};
 
+    use super::super::intake::tests::request;
     use super::super::tests::ask;
     use super::*;
 
-    /// A question that was asked just now.
-    pub fn question(ask: Ask) -> Question {
-        let (bytes, counts) = (body::held_bytes(&ask), Arc::new(Counts::default()));
-        counts.waiting.store(1, Ordering::Relaxed);
-        counts.waiting_bytes.store(bytes, Ordering::Relaxed);
-        let share = Arc::new(Share {
-            url: "".into(),
-            waiting: AtomicUsize::new(1),
-            bytes: AtomicUsize::new(bytes),
-            refused: AtomicU64::new(0),
-        });
-        let asked = Instant::now();
-        Question { ask, asked, url: None, bytes, share, counts, answered: false }
+    fn slots<'a>(batch: impl IntoIterator<Item = &'a PendingRequest>) -> Vec<u32> {
+        batch.into_iter().map(|request| request.ask.connection.slot).collect()
     }
 
-    fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
-        Fixed {
-            queue_events_max: events_max,
-            queue_events_per_url_max: per_url_max,
-            queue_bytes_max: bytes_max,
-            requests_max: 1,
+    fn queue(slots: std::ops::Range<u32>) -> Queue {
+        let mut queue = Queue::default();
+        slots.for_each(|slot| queue.put(request(ask(slot))));
+        queue
+    }
+
+    fn task() -> AbortHandle {
+        tokio::spawn(std::future::pending::<()>()).abort_handle()
+    }
+
+    #[test]
+    fn what_waits_goes_together_in_order() {
+        let mut queue = queue(0..5);
+        assert_eq!(slots(&queue.take(3).unwrap()), [0, 1, 2]);
+        assert_eq!(slots(&queue.take(3).unwrap()), [3, 4]);
+        assert!(queue.take(3).is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn a_batch_ends_before_it_is_large_but_has_one_event_at_least() {
+        let mut queue = Queue::default();
+        for slot in 0..4 {
+            let payload = Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into());
+            queue.put(request(WebhookRequest { payload, ..ask(slot) }));
         }
+        assert_eq!(slots(&queue.take(100).unwrap()), [0, 1]);
+        assert_eq!(slots(&queue.take(0).unwrap()), [2]);
+        assert_eq!(slots(&queue.take(100).unwrap()), [3]);
     }
 
-    #[test]
-    fn the_intake_is_bounded_in_bytes_too() {
-        let counts = Arc::new(Counts::default());
-        let sized = |bytes: usize| Ask { payload: Data::Text("x".repeat(bytes).into()), ..ask(1) };
-        let names = body::held_bytes(&sized(0));
-        // Of which a quarter is kept.
-        let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
-        let held = || counts.waiting_bytes.load(Ordering::Relaxed);
-        let took = |bytes: usize| intake.put(sized(bytes), None).is_ok();
-        assert!(took(600 - names) && took(400 - names));
-        assert_eq!(held(), 1000);
-        assert!(!took(0), "it has a topic and an event at least");
-        let mut taken = intake.take().unwrap();
-        assert!(!took(0), "those that are being asked hold memory, too");
-        taken.pop_front().unwrap().fail(Failure::Timeout);
-        assert_eq!(held(), 400);
-        assert!(took(500 - names) && !took(201 - names));
-        drop((taken, intake.take()));
-        assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
-        assert!(took(5000) && !took(0), "a large one is taken alone");
-        assert_eq!(counts.asked.load(Ordering::Relaxed), 4);
-        assert_eq!(counts.failed[Failure::Full as usize].load(Ordering::Relaxed), 4);
+    #[tokio::test]
+    async fn one_batch_at_a_time() {
+        let mut queue = queue(0..3);
+        let (first, other) = (task(), task());
+        let requests = queue.take(2).unwrap();
+        queue.begin(first.clone(), requests);
+        assert!(queue.take(2).is_none() && !queue.is_empty());
+        assert!(queue.end(other.id()).is_none(), "that is another batch");
+        let (requests, late) = queue.end(first.id()).unwrap();
+        assert_eq!((slots(&requests), late), (vec![0, 1], 0));
+        assert_eq!(slots(&queue.take(2).unwrap()), [2]);
     }
 
-    #[test]
-    fn however_many_urls_hang_the_next_one_has_room() {
-        let sized = || Ask { payload: Data::Text("x".repeat(1000).into()), ..ask(1) };
-        let bytes = body::held_bytes(&sized());
-        for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
-            let intake = Intake::new(&fixed, Arc::default());
-            let took = |url: &str| {
-                let url: Arc<str> = url.into();
-                (0..).take_while(|_| intake.put(sized(), Some(url.clone())).is_ok()).count()
-            };
-            let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
-            // Half of what is free of three quarters, each time, and never less than is kept.
-            assert_eq!(taken[..6], [384, 192, 96, 48, 24, 16]);
-            assert_eq!(taken[6..], [16; 8]);
-            assert_eq!(took("http://answers"), 16);
-            let urls = intake.urls(2);
-            assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
-            let held = (384 * bytes) as u64;
-            assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: held, refused: 1 });
-            assert_eq!(intake.refused().as_deref(), Some("http://answers"));
-            drop(intake.take());
-            assert_eq!(intake.urls(2)[0].1.waiting, 0);
+    #[tokio::test(start_paused = true)]
+    async fn what_is_late_leaves_whether_it_was_sent_or_not() {
+        let mut queue = Queue::default();
+        let second = Duration::from_secs(1);
+        let start = Instant::now();
+        for slot in 0..4 {
+            queue.put(request(ask(slot)));
+            tokio::time::advance(second).await;
         }
-    }
-
-    #[test]
-    fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
-        let intake = Intake::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
-        let took = |n: usize| {
-            let url: Arc<str> = format!("http://hangs/{n}").into();
-            (0..).take_while(|_| intake.put(ask(1), Some(url.clone())).is_ok()).count()
+        let batch = task();
+        let requests = queue.take(2).unwrap();
+        queue.begin(batch.clone(), requests);
+        assert_eq!(queue.oldest(), Some(start));
+        let mut at = |seconds| {
+            let late = queue.take_late(start + second * seconds, second * 10);
+            (slots(&late.sent), slots(&late.waiting), queue.oldest())
         };
-        let taken: Vec<_> = (0..200).map(took).collect();
-        assert_eq!(taken[0], 7_500);
-        assert!(taken[..78].iter().all(|taken| *taken >= URL_EVENTS), "{taken:?}");
-        assert_eq!(taken.iter().sum::<usize>(), 20_000);
+        assert_eq!(at(9), (vec![], vec![], Some(start)));
+        assert_eq!(at(10), (vec![0], vec![], Some(start + second)));
+        tokio::task::yield_now().await;
+        assert!(!batch.is_finished(), "the second request may be answered yet");
+        assert_eq!(at(12), (vec![1], vec![2], Some(start + second * 3)));
+        tokio::task::yield_now().await;
+        assert!(batch.is_finished());
+        assert!(queue.end(batch.id()).is_none());
+        assert_eq!(slots(&queue.take(9).unwrap()), [3]);
     }
 
     #[test]
-    fn a_url_has_its_own_bound() {
-        let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
-        let put = |url: &str| intake.put(ask(1), Some(url.into())).is_ok();
-        assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
-        assert!(put("b"));
-        intake.take().unwrap().pop_front().unwrap().fail(Failure::Timeout);
-        assert!(put("a"));
-    }
-
-    #[test]
-    fn urls_of_former_configurations_are_forgotten() {
-        let intake = Intake::new(&fixed(9, 9, 1 << 20), Arc::default());
-        for n in 0..3 * URLS_MAX {
-            intake.put(ask(1), Some(format!("http://a/{n}").into())).unwrap();
-            drop(intake.take());
+    fn a_connection_stays_in_its_queue_of_a_url() {
+        let queue =
+            |url: &str, ask: WebhookRequest| QueueKey::of(url.into(), ask.connection, 4).number;
+        let used: std::collections::BTreeSet<_> = (0..64).map(|n| queue("a", ask(n))).collect();
+        assert_eq!(used.len(), 4);
+        for n in 0..64 {
+            let other = WebhookRequest {
+                kind: WebhookKind::Join,
+                topic: "other".into(),
+                event: "phx_join".into(),
+                payload: Data::Text("other".into()),
+                users: Vec::new(),
+                ..ask(n)
+            };
+            assert_eq!(queue("a", other), queue("a", ask(n)));
         }
-        assert!(intake.urls(usize::MAX).len() <= URLS_MAX);
-    }
-
-    #[test]
-    fn a_question_is_answered_once_whatever_happens_to_it() {
-        let (sender, told) = std::sync::mpsc::channel();
-        let mut questions = [1, 2, 3].map(|slot| question(ask(slot)));
-        for question in &mut questions {
-            let sender = sender.clone();
-            question.ask.reply = Box::new(move |verdict| sender.send(verdict).unwrap());
-        }
-        let [first, second, third] = questions;
-        let said = Verdict { ok: true, response: "1".into() };
-        first.answer(said.clone());
-        second.fail(Failure::Timeout);
-        drop(third);
-        drop(sender);
-        let want = [said, Failure::Timeout.verdict(), Failure::Stopped.verdict()];
-        assert_eq!(told.into_iter().collect::<Vec<_>>(), want);
+        assert!((0..64).any(|n| queue("a", ask(n)) != queue("b", ask(n))));
+        assert_ne!(
+            QueueKey::of("a".into(), ask(1).connection, 1),
+            QueueKey::of("b".into(), ask(1).connection, 1)
+        );
     }
 }

@@ -1,14 +1,15 @@
-//! Acknowledgements that take a request of their own, `POST /ack`, one connection to each server
-//! for each thread of the crowd.
+//! Acknowledgements that need a request of their own, `POST /ack`. Each thread of the crowd has one
+//! connection to each server for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::lock;
 use crate::http::Http;
 use crate::target::Url;
 
@@ -23,48 +24,49 @@ pub(super) struct Job {
     pub id: String,
 }
 
-/// What both ends share.
+/// The results, which both threads share.
 #[derive(Default)]
-struct Done {
-    /// Connections' indexes and messages' numbers.
-    taken: Mutex<Vec<(u32, u32)>>,
+struct Results {
+    /// Accepted acknowledgements: the connection's index and the message's number.
+    accepted: Mutex<Vec<(u32, u32)>>,
     failed: AtomicU64,
 }
 
 /// Makes the requests on a thread of its own.
 pub(super) struct Acker {
     jobs: Sender<Job>,
-    done: Arc<Done>,
+    results: Arc<Results>,
 }
 
 impl Acker {
-    /// Starts the thread; it ends with this.
+    /// Starts the thread. It ends when the `Acker` is dropped.
     pub fn start(servers: &[Url]) -> Result<Self> {
         let (jobs, waiting) = channel();
-        let done = Arc::new(Done::default());
-        let (servers, theirs) = (servers.to_vec(), done.clone());
+        let results = Arc::new(Results::default());
+        let (servers, shared) = (servers.to_vec(), results.clone());
         std::thread::Builder::new()
             .name("acker".into())
-            .spawn(move || work(&servers, &waiting, &theirs))
+            .spawn(move || work(&servers, &waiting, &shared))
             .context("starting a thread for acknowledgements")?;
-        Ok(Self { jobs, done })
+        Ok(Self { jobs, results })
     }
 
-    /// Queues one. It counts as failed when the thread is gone.
+    /// Queues one. It counts as failed when the thread has ended.
     pub fn send(&self, job: Job) {
         if self.jobs.send(job).is_err() {
-            self.done.failed.fetch_add(1, Ordering::Relaxed);
+            self.results.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Those that were taken since this was last asked, and how many failed in all.
+    /// Takes the acknowledgements that were accepted since the last call, each with its connection's
+    /// index and its message's number. Also returns how many failed since the start.
     pub fn take(&self) -> (Vec<(u32, u32)>, u64) {
-        let mut taken = self.done.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        (std::mem::take(&mut *taken), self.done.failed.load(Ordering::Relaxed))
+        let accepted = std::mem::take(&mut *lock(&self.results.accepted));
+        (accepted, self.results.failed.load(Ordering::Relaxed))
     }
 }
 
-fn work(servers: &[Url], jobs: &Receiver<Job>, done: &Done) {
+fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results) {
     let mut clients: HashMap<usize, Http> = HashMap::new();
     while let Ok(Job { server, index, number, user, id }) = jobs.recv() {
         let Some(url) = servers.get(server) else {
@@ -74,10 +76,10 @@ fn work(servers: &[Url], jobs: &Receiver<Job>, done: &Done) {
         let body = json!({"user": user, "id": id}).to_string();
         match http.request("POST", "/ack", "application/json", &body) {
             Ok((200..300, _)) => {
-                done.taken.lock().unwrap_or_else(PoisonError::into_inner).push((index, number));
+                lock(&results.accepted).push((index, number));
             }
             Ok(_) | Err(_) => {
-                done.failed.fetch_add(1, Ordering::Relaxed);
+                results.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -2,26 +2,26 @@
 
 use std::os::fd::OwnedFd;
 
-use wire::client::State;
-use wire::{Epoch, Id};
+use client::State;
+use model::{Epoch, Position};
 
 use super::CONNECTION_BYTES_MAX;
 use crate::sequence::Tracker;
 
-/// How far a connection is.
+/// The phases of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Not there: not tried yet, failed, left or closed.
+    /// Has no socket: was not tried yet, failed, left or was closed.
     #[default]
     Away,
-    /// The request is not written.
+    /// Has not written its request yet.
     Connecting,
-    /// Waits for its answer.
-    Asked,
+    /// Waits for the response.
+    Requested,
     Open,
 }
 
-/// Where a connection stands in the three sequences that it may hear.
+/// Where a connection is in the three sequences that it may receive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trackers {
     pub user: Tracker,
@@ -43,34 +43,35 @@ pub(super) struct Connection {
     pub socket: Option<OwnedFd>,
     pub state: State,
     pub trackers: Trackers,
-    /// When it was due, in microseconds since the begin of the run, modulo 2^32: an attempt ends
-    /// long before that comes round.
+    /// When it was due, in microseconds since the begin of the run, modulo 2^32. An attempt ends
+    /// long before that wraps around.
     pub due_us: u32,
-    /// When something was last heard, in seconds since the begin, modulo 2^16.
-    pub heard_seconds: u16,
+    /// When it last received bytes, in seconds since the begin, modulo 2^16.
+    pub received_seconds: u16,
     pub stage: Stage,
-    /// What the server said before it closes: an index into the thread's list, from one.
-    pub said: u8,
-    /// Where a poll goes on: epoch, upper and lower half of the offset.
-    pub place: [u32; 3],
+    /// The reason that the server announced for its close: an index into the thread's list, from
+    /// one. Zero for none.
+    pub goodbye: u8,
+    /// Where the next poll continues: epoch, upper and lower half of the offset. It is split
+    /// because a 64-bit field would cost padding.
+    pub poll_position: [u32; 3],
 }
 
-// Beside it there is a counter of four bytes for what is published to its user, and a share of the
-// thread's buffers.
+// A connection also has a counter of four bytes for the messages published to its user.
 const _: () = assert!(size_of::<Connection>() + 4 <= CONNECTION_BYTES_MAX);
 
 impl Connection {
-    pub fn since(&self) -> Option<Id> {
-        let [epoch, high, low] = self.place;
+    pub fn poll_position(&self) -> Option<Position> {
+        let [epoch, high, low] = self.poll_position;
         let offset = u64::from(high) << 32 | u64::from(low);
-        (self.place != [0; 3]).then_some(Id { epoch: Epoch(epoch), offset })
+        (self.poll_position != [0; 3]).then_some(Position { epoch: Epoch(epoch), offset })
     }
 
-    pub fn set_since(&mut self, id: Id) {
-        self.place = [id.epoch.0, (id.offset >> 32) as u32, id.offset as u32];
+    pub fn set_poll_position(&mut self, id: Position) {
+        self.poll_position = [id.epoch.0, (id.offset >> 32) as u32, id.offset as u32];
     }
 
-    pub fn forget_place(&mut self) {
-        self.place = [0; 3];
+    pub fn clear_poll_position(&mut self) {
+        self.poll_position = [0; 3];
     }
 }

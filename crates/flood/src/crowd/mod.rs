@@ -1,14 +1,14 @@
-//! A crowd of client connections: opens them, holds them, checks what comes.
+//! A crowd of client connections: opens them, holds them, and checks the messages they receive.
 //!
-//! Each thread has a private descriptor table, one poller and one read buffer; nothing is allocated
-//! per connection beyond its record and the counters of what is published to its user.
+//! Each thread has a private descriptor table, one poller and one read buffer. A connection costs
+//! no allocation beyond its record and the counter of the messages published to its user.
 
 mod acker;
+mod anomalies;
 mod connection;
-mod ear;
-mod faults;
-mod memory;
 mod plan;
+mod receiver;
+mod resume_state;
 mod worker;
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,58 +19,57 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use client::{ClientError, Goodbye};
 use hdrhistogram::Histogram;
-use wire::client::{Fault, Goodbye};
 
-use self::faults::Faults;
+use self::anomalies::Anomalies;
 use crate::clock::now_ns;
 use crate::payload::To;
 use crate::record::{Counts, Named};
 
-pub use plan::{AckPlan, Cuts, Life, Memberships, Plan};
+pub use plan::{AckPlan, Cuts, Lifetime, Memberships, Plan};
 
 /// Bytes of user space that a connection may cost.
 pub const CONNECTION_BYTES_MAX: usize = 64;
 
-/// Descriptors of a thread's private table that are kept for its poller and the like.
-const DESCRIPTORS_KEPT: u64 = 64;
+/// Descriptors of a thread's private table that are reserved for its poller and the like.
+const DESCRIPTORS_RESERVED: u64 = 64;
 
-/// How long a look for what is missing may take.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+/// How long the threads may take to count the missing messages.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections of one thread where the limit on open files allows more: a thread's share of the
+/// Connections per thread where the limit on open files allows more. A thread's share of the
 /// processor is the next bound.
 const CONNECTIONS_PER_THREAD_MAX: u64 = 200_000;
 
-/// How many messages were published to each target so far: the numbers of the sequences.
+/// How many messages were published to each target so far. These are the sequence numbers.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// By user, from the first; empty when nothing is published to users.
+    /// By user, from the first. Empty when the run publishes nothing to users.
     pub users: Box<[AtomicU32]>,
     /// By topic.
     pub topics: Box<[AtomicU32]>,
-    /// To everyone.
+    /// To all connections.
     pub all: AtomicU32,
-    /// Of some it isn't known whether they were: the server never answered.
+    /// Messages whose publish the server never answered: they may or may not have been published.
     pub unsure: Mutex<HashSet<(To, u32)>>,
 }
 
 impl Published {
-    /// Counters for so many users and topics.
+    /// Returns zeroed counters for this many users and topics.
     pub fn new(users: u32, topics: u32) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         let (users, topics) = (zeros(users), zeros(topics));
         Self { users, topics, all: AtomicU32::new(0), unsure: Mutex::default() }
     }
 
-    /// The server did not say what became of the message with this number.
-    pub fn is_unsure(&self, to: To, number: u32) {
+    /// Records that the server did not answer the publish of the message with this number.
+    pub fn mark_unsure(&self, to: To, number: u32) {
         lock(&self.unsure).insert((to, number));
     }
 
-    /// Of so many messages that end with this number, those of which it is known that they were
-    /// published.
-    fn sure(&self, to: To, last: u32, count: u32) -> u32 {
+    /// Returns how many of the `count` messages up to number `last` were certainly published.
+    fn count_sure(&self, to: To, last: u32, count: u32) -> u32 {
         let unsure = lock(&self.unsure);
         let within =
             |(of, number): &&(To, u32)| *of == to && *number <= last && last - number < count;
@@ -90,19 +89,19 @@ impl Published {
     }
 }
 
-/// Why a connection was not opened, or ended.
+/// Why a connection could not be opened, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
-    /// What the system said, by its number.
+enum CloseReason {
+    /// The number of the operating system's error.
     System(i32),
     Status(u16),
     NotHttp,
     Refused(&'static str),
     Rule(&'static str),
     TooLong,
-    /// Closed before the answer, or later without a word.
+    /// The server closed the connection before its response, or later without giving a reason.
     Closed,
-    /// The answer was complete although it should not end.
+    /// The response was complete although it should not end.
     Ended,
     NoAnswer,
     Silent,
@@ -111,73 +110,78 @@ enum Reason {
     Unsent,
 }
 
-impl From<Fault> for Reason {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Status(status) => Reason::Status(status),
-            Fault::NotHttp => Reason::NotHttp,
-            Fault::BadHead(text) | Fault::BadBody(text) => Reason::Rule(text),
-            Fault::Refused(reason) => Reason::Refused(reason),
-            Fault::TooLong => Reason::TooLong,
+impl From<ClientError> for CloseReason {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Status(status) => CloseReason::Status(status),
+            ClientError::NotHttp => CloseReason::NotHttp,
+            ClientError::InvalidHead(text) | ClientError::InvalidBody(text) => {
+                CloseReason::Rule(text)
+            }
+            ClientError::Rejected(reason) => CloseReason::Refused(reason),
+            ClientError::TooLong => CloseReason::TooLong,
         }
     }
 }
 
-impl From<Goodbye> for Reason {
+impl From<Goodbye> for CloseReason {
     fn from(goodbye: Goodbye) -> Self {
         match goodbye {
-            Goodbye::Code(code) => Reason::Code(code),
-            Goodbye::Named(name) => Reason::Named(name),
+            Goodbye::Code(code) => CloseReason::Code(code),
+            Goodbye::Named(name) => CloseReason::Named(name),
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::System(libc::ECONNREFUSED) => f.write_str("refused: nobody listens there"),
-            Reason::System(libc::ECONNRESET | libc::EPIPE) => f.write_str("reset by the server"),
-            Reason::System(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => {
+            CloseReason::System(libc::ECONNREFUSED) => f.write_str("refused: nobody listens there"),
+            CloseReason::System(libc::ECONNRESET | libc::EPIPE) => {
+                f.write_str("reset by the server")
+            }
+            CloseReason::System(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => {
                 f.write_str("no source port left: give more addresses with --source")
             }
-            Reason::System(libc::EMFILE) => f.write_str("no descriptor left in this thread"),
-            Reason::System(libc::ENFILE) => f.write_str("no descriptor left on this host"),
-            Reason::System(number) => {
+            CloseReason::System(libc::EMFILE) => f.write_str("no descriptor left in this thread"),
+            CloseReason::System(libc::ENFILE) => f.write_str("no descriptor left on this host"),
+            CloseReason::System(number) => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*number))
             }
-            Reason::Status(status) => write!(f, "answered with status {status}"),
-            Reason::NotHttp => f.write_str("the answer is not HTTP/1.1"),
-            Reason::Refused(reason) => write!(f, "a join was refused: {reason}"),
-            Reason::Rule(text) => f.write_str(text),
-            Reason::TooLong => f.write_str("a message of over 16 MiB"),
-            Reason::Closed => f.write_str("closed without a word"),
-            Reason::Ended => f.write_str("the answer ended"),
-            Reason::NoAnswer => f.write_str("no answer in time"),
-            Reason::Silent => f.write_str("silent for too long"),
-            Reason::Code(code) => write!(f, "closed with code {code}"),
-            Reason::Named(name) => write!(f, "closed, saying {name}"),
-            Reason::Unsent => f.write_str("the request could not be written whole"),
+            CloseReason::Status(status) => write!(f, "answered with status {status}"),
+            CloseReason::NotHttp => f.write_str("the answer is not HTTP/1.1"),
+            CloseReason::Refused(reason) => write!(f, "a join was refused: {reason}"),
+            CloseReason::Rule(text) => f.write_str(text),
+            CloseReason::TooLong => f.write_str("a message of over 16 MiB"),
+            CloseReason::Closed => f.write_str("closed without a word"),
+            CloseReason::Ended => f.write_str("the answer ended"),
+            CloseReason::NoAnswer => f.write_str("no answer in time"),
+            CloseReason::Silent => f.write_str("silent for too long"),
+            CloseReason::Code(code) => write!(f, "closed with code {code}"),
+            CloseReason::Named(name) => write!(f, "closed, saying {name}"),
+            CloseReason::Unsent => f.write_str("the request could not be written whole"),
         }
     }
 }
 
-/// What a thread is to do.
+/// What the owner of the crowd orders a thread to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Order {
-    /// Open what is to be opened, and hold it.
+    /// Open all connections of the plan, and hold them.
     Hold,
-    /// Hold what there is: whoever was never tried stays away.
-    Full,
+    /// Hold the open connections, and open none that was not tried yet.
+    OpenNoMore,
     Stop,
 }
 
-/// One thread's counts, written by it alone. On cache lines of their own.
+/// One thread's counts, which only that thread writes. They fill cache lines of their own, so that
+/// threads don't slow each other down.
 #[derive(Default)]
 #[repr(align(128))]
 struct Tally([AtomicU64; Stat::COUNT]);
 
-/// What is counted.
+/// The statistics of a thread.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Stat {
@@ -193,22 +197,22 @@ enum Stat {
     Duplicated,
     OutOfOrder,
     Strayed,
-    /// Connections of the plan that were begun at least once.
+    /// Connections of the plan that were tried at least once.
     Begun,
-    /// Attempts under way.
+    /// Connection attempts under way.
     InFlight,
-    /// What was published and hasn't come, when last looked.
+    /// Messages that were published and had not arrived at the last scan.
     Missing,
-    /// Reconnects at which the server said that what was missed is lost.
+    /// Reconnects at which the server reported a recovery gap.
     NotRecovered,
-    /// Messages that were published before the connection came back for them.
+    /// Messages that were published before the connection returned for them.
     CaughtUp,
-    /// Connections that have all that they missed in a storm.
+    /// Connections that have received all messages that they missed in a storm.
     Recovered,
     Cuts,
-    /// Messages to users that came again since they were not acknowledged.
+    /// Messages to users that the server delivered again because nobody acknowledged them.
     Redelivered,
-    /// Messages to users that the server took as acknowledged.
+    /// Messages to users whose acknowledgement the server accepted.
     Acked,
     AckFailed,
 }
@@ -221,12 +225,12 @@ impl Stat {
 struct Shared {
     tally: Tally,
     order: AtomicU8,
-    /// Looks for what is missing that were asked for, and that are done.
-    looks: AtomicU32,
-    looked: AtomicU32,
-    /// How often everyone was told to drop and come back.
+    /// Scans for missing messages: how many the owner requested, and how many are done.
+    scans_requested: AtomicU32,
+    scans_done: AtomicU32,
+    /// How often the owner ordered all connections to drop and come back.
     storms: AtomicU32,
-    /// How often those who wait for it were told to come back.
+    /// How often the owner let the connections return that a storm holds back.
     returns: AtomicU32,
 }
 
@@ -234,28 +238,29 @@ struct Shared {
 struct Common {
     plan: Plan,
     published: Arc<Published>,
-    /// When the crowd began to arrive, on the monotonic clock.
+    /// When the crowd began to connect, on the monotonic clock.
     begin_ns: u64,
     threads: u32,
-    /// Connections under way at one time in one thread.
+    /// The limit on connection attempts under way in one thread.
     in_flight_each: usize,
-    /// Why a thread ended before its time.
-    broken: Mutex<Option<String>>,
+    /// Why a thread ended early.
+    thread_error: Mutex<Option<String>>,
     /// Microseconds.
     delivery: Mutex<Histogram<u64>>,
     delivery_user: Mutex<Histogram<u64>>,
     connect: Mutex<Histogram<u64>>,
-    failures: Mutex<BTreeMap<Reason, u64>>,
-    closes: Mutex<BTreeMap<Reason, u64>>,
-    /// Nobody is cut any more, and everyone comes back.
-    calm: AtomicBool,
-    /// The next look tells in words what is missing.
-    tells: AtomicBool,
+    failures: Mutex<BTreeMap<CloseReason, u64>>,
+    closes: Mutex<BTreeMap<CloseReason, u64>>,
+    /// Set when no connection is cut any more and all return.
+    cuts_over: AtomicBool,
+    /// Set when the next scan for missing messages also describes them in words.
+    describes_missing: AtomicBool,
     /// In a storm: times from the begin of a connection to the last message that it missed, in
-    /// microseconds, and when the last one had it.
+    /// microseconds.
     recovery: Mutex<Histogram<u64>>,
+    /// When the last connection had received all that it missed, on the monotonic clock.
     recovered_ns: AtomicU64,
-    faults: Faults,
+    anomalies: Anomalies,
 }
 
 struct Thread {
@@ -269,30 +274,30 @@ pub struct Crowd {
     threads: Vec<Thread>,
 }
 
-/// Times in microseconds.
+/// Histograms of times in microseconds.
 pub struct Times {
     /// From the intended publish to the receipt.
     pub delivery: Histogram<u64>,
-    /// The same, of messages to one user only.
+    /// The same for messages to single users only.
     pub delivery_user: Histogram<u64>,
-    /// From the intended connect to the answer.
+    /// From the intended connect to the response.
     pub connect: Histogram<u64>,
 }
 
 impl Times {
-    /// None yet.
+    /// Returns empty histograms.
     pub fn new() -> Self {
         Self { delivery: histogram(), delivery_user: histogram(), connect: histogram() }
     }
 
-    /// Adds these.
+    /// Adds the times of `more`.
     pub fn add(&mut self, more: &Times) {
         for (to, from) in [
             (&mut self.delivery, &more.delivery),
             (&mut self.delivery_user, &more.delivery_user),
             (&mut self.connect, &more.connect),
         ] {
-            // The bounds are the same; adding can't fail.
+            // All histograms have the same bounds, so adding can't fail.
             let _ = to.add(from);
         }
     }
@@ -304,24 +309,25 @@ impl Default for Times {
     }
 }
 
-/// A histogram of microseconds up to five minutes, to three digits.
+/// Returns an empty histogram of microseconds up to five minutes, with three significant digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 300_000_000, 3).unwrap_or_else(|_| unreachable!("valid bounds"))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// Locks a mutex. No panic leaves any of these values half changed, so poison means nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Crowd {
-    /// Starts to open a crowd, on as many threads as the limit on open files asks for.
+    /// Starts to open a crowd, on as many threads as the limit on open files requires.
     ///
     /// # Errors
-    /// If no threads can be had.
+    /// If the system can't start the threads.
     pub fn open(plan: Plan, published: Arc<Published>) -> Result<Self> {
         ensure!(plan.connections > 0, "a crowd of none");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let limit = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_KEPT);
+        let limit = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_RESERVED);
         let per_thread = limit.clamp(1, CONNECTIONS_PER_THREAD_MAX) as u32;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let threads = plan.connections.div_ceil(per_thread).max(cores.min(plan.connections));
@@ -330,17 +336,17 @@ impl Crowd {
             begin_ns: now_ns(),
             threads,
             in_flight_each: plan.in_flight_max.div_ceil(threads) as usize,
-            broken: Mutex::default(),
+            thread_error: Mutex::default(),
             delivery: Mutex::new(histogram()),
             delivery_user: Mutex::new(histogram()),
             connect: Mutex::new(histogram()),
             failures: Mutex::default(),
             closes: Mutex::default(),
-            calm: AtomicBool::new(false),
-            tells: AtomicBool::new(false),
+            cuts_over: AtomicBool::new(false),
+            describes_missing: AtomicBool::new(false),
             recovery: Mutex::new(histogram()),
             recovered_ns: AtomicU64::new(0),
-            faults: Faults::default(),
+            anomalies: Anomalies::default(),
             plan,
         });
         let mut crowd = Self { common, threads: Vec::new() };
@@ -353,8 +359,8 @@ impl Crowd {
             let shared = Arc::new(Shared {
                 tally: Tally::default(),
                 order: AtomicU8::new(Order::Hold as u8),
-                looks: AtomicU32::new(0),
-                looked: AtomicU32::new(0),
+                scans_requested: AtomicU32::new(0),
+                scans_done: AtomicU32::new(0),
                 storms: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
             });
@@ -365,7 +371,7 @@ impl Crowd {
                 .spawn(move || {
                     let outcome = worker::run(&common, &theirs, at, from..to);
                     if let Err(error) = &outcome {
-                        *lock(&common.broken) = Some(format!("{error:#}"));
+                        *lock(&common.thread_error) = Some(format!("{error:#}"));
                     }
                     outcome
                 })
@@ -375,7 +381,7 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Adds its counts to these.
+    /// Returns the sums of all threads' counts.
     pub fn counts(&self) -> Counts {
         let sum = |stat| self.sum(stat);
         Counts {
@@ -387,7 +393,7 @@ impl Crowd {
             messages: sum(Stat::Messages),
             heartbeats: sum(Stat::Heartbeats),
             bytes: sum(Stat::Bytes),
-            // What was counted as lost and came late is subtracted, each by the thread that saw it.
+            // Each thread subtracts the messages that it counted as lost and that came late.
             lost: sum(Stat::Lost),
             duplicated: sum(Stat::Duplicated),
             out_of_order: sum(Stat::OutOfOrder),
@@ -402,16 +408,16 @@ impl Crowd {
         }
     }
 
-    /// True when everyone has been tried, and no attempt is under way. Where connections come and
-    /// go there always are some: then it is enough that they are few.
-    pub fn stands(&self) -> bool {
+    /// Returns true when all connections were tried and no attempt is under way. Where connections
+    /// come and go some attempt always is under way, so a few are allowed there.
+    pub fn has_arrived(&self) -> bool {
         let plan = &self.common.plan;
         let wanted = u64::from(plan.connections);
-        let few = if plan.life.away_seconds.is_some() { wanted / 100 + 10 } else { 0 };
+        let few = if plan.lifetime.away_seconds.is_some() { wanted / 100 + 10 } else { 0 };
         self.sum(Stat::Begun) >= wanted && self.sum(Stat::InFlight) <= few
     }
 
-    /// True when everyone has been tried, or is being tried.
+    /// Returns true when all connections were tried or are being tried.
     pub fn all_begun(&self) -> bool {
         self.sum(Stat::Begun) >= u64::from(self.common.plan.connections)
     }
@@ -421,7 +427,7 @@ impl Crowd {
         self.threads.iter().map(of).sum()
     }
 
-    /// Takes the times recorded since this was last asked.
+    /// Takes the times recorded since the last call.
     pub fn take_times(&self) -> Times {
         let take =
             |times: &Mutex<Histogram<u64>>| std::mem::replace(&mut *lock(times), histogram());
@@ -432,9 +438,9 @@ impl Crowd {
         }
     }
 
-    /// Why attempts failed, and why open connections were closed; most frequent first.
+    /// Returns why attempts failed and why open connections were closed, most frequent first.
     pub fn reasons(&self) -> (Vec<Named>, Vec<Named>) {
-        let list = |reasons: &Mutex<BTreeMap<Reason, u64>>| {
+        let list = |reasons: &Mutex<BTreeMap<CloseReason, u64>>| {
             let mut list: Vec<Named> =
                 lock(reasons).iter().map(|(reason, count)| (reason.to_string(), *count)).collect();
             list.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -443,69 +449,70 @@ impl Crowd {
         (list(&self.common.failures), list(&self.common.closes))
     }
 
-    /// Lets everyone drop their connection at once and come back.
+    /// Orders all connections to drop at once and to come back.
     pub fn storm(&self) {
         for thread in &self.threads {
             thread.shared.storms.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Lets those come back who wait for it after a storm in which something is to be missed.
-    pub fn come_back(&self) {
+    /// Lets the connections return that a storm with missed messages holds back.
+    pub fn end_storm(&self) {
         for thread in &self.threads {
             thread.shared.returns.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Connections that had all they missed in storms, so far.
+    /// Returns how many connections have received all that they missed in storms so far.
     pub fn recovered(&self) -> u64 {
         self.sum(Stat::Recovered)
     }
 
-    /// Times to that in microseconds, since this was last asked, and when the last one was, on the
-    /// monotonic clock.
+    /// Takes the recovery times since the last call, in microseconds. Also returns when the last
+    /// connection had recovered, on the monotonic clock.
     pub fn take_recovery(&self) -> (Histogram<u64>, u64) {
         let times = std::mem::replace(&mut *lock(&self.common.recovery), histogram());
         (times, self.common.recovered_ns.load(Ordering::Relaxed))
     }
 
-    /// No more cuts: everyone comes back and stays.
-    pub fn calm(&self) {
-        self.common.calm.store(true, Ordering::Relaxed);
+    /// Ends the cuts: all connections return and stay.
+    pub fn end_cuts(&self) {
+        self.common.cuts_over.store(true, Ordering::Relaxed);
     }
 
-    /// True when everyone is there.
-    pub fn all_there(&self) -> bool {
+    /// Returns true when all connections of the plan are open.
+    pub fn all_open(&self) -> bool {
         self.sum(Stat::Open) == u64::from(self.common.plan.connections)
     }
 
-    /// The next look for what is missing tells it in words.
-    pub fn tell_missing(&self) {
-        self.common.tells.store(true, Ordering::Relaxed);
+    /// Makes the next scan for missing messages describe them in words, see [`Crowd::anomalies`].
+    pub fn describe_missing(&self) {
+        self.common.describes_missing.store(true, Ordering::Relaxed);
     }
 
-    /// The first faults, in words.
-    pub fn faults(&self) -> Vec<String> {
-        self.common.faults.list()
+    /// Returns descriptions of the first anomalies in the sequences of messages.
+    pub fn anomalies(&self) -> Vec<String> {
+        self.common.anomalies.list()
     }
 
-    /// Lets nobody come who was not there yet.
-    pub fn full(&self) {
-        self.order(Order::Full);
+    /// Stops opening connections that were not tried yet.
+    pub fn open_no_more(&self) {
+        self.order(Order::OpenNoMore);
     }
 
-    /// How much was published that open connections should have got and haven't.
+    /// Returns how many published messages open connections should have received and have not.
+    /// Waits at most [`SCAN_TIMEOUT`] for the threads' counts.
     pub fn missing(&self) -> u64 {
         for thread in &self.threads {
-            thread.shared.looks.fetch_add(1, Ordering::Relaxed);
+            thread.shared.scans_requested.fetch_add(1, Ordering::Relaxed);
         }
         let begin = Instant::now();
-        let open = |thread: &Thread| {
+        let scans = |thread: &Thread| {
             let shared = &thread.shared;
-            shared.looked.load(Ordering::Acquire) != shared.looks.load(Ordering::Relaxed)
-                && !thread.handle.is_finished()
+            let requested = shared.scans_requested.load(Ordering::Relaxed);
+            shared.scans_done.load(Ordering::Acquire) != requested && !thread.handle.is_finished()
         };
-        while self.threads.iter().any(open) && begin.elapsed() < LOOK_MAX {
+        while self.threads.iter().any(scans) && begin.elapsed() < SCAN_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.sum(Stat::Missing)
@@ -514,7 +521,7 @@ impl Crowd {
     /// Resets all connections and ends the threads.
     ///
     /// # Errors
-    /// What ended a thread before its time.
+    /// If a thread ended early, its error.
     pub fn close(self) -> Result<()> {
         self.order(Order::Stop);
         for thread in self.threads {
@@ -523,11 +530,11 @@ impl Crowd {
         Ok(())
     }
 
-    /// Why a thread has ended before its time, if one has.
-    pub fn broken(&self) -> Option<String> {
+    /// Returns why a thread has ended early, if one has.
+    pub fn thread_error(&self) -> Option<String> {
         let ended = self.threads.iter().any(|thread| thread.handle.is_finished());
         let panicked = || "a thread panicked: this is a fault of the load generator".to_string();
-        ended.then(|| lock(&self.common.broken).clone().unwrap_or_else(panicked))
+        ended.then(|| lock(&self.common.thread_error).clone().unwrap_or_else(panicked))
     }
 
     fn order(&self, order: Order) {

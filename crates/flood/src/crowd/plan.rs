@@ -1,70 +1,71 @@
-//! What a crowd is to be.
+//! The plan of a crowd: how many connections, from where to where, and how they behave.
 
-use wire::client::Client;
+use client::Client;
 
 use crate::random::Random;
 use crate::source::Sources;
 use crate::target::{Paths, Url};
 use crate::template::Template;
 
-/// What a crowd is to be.
+/// The plan of a crowd.
 #[derive(Clone)]
 pub struct Plan {
     /// The servers; each connection goes to one of them in turn.
     pub servers: Vec<Url>,
     /// The transports; each connection speaks one of them in turn.
     pub transports: Vec<&'static dyn Client>,
-    /// What each asks for.
+    /// The path that each requests.
     pub paths: Paths,
-    /// How many.
+    /// How many connections there are.
     pub connections: u32,
     /// The number of the first user.
     pub first: u32,
     /// How many users share a topic.
     pub users_per_room: u32,
-    /// Where they come from.
+    /// The addresses they connect from.
     pub sources: Sources,
-    /// Arrivals per second; 0 for as fast as it goes.
+    /// New connections per second; 0 for as fast as possible.
     pub rate: f64,
-    /// How they live.
-    pub life: Life,
-    /// Connections under way at one time.
+    /// How long they stay open and away.
+    pub lifetime: Lifetime,
+    /// The limit on connection attempts under way at one time.
     pub in_flight_max: u32,
-    /// How long an answer may take, in seconds.
+    /// How long a response may take, in seconds.
     pub answer_seconds_max: u32,
-    /// A connection that has heard nothing for so many seconds is given up; 0 for never.
+    /// A connection that has received nothing for so many seconds is closed; 0 for never.
     pub silence_seconds_max: u32,
     /// The number of this run, which its messages carry.
     pub run: u32,
-    /// Of all that is random.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// Names of users and topics.
     pub user: Template,
     /// See `user`.
     pub topic: Template,
-    /// Whether connections that come back ask for what they missed.
+    /// Whether connections that come back request what they missed.
     pub recover: bool,
-    /// How connections are in several topics; none where each is in one.
+    /// How connections are in several topics; `None` where each is in one.
     pub memberships: Option<Memberships>,
     /// How connections are cut.
     pub cuts: Option<Cuts>,
-    /// Messages that are published to each topic while everyone is away in a storm.
+    /// Messages that are published to each topic while all connections are away in a storm.
     pub missed: u32,
     /// How users' messages are acknowledged.
     pub acks: Option<AckPlan>,
 }
 
-/// Connections are in some of many topics, by chance.
+/// Connections are in randomly chosen topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memberships {
-    /// All topics.
+    /// How many topics there are.
     pub topics: u32,
-    /// Each connection is in one to so many of them.
+    /// Each connection is in at least one and at most so many of them.
     pub each_max: u32,
 }
 
-/// Connections are cut by chance: half of them with a reset, the others closed while something may
-/// be unread, of these one half in the middle of what came. Others stop reading for a while.
+/// Connections are cut at random. About half of the cuts are resets, the others are closes while
+/// input may be unread. A quarter of all cuts happen in the middle of the input. Other connections
+/// stop reading for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cuts {
     /// Cuts a second, of all connections.
@@ -83,9 +84,9 @@ pub struct AckPlan {
 }
 
 /// How long connections stay, and whether they return. Times are means of exponential
-/// distributions: who leaves is anyone, at any time.
+/// distributions, so that each connection may leave at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Life {
+pub struct Lifetime {
     /// Seconds until a connection leaves by itself; never without.
     pub stay_seconds: Option<f64>,
     /// Seconds until one that left, failed or was closed comes back; never without.
@@ -93,25 +94,25 @@ pub struct Life {
 }
 
 impl Plan {
-    /// The topic number of the user with this number.
+    /// Returns the topic number of the user with this number.
     pub fn room(&self, number: u32) -> u32 {
         match self.memberships {
-            Some(Memberships { topics, .. }) => self.chance(number).below(topics),
+            Some(Memberships { topics, .. }) => self.random_of(number).below(topics),
             None => (number - self.first) / self.users_per_room.max(1),
         }
     }
 
-    /// All topic numbers of the user with this number, the same each time; the first is that of
-    /// [`Plan::room`].
+    /// Returns all topic numbers of the user with this number, the same each time. The first is
+    /// that of [`Plan::room`].
     pub fn rooms_of(&self, number: u32) -> Vec<u32> {
         let Some(Memberships { topics, each_max }) = self.memberships else {
             return vec![self.room(number)];
         };
-        let mut chance = self.chance(number);
-        let mut rooms = vec![chance.below(topics)];
-        let wanted = 1 + chance.below(each_max.min(topics));
-        while rooms.len() < wanted as usize {
-            let room = chance.below(topics);
+        let mut random = self.random_of(number);
+        let mut rooms = vec![random.below(topics)];
+        let count = 1 + random.below(each_max.min(topics));
+        while rooms.len() < count as usize {
+            let room = random.below(topics);
             if !rooms.contains(&room) {
                 rooms.push(room);
             }
@@ -119,23 +120,24 @@ impl Plan {
         rooms
     }
 
-    fn chance(&self, number: u32) -> Random {
+    /// Returns the random numbers of one user, the same each time.
+    fn random_of(&self, number: u32) -> Random {
         Random::new(self.seed ^ 0x726f_6f6d ^ (u64::from(number) << 32))
     }
 
-    /// Whether connections remember anything over their reconnects.
-    pub(super) fn remembers(&self) -> bool {
+    /// Returns whether connections have a resume state, which outlives their reconnects.
+    pub(super) fn has_resume_states(&self) -> bool {
         self.recover || self.acks.is_some()
     }
 
-    /// True when some of the clients send heartbeats.
-    pub(super) fn clients_beat(&self) -> bool {
+    /// Returns true when clients of some transport send heartbeats.
+    pub(super) fn clients_send_heartbeats(&self) -> bool {
         let mut beats = Vec::new();
         self.transports.iter().for_each(|client| client.heartbeat(&mut beats));
         !beats.is_empty()
     }
 
-    /// How many topics there are.
+    /// Returns how many topics there are.
     pub fn rooms(&self) -> u32 {
         match self.memberships {
             Some(Memberships { topics, .. }) => topics,

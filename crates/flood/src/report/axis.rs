@@ -1,13 +1,13 @@
-//! Axes: from values to places in the frame, and ticks at round values.
+//! Axes: they map values to positions in the frame, and have ticks at round values.
 
 use super::number;
 
-/// Values beyond this are drawn at it: far above anything measured, far below where arithmetic
-/// overflows.
+/// Larger values are drawn at this one. It is far above any measured value, and far below where
+/// arithmetic overflows.
 const VALUE_MAX: f64 = 1e20;
 
-/// Latencies beyond this (10,000 s) are drawn at it: they are a clock's fault, and would leave no
-/// room for the others.
+/// Latencies over 10,000 s are drawn at this value. Only a clock error causes them, and they would
+/// squeeze all others.
 const LATENCY_MAX_US: f64 = 1e10;
 
 /// Steps of a time axis, in seconds; beyond the last, whole days.
@@ -16,16 +16,16 @@ const TIME_STEPS: [f64; 17] = [
     10_800.0, 21_600.0, 43_200.0,
 ];
 
-/// What a value axis counts.
+/// The unit of a value axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things, whole.
+    /// A whole number.
     Count,
-    /// Things per second.
+    /// A number per second.
     Rate,
     /// Bytes, shown in KB, MB, GB.
     Bytes,
-    /// Bytes, shown as such.
+    /// Bytes, not shortened.
     BytesEach,
     /// Microseconds, on a logarithmic axis.
     Micros,
@@ -34,7 +34,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A value as it is shown to the reader.
+    /// Formats a value for text.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Count => number::digits(value),
@@ -46,7 +46,7 @@ impl Unit {
         }
     }
 
-    /// A value as it stands beside a tick, where room is small.
+    /// Formats a value for a tick, where space is short.
     fn tick(self, value: f64) -> String {
         match self {
             Unit::Count | Unit::Rate | Unit::Cores => number::compact(value),
@@ -55,12 +55,12 @@ impl Unit {
     }
 }
 
-/// A mark on an axis.
+/// A tick of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
-    /// Where: 0 at the low end, 1 at the high end.
-    pub place: f64,
-    /// What stands there.
+    /// Its position: 0 at the low end, 1 at the high end.
+    pub position: f64,
+    /// Its label.
     pub label: String,
 }
 
@@ -75,7 +75,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A value axis that holds all of `values`: from zero, or over whole decades for
+    /// Returns a value axis that covers all of `values`: from zero, or over whole decades for
     /// [`Unit::Micros`].
     pub fn of_values(values: impl Iterator<Item = f64>, unit: Unit) -> Axis {
         let values = values.filter(|value| value.is_finite()).map(|value| value.min(VALUE_MAX));
@@ -90,7 +90,7 @@ impl Axis {
         if unit == Unit::Count {
             step = step.max(1.0);
         }
-        // The quotient of 0.3 and 0.1 is a little above 3, and would cost a step of empty room.
+        // The quotient of 0.3 and 0.1 is a little above 3, and would add an empty step.
         let count = (most / step - 1e-9).ceil().max(1.0);
         let values = (0..=count as u32).map(|index| step * f64::from(index));
         Axis::new(0.0, step * count, false, values, |value| unit.tick(value))
@@ -111,13 +111,14 @@ impl Axis {
         Axis::new(10_f64.powi(low), 10_f64.powi(high), true, values, text)
     }
 
-    /// A time axis from 0 to `seconds`, which need not be at a tick.
+    /// Returns a time axis from 0 to `seconds`, which need not be at a tick.
     pub fn of_time(seconds: f64) -> Axis {
         let end = if seconds.is_finite() && seconds > 0.0 { seconds.min(1e12) } else { 1.0 };
-        let wanted = end / 6.0;
-        let step = TIME_STEPS.iter().copied().find(|step| *step >= wanted);
+        let step_min = end / 6.0;
+        let step = TIME_STEPS.iter().copied().find(|step| *step >= step_min);
         let days = |step: f64| (step / 86_400.0).ceil() * 86_400.0;
-        let step = if end < 3.0 { nice_step(wanted) } else { step.unwrap_or_else(|| days(wanted)) };
+        let step =
+            if end < 3.0 { nice_step(step_min) } else { step.unwrap_or_else(|| days(step_min)) };
         let count = (end / step + 1e-9).floor() as u32;
         let values = (0..=count).map(|index| step * f64::from(index));
         Axis::new(0.0, end, false, values, |value| time_label(value, step))
@@ -131,13 +132,13 @@ impl Axis {
         label: impl Fn(f64) -> String,
     ) -> Axis {
         let mut axis = Axis { low, high, log, ticks: Vec::new() };
-        let tick = |value: f64| Tick { place: axis.place(value), label: label(value) };
+        let tick = |value: f64| Tick { position: axis.position(value), label: label(value) };
         axis.ticks = values.map(tick).collect();
         axis
     }
 
-    /// Where a value stands: from 0 at the low end to 1 at the high end, and never beyond.
-    pub fn place(&self, value: f64) -> f64 {
+    /// Returns the position of a value: from 0 at the low end to 1 at the high end, and never beyond.
+    pub fn position(&self, value: f64) -> f64 {
         let part = if self.log {
             let value = value.max(self.low);
             (value / self.low).log10() / (self.high / self.low).log10()
@@ -147,20 +148,21 @@ impl Axis {
         if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) }
     }
 
-    /// The value at the high end.
+    /// Returns the value at the high end.
     pub fn high(&self) -> f64 {
         self.high
     }
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is at least `wanted`, which is above zero.
-fn nice_step(wanted: f64) -> f64 {
-    let power = 10_f64.powf(wanted.log10().floor());
-    let times = [1.0, 2.0, 5.0].into_iter().find(|times| times * power >= wanted * (1.0 - 1e-9));
+/// Returns the smallest of 1, 2, 5 times a power of ten that is at least `least`, which must be above
+/// zero.
+fn nice_step(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    let times = [1.0, 2.0, 5.0].into_iter().find(|times| times * power >= least * (1.0 - 1e-9));
     times.unwrap_or(10.0) * power
 }
 
-/// A time on an axis whose ticks are `step` seconds apart.
+/// Formats a time on an axis whose ticks are `step` seconds apart.
 fn time_label(value: f64, step: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -200,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_things_have_whole_ticks() {
+    fn counts_have_whole_ticks() {
         let axis = Axis::of_values([2.0].into_iter(), Unit::Count);
         assert_eq!(labels(&axis), ["0", "1", "2"]);
     }
 
     #[test]
-    fn decades_hold_all_values() {
+    fn decades_cover_all_values() {
         let axis = Axis::of_values([430.0, 2_300_000.0].into_iter(), Unit::Micros);
         assert_eq!(labels(&axis), ["100 µs", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]);
         let axis = Axis::of_values([3_000.0, 9_000.0].into_iter(), Unit::Micros);
@@ -239,7 +241,10 @@ mod tests {
 
     fn in_order(axis: &Axis, most: f64) {
         assert!((2..=9).contains(&axis.ticks.len()), "{most}: {axis:?}");
-        assert!(axis.ticks.is_sorted_by(|one, next| one.place < next.place), "{most}: {axis:?}");
-        assert!(axis.ticks.iter().all(|tick| (0.0..=1.0).contains(&tick.place)));
+        assert!(
+            axis.ticks.is_sorted_by(|one, next| one.position < next.position),
+            "{most}: {axis:?}"
+        );
+        assert!(axis.ticks.iter().all(|tick| (0.0..=1.0).contains(&tick.position)));
     }
 }

@@ -1,8 +1,8 @@
 //! Line charts as inline SVG.
 //!
-//! The frame is an SVG element without a `viewBox`: places are percentages of it, so that texts and
-//! strokes keep their size however wide the page is. The lines are in an SVG element inside it that
-//! is stretched. Colours are CSS classes, for light, dark and print.
+//! The frame is an SVG element without a `viewBox`: positions are percentages of it, so that texts
+//! and strokes have the same size however wide the page is. The lines are in an SVG element inside
+//! it that is stretched. Colours are CSS classes, for light, dark and print.
 
 use std::fmt::Write as _;
 
@@ -29,23 +29,23 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line whose peaks are kept when it is thinned.
+    /// Returns a line that retains its peaks when it is thinned.
     pub fn new(name: &'static str, colour: u8, points: Vec<Point>) -> Line {
         Line { name, colour, points, keep: Keep::Max }
     }
 
-    /// A line whose dips are kept as well as its peaks.
+    /// Returns a line that retains its dips as well as its peaks when it is thinned.
     pub fn with_dips(name: &'static str, colour: u8, points: Vec<Point>) -> Line {
         Line { name, colour, points, keep: Keep::Extremes }
     }
 
-    /// This line, if anything in it is above zero.
+    /// Returns this line if any of its values is above zero.
     pub fn if_any(self) -> Option<Line> {
         let any = self.values().any(|value| value > 0.0);
         any.then_some(self)
     }
 
-    /// What is shown of it on a time axis that ends at `seconds`.
+    /// Returns the part of the line that a time axis up to `seconds` shows.
     fn until(&self, seconds: f64) -> Line {
         let shown = self.points.iter().filter(|point| point.0 <= seconds).copied().collect();
         Line { points: thin(shown, POINTS_MAX, self.keep), ..*self }
@@ -59,25 +59,24 @@ impl Line {
 /// A chart of lines over the time of the run.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Distinguishes the chart's elements from those of others on the page.
+    /// Distinguishes the chart's elements from those of other charts on the page.
     pub id: &'static str,
-    /// What it shows.
+    /// The heading.
     pub title: &'static str,
-    /// What the axes are, in words.
+    /// A description of the axes.
     pub axes: &'static str,
-    /// What the value axis counts.
+    /// The unit of the value axis.
     pub unit: Unit,
     /// Lines without any value are not drawn.
     pub lines: Vec<Line>,
-    /// Where the time axis ends, when that is before the end of the run; later points are not
-    /// shown.
+    /// Where the time axis ends if that is before the end of the run. Later points are not shown.
     pub end_seconds: Option<f64>,
-    /// Stands below, when there is something to know.
+    /// A note below the chart, or nothing.
     pub note: &'static str,
 }
 
 impl Chart {
-    /// The chart as an HTML `<figure>`, of a run of `seconds`.
+    /// Returns the chart as an HTML `<figure>`, for a run of `seconds`.
     pub fn html(&self, seconds: f64) -> String {
         let seconds = self.end_seconds.unwrap_or(seconds);
         let lines: Vec<Line> = self
@@ -87,7 +86,7 @@ impl Chart {
             .filter(|line| line.values().next().is_some())
             .collect();
         let mut out = String::new();
-        // Writing to a String cannot fail; so in the rest of this file.
+        // Writing to a String can't fail, here and in the rest of this file.
         let _ = write!(
             out,
             "<figure class=\"chart\" id=\"{}\"><figcaption><h3>{}</h3><p>{}</p></figcaption>",
@@ -164,7 +163,7 @@ impl Chart {
         );
     }
 
-    /// The chart in words, for those who don't see it.
+    /// Describes the chart in words for people who can't see it.
     fn description(&self, lines: &[Line], across: &Axis) -> String {
         let mut text = format!("Line chart over {}.", number::run_time(across.high()));
         for line in lines {
@@ -183,7 +182,7 @@ impl Chart {
         text
     }
 
-    /// What the page's script shows under the pointer.
+    /// Returns the data that the page's script shows under the pointer.
     fn hover(&self, lines: &[Line], across: &Axis) -> serde_json::Value {
         let tenths = |at: f64| (at * 10.0).round() / 10.0;
         let point = |(at, value): &Point| value.map(|v| json!([tenths(*at), self.unit.text(v)]));
@@ -201,12 +200,12 @@ impl Chart {
 fn ticks(out: &mut String, across: &Axis, up: &Axis) {
     out.push_str("<g class=\"grid\">");
     for tick in &up.ticks {
-        let y = 100.0 - tick.place * 100.0;
+        let y = 100.0 - tick.position * 100.0;
         let _ = write!(out, "<line x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"/>");
     }
     out.push_str("</g><g class=\"up\">");
     for tick in &up.ticks {
-        let y = 100.0 - tick.place * 100.0;
+        let y = 100.0 - tick.position * 100.0;
         let _ = write!(
             out,
             "<text x=\"-8\" y=\"{y:.2}%\" dy=\"0.32em\">{}</text>",
@@ -215,7 +214,7 @@ fn ticks(out: &mut String, across: &Axis, up: &Axis) {
     }
     out.push_str("</g><g class=\"across\">");
     for tick in &across.ticks {
-        let x = tick.place * 100.0;
+        let x = tick.position * 100.0;
         let _ = write!(
             out,
             "<text x=\"{x:.2}%\" y=\"100%\" dy=\"1.7em\">{}</text>",
@@ -225,14 +224,14 @@ fn ticks(out: &mut String, across: &Axis, up: &Axis) {
     out.push_str("</g>");
 }
 
-/// A line in the units of the frame, y downwards.
+/// A line in the units of the frame, with y downwards.
 #[derive(Debug, Default)]
 struct Drawing {
-    /// The path through all stretches of two points and more.
+    /// The path through all stretches of two or more points.
     path: String,
-    /// The same, closed along the bottom.
+    /// The same path, closed along the bottom.
     area: String,
-    /// Points between two gaps, which a path would not show.
+    /// Single points between two gaps, which a path would not show.
     dots: Vec<(f64, f64)>,
 }
 
@@ -243,7 +242,9 @@ impl Drawing {
             let placed: Vec<(f64, f64)> = stretch
                 .iter()
                 .filter_map(|(at, value)| Some((*at, (*value)?)))
-                .map(|(at, value)| (across.place(at) * FRAME, (1.0 - up.place(value)) * FRAME))
+                .map(|(at, value)| {
+                    (across.position(at) * FRAME, (1.0 - up.position(value)) * FRAME)
+                })
                 .collect();
             drawing.stretch(&placed);
         }
@@ -306,14 +307,14 @@ mod tests {
             let mut all = coordinates(&drawing.path);
             all.extend(coordinates(&drawing.area));
             all.extend(drawing.dots.iter().flat_map(|(x, y)| [*x, *y]));
-            prop_assert!(all.iter().all(|place| (0.0..=FRAME).contains(place)), "{all:?}");
+            prop_assert!(all.iter().all(|position| (0.0..=FRAME).contains(position)), "{all:?}");
             let html = chart(unit, vec![Line::new("line", 1, points)]).html(seconds);
             prop_assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
         }
     }
 
     #[test]
-    fn gaps_are_not_drawn_through() {
+    fn lines_stop_at_gaps() {
         let points = [(0.0, Some(1.0)), (1.0, Some(2.0)), (2.0, None), (3.0, Some(1.0))];
         let up = Axis::of_values([2.0].into_iter(), Unit::Count);
         let drawing = Drawing::of(&points, &Axis::of_time(4.0), &up);

@@ -1,15 +1,15 @@
-//! Which charts a report has, and what their lines are.
+//! The charts of a report and their lines.
 
 use super::axis::Unit;
 use super::chart::{Chart, Line};
 use super::series::{Point, rates, values};
 use crate::record::{Counts, Percentiles, Sample};
 
-/// Memory per connection is shown while at least this part of the peak's connections is open: below,
-/// it divides what is there anyway by few.
+/// Memory per connection is shown while at least this part of the peak's connections is open. With
+/// fewer connections, the process's own memory dominates.
 const OPEN_PART_MIN: f64 = 0.05;
 
-/// How many connections were open.
+/// Returns the chart of the open connections.
 pub fn open(samples: &[Sample]) -> Chart {
     let open = values(samples, |sample| Some(sample.counts.open as f64));
     Chart {
@@ -23,7 +23,7 @@ pub fn open(samples: &[Sample]) -> Chart {
     }
 }
 
-/// How fast connections came, and how fast the scenario let them go.
+/// Returns the chart of how fast connections opened, and how fast the scenario closed them.
 pub fn opened(samples: &[Sample]) -> Chart {
     let changed = |pair: &[Sample]| {
         let (one, next) = (pair[0].counts, pair[1].counts);
@@ -47,7 +47,7 @@ pub fn opened(samples: &[Sample]) -> Chart {
     }
 }
 
-/// How fast connections were lost and attempts failed, when there were any.
+/// Returns the chart of how fast the server closed connections and attempts failed, if any did.
 pub fn endings(samples: &[Sample]) -> Option<Chart> {
     let closed = count_rates(samples, |counts| counts.closed);
     let failed = count_rates(samples, |counts| counts.failed);
@@ -64,14 +64,14 @@ pub fn endings(samples: &[Sample]) -> Option<Chart> {
     })
 }
 
-/// The time of the last pair of neighbours of which something is true, if that is in the first half
-/// of the run: a chart of it then ends there, instead of showing little but a flat line.
+/// Returns the time of the last two neighbouring samples for which `is_true` holds, if that is in
+/// the first half of the run. The chart ends there, since the rest would be a flat line.
 fn early_end(samples: &[Sample], is_true: impl Fn(&[Sample]) -> bool) -> Option<f64> {
     let last = samples.windows(2).rfind(|pair| is_true(pair))?[1].at_seconds;
     (last > 0.0 && last * 2.0 < samples.last()?.at_seconds).then_some(last)
 }
 
-/// Memory as a whole, and what of it falls to one connection.
+/// Returns the charts of the memory as a whole and per connection.
 pub fn memory(samples: &[Sample]) -> Vec<Chart> {
     let server = values(samples, |sample| sample.server.map(|of| of.memory_bytes as f64));
     let generator = values(samples, |sample| Some(sample.memory_bytes as f64));
@@ -137,7 +137,7 @@ fn enough(peak: u64) -> u64 {
     (peak as f64 * OPEN_PART_MIN).ceil().max(1.0) as u64
 }
 
-/// How long deliveries took.
+/// Returns the chart of how long deliveries took.
 pub fn delivery(samples: &[Sample]) -> Chart {
     Chart {
         id: "delivery",
@@ -150,7 +150,7 @@ pub fn delivery(samples: &[Sample]) -> Chart {
     }
 }
 
-/// How long connects took.
+/// Returns the chart of how long connects took.
 pub fn connect(samples: &[Sample]) -> Chart {
     let end_seconds = early_end(samples, |pair| pair[1].connect.count > 0);
     Chart {
@@ -177,7 +177,7 @@ fn percentile_lines(samples: &[Sample], of: impl Fn(&Sample) -> Percentiles) -> 
         });
         Line::new(name, colour, points)
     };
-    // The largest first: lines that come later are drawn over it.
+    // The largest comes first, since later lines are drawn over it.
     vec![
         line("max", 5, |of| of.max_us),
         line("p99.9", 4, |of| of.p999_us),
@@ -187,13 +187,13 @@ fn percentile_lines(samples: &[Sample], of: impl Fn(&Sample) -> Percentiles) -> 
     ]
 }
 
-/// How many messages came in and went out.
+/// Returns the charts of the messages received and published.
 pub fn messages(samples: &[Sample]) -> Vec<Chart> {
     let received = count_rates(samples, |counts| counts.messages);
     let published = count_rates(samples, |counts| counts.published);
-    let refused = count_rates(samples, |counts| counts.publish_failed);
+    let failed = count_rates(samples, |counts| counts.publish_failed);
     let mut publishes = vec![Line::new("published", 2, published)];
-    publishes.extend(Line::new("failed", 5, refused).if_any());
+    publishes.extend(Line::new("failed", 5, failed).if_any());
     vec![
         Chart {
             id: "received",
@@ -216,7 +216,7 @@ pub fn messages(samples: &[Sample]) -> Vec<Chart> {
     ]
 }
 
-/// How much of the processor both ends used.
+/// Returns the chart of how much processor time both ends used.
 pub fn processor(samples: &[Sample]) -> Chart {
     let server = rates(samples, false, |sample| sample.server.map(|of| of.cpu_seconds));
     let generator = rates(samples, false, |sample| Some(sample.cpu_seconds));
@@ -232,7 +232,7 @@ pub fn processor(samples: &[Sample]) -> Chart {
     }
 }
 
-/// Ordinary requests beside the crowd, when the run made any.
+/// Returns the chart of the probes, if the run made any.
 pub fn probes(samples: &[Sample]) -> Option<Chart> {
     let answered = Line::new("answered", 2, count_rates(samples, |counts| counts.probes));
     let failed = Line::new("failed", 5, count_rates(samples, |counts| counts.probes_failed));
@@ -248,8 +248,9 @@ pub fn probes(samples: &[Sample]) -> Option<Chart> {
     })
 }
 
-/// Messages lost, duplicated, out of order, or strayed to a wrong connection, when there were any.
-pub fn faults(samples: &[Sample]) -> Option<Chart> {
+/// Returns the chart of the messages lost, duplicated, out of order, or strayed to another
+/// connection, if there were any.
+pub fn anomalies(samples: &[Sample]) -> Option<Chart> {
     let line = |name, colour, of: fn(&Counts) -> u64| {
         let points = values(samples, |sample| Some(of(&sample.counts) as f64));
         Line::new(name, colour, points).if_any()
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_per_connection_waits_for_connections() {
+    fn memory_per_connection_is_shown_only_while_many_are_open() {
         let samples = [with_open(0.0, 0, 1_000), with_open(1.0, 10, 9_000)];
         let samples = [samples[0], samples[1], with_open(2.0, 1_000, 4_001_000)];
         assert_eq!(slab_each(&samples), [(0.0, None), (1.0, None), (2.0, Some(2_000.0))]);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_charts_of_opening_end_with_it() {
+    fn the_charts_of_opening_end_when_the_last_connection_opens() {
         let at = |at_seconds, opened| {
             let counts = Counts { opened, ..Counts::default() };
             Sample { at_seconds, counts, ..Sample::default() }
@@ -327,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn faults_and_probes_are_shown_only_if_any() {
+    fn charts_of_anomalies_and_probes_exist_only_if_there_were_any() {
         let mut sample = with_open(1.0, 1, 1);
-        assert!(faults(&[sample]).is_none() && probes(&[sample]).is_none());
+        assert!(anomalies(&[sample]).is_none() && probes(&[sample]).is_none());
         sample.counts.lost = 2;
         sample.counts.probes = 1;
-        assert!(faults(&[sample]).is_some() && probes(&[sample]).is_some());
+        assert!(anomalies(&[sample]).is_some() && probes(&[sample]).is_some());
     }
 }

@@ -39,7 +39,7 @@ const SERVER: [&str; 5] = [
     "server_delivered",
 ];
 
-/// The CSV text of `samples`. Fields of the server are empty where it did not answer. Lines end with
+/// Returns `samples` as CSV. Fields of the server are empty where it did not respond. Lines end with
 /// a line feed.
 pub fn text(samples: &[Sample]) -> String {
     let mut out = header();
@@ -61,7 +61,7 @@ fn header() -> String {
 }
 
 fn row(out: &mut String, sample: &Sample) {
-    // Writing to a String cannot fail.
+    // Writing to a String can't fail, here and in the rest of this file.
     let _ = write!(out, "{:.3}", sample.at_seconds);
     for value in counts(&sample.counts) {
         let _ = write!(out, ",{value}");
@@ -135,16 +135,16 @@ mod tests {
         assert!(widths.iter().all(|width| *width == widths[0]), "{widths:?}");
     }
 
-    /// A field that is added to `Sample` must come here too.
+    /// Fails when a field is added to `Sample` and not to the CSV.
     #[test]
-    fn no_number_of_a_sample_is_left_out() {
+    fn every_field_of_a_sample_has_a_column() {
         let sample = Sample { server: Some(Server::default()), ..Sample::default() };
         let fields = leaves(&serde_json::to_value(sample).unwrap());
         assert_eq!(header().trim_end().split(',').count(), fields);
     }
 
     #[test]
-    fn values_stand_under_their_names() {
+    fn values_are_in_the_columns_of_their_names() {
         let counts = Counts { open: 7, bytes: 9, probes_failed: 11, ..Counts::default() };
         let delivery = Percentiles { max_us: 13, ..Percentiles::default() };
         let server = Some(Server { delivered: 15, ..Server::default() });

@@ -1,9 +1,9 @@
-//! Text from outside, made harmless.
+//! Escapes text from outside for HTML and scripts.
 
 use std::fmt::{self, Display, Write as _};
 
-/// Shows a text with everything escaped that HTML would read as markup, in content and in quoted
-/// attributes alike. Control characters that HTML forbids become U+FFFD.
+/// Displays a text with all markup characters escaped, for content and quoted attributes. Control
+/// characters that HTML forbids become U+FFFD.
 pub struct Escaped<'a>(pub &'a str);
 
 impl Display for Escaped<'_> {
@@ -24,7 +24,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// JSON for a `<script>` element: the text cannot end the element, nor begin a comment in it.
+/// Returns JSON for a `<script>` element. The text can't end the element or begin a comment in it.
 pub fn script_json(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c")
 }

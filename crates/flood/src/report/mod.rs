@@ -1,7 +1,8 @@
 //! The report of a run: one page that opens offline, and the data behind it as CSV and JSON.
 //!
-//! The page is for people who were not there: what was held, what was lost, how long it took, what
-//! it cost. Everything on it that comes from outside is escaped.
+//! The page is for people who did not watch the run. It shows how many connections the server held,
+//! which messages were lost, how long deliveries took, and what they cost. It escapes all text that
+//! comes from outside.
 
 mod axis;
 mod chart;
@@ -21,13 +22,13 @@ use anyhow::Context;
 
 use crate::record::{Sample, Summary};
 
-/// Writes `index.html`, `samples.csv`, `samples.json` and `summary.json` into `folder`, which is
-/// made if it is missing; files of these names in it are replaced. Gives the path of `index.html`.
+/// Writes `index.html`, `samples.csv`, `samples.json` and `summary.json` into `folder`. Creates the
+/// folder if it is missing, and replaces files with these names. Returns the path of `index.html`.
 ///
 /// # Errors
 ///
-/// When the folder cannot be made or a file cannot be written. The data files are written first, so
-/// that a run is not lost for want of a page.
+/// If the folder can't be created or a file can't be written. The data files come first, so that an
+/// error with the page loses no data.
 pub fn write(folder: &Path, samples: &[Sample], summary: &Summary) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| {
         let folder = folder.display();

@@ -1,12 +1,12 @@
-//! Numbers as people read them: thousands separators, three digits that count, and a unit.
+//! Formats numbers for people: with thousands separators, three significant digits, and a unit.
 
-/// What stands where there is no value.
+/// The text for a missing value.
 pub const NONE: &str = "–";
 
-/// The last second of the year 9999; later dates are shown as that.
+/// The last second of the year 9999. Later dates are shown as this one.
 const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 
-/// A whole number with thousands separators.
+/// Formats a whole number with thousands separators.
 pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
@@ -19,8 +19,8 @@ pub fn grouped(value: u64) -> String {
     text
 }
 
-/// At least three digits of `value`: whole from 100, one decimal from 10, else two; no zeros at the
-/// end. Values below zero and values that are not finite give [`NONE`].
+/// Formats `value` with at least three significant digits: no decimals from 100, one from 10, else
+/// two, without zeros at the end. Returns [`NONE`] for values that are negative or not finite.
 pub fn digits(value: f64) -> String {
     if !value.is_finite() || value < 0.0 {
         return NONE.to_owned();
@@ -32,24 +32,24 @@ pub fn digits(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `value` in the first of `units` (size, name; the largest first) that it fills, else the last.
+/// Formats `value` in the first of `units` (size, name; largest first) that it fills, else the last.
 fn in_unit(value: f64, units: &[(f64, &str)]) -> String {
     if !value.is_finite() || value < 0.0 {
         return NONE.to_owned();
     }
-    // 999.7 MB would be rounded to 1,000 MB; it is 1 GB.
+    // 999.7 MB would round to 1,000 MB, so it counts as 1 GB.
     let fills = |size: f64| value >= size * 0.9995;
     let found = units.iter().find(|(size, _)| fills(*size)).or(units.last());
     let (size, name) = found.copied().unwrap_or((1.0, ""));
     format!("{}{}{name}", digits(value / size), if name.is_empty() { "" } else { " " })
 }
 
-/// A duration given in microseconds.
+/// Formats a duration, given in microseconds.
 pub fn micros(value: f64) -> String {
     in_unit(value, &[(1e6, "s"), (1e3, "ms"), (1.0, "µs")])
 }
 
-/// A size given in bytes; units are powers of 1,000.
+/// Formats a size, given in bytes. Units are powers of 1,000.
 pub fn bytes(value: f64) -> String {
     in_unit(
         value,
@@ -65,7 +65,7 @@ pub fn bytes(value: f64) -> String {
     )
 }
 
-/// A size in bytes, not shortened: for what one connection costs.
+/// Formats a size in bytes without shortening it, for the memory of one connection.
 pub fn bytes_each(value: f64) -> String {
     if value >= 1e6 || !value.is_finite() || value < 0.0 {
         return bytes(value);
@@ -73,7 +73,7 @@ pub fn bytes_each(value: f64) -> String {
     format!("{} B", grouped(value.round() as u64))
 }
 
-/// A number for an axis: 250 k, 1 M.
+/// Formats a number for an axis: 250 k, 1 M.
 pub fn compact(value: f64) -> String {
     in_unit(
         value,
@@ -81,7 +81,7 @@ pub fn compact(value: f64) -> String {
     )
 }
 
-/// The length of a run, given in seconds.
+/// Formats the length of a run, given in seconds.
 pub fn run_time(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return NONE.to_owned();
@@ -98,7 +98,7 @@ pub fn run_time(seconds: f64) -> String {
     }
 }
 
-/// A date and time of day in UTC, from seconds since 1970.
+/// Formats a date and time of day in UTC, from seconds since 1970.
 pub fn date_utc(unix_seconds: u64) -> String {
     let seconds = unix_seconds.min(UNIX_SECONDS_MAX);
     let (day, of_day) = (seconds / 86_400, seconds % 86_400);

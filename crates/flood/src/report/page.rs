@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else.
+//! The page of the report: one HTML file that loads nothing else.
 
 use super::chart::Chart;
 use super::html::Escaped;
@@ -6,10 +6,10 @@ use super::number::{date_utc, grouped, run_time};
 use super::{charts, tables, verdict};
 use crate::record::{Sample, Summary};
 
-/// Nothing is loaded from anywhere, whatever the texts on the page say.
+/// Keeps the page from loading anything, whatever its texts hold.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// The whole report as HTML.
+/// Returns the whole report as HTML.
 pub fn html(samples: &[Sample], summary: &Summary) -> String {
     let scenario = if summary.scenario.is_empty() { "Load run" } else { &summary.scenario };
     let of = format!("{scenario}, {} connections", grouped(summary.connections));
@@ -58,7 +58,7 @@ fn sections(samples: &[Sample], summary: &Summary) -> String {
     out.push_str("<h2>Failures and closes</h2>\n<div class=\"charts\">\n");
     out.push_str(&tables::bars("Attempts that failed, by reason", &summary.failures));
     out.push_str(&tables::bars("Connections closed by the server, by reason", &summary.closes));
-    for chart in [charts::endings(samples), charts::faults(samples)].into_iter().flatten() {
+    for chart in [charts::endings(samples), charts::anomalies(samples)].into_iter().flatten() {
         out.push_str(&chart.html(seconds));
     }
     out.push_str("</div>\n");

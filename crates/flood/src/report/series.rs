@@ -1,34 +1,34 @@
-//! From samples to lines: values, rates, and fewer points.
+//! Turns samples into lines: values, rates, and thinned points.
 
 use crate::record::Sample;
 
-/// Points of a line at most, so that a long run is still a small page.
+/// The limit on the points of a line, so that the page of a long run is small as well.
 pub const POINTS_MAX: usize = 600;
 
-/// Two looks closer than this give no rate: the division would blow up a rounding error.
+/// Two samples closer than this give no rate, since the division would magnify a rounding error.
 const RATE_SECONDS_MIN: f64 = 0.1;
 
-/// A place on a line: seconds since the begin, and a value, or none where there is a gap.
+/// A point of a line: seconds since the begin, and a value, or `None` for a gap.
 pub type Point = (f64, Option<f64>);
 
-/// Which points of a bucket stay when a line is thinned.
+/// The points of a bucket that a thinned line retains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// The largest.
     Max,
-    /// The smallest and the largest: a dip is as telling as a peak.
+    /// The smallest and the largest, where a dip matters as much as a peak.
     Extremes,
 }
 
-/// The value of each sample. What is not finite or below zero is a gap.
+/// Returns the value of each sample. Values that are not finite or below zero are gaps.
 pub fn values(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<Point> {
     let clean = |value: &f64| value.is_finite() && *value >= 0.0;
     let timed = samples.iter().filter(|sample| clean(&sample.at_seconds));
     timed.map(|sample| (sample.at_seconds, of(sample).filter(clean))).collect()
 }
 
-/// The growth of a counter per second, from each sample to the next. A counter that falls (its
-/// owner started anew) is a gap. `from_zero`: the counter was 0 at the begin of the run.
+/// Returns the growth of a counter per second, from each sample to the next. There is a gap where the
+/// counter falls because its owner restarted. `from_zero` says that it was 0 at the begin of the run.
 pub fn rates(
     samples: &[Sample],
     from_zero: bool,
@@ -52,8 +52,8 @@ pub fn rates(
     points
 }
 
-/// At most about `points_max` of the points: each bucket of neighbours keeps what `keep` says, at
-/// its own time. A bucket without any value stays a gap.
+/// Returns at most about `points_max` of the points. Each bucket of neighbours retains the points
+/// that `keep` names, at their own times. A bucket without any value is a gap.
 pub fn thin(points: Vec<Point>, points_max: usize, keep: Keep) -> Vec<Point> {
     if points.len() <= points_max {
         return points;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_peaks_and_dips() {
+    fn thinning_retains_peaks_and_dips() {
         let mut points: Vec<Point> = (0..7_200).map(|at| (f64::from(at), Some(100.0))).collect();
         points[4_321].1 = Some(9_000.0);
         points[6_001].1 = Some(3.0);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_long_gaps_and_single_values() {
+    fn thinning_retains_long_gaps_and_single_values() {
         let mut points: Vec<Point> = (0..6_000).map(|at| (f64::from(at), None)).collect();
         points[2_345].1 = Some(1.0);
         let thinned = thin(points, POINTS_MAX, Keep::Max);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn few_points_stay_as_they_are() {
+    fn few_points_are_not_thinned() {
         let points = vec![(1.0, Some(2.0)), (2.0, None)];
         assert_eq!(thin(points.clone(), POINTS_MAX, Keep::Extremes), points);
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_gap() {
+    fn values_that_are_not_finite_are_gaps() {
         let samples = [opened(1.0, 1), opened(f64::NAN, 1), opened(2.0, 1)];
         let found = values(&samples, |sample| Some(sample.at_seconds / 0.0));
         assert_eq!(found, [(1.0, None), (2.0, None)]);

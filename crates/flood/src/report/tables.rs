@@ -6,18 +6,18 @@ use super::html::Escaped;
 use super::number::{NONE, bytes_each, digits, grouped, micros};
 use crate::record::{Named, Percentiles, Sample, Storm, Summary};
 
-/// Reasons shown by name; the rest are added up.
+/// How many reasons are shown by name. The counts of the others are added up.
 const REASONS_MAX: usize = 12;
 
 /// A key figure, with smaller ones below it.
 struct Tile {
     name: &'static str,
     figure: String,
-    /// Name, value, and whether it is a fault.
+    /// Name, value, and whether the value shows an error.
     more: Vec<(&'static str, String, bool)>,
 }
 
-/// The key figures of the run.
+/// Returns the key figures of the run as HTML.
 pub fn tiles(samples: &[Sample], summary: &Summary) -> String {
     let mut out = String::from("<div class=\"tiles\">\n");
     let mut tiles = crowd_tiles(summary);
@@ -26,10 +26,10 @@ pub fn tiles(samples: &[Sample], summary: &Summary) -> String {
     tiles.extend(storm_tiles(summary));
     for tile in tiles {
         let (name, figure) = (Escaped(tile.name), Escaped(&tile.figure));
-        // Writing to a String cannot fail; so in the rest of this file.
+        // Writing to a String can't fail, here and in the rest of this file.
         let _ = write!(out, "<div class=\"tile\"><h3>{name}</h3><strong>{figure}</strong><dl>");
-        for (name, value, fault) in &tile.more {
-            let class = if *fault { " class=\"not\"" } else { "" };
+        for (name, value, is_error) in &tile.more {
+            let class = if *is_error { " class=\"not\"" } else { "" };
             let _ = write!(
                 out,
                 "<div><dt>{}</dt><dd{class}>{}</dd></div>",
@@ -45,7 +45,7 @@ pub fn tiles(samples: &[Sample], summary: &Summary) -> String {
 
 fn crowd_tiles(summary: &Summary) -> Vec<Tile> {
     let counts = &summary.counts;
-    let bad = |name, count: u64| (name, grouped(count), count > 0);
+    let errors = |name, count: u64| (name, grouped(count), count > 0);
     let at = |of: &Percentiles, value: u64| time_of(of, value);
     let (delivery, connect) = (&summary.delivery, &summary.connect);
     let user = &summary.delivery_user;
@@ -54,8 +54,8 @@ fn crowd_tiles(summary: &Summary) -> Vec<Tile> {
             name: "Connections opened",
             figure: grouped(counts.opened),
             more: vec![
-                bad("failed", counts.failed),
-                bad("closed", counts.closed),
+                errors("failed", counts.failed),
+                errors("closed", counts.closed),
                 ("let go", grouped(counts.left), false),
             ],
         },
@@ -121,7 +121,7 @@ fn cost_tiles(samples: &[Sample], summary: &Summary) -> Vec<Tile> {
     };
     let or_none = |count: Option<u64>| count.map_or(NONE.to_owned(), grouped);
     let servers = || samples.iter().filter_map(|sample| sample.server);
-    // At its fullest; of several such moments the last, when the most has settled.
+    // The sample with the most connections; the last of several, when memory has settled.
     let fullest = servers().max_by_key(|server| server.connections);
     let each = fullest.map_or(0.0, |server| server.memory_per_connection_bytes);
     let generator_each = summary.memory_per_connection_bytes;
@@ -146,12 +146,12 @@ fn cost_tiles(samples: &[Sample], summary: &Summary) -> Vec<Tile> {
     ]
 }
 
-/// A percentile, or nothing where nothing was recorded.
+/// Formats a percentile, or [`NONE`] if nothing was recorded.
 fn time_of(of: &Percentiles, value: u64) -> String {
     if of.count == 0 { NONE.to_owned() } else { micros(value as f64) }
 }
 
-/// The percentiles of the whole run.
+/// Returns the percentiles of the whole run as an HTML table.
 pub fn percentiles(summary: &Summary) -> String {
     let mut out = String::from(
         "<section class=\"card\"><h3>Latency of the whole run</h3><div class=\"scroll\">\
@@ -177,7 +177,7 @@ pub fn percentiles(summary: &Summary) -> String {
     out
 }
 
-/// Names and values from outside.
+/// Returns an HTML table of names and values, which may come from outside.
 pub fn pairs(title: &str, rows: &[(String, String)]) -> String {
     let mut out = format!("<section class=\"card\"><h3>{}</h3>", Escaped(title));
     if rows.is_empty() {
@@ -193,7 +193,7 @@ pub fn pairs(title: &str, rows: &[(String, String)]) -> String {
     out
 }
 
-/// Events by name, as horizontal bars, the most first.
+/// Returns the counts of events by name as horizontal bars, the most frequent first.
 pub fn bars(title: &str, events: &[Named]) -> String {
     let mut out = format!("<section class=\"card\"><h3>{}</h3>", Escaped(title));
     let rows = reasons(events);
@@ -216,7 +216,8 @@ pub fn bars(title: &str, events: &[Named]) -> String {
     out
 }
 
-/// At most [`REASONS_MAX`] reasons and the sum of the others, without those that did not occur.
+/// Returns at most [`REASONS_MAX`] reasons and the sum of the others. Leaves out reasons that did
+/// not occur.
 fn reasons(events: &[Named]) -> Vec<Named> {
     let mut rows: Vec<Named> = events.iter().filter(|row| row.1 > 0).cloned().collect();
     rows.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_sorted_and_few() {
+    fn bars_are_sorted_and_limited_in_number() {
         assert!(bars("Failures", &[]).contains("none"));
         assert!(bars("Failures", &[("reset".to_owned(), 0)]).contains("none"));
         let many: Vec<Named> = (1..=20).map(|count| (format!("reason {count}"), count)).collect();

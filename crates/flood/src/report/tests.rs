@@ -26,7 +26,7 @@ fn page(samples: &[Sample], summary: &Summary) -> String {
 }
 
 #[test]
-fn all_files_are_written_and_replaced() {
+fn the_report_writes_and_replaces_all_its_files() {
     let folder = folder("files").join("deep");
     let samples = [sample(1), sample(2)];
     for _ in 0..2 {

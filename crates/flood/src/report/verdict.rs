@@ -1,4 +1,4 @@
-//! The line that says how a run went.
+//! The verdict: the line that says whether a run passed.
 
 use std::fmt::Write as _;
 
@@ -6,30 +6,31 @@ use super::html::Escaped;
 use super::number::grouped;
 use crate::record::Summary;
 
-/// How a run went, as a whole.
+/// The grade of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
-    /// Nothing failed that could.
+enum Grade {
+    /// No check failed.
     Good,
-    /// Stopped early, or nothing came that could be judged.
+    /// The run was stopped early, or no message arrived that could be checked.
     Unsure,
-    /// Something was lost, closed or refused.
+    /// Messages were lost, connections closed, or requests rejected.
     Bad,
 }
 
-/// One statement of the verdict; `good` where it is one that can fail.
+/// One statement of the verdict. `good` is the result of its check, if it has one.
 struct Clause {
     text: String,
     good: Option<bool>,
 }
 
-/// The verdict as an HTML block: good only if all was opened and nothing failed.
+/// Returns the verdict as an HTML block. It is good only if all connections opened and no check
+/// failed.
 pub fn html(summary: &Summary) -> String {
     let clauses = clauses(summary);
-    let (class, mark, word) = match mood(summary, &clauses) {
-        Mood::Good => ("good", "<path d=\"M7.5 12.5l3 3 6-6.5\"/>", "Passed"),
-        Mood::Unsure => ("unsure", "<path d=\"M12 7v6M12 16.5v.1\"/>", "Incomplete"),
-        Mood::Bad => ("bad", "<path d=\"M9 9l6 6M15 9l-6 6\"/>", "Not clean"),
+    let (class, mark, word) = match grade(summary, &clauses) {
+        Grade::Good => ("good", "<path d=\"M7.5 12.5l3 3 6-6.5\"/>", "Passed"),
+        Grade::Unsure => ("unsure", "<path d=\"M12 7v6M12 16.5v.1\"/>", "Incomplete"),
+        Grade::Bad => ("bad", "<path d=\"M9 9l6 6M15 9l-6 6\"/>", "Not clean"),
     };
     let mut out = format!(
         "<div class=\"verdict {class}\"><svg viewBox=\"0 0 24 24\" role=\"img\" \
@@ -48,15 +49,15 @@ pub fn html(summary: &Summary) -> String {
     out
 }
 
-fn mood(summary: &Summary, clauses: &[Clause]) -> Mood {
+fn grade(summary: &Summary, clauses: &[Clause]) -> Grade {
     let nothing_came = summary.counts.opened == 0
         || (summary.counts.published > 0 && summary.counts.messages == 0);
     if clauses.iter().any(|clause| clause.good == Some(false)) {
-        Mood::Bad
+        Grade::Bad
     } else if summary.interrupted || nothing_came {
-        Mood::Unsure
+        Grade::Unsure
     } else {
-        Mood::Good
+        Grade::Good
     }
 }
 
@@ -69,10 +70,10 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
     let plain = |text: String| Clause { text, good: None };
     let mut clauses = Vec::new();
     if counts.opened < summary.connections {
-        let (opened, wanted) = (grouped(counts.opened), grouped(summary.connections));
+        let (opened, planned) = (grouped(counts.opened), grouped(summary.connections));
         let text =
-            format!("{opened} of {wanted} connections opened, {} held", grouped(counts.open));
-        // A run that was stopped early is not at fault for what it had not yet tried.
+            format!("{opened} of {planned} connections opened, {} held", grouped(counts.open));
+        // A run that was stopped early has not tried all connections, so this is no error there.
         clauses.push(Clause { text, good: (!summary.interrupted).then_some(false) });
     } else {
         clauses.push(plain(format!("{} connections held", grouped(counts.open))));
@@ -82,7 +83,7 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
     clauses.push(zero(counts.duplicated, "duplicated"));
     clauses.push(zero(counts.out_of_order, "out of order"));
     let closed = zero(counts.closed, "closed by the server");
-    // Who comes back for what was missed may be closed, and may have to try twice.
+    // A connection that recovers may be closed, and may have to try twice.
     clauses.push(if summary.recover { plain(closed.text) } else { closed });
     if summary.recover {
         clauses.push(plain(format!("{} cut", grouped(counts.cuts))));
@@ -91,7 +92,7 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
         let back = Clause { text: format!("{open} there at the end"), good: Some(false) };
         clauses.extend((counts.open < summary.connections).then_some(back));
     }
-    // Shown only when there is something to say, so that the line stays short.
+    // Zeros are left out here, so that the line stays short.
     for (count, what) in [
         (counts.strayed, "strayed to a wrong connection"),
         (counts.failed * u64::from(!summary.recover), "attempts to connect failed"),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_bad() {
+    fn any_failed_check_makes_the_run_bad() {
         for counts in [
             Counts { lost: 1, ..clean() },
             Counts { duplicated: 1, ..clean() },
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_may_have_been_closed() {
+    fn a_recovering_run_may_have_closed_connections() {
         let of = |open| {
             let counts = Counts { open, closed: 3, failed: 2, cuts: 5, ..clean() };
             html(&Summary { connections: 1_000, counts, recover: true, ..Summary::default() })
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_judged_is_unsure() {
+    fn a_run_without_checkable_results_is_unsure() {
         let few = Counts { open: 10, opened: 10, ..Counts::default() };
         assert!(of(few, true).contains("verdict unsure"));
         assert!(of(Counts { published: 3, messages: 0, ..clean() }, false).contains("unsure"));

@@ -1,5 +1,5 @@
-//! A storm in which something is missed: everyone drops, messages are published, everyone comes
-//! back for them in the same moment.
+//! A storm with missed messages: all connections drop, messages are published, and all connections
+//! return for them in the same moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use crate::publisher;
 use crate::record;
 use crate::show::{Phase, Show};
 
-/// How long dropping everyone may take.
+/// How long dropping all connections may take.
 const DROP_MAX: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// One such storm, to its end. It ends early when it takes longer than answers and the settling
-    /// may.
+    /// Runs one such storm to its end. Gives up when it takes longer than `--answer-timeout` and
+    /// `--settle` together.
     pub(super) fn storm(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let connections = self.crowd()?.counts().open;
         self.crowd()?.storm();
@@ -26,11 +26,11 @@ impl Run {
             Ok(run.crowd()?.counts().open == 0 || begin.elapsed() > DROP_MAX)
         })?;
         let missed = self.shape.missed;
-        if let Some(desk) = self.desk.clone() {
+        if let Some(context) = self.context.clone() {
             let rooms = self.rooms;
             let publishing = std::thread::Builder::new()
                 .name("publisher-storm".into())
-                .spawn(move || publisher::publish_each(&desk, rooms, missed))
+                .spawn(move || publisher::publish_each(&context, rooms, missed))
                 .context("starting a publisher thread")?;
             self.wait(stop, show, |_| Ok(publishing.is_finished()))?;
         }
@@ -38,7 +38,7 @@ impl Run {
         let recovered_before = self.crowd()?.recovered();
         self.crowd()?.take_recovery();
         let (begin, begin_ns) = (Instant::now(), now_ns());
-        self.crowd()?.come_back();
+        self.crowd()?.end_storm();
         let most = self.answer_timeout + self.settle;
         self.wait(stop, show, |run| {
             let recovered = run.crowd()?.recovered() - recovered_before;
@@ -62,16 +62,16 @@ impl Run {
         &mut self,
         stop: &AtomicBool,
         show: &mut dyn Show,
-        so: impl Fn(&Self) -> Result<bool>,
+        is_done: impl Fn(&Self) -> Result<bool>,
     ) -> Result<()> {
-        while !stop.load(Ordering::Relaxed) && !so(self)? {
+        while !stop.load(Ordering::Relaxed) && !is_done(self)? {
             self.pause(Phase::Holding, show)?;
         }
         Ok(())
     }
 
     fn server_cpu_seconds(&self) -> Option<f64> {
-        self.ask_server();
+        self.poll_server();
         self.watch.as_ref()?.take().map(|server| server.cpu_seconds)
     }
 }

@@ -1,10 +1,10 @@
-//! `churn`: a chat as people use it.
+//! `churn`: a chat whose users come and go.
 
 use clap::Args;
 
 use super::{Shape, stream};
 use crate::args::Common;
-use crate::crowd::Life;
+use crate::crowd::Lifetime;
 use crate::publisher::Audience;
 
 /// Users who arrive, talk and leave at random. Half of them leave in order, half as if their
@@ -31,17 +31,17 @@ impl Churn {
     pub(super) fn shape(&self) -> Shape {
         let connections = self.common.connections.unwrap_or(1_000);
         let rooms = connections.div_ceil(self.users);
-        let there = self.stay / (self.stay + self.away);
-        let words = f64::from(connections) * there / self.talk;
+        let share_open = self.stay / (self.stay + self.away);
+        let per_second = f64::from(connections) * share_open / self.talk;
         Shape {
             topic: "room-{room}",
             users_per_topic: Some(self.users),
-            // Below a tenth of a second nothing but connecting would happen.
-            life: Life {
+            // With less than a tenth of a second, users would do nothing but connect.
+            lifetime: Lifetime {
                 stay_seconds: Some(self.stay.max(0.1)),
                 away_seconds: Some(self.away.max(0.1)),
             },
-            streams: vec![stream(Audience::Topics { count: rooms }, words)],
+            streams: vec![stream(Audience::Topics { count: rooms }, per_second)],
             publish_at_once: true,
             ..Shape::new(1_000)
         }

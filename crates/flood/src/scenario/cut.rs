@@ -1,10 +1,10 @@
-//! `cut`: mobile networks, all the time.
+//! `cut`: connections as on mobile networks, which fail all the time.
 
 use clap::Args;
 
 use super::{Shape, stream};
 use crate::args::Common;
-use crate::crowd::{Cuts, Life, Memberships};
+use crate::crowd::{Cuts, Lifetime, Memberships};
 use crate::publisher::Audience;
 
 /// Connections in some of many topics are cut at random while messages flow, and come back for what
@@ -40,7 +40,7 @@ impl Cut {
         let pauses_per_second = self.pauses_per_second.unwrap_or(per_second / 10.0);
         Shape {
             topic: "room-{room}",
-            life: Life { stay_seconds: None, away_seconds: Some(self.away.max(0.01)) },
+            lifetime: Lifetime { stay_seconds: None, away_seconds: Some(self.away.max(0.01)) },
             streams: vec![stream(Audience::Topics { count: self.topics }, self.messages)],
             publish_at_once: true,
             recover: true,

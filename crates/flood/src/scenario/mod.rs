@@ -1,4 +1,5 @@
-//! The scenarios: one file each. A scenario says who comes, how they live and what is published.
+//! The scenarios, one per file. A scenario says which users connect, how long they stay, and what is
+//! published.
 
 mod churn;
 mod cut;
@@ -11,7 +12,7 @@ mod storm;
 use clap::Subcommand;
 
 use crate::args::Common;
-use crate::crowd::{Cuts, Life, Memberships};
+use crate::crowd::{Cuts, Lifetime, Memberships};
 use crate::publisher::{Audience, Stream};
 
 /// What the crowd does.
@@ -33,32 +34,32 @@ pub enum Scenario {
     Cut(cut::Cut),
 }
 
-/// What a scenario comes to. What the common flags say goes before.
+/// The parameters that a scenario sets. The common flags override them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// Connections, unless `--connections` says otherwise.
     pub connections: u32,
     /// The topic template, unless `--topic-template` says otherwise.
     pub topic: &'static str,
-    /// How many users share a topic; none for all.
+    /// How many users share a topic; `None` for all.
     pub users_per_topic: Option<u32>,
-    /// How they live.
-    pub life: Life,
+    /// How long connections stay open and away.
+    pub lifetime: Lifetime,
     /// What is published, unless flags say otherwise.
     pub streams: Vec<Stream>,
-    /// Whether publishing begins with the first arrival, or when the crowd stands.
+    /// Whether publishing begins with the first connection, or when all have arrived.
     pub publish_at_once: bool,
-    /// Everyone drops so often, each so many seconds.
+    /// How often all connections drop at once, and the seconds between two such storms.
     pub storms: Option<(u32, f64)>,
-    /// What is published to each topic while everyone is away in a storm.
+    /// Messages that are published to each topic while all connections are away in a storm.
     pub missed: u32,
-    /// Whether connections come back with what they heard, whatever the flags say.
+    /// Whether connections recover what they missed, whatever the flags say.
     pub recover: bool,
     /// How connections are in several topics.
     pub memberships: Option<Memberships>,
-    /// How they are cut.
+    /// How connections are cut.
     pub cuts: Option<Cuts>,
-    /// Whether the run ends when all is published.
+    /// Whether the run ends when the publishers end.
     pub ends_when_published: bool,
 }
 
@@ -68,7 +69,7 @@ impl Shape {
             connections,
             topic: "all",
             users_per_topic: None,
-            life: Life::default(),
+            lifetime: Lifetime::default(),
             streams: Vec::new(),
             publish_at_once: false,
             storms: None,
@@ -81,13 +82,13 @@ impl Shape {
     }
 }
 
-/// A flow without an end.
+/// Returns an endless stream.
 fn stream(to: Audience, per_second: f64) -> Stream {
     Stream { to, per_second, messages_max: None }
 }
 
 impl Scenario {
-    /// Its name.
+    /// Returns the scenario's name, as on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Scenario::Hold(_) => "hold",
@@ -100,7 +101,7 @@ impl Scenario {
         }
     }
 
-    /// The flags that all have.
+    /// Returns the flags that all scenarios share.
     pub fn common(&self) -> &Common {
         match self {
             Scenario::Hold(hold) => &hold.common,
@@ -113,7 +114,7 @@ impl Scenario {
         }
     }
 
-    /// What it comes to.
+    /// Returns the parameters that the scenario sets.
     pub fn shape(&self) -> Shape {
         match self {
             Scenario::Hold(hold) => hold.shape(),

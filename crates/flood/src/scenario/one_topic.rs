@@ -1,4 +1,4 @@
-//! `one-topic`: everyone hears everything.
+//! `one-topic`: all users receive all messages.
 
 use clap::Args;
 

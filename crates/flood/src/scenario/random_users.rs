@@ -1,4 +1,4 @@
-//! `random-users`: a message generator, as the first comet servers had one.
+//! `random-users`: a generator of messages to random users, like those of the first comet servers.
 
 use clap::Args;
 

@@ -1,10 +1,10 @@
-//! `storm`: a network fails, or a server restarts, and everyone comes back in the same moment.
+//! `storm`: a network fails or a server restarts, and all users come back in the same moment.
 
 use clap::Args;
 
 use super::Shape;
 use crate::args::Common;
-use crate::crowd::Life;
+use crate::crowd::Lifetime;
 
 /// Everyone drops and comes back at once. With --recover something is published while they are away,
 /// they come back with what they heard last, and it is measured how soon all have the rest.
@@ -26,7 +26,7 @@ pub struct Storm {
 impl Storm {
     pub(super) fn shape(&self) -> Shape {
         Shape {
-            life: Life { stay_seconds: None, away_seconds: Some(1.0) },
+            lifetime: Lifetime { stay_seconds: None, away_seconds: Some(1.0) },
             storms: Some((self.times, self.every)),
             missed: if self.common.recover { self.missed } else { 0 },
             ..Shape::new(if self.common.recover { 10_000 } else { 1_000 })

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Phase, Show, say};
+use super::{Phase, Show, print};
 use crate::record::{Sample, Summary};
 
 /// Prints each sample and the result as JSON.
@@ -10,11 +10,11 @@ use crate::record::{Sample, Summary};
 pub struct Json;
 
 impl Show for Json {
-    fn sample(&mut self, phase: Phase, _before: &Sample, now: &Sample, _wanted: u32) {
-        say(&format!("{}\n", json!({"phase": phase.word(), "sample": now})));
+    fn sample(&mut self, phase: Phase, _before: &Sample, now: &Sample, _planned: u32) {
+        print(&format!("{}\n", json!({"phase": phase.word(), "sample": now})));
     }
 
     fn end(&mut self, summary: &Summary) {
-        say(&format!("{}\n", json!({"summary": summary})));
+        print(&format!("{}\n", json!({"summary": summary})));
     }
 }

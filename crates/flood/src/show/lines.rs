@@ -2,47 +2,47 @@
 
 use std::fmt::Write;
 
-use super::{Phase, Show, bytes, per_second, say, thousands, time};
+use super::{Phase, Show, bytes, per_second, print, thousands, time};
 use crate::record::{Percentiles, Sample, Storm, Summary};
 
-/// Seconds between two lines.
+/// Seconds between two lines of the same phase.
 const EVERY_SECONDS: f64 = 5.0;
 
-/// A line every five seconds.
+/// Prints a line every five seconds, and the result.
 #[derive(Debug, Default)]
 pub struct Lines {
     last: Option<(Phase, Sample)>,
 }
 
 impl Show for Lines {
-    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, wanted: u32) {
+    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, planned: u32) {
         let (shown, last) = self.last.unwrap_or((phase, *before));
         let due = now.at_seconds - last.at_seconds >= EVERY_SECONDS;
         if self.last.is_some() && !due && shown == phase {
             return;
         }
-        say(&format!("{}\n", line(phase, &last, now, wanted)));
+        print(&format!("{}\n", line(phase, &last, now, planned)));
         self.last = Some((phase, *now));
     }
 
     fn end(&mut self, summary: &Summary) {
-        say(&format!("\n{}", result(summary)));
+        print(&format!("\n{}", result(summary)));
     }
 }
 
-/// Only the result.
+/// Prints the result only.
 #[derive(Debug, Default)]
 pub struct Quiet;
 
 impl Show for Quiet {
-    fn sample(&mut self, _phase: Phase, _before: &Sample, _now: &Sample, _wanted: u32) {}
+    fn sample(&mut self, _phase: Phase, _before: &Sample, _now: &Sample, _planned: u32) {}
 
     fn end(&mut self, summary: &Summary) {
-        say(&result(summary));
+        print(&result(summary));
     }
 }
 
-fn line(phase: Phase, before: &Sample, now: &Sample, wanted: u32) -> String {
+fn line(phase: Phase, before: &Sample, now: &Sample, planned: u32) -> String {
     let counts = &now.counts;
     let rate = |count: fn(&Sample) -> u64| thousands(per_second(before, now, count) as u64);
     let mut text = format!(
@@ -50,7 +50,7 @@ fn line(phase: Phase, before: &Sample, now: &Sample, wanted: u32) -> String {
         now.at_seconds,
         phase.word(),
         thousands(counts.open),
-        thousands(u64::from(wanted)),
+        thousands(u64::from(planned)),
         rate(|s| s.counts.opened),
         thousands(counts.closed),
         thousands(counts.messages),
@@ -60,14 +60,14 @@ fn line(phase: Phase, before: &Sample, now: &Sample, wanted: u32) -> String {
         let _ =
             write!(text, "  p50 {}  p99 {}", time(now.delivery.p50_us), time(now.delivery.p99_us));
     }
-    for (name, count) in faults(now) {
+    for (name, count) in anomalies(now) {
         let _ = write!(text, "  {name} {}", thousands(count));
     }
     text
 }
 
-/// What should be zero and isn't.
-fn faults(sample: &Sample) -> impl Iterator<Item = (&'static str, u64)> {
+/// Returns the counts that should be zero and are not.
+fn anomalies(sample: &Sample) -> impl Iterator<Item = (&'static str, u64)> {
     let counts = sample.counts;
     [
         ("failed", counts.failed),
@@ -84,7 +84,7 @@ fn faults(sample: &Sample) -> impl Iterator<Item = (&'static str, u64)> {
     .filter(|(_, count)| *count > 0)
 }
 
-/// The result as a block of lines.
+/// Returns the result as a block of lines.
 pub fn result(summary: &Summary) -> String {
     let counts = &summary.counts;
     let mut out = String::new();
@@ -209,7 +209,7 @@ fn percentiles(times: &Percentiles) -> String {
     )
 }
 
-/// One line on the server's memory, from the last sample that has it.
+/// Returns a line on the server's memory, if the sample has the server's figures.
 pub fn server_line(sample: &Sample) -> Option<String> {
     let server = sample.server?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! Showing a run while it goes on: one way a file.
+//! Ways to show a run while it goes on, one per file.
 
 mod json;
 mod lines;
@@ -12,19 +12,19 @@ pub use panel::Panel;
 
 use crate::report::number::grouped as thousands;
 
-/// How far a run is.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Connections are being opened.
     Arriving,
-    /// The crowd stands.
+    /// All connections have arrived.
     Holding,
-    /// All is published; the last messages are on their way.
+    /// The publishers have ended, and the last messages are on their way.
     Settling,
 }
 
 impl Phase {
-    /// A word for it.
+    /// Returns a word for the phase.
     pub fn word(self) -> &'static str {
         match self {
             Phase::Arriving => "arriving",
@@ -36,27 +36,28 @@ impl Phase {
 
 /// One way of showing a run.
 pub trait Show {
-    /// Each second, with the sample before and the connections that are wanted.
-    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, wanted: u32);
+    /// Shows a sample, each second. `before` is the sample before it, `planned` the number of
+    /// connections that the run is to open.
+    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, planned: u32);
 
-    /// At the end.
+    /// Shows the result at the end.
     fn end(&mut self, summary: &Summary);
 }
 
-/// Prints to standard output; a reader that has gone away is no reason to end a run.
-fn say(text: &str) {
+/// Prints to standard output. Ignores errors: a closed pipe must not end the run.
+fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// What happened between two samples, per second.
+/// Returns the growth of a count between two samples, per second.
 fn per_second(before: &Sample, now: &Sample, count: impl Fn(&Sample) -> u64) -> f64 {
     let seconds = (now.at_seconds - before.at_seconds).max(0.001);
     count(now).saturating_sub(count(before)) as f64 / seconds
 }
 
-/// A time in the unit that suits it.
+/// Formats a time, given in microseconds, in a suitable unit.
 pub fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} µs"),
@@ -66,7 +67,7 @@ pub fn time(us: u64) -> String {
     }
 }
 
-/// Bytes in the unit that suits them.
+/// Formats a number of bytes in a suitable unit.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_separators_and_suitable_units() {
         assert_eq!(thousands(1_234_567), "1,234,567");
         assert_eq!(
             (time(999), time(1_500), time(25_000)),

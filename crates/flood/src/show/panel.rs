@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
 use super::lines::{result, server_line};
-use super::{Phase, Show, bytes, per_second, say, thousands, time};
+use super::{Phase, Show, bytes, per_second, print, thousands, time};
 use crate::record::{Sample, Summary};
 
 /// Lines of the panel.
@@ -20,7 +20,7 @@ const HEIGHT: u16 = 16;
 /// Seconds of a sparkline.
 const HISTORY: usize = 200;
 
-/// The panel. It takes lines at the bottom of the terminal and leaves what stands above.
+/// The panel. It uses lines at the bottom of the terminal and leaves those above alone.
 pub struct Panel {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     title: String,
@@ -30,10 +30,10 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// A panel with this title.
+    /// Returns a panel with this title.
     ///
     /// # Errors
-    /// If the terminal can't be drawn on.
+    /// If it can't draw on the terminal.
     pub fn new(title: String) -> Result<Self> {
         let options = TerminalOptions { viewport: Viewport::Inline(HEIGHT) };
         let backend = CrosstermBackend::new(std::io::stdout());
@@ -52,20 +52,20 @@ fn push(list: &mut VecDeque<u64>, value: u64) {
 }
 
 impl Show for Panel {
-    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, wanted: u32) {
+    fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, planned: u32) {
         push(&mut self.opened, per_second(before, now, |s| s.counts.opened) as u64);
         push(&mut self.messages, per_second(before, now, |s| s.counts.messages) as u64);
         push(&mut self.p99, now.delivery.p99_us);
         let Self { terminal, title, opened, messages, p99 } = self;
-        // A terminal that is gone is no reason to end the run.
+        // The run goes on even if the terminal is closed.
         let _ = terminal.draw(|frame| {
-            draw(frame, title, phase, now, wanted, [opened, messages, p99]);
+            draw(frame, title, phase, now, planned, [opened, messages, p99]);
         });
     }
 
     fn end(&mut self, summary: &Summary) {
         let _ = self.terminal.clear();
-        say(&result(summary));
+        print(&result(summary));
     }
 }
 
@@ -74,7 +74,7 @@ fn draw(
     title: &str,
     phase: Phase,
     now: &Sample,
-    wanted: u32,
+    planned: u32,
     lists: [&VecDeque<u64>; 3],
 ) {
     let block =
@@ -85,8 +85,8 @@ fn draw(
         Layout::vertical([Constraint::Length(1), Constraint::Length(7), Constraint::Min(3)])
             .areas(area);
     let counts = &now.counts;
-    let share = (counts.open as f64 / f64::from(wanted.max(1))).clamp(0.0, 1.0);
-    let label = format!("{} of {} open", thousands(counts.open), thousands(u64::from(wanted)));
+    let share = (counts.open as f64 / f64::from(planned.max(1))).clamp(0.0, 1.0);
+    let label = format!("{} of {} open", thousands(counts.open), thousands(u64::from(planned)));
     frame.render_widget(
         Gauge::default().ratio(share).label(label).gauge_style(Style::new().fg(Color::Cyan)),
         gauge,
@@ -118,13 +118,13 @@ fn figure_lines(now: &Sample) -> Vec<Line<'static>> {
             Span::raw(value),
         ])
     };
-    let faults = counts.lost
+    let anomalies = counts.lost
         + counts.duplicated
         + counts.out_of_order
         + counts.strayed
         + counts.not_recovered;
     let colour =
-        if faults + counts.closed + counts.failed == 0 { Color::Green } else { Color::Red };
+        if anomalies + counts.closed + counts.failed == 0 { Color::Green } else { Color::Red };
     let checks = format!(
         "failed {} · closed {} · lost {} · duplicated {} · out of order {}",
         thousands(counts.failed),
@@ -182,7 +182,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     #[test]
-    fn it_fits_a_common_terminal() {
+    fn the_panel_fits_80_columns() {
         let mut terminal = Terminal::new(TestBackend::new(80, HEIGHT)).unwrap();
         let mut now = Sample::default();
         now.counts.open = 1_000_000;

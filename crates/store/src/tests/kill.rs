@@ -1,4 +1,4 @@
-//! `kill -9` at any moment: what was acknowledged is there.
+//! `kill -9` at any moment loses no acknowledged message.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -11,20 +11,25 @@ use super::*;
 const ROUNDS: u64 = 20;
 const DIR: &str = "THRONG_STORE_KILL";
 
-/// Appends until it is killed, and tells of each append that is on disk.
+/// Appends until the process is killed, and prints each append that is on disk.
 fn append_for_ever(dir: &Path) {
     let (store, _, found) = Store::open(options(dir)).unwrap();
-    let keep = History { messages_max: 1_000_000, ..history() };
+    let rule = HistoryRule { messages_max: 1_000_000, ..history() };
     let started = Instant::now();
     let mut offset = found.last_offset;
     println!("from {offset}");
     while started.elapsed() < Duration::from_secs(30) {
         offset += 1;
         let topic = format!("t{}", offset % 5);
-        let draft = draft(&topic, &"x".repeat((offset * 37 % 2_000) as usize));
-        let message =
-            Append { draft: &draft, offset, at_ms: offset, keep: &keep, idempotency_key: None };
-        let done = move |result: Result<(), Fault>| {
+        let publication = publication(&topic, &"x".repeat((offset * 37 % 2_000) as usize));
+        let message = Append {
+            publication: &publication,
+            offset,
+            at_ms: offset,
+            rule: &rule,
+            idempotency_key: None,
+        };
+        let done = move |result: Result<(), StoreError>| {
             result.unwrap();
             let mut out = std::io::stdout().lock();
             let _ = writeln!(out, "stored {offset}").and_then(|()| out.flush());
@@ -39,7 +44,7 @@ fn append_for_ever(dir: &Path) {
 }
 
 #[test]
-fn a_kill_loses_nothing_that_was_acknowledged() {
+fn a_kill_loses_no_acknowledged_message() {
     if let Some(dir) = std::env::var_os(DIR) {
         return append_for_ever(Path::new(&dir));
     }
@@ -51,37 +56,36 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let mut child =
-            child("tests::kill::a_kill_loses_nothing_that_was_acknowledged", DIR, &dir.0)
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+        let mut child = child("tests::kill::a_kill_loses_no_acknowledged_message", DIR, &dir.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, opened) = mpsc::channel();
         let reading = std::thread::spawn(move || {
-            let mut told = Vec::new();
+            let mut stored = Vec::new();
             for line in output.lines().map_while(Result::ok) {
                 match line.split_once(' ') {
-                    // The test harness writes on the same line before it.
+                    // The test harness prints on the same line before it.
                     _ if line.contains("from ") => {
                         let from =
                             line.rsplit(' ').next().and_then(|from| from.parse::<u64>().ok());
                         send.send(from.unwrap()).unwrap();
                     }
-                    Some(("stored", offset)) => told.extend(offset.parse::<u64>()),
+                    Some(("stored", offset)) => stored.extend(offset.parse::<u64>()),
                     _ => {}
                 }
             }
-            told
+            stored
         });
         let from = opened.recv_timeout(WAIT).unwrap();
         std::thread::sleep(Duration::from_micros(random % 150_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let told = reading.join().unwrap();
-        assert!(from >= last, "round {round}: an offset is drawn again");
-        last = told.last().copied().unwrap_or(from).max(from);
-        acknowledged.extend(told);
+        let stored = reading.join().unwrap();
+        assert!(from >= last, "round {round}: an offset is assigned again");
+        last = stored.last().copied().unwrap_or(from).max(from);
+        acknowledged.extend(stored);
     }
     let started = Instant::now();
     let (store, _, found) = Store::open(options(&dir.0)).unwrap();

@@ -3,11 +3,11 @@ use std::path::Path;
 use redb::{Database, TableDefinition};
 
 use super::*;
-use crate::tables::{NODE, NODE_FORMAT};
+use crate::tables::{FORMAT_KEY, FORMAT_TABLE};
 use crate::{FILE, OpenError};
 
-/// Opens what must be refused, and gives the text. Nothing may have changed.
-fn refused(dir: &Path) -> String {
+/// Opens a store that must be rejected, and returns the error. The file must stay unchanged.
+fn open_error(dir: &Path) -> String {
     let file = dir.join(FILE);
     let before = std::fs::read(&file).unwrap();
     let error = match Store::open(options(dir)) {
@@ -26,68 +26,69 @@ fn change(file: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
 }
 
 #[test]
-fn a_format_of_the_future_is_refused() {
+fn open_rejects_a_later_format() {
     let dir = Dir::new();
     Store::open(options(&dir.0)).unwrap().0.close().unwrap();
     let file = dir.0.join(FILE);
     change(&file, |txn| {
-        txn.open_table(NODE).unwrap().insert(NODE_FORMAT, 3).unwrap();
+        txn.open_table(FORMAT_TABLE).unwrap().insert(FORMAT_KEY, 3).unwrap();
     });
-    let text = refused(&dir.0);
+    let text = open_error(&dir.0);
     let want =
         format!("{} has format version 3, and this version of Throng knows 2", file.display());
     assert!(text.starts_with(&want), "{text}");
 }
 
 #[test]
-fn a_redb_file_of_another_program_is_refused() {
+fn open_rejects_a_redb_file_of_another_program() {
     let dir = Dir::new();
     change(&dir.0.join(FILE), |txn| {
         let other = TableDefinition::<&str, &str>::new("other");
         txn.open_table(other).unwrap().insert("a", "b").unwrap();
     });
-    assert!(refused(&dir.0).contains("is not a store of Throng"));
+    assert!(open_error(&dir.0).contains("is not a store of Throng"));
     let dir = Dir::new();
     change(&dir.0.join(FILE), |txn| {
         let other = TableDefinition::<u64, &str>::new("node");
         txn.open_table(other).unwrap().insert(1, "b").unwrap();
     });
-    assert!(refused(&dir.0).contains("is not a store of Throng"));
+    assert!(open_error(&dir.0).contains("is not a store of Throng"));
 }
 
 #[test]
-fn what_is_no_redb_file_is_refused() {
+fn open_rejects_a_file_that_is_not_redb() {
     let noise: Vec<u8> =
         (0..40_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for bytes in [&b""[..], b"x", b"this is a text, and not a store", &[0; 8192], &noise] {
         let dir = Dir::new();
         std::fs::write(dir.0.join(FILE), bytes).unwrap();
-        let text = refused(&dir.0);
+        let text = open_error(&dir.0);
         assert!(text.contains("restore the file from a backup, or move it away"), "{text}");
         assert!(text.contains("Nothing was changed"), "{text}");
     }
 }
 
 #[test]
-fn a_damaged_store_is_refused_or_gives_errors() {
-    let whole = Dir::new();
-    let (store, _, _) = Store::open(options(&whole.0)).unwrap();
+fn a_damaged_store_is_rejected_or_returns_errors() {
+    let intact = Dir::new();
+    let (store, _, _) = Store::open(options(&intact.0)).unwrap();
     for offset in 1..2_000 {
-        append(&store, &draft("t", &"x".repeat(300)), offset).unwrap();
+        append(&store, &publication("t", &"x".repeat(300)), offset).unwrap();
     }
-    // Each in a commit of its own, so that both commits that redb can go back to have most pages.
-    (2_000..=2_002).for_each(|offset| appended(&store, &draft("t", ""), offset));
-    let killed = std::fs::read(whole.0.join(FILE)).unwrap();
+    // Each append has a commit of its own, so that both commits which redb can choose contain most
+    // pages.
+    (2_000..=2_002).for_each(|offset| appended(&store, &publication("t", ""), offset));
+    let killed = std::fs::read(intact.0.join(FILE)).unwrap();
     store.close().unwrap();
-    let closed = std::fs::read(whole.0.join(FILE)).unwrap();
+    let closed = std::fs::read(intact.0.join(FILE)).unwrap();
     let dir = Dir::new();
     let file = dir.0.join(FILE);
     for bytes in [&killed, &closed] {
         std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(refused(&dir.0).contains("move it away"));
+        assert!(open_error(&dir.0).contains("move it away"));
     }
-    // Any page of a file that was not closed: it is read whole. Damage to the last commit looks
-    // like one that was cut off, and redb goes back to the one before; else it is refused.
+    // redb reads a file that was not closed completely. Damage in the last commit looks like an
+    // incomplete commit, and redb goes back to the previous one. redb rejects any other damage.
     let mut seen = 0;
     for at in (4096..killed.len()).step_by(4096 * 7) {
         let mut bytes = killed.clone();
@@ -109,7 +110,7 @@ fn a_damaged_store_is_refused_or_gives_errors() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_or_written_to_is_refused() {
+fn open_rejects_a_directory_that_it_cannot_write_to() {
     let dir = Dir::new();
     let file = dir.0.join("file");
     std::fs::write(&file, "x").unwrap();
@@ -123,7 +124,7 @@ fn a_directory_that_cannot_be_made_or_written_to_is_refused() {
 }
 
 #[test]
-fn a_store_in_use_is_refused_and_a_new_file_is_whole() {
+fn open_rejects_a_store_in_use_and_replaces_a_partial_new_file() {
     let dir = Dir::new();
     std::fs::write(dir.0.join("throng.redb.new"), "what a kill at the first start leaves").unwrap();
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
@@ -137,7 +138,7 @@ fn a_store_in_use_is_refused_and_a_new_file_is_whole() {
 const IN_USE: &str = "THRONG_STORE_IN_USE";
 
 #[test]
-fn a_store_in_use_by_another_process_is_refused() {
+fn open_rejects_a_store_in_use_by_another_process() {
     if let Some(dir) = std::env::var_os(IN_USE) {
         let error = Store::open(options(Path::new(&dir))).err().unwrap();
         assert!(matches!(error, OpenError::InUse { .. }), "{error}");
@@ -146,7 +147,7 @@ fn a_store_in_use_by_another_process_is_refused() {
     }
     let dir = Dir::new();
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
-    let test = "tests::open::a_store_in_use_by_another_process_is_refused";
+    let test = "tests::open::open_rejects_a_store_in_use_by_another_process";
     let output = child(test, IN_USE, &dir.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("refused"));

@@ -1,12 +1,12 @@
-//! `throng config`: what is in force and why, or the default file.
+//! `throng config`: the configuration in force and the sources of its values, or the default file.
 
 use std::io::Write;
 
-use crate::cli::{Config, Failure};
+use crate::cli::{CommandError, Config};
 use crate::sources;
 
-/// Prints to standard output; a reader that has gone away is no error.
-pub fn run(args: &Config) -> Result<(), Failure> {
+/// Prints to standard output. A closed pipe is not an error.
+pub fn run(args: &Config) -> Result<(), CommandError> {
     let text = if args.default {
         config::default_file()
     } else {

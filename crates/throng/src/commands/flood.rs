@@ -8,34 +8,34 @@ use flood::show::{Json, Lines, Panel, Quiet, Show};
 use flood::{Outcome, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::cli::Failure;
+use crate::cli::CommandError;
 
-/// Runs it. Ctrl-C ends it with what it has so far; a second one at once.
-pub fn run(scenario: &Scenario) -> Result<(), Failure> {
-    let failed = |error: anyhow::Error| Failure::Runtime(format!("{error:#}"));
+/// Runs the scenario. Ctrl-C ends it with the results so far; a second Ctrl-C ends it at once.
+pub fn run(scenario: &Scenario) -> Result<(), CommandError> {
+    let to_error = |error: anyhow::Error| CommandError::Runtime(format!("{error:#}"));
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset and sets it.
+        // The order matters: the first signal finds the flag unset and sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-            .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
+            .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
     }
-    let mut show = show(scenario).map_err(failed)?;
-    let outcome = flood::run(scenario, &stop, typed(), show.as_mut());
+    let mut show = show(scenario).map_err(to_error)?;
+    let outcome = flood::run(scenario, &stop, command_line(), show.as_mut());
     let outcome = outcome.map_err(|error| match error {
-        flood::Error::Usage(error) => Failure::Usage(format!("{error:#}")),
-        flood::Error::Runtime(error) => failed(error),
+        flood::RunError::Usage(error) => CommandError::Usage(format!("{error:#}")),
+        flood::RunError::Runtime(error) => to_error(error),
     })?;
     show.end(&outcome.summary);
     match &outcome.report {
         Some(Ok(page)) if !scenario.common().json => {
             println!("{:<14}{}", "report", page.display());
         }
-        Some(Err(error)) => return Err(Failure::Runtime(format!("no report: {error:#}"))),
+        Some(Err(error)) => return Err(CommandError::Runtime(format!("no report: {error:#}"))),
         _ => {}
     }
     stop.store(true, Ordering::Relaxed);
-    if good(&outcome) { Ok(()) } else { Err(Failure::Found) }
+    if is_success(&outcome) { Ok(()) } else { Err(CommandError::Findings) }
 }
 
 fn show(scenario: &Scenario) -> anyhow::Result<Box<dyn Show>> {
@@ -50,14 +50,14 @@ fn show(scenario: &Scenario) -> anyhow::Result<Box<dyn Show>> {
     })
 }
 
-/// True when all that was asked of the server was done.
-fn good(outcome: &Outcome) -> bool {
+/// True if the server did everything that the scenario asked for.
+fn is_success(outcome: &Outcome) -> bool {
     let counts = &outcome.summary.counts;
-    // Who comes back for what was missed may be closed, and may have to try twice.
-    let unless_back = |count| if outcome.summary.recover { 0 } else { count };
-    let faults = [
-        unless_back(counts.failed),
-        unless_back(counts.closed),
+    // A client that comes back for missed messages may be closed, and may have to try twice.
+    let unless_recovering = |count| if outcome.summary.recover { 0 } else { count };
+    let errors = [
+        unless_recovering(counts.failed),
+        unless_recovering(counts.closed),
         counts.not_recovered,
         counts.ack_failed,
         counts.lost,
@@ -67,11 +67,11 @@ fn good(outcome: &Outcome) -> bool {
         counts.publish_failed,
         counts.probes_failed,
     ];
-    outcome.complete && faults.iter().all(|count| *count == 0)
+    outcome.complete && errors.iter().all(|count| *count == 0)
 }
 
-/// The command line, as a shell takes it.
-fn typed() -> String {
+/// The command line, quoted for a shell.
+fn command_line() -> String {
     let quoted = |word: std::ffi::OsString| {
         let word = word.to_string_lossy().into_owned();
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&b);

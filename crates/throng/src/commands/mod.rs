@@ -1,4 +1,4 @@
-//! One command a file.
+//! The commands, one file each.
 
 pub mod config;
 pub mod flood;

@@ -1,4 +1,4 @@
-//! `throng store`: what is damaged in a store, and a new store of what is whole.
+//! `throng store`: checks a store for damage, or copies everything intact into a new one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use store::Report;
 
-use crate::cli::{Failure, Flags};
+use crate::cli::{CommandError, Flags};
 use crate::sources;
 
 /// What to do with a store that no server has open.
@@ -40,46 +40,46 @@ pub struct Salvage {
     to: PathBuf,
 }
 
-/// Does it.
-pub fn run(what: &What) -> Result<(), Failure> {
+/// Runs the command.
+pub fn run(what: &What) -> Result<(), CommandError> {
     match what {
         What::Check(args) => check(args),
         What::Salvage(args) => salvage(args),
     }
 }
 
-fn check(args: &Check) -> Result<(), Failure> {
+fn check(args: &Check) -> Result<(), CommandError> {
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => PathBuf::from(&sources::load(&args.settings)?.config.store.data),
     };
     if dir.as_os_str().is_empty() {
         let message = "which store? Name its directory: throng store check DIR";
-        return Err(Failure::Usage(message.into()));
+        return Err(CommandError::Usage(message.into()));
     }
-    let report = store::check(&dir).map_err(|error| Failure::Runtime(error.to_string()))?;
+    let report = store::check(&dir).map_err(|error| CommandError::Runtime(error.to_string()))?;
     print(&text(&dir, &report));
-    if report.damages.is_empty() { Ok(()) } else { Err(Failure::Found) }
+    if report.damages.is_empty() { Ok(()) } else { Err(CommandError::Findings) }
 }
 
-fn salvage(args: &Salvage) -> Result<(), Failure> {
+fn salvage(args: &Salvage) -> Result<(), CommandError> {
     let mut epoch = [0; 4];
-    getrandom::fill(&mut epoch).map_err(|error| Failure::Runtime(error.to_string()))?;
+    getrandom::fill(&mut epoch).map_err(|error| CommandError::Runtime(error.to_string()))?;
     let report = store::salvage(&args.from, &args.to, u32::from_ne_bytes(epoch));
-    let report = report.map_err(|error| Failure::Runtime(error.to_string()))?;
+    let report = report.map_err(|error| CommandError::Runtime(error.to_string()))?;
     let to = args.to.display();
     print(&text(&args.from, &report));
     print(&format!("all that is whole is in {to}: serve it with --data {to}\n"));
     Ok(())
 }
 
-/// A reader that has gone away is no error.
+/// Prints a text. A closed pipe is not an error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn text(dir: &Path, report: &Report) -> String {
-    let Report { format, clean, topics, messages, others, lost, damages } = report;
+    let Report { format, clean, topics, messages, others, lost_range, damages } = report;
     let mut text = format!(
         "{}: format version {format}, {}; {topics} topics with {messages} messages, and {others} \
          cursors, subscriptions, names and idempotency keys are whole\n",
@@ -89,7 +89,7 @@ fn text(dir: &Path, report: &Report) -> String {
     for damage in damages {
         text += &format!("damaged: {damage}\n");
     }
-    if let Some((after, through)) = lost {
+    if let Some((after, through)) = lost_range {
         text += &format!(
             "messages after offset {after} up to {through} may have been lost with a commit that the \
              file did not keep; clients are told\n"

@@ -1,5 +1,5 @@
-//! `throng subscriptions`: users' durable subscriptions, from a file, and a graph of followers to
-//! try them with.
+//! `throng subscriptions`: imports and lists users' durable subscriptions, and generates a follower
+//! graph to try them with.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Read, Write, stderr, stdin, stdout};
@@ -12,23 +12,23 @@ use serde_json::Value;
 use subscriptions::csv;
 use subscriptions::generate::Graph;
 use top::admin::{Admin, encoded};
-use top::{Target, Trouble};
+use top::{AdminError, Target};
 
-use crate::cli::Failure;
+use crate::cli::CommandError;
 
 use super::top::key;
 
 const IMPORT: &str = "/api/subscriptions/import";
-/// What requests say of who asks.
+/// The `User-Agent` of the requests.
 const AGENT: &str = "throng-subscriptions";
-/// Bytes of a file that are sent at a time.
+/// How many bytes of a file one request sends.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How often a chunk is sent again to a node that is behind, restarts or can't be reached.
+/// How often a chunk is sent again if the node is busy, restarts or can't be reached.
 const RETRIES_MAX: u32 = 10;
-/// The first wait before that, doubled each time, and the longest.
+/// The first wait before a retry, in milliseconds. It doubles with each retry, up to the maximum.
 const WAIT_MS: u64 = 250;
 const WAIT_MS_MAX: u64 = 5_000;
-/// How often the progress is shown: in a terminal, and in a log.
+/// How often the progress is printed, in a terminal and in a log.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
@@ -92,15 +92,15 @@ struct Node {
 }
 
 impl Node {
-    fn admin(&self) -> Result<Admin, Failure> {
+    fn admin(&self) -> Result<Admin, CommandError> {
         let target = Target::parse(&self.admin, key(self.api_key_file.as_deref())?)
-            .map_err(|error| Failure::Usage(format!("{error:#}")))?;
+            .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
         Ok(Admin::with_agent(&target, AGENT))
     }
 }
 
-/// Does it.
-pub fn run(what: &What) -> Result<(), Failure> {
+/// Runs the command.
+pub fn run(what: &What) -> Result<(), CommandError> {
     match what {
         What::Import(args) => import(args),
         What::Generate(args) => generate(args),
@@ -108,34 +108,34 @@ pub fn run(what: &What) -> Result<(), Failure> {
     }
 }
 
-fn list(args: &List) -> Result<(), Failure> {
+fn list(args: &List) -> Result<(), CommandError> {
     let path = format!("/api/subscriptions/{}", encoded(&args.user));
-    let answer: Result<Value, Trouble> = args.node.admin()?.get(&path);
-    let answer = answer.map_err(|trouble| Failure::Runtime(trouble.to_string()))?;
+    let answer: Result<Value, AdminError> = args.node.admin()?.get(&path);
+    let answer = answer.map_err(|error| CommandError::Runtime(error.to_string()))?;
     let mut text = String::new();
     for topic in answer["topics"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         text.push_str(topic);
         text.push('\n');
     }
-    // A reader that has gone away is no error.
+    // A closed pipe is not an error.
     let _ = stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-fn generate(args: &Generate) -> Result<(), Failure> {
+fn generate(args: &Generate) -> Result<(), CommandError> {
     let name =
         args.output.as_ref().map_or("standard output".into(), |path| path.display().to_string());
-    let failed =
-        |error: std::io::Error| Failure::Runtime(format!("{name}: can't be written: {error}"));
+    let to_error =
+        |error: std::io::Error| CommandError::Runtime(format!("{name}: can't be written: {error}"));
     let output: Box<dyn Write> = match &args.output {
-        Some(path) => Box::new(File::create(path).map_err(failed)?),
+        Some(path) => Box::new(File::create(path).map_err(to_error)?),
         None => Box::new(stdout().lock()),
     };
     let graph = Graph { users: args.users, edges_per_user: args.edges, seed: args.seed };
     match write_graph(graph, BufWriter::with_capacity(CHUNK_BYTES, output)) {
-        // A reader that has gone away has what it wanted.
+        // The reader has closed the pipe, so it has got what it wanted.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(failed),
+        result => result.map_err(to_error),
     }
 }
 
@@ -147,11 +147,11 @@ fn write_graph(graph: Graph, mut output: impl Write) -> std::io::Result<()> {
     output.flush()
 }
 
-fn import(args: &Import) -> Result<(), Failure> {
+fn import(args: &Import) -> Result<(), CommandError> {
     let is_stdin = args.file.as_os_str() == "-";
     let name = if is_stdin { "standard input".into() } else { args.file.display().to_string() };
     let unreadable =
-        |error: std::io::Error| Failure::Runtime(format!("{name}: can't be read: {error}"));
+        |error: std::io::Error| CommandError::Runtime(format!("{name}: can't be read: {error}"));
     let mut admin = args.node.admin()?;
     let (input, bytes): (Box<dyn Read>, Option<u64>) = if is_stdin {
         (Box::new(stdin().lock()), None)
@@ -162,60 +162,61 @@ fn import(args: &Import) -> Result<(), Failure> {
     };
     let mut chunks = Chunks::new(input);
     let mut progress = Progress::new(bytes);
-    let done = loop {
+    let result = loop {
         let chunk = match chunks.next() {
             Ok(Some(chunk)) => chunk,
             Ok(None) => break Ok(()),
-            Err(Unread::Io(error)) => break Err(unreadable(error)),
-            Err(Unread::Line(line, why)) => {
-                break Err(Failure::Runtime(format!("{name}: line {line}: {why}")));
-            }
+            Err(error) => break Err(CommandError::Runtime(format!("{name}: {error}"))),
         };
         match send(&mut admin, &chunk, &mut progress) {
             Ok((rows, added)) => progress.add(rows, added, chunk.bytes),
-            Err(why) => break Err(Failure::Runtime(format!("{name}: {why}"))),
+            Err(reason) => break Err(CommandError::Runtime(format!("{name}: {reason}"))),
         }
     };
     progress.end();
-    let said = progress.summary();
-    match done {
+    let summary = progress.summary();
+    match result {
         Ok(()) => {
-            let _ = writeln!(stdout(), "{said}");
+            let _ = writeln!(stdout(), "{summary}");
             Ok(())
         }
-        Err(Failure::Runtime(why)) => Err(Failure::Runtime(format!(
-            "{why}\nstopped after {said}; what is before is imported, and importing it again \
+        Err(CommandError::Runtime(reason)) => Err(CommandError::Runtime(format!(
+            "{reason}\nstopped after {summary}; what is before is imported, and importing it again \
              changes nothing"
         ))),
-        Err(failure) => Err(failure),
+        Err(error) => Err(error),
     }
 }
 
-/// Whole lines of a file.
+/// A part of a file that consists of whole lines.
 struct Chunk {
-    /// With a header of its own.
+    /// The text that is sent, with a header of its own.
     text: String,
-    /// Its first line in the file, from 1.
+    /// The number of its first line in the file, from 1.
     first: usize,
-    /// Its last line in the file.
+    /// The number of its last line in the file.
     last: usize,
-    /// Lines of the text before the first of the file's: the header that was put there.
+    /// How many header lines were put before the file's lines.
     headers: usize,
-    /// Of the file.
+    /// How many bytes of the file it contains.
     bytes: u64,
 }
 
-enum Unread {
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("can't be read: {0}")]
     Io(std::io::Error),
+    /// The line, from 1, and why it is invalid.
+    #[error("line {0}: {1}")]
     Line(usize, String),
 }
 
-/// A file, cut at ends of lines.
+/// A file that is split at the ends of lines.
 struct Chunks<R> {
     input: R,
-    /// What was read and not sent.
+    /// Bytes that were read and not sent.
     rest: Vec<u8>,
-    /// Lines before that.
+    /// How many lines came before them.
     lines: usize,
 }
 
@@ -224,16 +225,17 @@ impl<R: Read> Chunks<R> {
         Chunks { input, rest: Vec::new(), lines: 0 }
     }
 
-    /// The next lines, which were all checked.
-    fn next(&mut self) -> Result<Option<Chunk>, Unread> {
+    /// The next lines, after all of them were checked.
+    fn next(&mut self) -> Result<Option<Chunk>, ReadError> {
         let room = CHUNK_BYTES.saturating_sub(self.rest.len()) as u64;
-        let read = (&mut self.input).take(room).read_to_end(&mut self.rest).map_err(Unread::Io)?;
+        let read =
+            (&mut self.input).take(room).read_to_end(&mut self.rest).map_err(ReadError::Io)?;
         let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
             _ if (read as u64) < room => self.rest.len(),
             Some(end) => end + 1,
             None => {
-                let why = format!("it is longer than {CHUNK_BYTES} bytes: is this a CSV file?");
-                return Err(Unread::Line(self.lines + 1, why));
+                let reason = format!("it is longer than {CHUNK_BYTES} bytes: is this a CSV file?");
+                return Err(ReadError::Line(self.lines + 1, reason));
             }
         };
         if end == 0 {
@@ -244,32 +246,32 @@ impl<R: Read> Chunks<R> {
         let ends = piece.iter().filter(|byte| **byte == b'\n').count();
         let (first, bytes) = (self.lines + 1, piece.len() as u64);
         self.lines += ends + usize::from(!piece.ends_with(b"\n"));
-        // A header before each piece but the file's first, so that no row is taken for one.
+        // Each chunk but the first gets a header, so that no row is mistaken for one.
         let headers = usize::from(first > 1);
         let header = format!("{}\n", csv::HEADER);
         let text = if first == 1 { piece } else { [header.as_bytes(), &piece].concat() };
-        if let Some(wrong) = csv::rows(&text).find_map(Result::err) {
-            return Err(Unread::Line(first - 1 + wrong.line - headers, wrong.why.into()));
+        if let Some(error) = csv::rows(&text).find_map(Result::err) {
+            return Err(ReadError::Line(first - 1 + error.line - headers, error.reason.into()));
         }
         let text = String::from_utf8(text)
-            .map_err(|_| Unread::Line(first, "what follows is not UTF-8".into()))?;
+            .map_err(|_| ReadError::Line(first, "what follows is not UTF-8".into()))?;
         Ok(Some(Chunk { text, first, last: self.lines, headers, bytes }))
     }
 }
 
 impl Chunk {
-    /// The file's line that is this line of the text.
+    /// Converts a line number of the text to one of the file.
     fn line(&self, line: usize) -> usize {
         (self.first + line).saturating_sub(1 + self.headers)
     }
 }
 
-/// Rows, and those that were new; or why the chunk was not taken.
+/// Sends a chunk. Returns the number of rows and of new rows, or why the node rejected the chunk.
 fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u64, u64), String> {
     let mut tries = 0;
     loop {
         let answer = admin.exchange("POST", IMPORT, "text/csv", &chunk.text);
-        let (why, may_pass) = match answer {
+        let (reason, is_temporary) = match answer {
             Ok((200, body)) => {
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let count = |name: &str| body[name].as_u64();
@@ -277,35 +279,35 @@ fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u6
                 return counts.ok_or_else(|| "the node's answer can't be understood".into());
             }
             Ok((status, body)) => match line_of(&body) {
-                Some((line, why)) => return Err(format!("line {}: {why}", chunk.line(line))),
+                Some((line, reason)) => return Err(format!("line {}: {reason}", chunk.line(line))),
                 None => {
-                    let trouble = admin.refusal(IMPORT, status, &body);
-                    (trouble.to_string(), matches!(status, 408 | 503))
+                    let error = admin.error_of(IMPORT, status, &body);
+                    (error.to_string(), matches!(status, 408 | 503))
                 }
             },
-            Err(trouble) => (trouble.to_string(), matches!(trouble, Trouble::Away(_))),
+            Err(error) => (error.to_string(), matches!(error, AdminError::Unreachable(_))),
         };
-        if !may_pass || tries == RETRIES_MAX {
-            return Err(format!("lines {} to {}: {why}", chunk.first, chunk.last));
+        if !is_temporary || tries == RETRIES_MAX {
+            return Err(format!("lines {} to {}: {reason}", chunk.first, chunk.last));
         }
         let wait = (WAIT_MS << tries).min(WAIT_MS_MAX);
         tries += 1;
-        progress.say(&format!("{why}; trying again ({tries} of {RETRIES_MAX})"));
+        progress.say(&format!("{reason}; trying again ({tries} of {RETRIES_MAX})"));
         std::thread::sleep(Duration::from_millis(wait));
     }
 }
 
-/// The line that a refusal is about, and why.
+/// The line that the node rejected, and why.
 fn line_of(body: &[u8]) -> Option<(usize, String)> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let message = body["error"]["message"].as_str()?;
-    let (line, why) = message.strip_prefix("line ")?.split_once(": ")?;
-    Some((line.parse().ok()?, why.to_owned()))
+    let (line, reason) = message.strip_prefix("line ")?.split_once(": ")?;
+    Some((line.parse().ok()?, reason.to_owned()))
 }
 
-/// How far it is, told on standard error.
+/// Prints the progress to standard error.
 struct Progress {
-    /// Of the whole file, if it has a length.
+    /// The length of the whole file, if it has one.
     bytes_total: Option<u64>,
     bytes: u64,
     rows: u64,
@@ -335,20 +337,20 @@ impl Progress {
         });
         let line = format!("{share}{} rows, {} a second", grouped(self.rows), grouped(self.rate()));
         if self.in_terminal {
-            // To the line's beginning, and what was there is erased.
+            // Returns to the start of the line and clears it.
             let _ = write!(stderr(), "\r\x1b[K{line}");
         } else {
             let _ = writeln!(stderr(), "{line}");
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     fn say(&self, line: &str) {
         self.end();
         let _ = writeln!(stderr(), "{line}");
     }
 
-    /// Nothing is left on the line.
+    /// Clears the progress line.
     fn end(&self) {
         if self.in_terminal {
             let _ = write!(stderr(), "\r\x1b[K");
@@ -374,14 +376,14 @@ impl Progress {
 mod tests {
     use super::*;
 
-    /// A file of 15-byte lines, the last without its end.
+    /// A file of 15-byte lines. The last line has no line end.
     fn file(lines: usize) -> String {
         let lines: Vec<String> = (0..lines).map(|n| format!("u{n:06},t{n:05}")).collect();
         lines.join("\n")
     }
 
     #[test]
-    fn files_are_cut_at_line_ends_and_every_row_is_there_once() {
+    fn files_are_split_at_line_ends_without_loss() {
         let text = format!("{}\n{}", csv::HEADER, file(200_000));
         let mut chunks = Chunks::new(text.as_bytes());
         let (mut rows, mut next, mut bytes) = (0, 1, 0);
@@ -400,26 +402,26 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named_wherever_they_are() {
+    fn errors_name_the_line_in_any_chunk() {
         for (lines, at) in [(10, 3), (200_000, 150_000), (200_000, 200_000)] {
             let mut text: Vec<String> = file(lines).lines().map(str::to_owned).collect();
             text[at - 1] = "alice".into();
             let text = text.join("\r\n");
             let mut chunks = Chunks::new(text.as_bytes());
-            let wrong = loop {
+            let error = loop {
                 match chunks.next() {
                     Ok(chunk) => assert!(chunk.is_some()),
-                    Err(Unread::Line(line, why)) => break (line, why),
-                    Err(Unread::Io(error)) => panic!("{error}"),
+                    Err(ReadError::Line(line, reason)) => break (line, reason),
+                    Err(ReadError::Io(error)) => panic!("{error}"),
                 }
             };
-            assert!(wrong.0 == at && wrong.1.contains("one field"), "{wrong:?} {at}");
+            assert!(error.0 == at && error.1.contains("one field"), "{error:?} {at}");
         }
         let long = vec![b'x'; CHUNK_BYTES + 1];
-        let wrong = Chunks::new(&long[..]).next();
-        assert!(matches!(wrong, Err(Unread::Line(1, why)) if why.contains("CSV")));
+        let error = Chunks::new(&long[..]).next();
+        assert!(matches!(error, Err(ReadError::Line(1, reason)) if reason.contains("CSV")));
         assert!(Chunks::new(&b""[..]).next().ok().unwrap().is_none());
-        // Only the file's own first line may be its header.
+        // Only the first line of the file may be a header.
         let text = format!("{}\nuser,topic\n", file(100_000));
         let mut chunks = Chunks::new(text.as_bytes());
         let mut last = chunks.next().ok().unwrap().unwrap();
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_line_is_found_in_the_answer() {
+    fn a_rejected_line_is_found_in_the_response() {
         let body = br#"{"error":{"code":"bad_line","message":"line 7: it is: bad"}}"#;
         assert_eq!(line_of(body), Some((7, "it is: bad".into())));
         assert_eq!(line_of(br#"{"error":{"message":"7: bad"}}"#), None);
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_behind_is_asked_again_and_a_refusal_ends_it() {
+    fn a_busy_node_is_retried_and_a_rejection_ends_the_import() {
         use std::io::{BufRead, BufReader};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -477,8 +479,8 @@ mod tests {
         let mut send = || send(&mut admin, &chunk, &mut progress);
         assert_eq!(send(), Ok((2, 1)));
         assert_eq!(send(), Err("line 102: too many".into()));
-        let refused = send().unwrap_err();
-        assert!(refused.starts_with("lines 101 to 102: ") && refused.contains("over 4096"));
+        let rejected = send().unwrap_err();
+        assert!(rejected.starts_with("lines 101 to 102: ") && rejected.contains("over 4096"));
         node.join().unwrap();
     }
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use tune::{Advice, Host, Want};
 
-use crate::cli::{Failure, Tune};
+use crate::cli::{CommandError, Tune};
 
-/// Prints the advice, or carries it out. That the connections don't fit is told by the exit status.
-pub fn run(args: &Tune) -> Result<(), Failure> {
+/// Prints the advice, or applies it. The exit status says whether the connections fit.
+pub fn run(args: &Tune) -> Result<(), CommandError> {
     let want = Want { both_ends: args.both_ends, ..Want::new(args.connections) };
     let host = Host::read();
     let advice = tune::advise(&host, &want);
@@ -22,13 +22,13 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         Tune { host: true, .. } => host_json(&host)?,
         _ => tune::text(&advice, std::io::stdout().is_terminal()),
     };
-    // A reader that has gone away is no error.
+    // A closed pipe is not an error.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    verdict(&advice)
+    findings(&advice)
 }
 
-/// Sets what can be set now, and judges the host that comes of it.
-fn apply(advice: &Advice, want: &Want) -> Result<(), Failure> {
+/// Sets what can be set now, and then judges the changed host.
+fn apply(advice: &Advice, want: &Want) -> Result<(), CommandError> {
     let applied = tune::apply(advice, Path::new("/"));
     if applied.is_empty() {
         println!("nothing to set");
@@ -54,19 +54,19 @@ fn apply(advice: &Advice, want: &Want) -> Result<(), Failure> {
             want.connections
         );
     }
-    if failed { Err(Failure::Found) } else { verdict(&tune::advise(&Host::read(), want)) }
+    if failed { Err(CommandError::Findings) } else { findings(&tune::advise(&Host::read(), want)) }
 }
 
-fn verdict(advice: &Advice) -> Result<(), Failure> {
-    if advice.fits { Ok(()) } else { Err(Failure::Found) }
+fn findings(advice: &Advice) -> Result<(), CommandError> {
+    if advice.fits { Ok(()) } else { Err(CommandError::Findings) }
 }
 
-fn host_json(host: &Host) -> Result<String, Failure> {
+fn host_json(host: &Host) -> Result<String, CommandError> {
     let text = serde_json::to_string_pretty(host);
-    text.map(|text| text + "\n").map_err(|error| Failure::Runtime(error.to_string()))
+    text.map(|text| text + "\n").map_err(|error| CommandError::Runtime(error.to_string()))
 }
 
-/// Where this program is; its usual place when the system doesn't tell.
+/// The path of this program; the usual one if the system does not tell.
 fn binary() -> std::path::PathBuf {
     std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/throng".into())
 }

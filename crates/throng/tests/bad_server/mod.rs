@@ -1,6 +1,6 @@
-//! A small server of SSE that does one thing wrong, and what `throng flood` says of it.
+//! A small SSE server with one defect, and what `throng flood` reports about it.
 
-mod faults;
+mod defects;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,41 +9,41 @@ use std::time::Duration;
 
 use crate::support::{Stream, header};
 
-/// Of so many messages one is mistreated.
+/// One in so many messages is affected.
 pub const EVERY: u64 = 5;
-/// Messages until it stalls or falls silent, and until it closes a connection.
+/// The number of messages before the server stalls, falls silent, or closes a connection.
 pub const GOOD_MESSAGES: u64 = 3;
-/// How long it stalls.
+/// How long the server stalls.
 pub const STALL: Duration = Duration::from_secs(2);
 
-/// What it does wrong.
+/// The defect of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing.
+pub enum Defect {
+    /// None.
     None,
-    /// One in [`EVERY`] messages comes to nobody.
+    /// Delivers one in [`EVERY`] messages to no connection.
     Drops,
-    /// One in [`EVERY`] comes twice.
+    /// Delivers one in [`EVERY`] messages twice.
     Duplicates,
-    /// Each second message overtakes the one before.
+    /// Swaps each second message with the one before.
     Reorders,
-    /// After [`GOOD_MESSAGES`], messages wait for [`STALL`].
+    /// Delays messages by [`STALL`] after [`GOOD_MESSAGES`].
     Stalls,
-    /// After [`GOOD_MESSAGES`], messages are taken and never delivered.
+    /// Accepts messages after [`GOOD_MESSAGES`] and never delivers them.
     Swallows,
-    /// One in [`EVERY`] comes to all topics but its own.
+    /// Delivers one in [`EVERY`] messages to all topics but its own.
     Strays,
-    /// Closes each connection that has got [`GOOD_MESSAGES`].
+    /// Closes each connection after [`GOOD_MESSAGES`].
     Closes,
-    /// Ends the answer of each connection that has got [`GOOD_MESSAGES`] in good order.
+    /// Ends the answer of each connection in order after [`GOOD_MESSAGES`].
     Ends,
-    /// Refuses one in [`EVERY`] publishes.
+    /// Rejects one in [`EVERY`] publishes.
     RefusesPublishes,
     /// Accepts and never answers.
     Hangs,
-    /// Closes instead of an answer.
+    /// Closes without an answer.
     HangsUp,
-    /// Resets instead of an answer.
+    /// Resets without an answer.
     Resets,
     /// Answers with 503.
     Refuses,
@@ -53,20 +53,20 @@ pub enum Fault {
     Garbage,
 }
 
-/// Where it listens. Its threads end with the test's process.
+/// A running server. Its threads end with the test's process.
 pub struct BadServer {
     pub address: SocketAddr,
 }
 
-/// What its threads share.
+/// The state that its threads share.
 struct State {
-    fault: Fault,
+    defect: Defect,
     published: u64,
     listeners: Vec<Listener>,
-    /// What waits: of a pair that is swapped, or while it stalls.
+    /// Messages that wait for their partner or for the end of the stall.
     held: Vec<(String, String)>,
-    /// Sockets that are kept for nothing but to be open.
-    kept: Vec<TcpStream>,
+    /// Sockets that only stay open.
+    open: Vec<TcpStream>,
 }
 
 struct Listener {
@@ -76,10 +76,10 @@ struct Listener {
 }
 
 impl BadServer {
-    pub fn start(fault: Fault) -> Self {
+    pub fn start(defect: Defect) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { fault, published: 0, listeners: vec![], held: vec![], kept: vec![] };
+        let state = State { defect, published: 0, listeners: vec![], held: vec![], open: vec![] };
         let state = Arc::new(Mutex::new(state));
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
@@ -90,7 +90,7 @@ impl BadServer {
         BadServer { address }
     }
 
-    /// Arguments for a crowd that listens and publishes here.
+    /// Returns the arguments for a crowd that listens and publishes here.
     pub fn arguments(&self) -> String {
         let address = self.address;
         format!(
@@ -99,12 +99,12 @@ impl BadServer {
     }
 }
 
-/// Publishes one after the other on one connection, or one listener.
+/// Serves one connection: a publisher's requests one after the other, or one listener.
 fn serve(mut socket: TcpStream, state: &Arc<Mutex<State>>) {
     let _ = socket.set_nodelay(true);
-    let fault = state.lock().unwrap().fault;
-    if fault == Fault::Resets {
-        // A close with the rest of the request unread is a reset.
+    let defect = state.lock().unwrap().defect;
+    if defect == Defect::Resets {
+        // A close with unread input is a reset.
         let _ = socket.read(&mut [0]);
         return;
     }
@@ -123,52 +123,54 @@ fn serve(mut socket: TcpStream, state: &Arc<Mutex<State>>) {
                 let status = if taken { "200 OK" } else { "500 Internal Server Error" };
                 stream.send(&format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"));
             }
-            "GET" => return listen(fault, topic, socket, state),
+            "GET" => return listen(defect, topic, socket, state),
             _ => return,
         }
     }
 }
 
-fn listen(fault: Fault, topic: String, mut socket: TcpStream, state: &Mutex<State>) {
-    let answer = match fault {
-        Fault::Hangs => "",
-        Fault::HangsUp => return,
-        Fault::Refuses => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
-        Fault::Page => "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>",
-        Fault::Garbage => "SSH-2.0-OpenSSH_9.2\r\n",
-        Fault::Ends => {
+fn listen(defect: Defect, topic: String, mut socket: TcpStream, state: &Mutex<State>) {
+    let answer = match defect {
+        Defect::Hangs => "",
+        Defect::HangsUp => return,
+        Defect::Refuses => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        Defect::Page => {
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>"
+        }
+        Defect::Garbage => "SSH-2.0-OpenSSH_9.2\r\n",
+        Defect::Ends => {
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
              Transfer-Encoding: chunked\r\n\r\n"
         }
         _ => "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
     };
-    // It listens before it knows that it does: nothing that is published then is missed.
+    // The listener is registered before it gets its answer, so it misses no later message.
     let mut state = state.lock().unwrap();
     let _ = socket.write_all(answer.as_bytes());
-    match fault {
-        Fault::Hangs | Fault::Refuses | Fault::Page | Fault::Garbage => state.kept.push(socket),
+    match defect {
+        Defect::Hangs | Defect::Refuses | Defect::Page | Defect::Garbage => state.open.push(socket),
         _ => state.listeners.push(Listener { topic, socket, taken: 0 }),
     }
 }
 
-/// False when it is refused.
+/// Returns false if the publish is rejected.
 fn publish(shared: &Arc<Mutex<State>>, topic: String, payload: String) -> bool {
     let mut state = shared.lock().unwrap();
     state.published += 1;
     let number = state.published;
     let chosen = number.is_multiple_of(EVERY);
-    match state.fault {
-        Fault::Drops if chosen => {}
-        Fault::Duplicates if chosen => {
+    match state.defect {
+        Defect::Drops if chosen => {}
+        Defect::Duplicates if chosen => {
             state.deliver(&topic, &payload);
             state.deliver(&topic, &payload);
         }
-        Fault::Reorders if !number.is_multiple_of(2) => state.held.push((topic, payload)),
-        Fault::Reorders => {
+        Defect::Reorders if !number.is_multiple_of(2) => state.held.push((topic, payload)),
+        Defect::Reorders => {
             state.deliver(&topic, &payload);
             state.release();
         }
-        Fault::Stalls if number == GOOD_MESSAGES + 1 => {
+        Defect::Stalls if number == GOOD_MESSAGES + 1 => {
             state.held.push((topic, payload));
             let shared = shared.clone();
             std::thread::spawn(move || {
@@ -176,10 +178,10 @@ fn publish(shared: &Arc<Mutex<State>>, topic: String, payload: String) -> bool {
                 shared.lock().unwrap().release();
             });
         }
-        Fault::Stalls if !state.held.is_empty() => state.held.push((topic, payload)),
-        Fault::Swallows if number > GOOD_MESSAGES => {}
-        Fault::Strays if chosen => state.deliver_to(&payload, |own| own != topic),
-        Fault::RefusesPublishes if chosen => return false,
+        Defect::Stalls if !state.held.is_empty() => state.held.push((topic, payload)),
+        Defect::Swallows if number > GOOD_MESSAGES => {}
+        Defect::Strays if chosen => state.deliver_to(&payload, |own| own != topic),
+        Defect::RefusesPublishes if chosen => return false,
         _ => state.deliver(&topic, &payload),
     }
     true
@@ -197,7 +199,7 @@ impl State {
     }
 
     fn deliver_to(&mut self, payload: &str, whom: impl Fn(&str) -> bool) {
-        let fault = self.fault;
+        let defect = self.defect;
         let event = format!("data: {payload}\n\n");
         self.listeners.retain_mut(|listener| {
             if !whom(&listener.topic) {
@@ -205,15 +207,15 @@ impl State {
             }
             listener.taken += 1;
             let last = listener.taken == GOOD_MESSAGES;
-            let written = match fault {
-                Fault::Ends => {
+            let written = match defect {
+                Defect::Ends => {
                     let end = if last { "0\r\n\r\n" } else { "" };
                     let chunk = format!("{:x}\r\n{event}\r\n{end}", event.len());
                     listener.socket.write_all(chunk.as_bytes())
                 }
                 _ => listener.socket.write_all(event.as_bytes()),
             };
-            written.is_ok() && !(last && matches!(fault, Fault::Closes | Fault::Ends))
+            written.is_ok() && !(last && matches!(defect, Defect::Closes | Defect::Ends))
         });
     }
 }

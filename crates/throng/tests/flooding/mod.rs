@@ -1,4 +1,4 @@
-//! Running `throng flood` and reading what it says.
+//! Runs `throng flood` and reads its output.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::support::Server;
 
-/// How long a run may say nothing, and how long what a test waits for may take: far more than it
-/// does on a machine that builds and tests other things at the same time.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a run may print nothing, and how long a test may wait. It is far more than either takes
+/// on a machine that builds and runs other tests at the same time.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// For runs that a test ends itself.
+/// The flag for runs that a test ends itself.
 pub const LONG: &str = "600";
 
-/// What must be zero when all is well.
+/// The counts that must be zero in a clean run.
 const FAULTS: [&str; 10] = [
     "failed",
     "closed",
@@ -42,12 +42,12 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts a scenario. Arguments are those behind `throng flood`, with blanks between.
+    /// Starts a scenario. The arguments are those after `throng flood`, separated by blanks.
     pub fn start(arguments: &str) -> Self {
         Flood::with_input(arguments, "")
     }
 
-    /// Starts one that reads this from standard input.
+    /// Starts a scenario with this standard input.
     pub fn with_input(arguments: &str, input: &str) -> Self {
         let mut command = command(arguments);
         command.arg("--json").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -72,9 +72,9 @@ impl Flood {
         Flood { child, lines, stderr: Some(stderr), samples: Vec::new(), summary: None }
     }
 
-    /// The next line: a sample, or false when it was the last.
+    /// Reads the next line. Returns false if there is none.
     fn next(&mut self) -> bool {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(mut value) => {
                 match value.get_mut("summary") {
                     Some(summary) => self.summary = Some(summary.take()),
@@ -84,64 +84,64 @@ impl Flood {
             }
             Err(RecvTimeoutError::Disconnected) => false,
             Err(RecvTimeoutError::Timeout) => {
-                panic!("nothing for {PATIENCE:?} after {:?}", self.samples.last())
+                panic!("nothing for {TIMEOUT:?} after {:?}", self.samples.last())
             }
         }
     }
 
-    /// Reads on until a sample is so.
-    pub fn until(&mut self, what: &str, so: impl Fn(&Value) -> bool) {
+    /// Reads on until a sample fulfils `is_so`.
+    pub fn until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let begin = Instant::now();
         let mut looked = self.samples.len();
-        while looked == 0 || !so(&self.samples[looked - 1]) {
+        while looked == 0 || !is_so(&self.samples[looked - 1]) {
             let more = self.next();
             if !more || self.summary.is_some() {
-                let said = self.said();
-                panic!("it ended before {what}: {:?} {said}", self.summary);
+                let stderr = self.stderr();
+                panic!("it ended before {what}: {:?} {stderr}", self.summary);
             }
             let last = self.samples.last();
-            assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}: {last:?}");
+            assert!(begin.elapsed() < TIMEOUT, "waited in vain until {what}: {last:?}");
             looked = self.samples.len();
         }
     }
 
-    /// Reads on until the crowd stands.
-    pub fn until_it_stands(&mut self) {
+    /// Reads on until all connections have arrived.
+    pub fn until_all_arrived(&mut self) {
         self.until("the crowd stood", |line| line["phase"] == "holding");
     }
 
-    /// Reads on until this many were counted.
+    /// Reads on until this count is reached.
     pub fn until_count(&mut self, name: &str, count: u64) {
         self.until(&format!("{name} was {count}"), |line| {
             line["sample"]["counts"][name].as_u64().unwrap() >= count
         });
     }
 
-    /// What Ctrl-C does.
+    /// Sends the signal of Ctrl-C.
     pub fn interrupt(&self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     }
 
-    /// Ends it as Ctrl-C does, and gives what it came to.
+    /// Ends the run as Ctrl-C does, and returns its results.
     pub fn stop(self) -> Ended {
         self.interrupt();
         self.end()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the run, and returns its results.
     pub fn end(mut self) -> Ended {
         while self.next() {}
         let code = self.child.wait().unwrap().code();
-        let text = self.said();
+        let text = self.stderr();
         let summary = self.summary.take();
         let summary = summary.unwrap_or_else(|| panic!("no summary; exit {code:?}: {text}"));
         let samples = std::mem::take(&mut self.samples);
         Ended { code, summary, samples }
     }
 
-    /// What it wrote to standard error, once it has ended.
-    fn said(&mut self) -> String {
+    /// Ends the process and returns its standard error.
+    fn stderr(&mut self) -> String {
         let _ = self.child.kill();
         self.stderr.take().map_or_else(String::new, |stderr| stderr.join().unwrap())
     }
@@ -154,7 +154,7 @@ impl Drop for Flood {
     }
 }
 
-/// `throng flood` with these arguments, not started.
+/// Returns the command `throng flood` with these arguments.
 pub fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.arg("flood").args(arguments.split_whitespace());
@@ -166,7 +166,7 @@ pub fn flood(arguments: &str) -> Ended {
     Flood::start(arguments).end()
 }
 
-/// Runs many at once, for their time is mostly waiting.
+/// Runs many cases at once, since they mostly wait.
 pub fn all_at_once<T: Sync>(cases: &[T], run: impl Fn(&T) + Sync) {
     std::thread::scope(|scope| {
         for case in cases {
@@ -175,17 +175,17 @@ pub fn all_at_once<T: Sync>(cases: &[T], run: impl Fn(&T) + Sync) {
     });
 }
 
-/// The target and the admin port of a Throng.
+/// Returns the arguments for the target and the admin port of a server.
 pub fn at(server: &Server) -> String {
     format!("http://{} --admin http://{}", server.client, server.admin)
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
     pub summary: Value,
-    /// As printed: `phase` and `sample`.
+    /// The printed lines, with `phase` and `sample`.
     pub samples: Vec<Value>,
 }
 
@@ -195,29 +195,29 @@ impl Ended {
         count.as_u64().unwrap_or_else(|| panic!("no count {name} in {}", self.summary))
     }
 
-    /// Checks counts that are known exactly.
-    pub fn counts<const N: usize>(&self, wanted: [(&str, u64); N]) -> &Self {
-        for (name, count) in wanted {
+    /// Checks exact counts.
+    pub fn counts<const N: usize>(&self, expected: [(&str, u64); N]) -> &Self {
+        for (name, count) in expected {
             assert_eq!(self.count(name), count, "{name} in {:#}", self.summary);
         }
         self
     }
 
-    /// Checks that nothing is counted as a fault but these, each exactly, and that the exit status
-    /// says whether there were any.
-    pub fn faults<const N: usize>(&self, wanted: [(&str, u64); N]) -> &Self {
-        let wanted = BTreeMap::from(wanted);
+    /// Checks that exactly these errors are counted, and that the exit status shows whether there were
+    /// any.
+    pub fn errors<const N: usize>(&self, expected: [(&str, u64); N]) -> &Self {
+        let expected = BTreeMap::from(expected);
         let got: Vec<_> = FAULTS.map(|name| (name, self.count(name))).to_vec();
         let want: Vec<_> =
-            FAULTS.map(|name| (name, wanted.get(name).copied().unwrap_or(0))).to_vec();
+            FAULTS.map(|name| (name, expected.get(name).copied().unwrap_or(0))).to_vec();
         assert_eq!(got, want, "{:#}", self.summary);
         let bad = want.iter().any(|(_, count)| *count > 0);
         assert_eq!(self.code, Some(if bad { 3 } else { 0 }), "{:#}", self.summary);
         self
     }
 
-    /// Checks that everyone was back in the end, and had everything once and in order, however often
-    /// it was closed.
+    /// Checks that all connections were open in the end and had each message once and in order, however
+    /// often they were closed.
     pub fn all_recovered(&self, connections: u64) -> &Self {
         let sequences = ["lost", "duplicated", "out_of_order", "strayed", "not_recovered"]
             .map(|name| (name, 0));
@@ -227,16 +227,15 @@ impl Ended {
         self
     }
 
-    /// Checks that so many connections were asked for, opened, and open to the end, and that
-    /// nothing went wrong.
-    pub fn all_is_well(&self, connections: u64) -> &Self {
+    /// Checks that so many connections were planned, opened, and open at the end, without any error.
+    pub fn is_clean(&self, connections: u64) -> &Self {
         assert_eq!(self.summary["connections"], connections);
         self.counts([("opened", connections), ("open", connections), ("left", 0)]);
-        self.reasons("failures", &[]).reasons("closes", &[]).faults([])
+        self.reasons("failures", &[]).reasons("closes", &[]).errors([])
     }
 
-    /// Checks that each message that the server took came to so many connections.
-    pub fn each_came_to(&self, connections: u64) -> &Self {
+    /// Checks that each accepted message reached so many connections.
+    pub fn delivered_to(&self, connections: u64) -> &Self {
         let published = self.count("published");
         assert!(published > 0, "{:#}", self.summary);
         assert_eq!(self.count("messages"), published * connections, "{:#}", self.summary);
@@ -245,11 +244,11 @@ impl Ended {
     }
 
     /// Checks the list of `failures` or `closes`.
-    pub fn reasons(&self, list: &str, wanted: &[(&str, u64)]) -> &Self {
+    pub fn reasons(&self, list: &str, expected: &[(&str, u64)]) -> &Self {
         let named = |value: &Value| (value[0].as_str().unwrap().to_string(), value[1].as_u64());
         let got: Vec<_> = self.summary[list].as_array().unwrap().iter().map(named).collect();
         let want: Vec<_> =
-            wanted.iter().map(|(reason, count)| (reason.to_string(), Some(*count))).collect();
+            expected.iter().map(|(reason, count)| (reason.to_string(), Some(*count))).collect();
         assert_eq!(got, want, "{list} in {:#}", self.summary);
         self
     }

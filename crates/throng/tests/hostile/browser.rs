@@ -1,4 +1,4 @@
-//! What people call themselves and write is text to the pages that show it: in Chromium.
+//! Names and messages of users are only text to the pages that show them. Tested in Chromium.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,11 +19,11 @@ fn scenario(name: &str) {
 }
 
 #[test]
-fn nothing_in_the_dashboard_is_run() {
+fn the_dashboard_runs_no_script_from_names_or_messages() {
     scenario("dashboard");
 }
 
 #[test]
-fn nothing_in_the_chat_is_run() {
+fn the_chat_runs_no_script_from_names_or_messages() {
     scenario("chat");
 }

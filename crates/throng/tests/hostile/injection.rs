@@ -1,11 +1,11 @@
-//! Names and payloads that would be more than that: header lines, events, commands.
+//! Names and payloads that try to inject header lines, events or commands.
 
 use super::*;
 
 const BREAKS: [&str; 6] = ["%0D%0A", "%0A", "%0D", "%00", "%1B%5B2J", "%C2%85"];
 
 #[test]
-fn no_name_breaks_a_line() {
+fn names_can_not_inject_lines() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
     let mut witness = Witness::new(&server);
     for at in BREAKS {
@@ -49,12 +49,12 @@ fn no_name_breaks_a_line() {
             assert!(answer["error"]["code"].as_str().unwrap().starts_with("bad_"), "{publish}");
         }
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
-/// What a client sends in a head comes back as a header only where it was expected, and whole.
+/// Text from a request's head appears in response headers only where it belongs, and unchanged.
 #[test]
-fn no_header_is_answered_with_another() {
+fn headers_can_not_inject_response_headers() {
     let server = Server::start();
     for asked in ["x-token", "a, b", "a:b", "a\u{b}b", "a;b", "<b>", "\"a\"", "é"] {
         let request = format!(
@@ -63,9 +63,9 @@ fn no_header_is_answered_with_another() {
         );
         let answer = server.exchange(request.as_bytes());
         if answer.starts_with("HTTP/1.1 204 ") {
-            let told = header(&answer, "access-control-allow-headers").unwrap();
+            let response = header(&answer, "access-control-allow-headers").unwrap();
             let plain = asked.chars().all(|c| c.is_ascii_alphanumeric() || "-_, ".contains(c));
-            assert_eq!(told, if plain { asked } else { "Content-Type, Last-Event-ID" });
+            assert_eq!(response, if plain { asked } else { "Content-Type, Last-Event-ID" });
         } else {
             assert!(answer.starts_with("HTTP/1.1 400 "), "{asked:?}: {answer}");
         }
@@ -90,9 +90,9 @@ fn no_header_is_answered_with_another() {
     assert_eq!(Stream::new(foreign).answer().0, 403);
 }
 
-/// A payload is one payload on every transport, whatever is in it.
+/// A payload stays one payload on every transport, whatever it holds.
 #[test]
-fn no_payload_is_an_event_of_its_own() {
+fn payloads_can_not_inject_events() {
     let server = Server::start();
     let mut sse = server.listen("/sse?topic=t");
     let mut json_sse = server.listen("/sse?topic=t&format=json");
@@ -124,7 +124,7 @@ fn no_payload_is_an_event_of_its_own() {
     }
 }
 
-/// The data of the next event, which must have an id and data and nothing else.
+/// Returns the data of the next event, which must have an id and data and nothing else.
 fn next_data(stream: &mut Stream) -> String {
     let mut lines = Vec::new();
     loop {
@@ -141,7 +141,7 @@ fn next_data(stream: &mut Stream) -> String {
     }
 }
 
-/// A member of `t`.
+/// Returns a Phoenix member of `t`.
 fn phoenix(server: &Server) -> WebSocket {
     let url = format!("ws://{}/socket/websocket?vsn=2.0.0", server.client);
     let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
@@ -150,8 +150,8 @@ fn phoenix(server: &Server) -> WebSocket {
     socket
 }
 
-/// The next message that does not say who is there.
-fn spoken(member: &mut WebSocket) -> serde_json::Value {
+/// Returns the next message that is not about presence.
+fn next_message(member: &mut WebSocket) -> serde_json::Value {
     loop {
         let message = receive(member);
         if !message[3].as_str().unwrap().starts_with("presence_") {
@@ -160,9 +160,9 @@ fn spoken(member: &mut WebSocket) -> serde_json::Value {
     }
 }
 
-/// Whoever may publish still can't speak for the server, to anyone.
+/// A client with the right to publish can't forge messages of the server.
 #[test]
-fn no_client_speaks_for_the_server() {
+fn clients_can_not_forge_messages_of_the_server() {
     let rules = std::env::temp_dir().join(format!("throng-hostile-{}.toml", std::process::id()));
     std::fs::write(
         &rules,
@@ -197,7 +197,7 @@ fn no_client_speaks_for_the_server() {
         if event != "phx_join" {
             let push = json!(["1", "2", "t", event, {}]).to_string();
             member.send(tungstenite::Message::text(push)).unwrap();
-            let answer = spoken(&mut member);
+            let answer = next_message(&mut member);
             assert_eq!((&answer[3], &answer[4]["status"]), (&json!("phx_reply"), &json!("error")));
             let reason = answer[4]["response"]["reason"].as_str().unwrap();
             assert!(reason.contains(event), "{reason}");
@@ -208,12 +208,12 @@ fn no_client_speaks_for_the_server() {
     let publish =
         json!({"type": "publish", "id": 1, "topic": "t", "data": "own", "event": "update"});
     assert!(command(&mut socket, publish)["ok"].is_object());
-    // The place where the page begins comes before, and has no data.
+    // The event with the page's position comes first, and has no data.
     let mut events = std::iter::repeat_with(|| page.event()).filter(|it| it.len() > 1);
     let first: Vec<String> = events.next().unwrap().into_iter().map(|(_, value)| value).collect();
     assert_eq!(first[1..], ["update", "own"], "nothing was published before");
-    assert_eq!(spoken(&mut member)[3], "update");
-    let kept = server.api("GET", "/api/history/t", None).1;
-    assert_eq!(kept["messages"].as_array().map(Vec::len), Some(1), "{kept}");
+    assert_eq!(next_message(&mut member)[3], "update");
+    let history = server.api("GET", "/api/history/t", None).1;
+    assert_eq!(history["messages"].as_array().map(Vec::len), Some(1), "{history}");
     let _ = std::fs::remove_file(rules);
 }

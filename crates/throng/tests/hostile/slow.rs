@@ -1,4 +1,4 @@
-//! Peers that are slow, stop in the middle, or are gone without a word.
+//! Peers that are slow, stop in the middle, or vanish.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Nobody but those who are meant to be is there, and nothing is held for anyone.
+/// Returns whether only so many SSE connections are open, and no buffers are in use.
 pub(super) fn is_at_rest(server: &Server, sse: u64) -> bool {
     let connections =
         |of: &str| server.metric(&format!("throng_connections{{transport=\"{of}\"}}"));
@@ -19,7 +19,7 @@ pub(super) fn is_at_rest(server: &Server, sse: u64) -> bool {
 }
 
 #[test]
-fn heads_and_bodies_that_never_end_are_given_up() {
+fn endless_heads_and_bodies_time_out() {
     let settings = [("THRONG_TIMEOUTS_HEAD_SECONDS", "1"), ("THRONG_TIMEOUTS_IDLE_SECONDS", "2")];
     let server = Server::with(&[], &settings);
     let mut witness = Witness::new(&server);
@@ -39,30 +39,30 @@ fn heads_and_bodies_that_never_end_are_given_up() {
         socket.write_all(begun[at % begun.len()]).unwrap();
         slow.push(socket);
     }
-    // A byte now and then earns no more time.
+    // A byte now and then does not extend the timeout.
     for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(300));
         slow.iter_mut().for_each(|socket| drop(socket.write_all(b"x")));
-        witness.hears(&server);
+        witness.assert_receives(&server);
     }
     for (at, mut socket) in slow.into_iter().enumerate() {
         let mut all = Vec::new();
         let _ = socket.read_to_end(&mut all);
-        let told = String::from_utf8_lossy(&all);
-        // What can be refused by its head is, before its body is there.
+        let response = String::from_utf8_lossy(&all);
+        // A request that its head makes invalid is rejected before its body arrives.
         let refused = ["408 ", "400 ", "100 ", "403 "].map(|it| format!("HTTP/1.1 {it}"));
-        // What came after its end may have reset the connection and what it was told.
-        let fine = told.is_empty()
-            || refused.iter().any(|it| told.starts_with(it))
-            || told.contains("{\"status\":410}");
-        assert!(fine, "{:?}: {told}", String::from_utf8_lossy(begun[at % begun.len()]));
+        // Input after the close may have reset the connection and the answer with it.
+        let fine = response.is_empty()
+            || refused.iter().any(|it| response.starts_with(it))
+            || response.contains("{\"status\":410}");
+        assert!(fine, "{:?}: {response}", String::from_utf8_lossy(begun[at % begun.len()]));
     }
     server.until("all are gone", |server| is_at_rest(server, 1));
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
 #[test]
-fn who_says_that_no_more_comes_is_answered_and_let_go() {
+fn half_closed_connections_are_answered_and_closed() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let close = "Connection: close\r\n";
@@ -78,7 +78,7 @@ fn who_says_that_no_more_comes_is_answered_and_let_go() {
     ] {
         let mut socket = server.connect();
         socket.write_all(request.as_bytes()).unwrap();
-        // The answer is under way, or was; then the end is heard.
+        // The server sends its answer, and then notices the half-close.
         std::thread::sleep(Duration::from_millis(50));
         socket.shutdown(Shutdown::Write).unwrap();
         let mut all = Vec::new();
@@ -87,12 +87,12 @@ fn who_says_that_no_more_comes_is_answered_and_let_go() {
         assert!(all.starts_with(want), "{request:?}: {all}");
     }
     server.until("all are gone", |server| is_at_rest(server, 1));
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
-/// A socket that is closed before what came for it was read is reset.
+/// Closing a socket with unread input resets the connection.
 #[test]
-fn a_storm_of_resets_leaves_nothing_behind() {
+fn many_resets_leave_no_state_behind() {
     let server = Server::with(&["--demo"], &[("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1")]);
     let mut witness = Witness::new(&server);
     let requests: [Vec<u8>; 6] = [
@@ -121,19 +121,19 @@ fn a_storm_of_resets_leaves_nothing_behind() {
         drop(storm);
     }
     server.until("all are gone", |server| is_at_rest(server, 1));
-    server.until("nobody is in their topics", |server| {
+    server.until("their topics are empty", |server| {
         ["storm", "room:storm"].iter().all(|topic| {
-            let (_, told) = server.api("GET", &format!("/api/topics/{topic}"), None);
-            told["members"].as_u64().unwrap_or(0) == 0
+            let (_, response) = server.api("GET", &format!("/api/topics/{topic}"), None);
+            response["members"].as_u64().unwrap_or(0) == 0
         })
     });
     assert_eq!(server.get("/presence?topic=room:storm").1["users"], 0);
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
-/// Readers that never read hold no more than an outbox each, and nobody waits for them.
+/// Readers that never read use no more than an outbox each, and delay no other client.
 #[test]
-fn a_thousand_readers_that_never_read_are_bounded() {
+fn a_thousand_stalled_readers_use_bounded_memory() {
     const READERS: usize = 1_000;
     const OUTBOX_BYTES: usize = 8 << 10;
     let settings = [
@@ -157,7 +157,8 @@ fn a_thousand_readers_that_never_read_are_bounded() {
         server.publish("loud", json!(format!("{n:04}{payload}")));
         assert!(listener.data().starts_with(&format!("{n:04}")));
         let bytes = server.metric("throng_outbox_bytes");
-        // Four times as much, while it can't be told from one that keeps pace.
+        // The limit is four times as high while the server can't tell it from a reader that keeps
+        // pace.
         assert!(bytes <= (READERS * OUTBOX_BYTES * 4) as f64, "{bytes}");
         let streams = READERS - READERS.div_ceil(3) + 1;
         if server.metric("throng_slow_consumers_closed_total") >= streams as f64 {
@@ -165,14 +166,14 @@ fn a_thousand_readers_that_never_read_are_bounded() {
         }
         assert!(n < 999, "slow readers are never closed");
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
     drop(deaf);
     server.until("all are gone", |server| is_at_rest(server, 2));
 }
 
-/// A process that was stopped for a while has lost nobody and nothing.
+/// A process that was stopped for a while loses no connection and no message.
 #[test]
-fn a_server_that_stood_still_goes_on_where_it_was() {
+fn a_stopped_server_resumes_without_loss() {
     let settings =
         [("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "10"), ("THRONG_TIMEOUTS_HEAD_SECONDS", "10")];
     let server = Server::with(&["--demo"], &settings);

@@ -1,11 +1,11 @@
-//! Requests that two servers could read in two ways: one of them behind the other's back.
+//! Request smuggling: requests that a proxy and this server could read in different ways.
 
 use super::*;
 
-/// What is to be smuggled, and in honest company is the last request of a connection.
+/// The request to smuggle. Without an attack it is the last request of a connection.
 const LAST: &str = "GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-/// A head after which a body may follow, with `LAST` behind it, and the statuses of all answers.
+/// Sends a head, a body and `LAST`, and checks the statuses of all answers.
 fn judge(server: &Server, head: &[u8], body: &str, want: &[u16]) {
     let bytes = [head, b"\r\n", body.as_bytes(), LAST.as_bytes()].concat();
     let got = statuses(server, &bytes);
@@ -13,19 +13,19 @@ fn judge(server: &Server, head: &[u8], body: &str, want: &[u16]) {
 }
 
 #[test]
-fn a_body_has_one_length_or_ends_the_connection() {
+fn ambiguous_body_lengths_close_the_connection() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let post = "POST /publish?topic=a HTTP/1.1\r\nHost: t\r\n";
     for (headers, body, want) in [
-        // Two ways to say how long it is.
+        // The length is given in two ways.
         ("Content-Length: 6\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", &[411][..]),
         ("Transfer-Encoding: chunked\r\nContent-Length: 6\r\n", "0\r\n\r\n", &[411]),
         ("Content-Length: 3\r\nContent-Length: 40\r\n", "abc", &[400]),
         ("Content-Length: 40\r\nContent-Length: 3\r\n", "abc", &[400]),
         ("Content-Length: 3, 40\r\n", "abc", &[400]),
         ("Content-Length: 3, 3\r\n", "abc", &[400]),
-        // Lengths that are none, or of which there is more than one reading.
+        // The length is invalid or ambiguous.
         ("Content-Length: +3\r\n", "abc", &[400]),
         ("Content-Length: -3\r\n", "abc", &[400]),
         ("Content-Length: 0x3\r\n", "abc", &[400]),
@@ -35,7 +35,7 @@ fn a_body_has_one_length_or_ends_the_connection() {
         ("Content-Length: \u{665}\r\n", "abc", &[400]),
         ("Content-Length: 18446744073709551619\r\n", "abc", &[413]),
         ("Content-Length: 99999999999999999999999999\r\n", "abc", &[413]),
-        // Chunks, in every spelling.
+        // Chunked encoding is rejected in every spelling.
         ("Transfer-Encoding: chunked\r\n", "0\r\n\r\n", &[411]),
         ("Transfer-Encoding: chunked\r\n", "3;ext=\"a\r\nb\"\r\nabc\r\n0\r\n\r\n", &[411]),
         ("Transfer-Encoding: chunked\r\n", "FFFFFFFFFFFFFFFF\r\nabc", &[411]),
@@ -50,13 +50,13 @@ fn a_body_has_one_length_or_ends_the_connection() {
         ("Transfer-Encoding\t: chunked\r\n", "", &[400]),
         ("Transfer-Encoding\0: chunked\r\n", "", &[400]),
         ("Transfer-Encoding: \u{b}chunked\r\n", "", &[400]),
-        // A header that goes on in the next line.
+        // The header continues on the next line.
         ("X: y\r\n Transfer-Encoding: chunked\r\n", "", &[400]),
         ("X: y\r\n\tContent-Length: 3\r\n", "abc", &[400]),
         ("Content-Length:\r\n 3\r\n", "abc", &[400]),
         (" Content-Length: 3\r\n", "abc", &[400]),
         ("Content-Length : 3\r\n", "abc", &[400]),
-        // A line that ends in the middle.
+        // A line ends in the middle.
         ("X: y\rContent-Length: 3\r\n", "abc", &[400]),
         ("X: y\0Content-Length: 3\r\n", "abc", &[400]),
         (": 3\r\n", "abc", &[400]),
@@ -64,7 +64,7 @@ fn a_body_has_one_length_or_ends_the_connection() {
     ] {
         judge(&server, format!("{post}{headers}").as_bytes(), body, want);
     }
-    // What is clear is read: the refused body is no request.
+    // Unambiguous requests are read, and a rejected body is not read as a request.
     for headers in [
         "Content-Length: 3\r\n",
         "Content-Length: 3\r\nContent-Length: 3\r\n",
@@ -80,11 +80,11 @@ fn a_body_has_one_length_or_ends_the_connection() {
         "abc",
         &[200, 200],
     );
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
 #[test]
-fn a_request_line_has_one_reading() {
+fn ambiguous_request_lines_are_rejected() {
     let server = Server::start();
     for (line, want) in [
         ("GET /healthz\rX HTTP/1.1", &[400][..]),
@@ -112,14 +112,14 @@ fn a_request_line_has_one_reading() {
         ("GET /healthz#/../nope HTTP/1.1", &[200, 200]),
     ] {
         let got = statuses(&server, format!("{line}\r\nHost: t\r\n\r\n{LAST}").as_bytes());
-        // Where the line is refused is a matter of the parser; that it is, is not.
+        // The parser may reject the line at any point, but it must reject it.
         let refused = want.len() == 1 && got.len() == 1 && matches!(got[0], 400 | 505);
         assert!(refused || got == want, "{line:?}: {got:?} and not {want:?}");
     }
 }
 
 #[test]
-fn who_is_asked_is_said_once() {
+fn requests_must_have_exactly_one_host() {
     let server = Server::start();
     for (hosts, want) in [
         (&b"Host: t\r\n"[..], &[200, 200][..]),
@@ -136,9 +136,9 @@ fn who_is_asked_is_said_once() {
     }
 }
 
-/// An upgrade is to what we speak, and what is not upgraded stays HTTP.
+/// An upgrade leads only to a supported protocol, and a connection without it stays HTTP.
 #[test]
-fn nothing_is_smuggled_behind_an_upgrade() {
+fn an_upgrade_can_not_smuggle_a_request() {
     let server = Server::start();
     let close = "Host: t\r\n";
     for (head, want) in [

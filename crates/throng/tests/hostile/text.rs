@@ -1,4 +1,4 @@
-//! Bytes that are no text, wherever text is expected.
+//! Invalid UTF-8 wherever text is expected.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const BROKEN: [&[u8]; 5] = [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf"];
 
-/// The status of the answer to a request with these bytes at its `?`.
+/// Sends a request with these bytes in place of its `?`. Returns the status of the answer.
 fn status(server: &Server, request: &str, bytes: &[u8]) -> u16 {
     let (before, after) = request.split_once('?').unwrap();
     let whole = [before.as_bytes(), bytes, after.as_bytes()].concat();
@@ -16,7 +16,7 @@ fn status(server: &Server, request: &str, bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn every_place_of_a_request_takes_text_or_says_so() {
+fn requests_reject_invalid_utf_8_everywhere() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
     let mut witness = Witness::new(&server);
     for bytes in BROKEN {
@@ -55,7 +55,7 @@ fn every_place_of_a_request_takes_text_or_says_so() {
                 &[400],
             ),
         ] {
-            // The tilde is the query's mark, which is the place of the bytes here.
+            // The tilde stands for the query's `?`, since `?` stands for the bytes here.
             let (before, after) = request.split_once('?').unwrap();
             let before = before.replace('~', "?");
             let whole = [before.as_bytes(), bytes, after.as_bytes()].concat();
@@ -88,11 +88,11 @@ fn every_place_of_a_request_takes_text_or_says_so() {
             400
         );
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
 #[test]
-fn every_place_of_a_websocket_takes_text_or_says_so() {
+fn websockets_reject_invalid_utf_8_everywhere() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
     let mut witness = Witness::new(&server);
     let closes = |target: &str, first: u8, payload: &[u8]| {
@@ -117,7 +117,7 @@ fn every_place_of_a_websocket_takes_text_or_says_so() {
             assert_eq!(closes(target, 0x81, &phoenix), Some(1007));
             assert_eq!(closes(target, 0x88, &reason), Some(1007));
         }
-        // What a binary message says in text is answered.
+        // A binary message with valid text gets an answer.
         let command = [b"{\"type\":\"publish\",\"topic\":\"", bytes, b"\"}\nx"].concat();
         assert_eq!(closes("/ws", 0x82, &command), None);
         let length = bytes.len() as u8;
@@ -126,5 +126,5 @@ fn every_place_of_a_websocket_takes_text_or_says_so() {
             assert_eq!(closes("/socket/websocket?vsn=2.0.0", 0x82, &push), None, "{push:x?}");
         }
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }

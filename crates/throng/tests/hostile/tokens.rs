@@ -1,4 +1,4 @@
-//! Sessions of Phoenix long polls that belong to somebody else.
+//! Phoenix long-poll sessions that belong to another client.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn post(server: &Server, token: &str, body: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_forged_token_opens_nobodys_session() {
+fn a_forged_token_opens_no_session() {
     let server = Server::with(&["--shards", "2"], &[("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2")]);
     let (_, opened) = server.get(BASE);
     let own = opened["token"].as_str().unwrap().to_string();
@@ -23,7 +23,7 @@ fn a_forged_token_opens_nobodys_session() {
     let other = server.get(BASE).1["token"].as_str().unwrap().to_string();
     let other_run = Server::start().get(BASE).1["token"].as_str().unwrap().to_string();
 
-    // One session's name and another's signature; each character another; too short, too long.
+    // The name of one session with another's signature, each character changed, too short, too long.
     let name = 10 * 8 / 6;
     let mut forged = vec![
         String::new(),
@@ -50,7 +50,7 @@ fn a_forged_token_opens_nobodys_session() {
         let push = r#"["1","9","secret","phx_leave",{}]"#;
         assert_eq!(post(&server, token, push)["status"], 410, "{token}");
     }
-    // To a poll they are no session, and it begins a new one, which hears nothing of the other's.
+    // A poll with a forged token starts a new session, which receives no messages of the other one.
     for token in forged.iter().take(12).filter(|token| **token != own) {
         let (_, answer) = server.get(&format!("{BASE}&token={token}"));
         assert_eq!((&answer["status"], &answer["messages"]), (&json!(410), &json!([])), "{token}");

@@ -1,4 +1,4 @@
-//! Frames that lie, bombs, and fragments without end.
+//! Invalid frames, compression bombs, and endless fragments.
 
 use std::io::{Read, Write};
 
@@ -8,7 +8,7 @@ const TEXT: u8 = 0x81;
 const PING: u8 = 0x89;
 const MASKED: u8 = 0x80;
 
-/// A client's frame with its length in the shortest form and a mask of zeros.
+/// Returns a client's frame with its length in the shortest form and a mask of zeros.
 pub(super) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     match payload.len() {
@@ -36,7 +36,7 @@ fn open(server: &Server, target: &str, headers: &str) -> Stream {
     stream
 }
 
-/// The server's next frame: its first byte and payload.
+/// Reads the server's next frame. Returns its first byte and payload.
 fn next(stream: &mut Stream) -> (u8, Vec<u8>) {
     let mut head = [0; 2];
     stream.reader.read_exact(&mut head).unwrap();
@@ -54,12 +54,12 @@ fn next(stream: &mut Stream) -> (u8, Vec<u8>) {
     (head[0], payload)
 }
 
-/// Sends bytes after the welcome, in pieces; the code that the server closes with.
+/// Sends bytes after the welcome, in pieces. Returns the code with which the server closes.
 fn close_code(server: &Server, headers: &str, pieces: &[&[u8]]) -> u16 {
     let mut stream = open(server, "/ws?topic=a", headers);
     next(&mut stream);
     for piece in pieces {
-        // It may be closed already.
+        // The server may have closed already.
         let _ = stream.reader.get_mut().write_all(piece);
     }
     loop {
@@ -71,7 +71,7 @@ fn close_code(server: &Server, headers: &str, pieces: &[&[u8]]) -> u16 {
 }
 
 #[test]
-fn a_frame_that_breaks_the_protocol_closes_its_own_connection_only() {
+fn an_invalid_frame_closes_its_own_connection_only() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let long_ping = frame(PING, &[0; 126]);
@@ -114,16 +114,16 @@ fn a_frame_that_breaks_the_protocol_closes_its_own_connection_only() {
         let single: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(close_code(&server, "", &single), code, "{what}, byte by byte");
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
 #[test]
-fn fragments_and_what_comes_between_cost_no_more_than_their_message() {
+fn fragments_cost_no_more_than_their_message() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let mut stream = open(&server, "/ws", "");
     next(&mut stream);
-    // Empty fragments by the ten thousand, with pings between, are one message in the end.
+    // Ten thousand empty fragments, with pings in between, are one message.
     let mut bytes = frame(0x01, b"{\"type\":");
     let mut pongs = 0;
     for n in 0..10_000 {
@@ -140,7 +140,7 @@ fn fragments_and_what_comes_between_cost_no_more_than_their_message() {
     }
     let (first, answer) = next(&mut stream);
     assert_eq!((first, &answer[..]), (TEXT, &br#"{"type":"reply","id":7,"ok":{}}"#[..]));
-    // A character in three frames is one.
+    // A character may be split over three frames.
     for piece in [
         frame(0x01, b"{\"type\":\"ping\",\"id\":\"\xe2"),
         frame(0x00, b"\x82"),
@@ -149,16 +149,16 @@ fn fragments_and_what_comes_between_cost_no_more_than_their_message() {
         stream.reader.get_mut().write_all(&piece).unwrap();
     }
     assert!(String::from_utf8(next(&mut stream).1).unwrap().contains("\"id\":\"€\""));
-    // Fragments add up: the message is refused, not each of them.
+    // The limit applies to the whole message and not to each fragment.
     let piece = frame(0x00, &[b' '; 40_000]);
     assert_eq!(
         close_code(&server, "", &[&frame(0x01, b" "), &piece, &piece, &piece, &piece]),
         1009
     );
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }
 
-/// `zeros` bytes of nothing, as permessage-deflate has them.
+/// Returns `zeros` zero bytes, compressed as in permessage-deflate.
 pub(super) fn bomb(zeros: usize) -> Vec<u8> {
     let mut deflate = flate2::Compress::new(flate2::Compression::best(), false);
     let mut packed = Vec::with_capacity(zeros / 500 + 1024);
@@ -170,7 +170,7 @@ pub(super) fn bomb(zeros: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_deflate_bomb_is_cut_at_the_limit() {
+fn a_deflate_bomb_is_rejected_at_the_limit() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
@@ -179,7 +179,7 @@ fn a_deflate_bomb_is_cut_at_the_limit() {
     let before = server.metric("throng_process_anonymous_memory_bytes");
     for _ in 0..20 {
         assert_eq!(close_code(&server, offer, &[&frame(0xc1, &bomb)]), 1009);
-        // In fragments, of which the first says that all are compressed.
+        // The same in fragments, where the first one has the bit for compression.
         let (first, rest) = bomb.split_at(7);
         assert_eq!(close_code(&server, offer, &[&frame(0x41, first), &frame(0x80, rest)]), 1009);
     }
@@ -193,9 +193,9 @@ fn a_deflate_bomb_is_cut_at_the_limit() {
         let code = close_code(&server, offer, &[&frame(0xc1, payload)]);
         assert!(matches!(code, 1007 | 1002), "{what}: {code}");
     }
-    // A continuation may not say it again, nor may a ping.
+    // Continuations and pings must not have the bit for compression.
     for again in [frame(0xc0, b""), frame(0xc9, b"")] {
         assert_eq!(close_code(&server, offer, &[&frame(0x41, b"\0"), &again]), 1002);
     }
-    witness.hears(&server);
+    witness.assert_receives(&server);
 }

@@ -1,4 +1,4 @@
-// Names, metas and messages that would be scripts if a page took them for HTML.
+// Names, metas and messages that would be scripts if a page read them as HTML.
 "use strict";
 
 const path = require("node:path");
@@ -16,7 +16,7 @@ const EVIL = [
   '" onmouseover="pwned()" autofocus onfocus="pwned()" x="',
 ];
 
-// A page of the site, after somebody has filled it. Gives what it may not have.
+// Checks a page of the site with such content. Returns what it must not have.
 async function browse(of) {
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
   const args = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"];
@@ -34,7 +34,7 @@ async function browse(of) {
       });
       assert.deepEqual([found, ran], [[], []]);
     };
-    // What is written is read: as text.
+    // The page shows the content as text.
     const shows = (text) =>
       page.waitForFunction(
         (text) => document.body.innerText.includes(text)
@@ -51,7 +51,7 @@ async function browse(of) {
   }
 }
 
-// People of such names, in topics of such names, who say such things.
+// Users with such names, in topics with such names, who send such messages.
 async function fill(topics) {
   for (const topic of topics) {
     for (const user of EVIL) {
@@ -85,7 +85,7 @@ run({
         await page.goto(`${admin}#/user/${encodeURIComponent(user)}`);
         await shows(user);
         await harmless();
-        // Nor is what stands in the address.
+        // The page's address runs no script either.
         await page.goto(`${admin}#/${user}`);
         await harmless();
       }

@@ -1,4 +1,4 @@
-//! Ways around the key, and web pages of others.
+//! Attempts to bypass the key, and requests by other sites' web pages.
 
 use serde_json::json;
 
@@ -10,8 +10,8 @@ fn guarded() -> Server {
     Server::with(&[], &[("THRONG_ADMIN_API_KEY", KEY)])
 }
 
-/// The status of what the admin port answers to these bytes, and all that it says until it closes.
-fn told(server: &Server, bytes: &str) -> (u16, String) {
+/// Sends these bytes to the admin port. Returns the status and everything until it closes.
+fn answer(server: &Server, bytes: &str) -> (u16, String) {
     let mut stream = Stream::new(connect(server.admin));
     stream.send(bytes);
     let text = stream.rest();
@@ -19,7 +19,7 @@ fn told(server: &Server, bytes: &str) -> (u16, String) {
     (status.unwrap_or(0), text)
 }
 
-/// Something that only who has the key may see, or do.
+/// Returns whether the answer holds something that needs the key.
 fn is_secret(answer: &str) -> bool {
     ["connections_by_transport", "throng_connections", "delivered", "\"toml\"", "\"topics\":"]
         .into_iter()
@@ -27,7 +27,7 @@ fn is_secret(answer: &str) -> bool {
 }
 
 #[test]
-fn no_spelling_of_a_path_goes_around_the_key() {
+fn no_spelling_of_a_path_bypasses_the_key() {
     let server = guarded();
     for path in [
         "/api/stats",
@@ -62,7 +62,7 @@ fn no_spelling_of_a_path_goes_around_the_key() {
                 "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
                  Connection: close\r\n\r\n"
             );
-            let (status, answer) = told(&server, &head);
+            let (status, answer) = answer(&server, &head);
             let is_open = path.starts_with("/healthz?") && status == 200;
             assert!(is_open || (400..500).contains(&status), "{method} {path}: {answer}");
             assert!(!is_secret(&answer), "{method} {path}: {answer}");
@@ -71,7 +71,7 @@ fn no_spelling_of_a_path_goes_around_the_key() {
 }
 
 #[test]
-fn no_header_stands_for_the_key() {
+fn no_other_header_replaces_the_key() {
     let server = guarded();
     for (path, headers) in [
         ("/healthz", "X-Original-URL: /api/stats"),
@@ -98,7 +98,7 @@ fn no_header_stands_for_the_key() {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n{headers}\r\n\r\n"
         );
-        let (status, answer) = told(&server, &request);
+        let (status, answer) = answer(&server, &request);
         let want = if path == "/healthz" { 200 } else { 401 };
         assert_eq!(status, want, "{path} {headers}: {answer}");
         assert!(!is_secret(&answer), "{path} {headers}: {answer}");
@@ -108,9 +108,9 @@ fn no_header_stands_for_the_key() {
 }
 
 #[test]
-fn a_request_inside_of_another_has_to_show_the_key_itself() {
+fn a_smuggled_request_needs_the_key_as_well() {
     let server = guarded();
-    let mut heard = server.listen("/sse?topic=a");
+    let mut listener = server.listen("/sse?topic=a");
     let body = r#"{"data":"smuggled"}"#;
     let inner = format!(
         "POST /api/broadcast HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
@@ -141,13 +141,13 @@ fn a_request_inside_of_another_has_to_show_the_key_itself() {
     let right = "Authorization: Bearer 0123456789abcdef\r\n";
     let body = json!({"data": "from the operator"});
     assert_eq!(text(server.admin, "POST", "/api/broadcast", Some(body), right).0, 200);
-    assert_eq!(heard.data(), "from the operator", "and nothing before it");
+    assert_eq!(listener.data(), "from the operator", "and nothing before it");
 }
 
 #[test]
-fn pages_of_others_can_not_use_a_port_without_a_key() {
+fn other_sites_pages_can_not_use_a_port_without_a_key() {
     let server = Server::start();
-    let mut heard = server.listen("/sse?topic=a");
+    let mut listener = server.listen("/sse?topic=a");
     let port = server.admin.port();
     let local = format!("127.0.0.1:{port}");
     let body = r#"{"data":"from a page"}"#;
@@ -160,7 +160,7 @@ fn pages_of_others_can_not_use_a_port_without_a_key() {
         (local.clone(), format!("Origin: http://{local}\r\nOrigin: http://evil.example")),
         (local.clone(), "Origin: http://evil\u{ff}.example".into()),
         (local.clone(), "Origin:".into()),
-        // A name of the page's own that points here.
+        // The page's own host name resolves to this host.
         ("evil.example".into(), String::new()),
         (format!("evil.example:{port}"), format!("Origin: http://evil.example:{port}")),
         (format!("127.0.0.1.evil.example:{port}"), String::new()),
@@ -176,13 +176,13 @@ fn pages_of_others_can_not_use_a_port_without_a_key() {
         for (method, path) in
             [("POST", "/api/broadcast"), ("GET", "/api/stats"), ("GET", "/metrics"), ("GET", "/")]
         {
-            // What a form or fetch() without preflight can send.
+            // A form, or fetch() without preflight, can send this.
             let request = format!(
                 "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Type: text/plain\r\n\
                  Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
                 body.len()
             );
-            let (status, answer) = told(&server, &request);
+            let (status, answer) = answer(&server, &request);
             assert!([400, 403].contains(&status), "{host:?} {headers:?} {path}: {answer}");
             assert!(!is_secret(&answer), "{answer}");
             assert!(!answer.to_lowercase().contains("access-control-allow"), "{answer}");
@@ -192,14 +192,14 @@ fn pages_of_others_can_not_use_a_port_without_a_key() {
         "OPTIONS /api/publish HTTP/1.1\r\nHost: {local}\r\nOrigin: http://evil.example\r\n\
          Access-Control-Request-Method: POST\r\nConnection: close\r\n\r\n"
     );
-    let (status, answer) = told(&server, &preflight);
+    let (status, answer) = answer(&server, &preflight);
     assert_eq!(status, 403, "{answer}");
     server.post("/api/broadcast", json!({"data": "from the operator"}));
-    assert_eq!(heard.data(), "from the operator", "and nothing before it");
+    assert_eq!(listener.data(), "from the operator", "and nothing before it");
 }
 
 #[test]
-fn nothing_that_the_admin_port_says_is_kept_or_guessed_at() {
+fn admin_responses_are_neither_cached_nor_sniffed() {
     let server = guarded();
     for (request, status) in [
         ("GET /healthz", 200),
@@ -212,11 +212,11 @@ fn nothing_that_the_admin_port_says_is_kept_or_guessed_at() {
         ("POST /healthz", 405),
     ] {
         let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        let (told_status, answer) = told(&server, &head);
-        assert_eq!(told_status, status, "{request}: {answer}");
+        let (found, answer) = answer(&server, &head);
+        assert_eq!(found, status, "{request}: {answer}");
         assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"), "{request}");
         let is_page = status == 200 && (request == "GET /" || request.contains("dashboard"));
-        let kept = if is_page { "no-cache" } else { "no-store" };
-        assert_eq!(header(&answer, "cache-control"), Some(kept), "{request}");
+        let cache = if is_page { "no-cache" } else { "no-store" };
+        assert_eq!(header(&answer, "cache-control"), Some(cache), "{request}");
     }
 }

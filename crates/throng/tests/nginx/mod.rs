@@ -1,4 +1,4 @@
-//! Another's server: nginx with Nchan, as Debian has them.
+//! Tests against another server: nginx with Nchan, as packaged by Debian.
 
 use std::fs;
 use std::net::{SocketAddrV4, TcpStream};
@@ -7,13 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::flooding::{all_at_once, flood};
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
 const HINT: &str = "scripts/test installs the Debian packages nginx and libnginx-mod-nchan";
 
-/// One process, without children that could outlive the test. The buffer holds all messages of a
-/// run, so that one who reads late misses none; and who joins gets only what comes after.
+/// The configuration. It uses one process, without children that could outlive the test. The buffer
+/// holds all messages of a run, so that a slow reader misses none. New subscribers get only later
+/// messages.
 const CONFIGURATION: &str = "
 load_module MODULE;
 daemon off;
@@ -74,7 +75,7 @@ impl Nginx {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| panic!("nginx: {error}: {HINT}"));
         let mut nginx = Nginx { child, folder, address };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while TcpStream::connect(address).is_err() {
             let ended = nginx.child.try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < end, "{ended:?}: {}", nginx.log());
@@ -106,7 +107,7 @@ fn nchan_delivers_each_message_once() {
              --publish http://{address}/pub?topic={{topic}} --topic-template all-{transport} \
              --messages 20 --hold 3"
         ));
-        end.all_is_well(200).each_came_to(200);
+        end.is_clean(200).delivered_to(200);
         assert_eq!(end.count("heartbeats") > 0, *beats, "{:#}", end.summary);
     });
     assert!(!nginx.log().contains("[alert]"), "{}", nginx.log());

@@ -12,10 +12,10 @@ window.enter = (user, transport, options) => new Promise((done, failed) => {
   const polled = transport === 'longpoll' ? { transport: LongPoll } : {};
   window.socket = new Socket('ws://THRONG/socket', { params: { user }, ...polled, ...options });
   socket.connect();
-  window.heard = [];
+  window.received = [];
   window.channel = socket.channel('room:tabs', { meta: { transport } });
   for (const event of ['say', 'bin', 'message']) channel.on(event, payload => {
-    heard.push([event, payload instanceof ArrayBuffer ? [...new Uint8Array(payload)] : payload]);
+    received.push([event, payload instanceof ArrayBuffer ? [...new Uint8Array(payload)] : payload]);
   });
   window.presence = new Presence(channel);
   window.users = () => presence.list((user, { metas }) => user + metas.length).sort().join();
@@ -61,9 +61,9 @@ run({
         return page;
       };
       const are = (page, want) => page.waitForFunction((want) => users() === want, want);
-      const hears = (page, want) =>
-        page.waitForFunction((want) => heard.some((it) => JSON.stringify(it) === want), JSON.stringify(want));
-      // A token travels in the handshake or in a header, which the browser asks about first.
+      const receives = (page, want) =>
+        page.waitForFunction((want) => received.some((it) => JSON.stringify(it) === want), JSON.stringify(want));
+      // A token is in the handshake or in a header, for which the browser sends a preflight first.
       const authToken = { authToken: "s3cret" };
       const [alice, bob, polled, old] = [
         await tab(urls.new, "alice", "websocket"),
@@ -75,19 +75,19 @@ run({
       for (const page of all) await are(page, "alice1,bob2,carol1");
       for (const [at, page] of all.entries()) {
         await page.evaluate((at) => say({ at, text: "é" }), at);
-        for (const other of all) await hears(other, ["say", { at, text: "é" }]);
+        for (const other of all) await receives(other, ["say", { at, text: "é" }]);
       }
       await publish("room:tabs", "AQL/", { event: "bin", encoding: "base64" });
-      for (const page of [alice, bob]) await hears(page, ["bin", [1, 2, 255]]);
-      for (const page of [polled, old]) await hears(page, ["bin", { data: "AQL/", encoding: "base64" }]);
+      for (const page of [alice, bob]) await receives(page, ["bin", [1, 2, 255]]);
+      for (const page of [polled, old]) await receives(page, ["bin", { data: "AQL/", encoding: "base64" }]);
       assert.equal(await alice.evaluate(() => presence.state.bob.metas[0].transport), "websocket");
 
-      // A tab that is closed says nothing: its connection ends.
+      // A closed tab sends no leave; its connection just ends.
       await bob.close();
       for (const page of [alice, polled, old]) await are(page, "alice1,bob1,carol1");
       await polled.evaluate(() => channel.leave());
       for (const page of [alice, old]) await are(page, "alice1,carol1");
-      // A page that is loaded anew.
+      // The page is loaded again.
       await alice.reload();
       await are(await tab(urls.new, "dave", "websocket"), "carol1,dave1");
       await are(old, "carol1,dave1");

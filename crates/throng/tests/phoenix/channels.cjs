@@ -11,9 +11,9 @@ const isBytes = (value, ...of) => {
   assert.deepEqual([...new Uint8Array(value)], of);
 };
 
-// A member of `other:` that hears nothing but what it asks for itself: after its answer, whatever
-// was sent to the connection before has come.
-const settle = async (channel) => assert.deepEqual(await push(channel, "settle", {}), OK);
+// Makes a request and waits for its answer. By then all messages that were sent to the connection
+// before have arrived.
+const drain = async (channel) => assert.deepEqual(await push(channel, "drain", {}), OK);
 
 run({
   join_push_and_leave: () =>
@@ -25,23 +25,23 @@ run({
       assert.deepEqual(a.answer, OK);
       assert.deepEqual(await push(a, "say", { hi: 1, deep: ["é", null] }), OK);
       for (const channel of [a, b]) {
-        assert.deepEqual(await channel.ear.next("say"), { hi: 1, deep: ["é", null] });
+        assert.deepEqual(await channel.inbox.next("say"), { hi: 1, deep: ["é", null] });
       }
       let closed = 0;
       a.onClose(() => (closed += 1));
-      const heard = [];
-      one.onMessage((message) => heard.push(message));
+      const received = [];
+      one.onMessage((message) => received.push(message));
       assert.deepEqual(await leave(a), OK);
       await until("the channel is closed", () => closed === 1 && a.state === "closed");
       assert.deepEqual(await push(b, "say", { gone: 1 }), OK);
-      assert.deepEqual(await b.ear.next("say"), { gone: 1 });
-      await settle(other);
-      const late = heard.filter((message) => message.topic === topic && message.event === "say");
-      assert.deepEqual(late, [], "who has left hears nothing");
+      assert.deepEqual(await b.inbox.next("say"), { gone: 1 });
+      await drain(other);
+      const late = received.filter((message) => message.topic === topic && message.event === "say");
+      assert.deepEqual(late, [], "who has left receives nothing");
       // The same topic again, on the same connection.
       const again = await join(one, topic);
       assert.deepEqual(await push(again, "say", { back: 1 }), OK);
-      assert.deepEqual(await again.ear.next("say"), { back: 1 });
+      assert.deepEqual(await again.inbox.next("say"), { back: 1 });
     }),
 
   what_rules_refuse: () =>
@@ -58,9 +58,9 @@ run({
       ];
       const plain = await join(socket, `plain:rules-${kind.name}`);
       assert.deepEqual(await push(a, "say", { hi: 2 }), OK);
-      assert.deepEqual(await b.ear.next("say"), { hi: 2 });
-      await settle(plain);
-      assert.deepEqual(a.ear.all("say"), [], "all but the sender");
+      assert.deepEqual(await b.inbox.next("say"), { hi: 2 });
+      await drain(plain);
+      assert.deepEqual(a.inbox.all("say"), [], "all but the sender");
       for (const event of ["phx_x", "presence_diff", "presence_x", "presence_update"]) {
         const answer = await push(plain, event, { a: 1 });
         assert.equal(answer.status, "error", event);
@@ -68,8 +68,8 @@ run({
       }
       const long = await push(plain, "say", { long: "x".repeat(1500) });
       assert.match(long.response.reason, /at most 1024 bytes/);
-      await settle(plain);
-      assert.deepEqual(plain.ear.all("say"), []);
+      await drain(plain);
+      assert.deepEqual(plain.inbox.all("say"), []);
     }),
 
   too_many_topics: () =>
@@ -100,7 +100,7 @@ run({
       ];
       for (const [data, more, event, payload] of api) {
         await publish(topic, data, more);
-        assert.deepEqual(await a.ear.next(event), payload);
+        assert.deepEqual(await a.inbox.next(event), payload);
       }
       assert.deepEqual(JSON.parse(await sse.next("tick")), { a: { b: [1] } });
       assert.equal(await sse.next("message"), "two\nlines");
@@ -108,12 +108,12 @@ run({
       assert.deepEqual((await ws.next("tick")).data, { a: { b: [1] } });
 
       ws.send({ type: "publish", id: 1, topic, event: "by-ws", data: { from: "ws" } });
-      assert.deepEqual(await a.ear.next("by-ws"), { from: "ws" });
+      assert.deepEqual(await a.inbox.next("by-ws"), { from: "ws" });
       const url = `http://${server.client}/publish?topic=${topic}&event=by-http`;
       assert.equal((await json(url, { method: "POST", body: "text" })).status, 200);
-      assert.deepEqual(await a.ear.next("by-http"), { data: "text" });
+      assert.deepEqual(await a.inbox.next("by-http"), { data: "text" });
 
-      for (const ear of [sse, stream, ws]) ear.heard.length = 0;
+      for (const inbox of [sse, stream, ws]) inbox.events.length = 0;
       assert.deepEqual(await push(a, "by-phoenix", { hi: "é" }), OK);
       assert.deepEqual(await push(a, "message", { hi: 2 }), OK);
       assert.deepEqual(JSON.parse(await sse.next("by-phoenix")), { hi: "é" });
@@ -123,16 +123,16 @@ run({
       assert.deepEqual((await ws.next("by-phoenix")).data, { hi: "é" });
     }),
 
-  // Joining one's own topic or everyone's is never needed, but lets the client hear what comes.
+  // A client need not join its user's topic or the topic of all, but only then it sees the messages.
   messages_to_users_and_to_all: () =>
     each([KINDS[0], KINDS[3]], async (kind) => {
       const a = await join(connect(kind, { user: kind.name }), `plain:user-${kind.name}`);
-      const heard = new (require("./lib.cjs").Ear)();
-      a.socket.onMessage(({ event, payload }) => heard.hear(event, payload));
+      const received = new (require("./lib.cjs").Inbox)();
+      a.socket.onMessage(({ event, payload }) => received.receive(event, payload));
       await api("send", { user: kind.name, event: "mail", data: { to: kind.name } });
-      assert.deepEqual(await heard.next("mail"), { to: kind.name });
+      assert.deepEqual(await received.next("mail"), { to: kind.name });
       await api("broadcast", { event: `news-${kind.name}`, data: "all" });
-      assert.deepEqual(await heard.next(`news-${kind.name}`), { data: "all" });
+      assert.deepEqual(await received.next(`news-${kind.name}`), { data: "all" });
     }),
 
   binary_both_ways: async () => {
@@ -145,19 +145,19 @@ run({
     assert.deepEqual(await push(a, "bin", bytes(1, 2, 255)), OK);
     await publish(topic, "AAH/", { event: "api", encoding: "base64" });
     for (const channel of [a, b]) {
-      isBytes(await channel.ear.next("bin"), 1, 2, 255);
-      isBytes(await channel.ear.next("api"), 0, 1, 255);
+      isBytes(await channel.inbox.next("bin"), 1, 2, 255);
+      isBytes(await channel.inbox.next("api"), 0, 1, 255);
     }
     for (const channel of [v1, old1]) {
-      assert.deepEqual(await channel.ear.next("bin"), { data: "AQL/", encoding: "base64" });
-      assert.deepEqual(await channel.ear.next("api"), { data: "AAH/", encoding: "base64" });
+      assert.deepEqual(await channel.inbox.next("bin"), { data: "AQL/", encoding: "base64" });
+      assert.deepEqual(await channel.inbox.next("api"), { data: "AAH/", encoding: "base64" });
     }
     assert.equal(await sse.next("bin"), "AQL/");
     assert.equal(await sse.next("api"), "AAH/");
     assert.deepEqual([...(await ws.next("binary"))].slice(-3), [1, 2, 255]);
-    // Nothing at all is a payload, too.
+    // An empty payload is valid.
     assert.deepEqual(await push(a, "bin", bytes()), OK);
-    isBytes(await b.ear.next("bin"));
+    isBytes(await b.inbox.next("bin"));
   },
 
   heartbeats_are_answered: () =>
@@ -166,7 +166,7 @@ run({
       const channel = await join(socket, `plain:beat-${kind.name}`);
       let beats = 0;
       socket.onMessage(({ topic }) => (beats += topic === "phoenix"));
-      // Longer than the silence that closes.
+      // This is longer than the silence after which the server closes.
       await sleep(3500);
       assert.ok(beats >= 5, `${beats} answers`);
       assert.deepEqual(socket.closes, []);

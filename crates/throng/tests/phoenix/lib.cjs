@@ -1,4 +1,4 @@
-// What the scenarios share: clients of each version and serializer, listeners of other transports,
+// Helpers of the scenarios: clients of each version and serializer, listeners of other transports,
 // the API, and a way to run one scenario by its name.
 "use strict";
 
@@ -6,7 +6,7 @@ const assert = require("node:assert/strict");
 const readline = require("node:readline");
 const WebSocket = require("ws");
 
-// What the client's long poll needs of a browser's: a request that can be aborted.
+// The client's long poll needs this part of a browser's XMLHttpRequest: a request that can be aborted.
 class XMLHttpRequest {
   readyState = 0;
   responseText = "";
@@ -37,17 +37,17 @@ class XMLHttpRequest {
   }
 }
 
-// The client looks for these when it is loaded.
+// The client reads these when it is loaded.
 global.XMLHttpRequest = XMLHttpRequest;
 global.window = global;
 
 const latest = require("phoenix");
 const old = require("phoenix15");
 
-// Everything that a scenario waits for comes sooner than this, or the scenario fails.
+// A scenario fails when it waits longer than this.
 const PATIENCE_MS = 15000;
 
-// The client's own encoder writes arrays (version 2); objects are version 1's form.
+// The client's own encoder writes arrays (version 2). Version 1 uses objects.
 const V1 = {
   vsn: "1.0.0",
   encode: (message, done) => done(JSON.stringify(message)),
@@ -65,7 +65,7 @@ const LATEST = KINDS[0];
 // The client's long poll has version 2 only, whatever encoder it is given.
 const POLLED = KINDS.filter((kind) => kind.options !== V1);
 
-// Where the server is: given at the start, or told later.
+// The server's addresses: given at the start, or sent later.
 const server = {};
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -80,20 +80,20 @@ async function until(what, so) {
   }
 }
 
-// Keeps what comes, as [event, payload], for who asks later.
-class Ear {
-  heard = [];
-  hear(event, payload) {
-    this.heard.push([event, payload]);
+// Collects events as [event, payload].
+class Inbox {
+  events = [];
+  receive(event, payload) {
+    this.events.push([event, payload]);
   }
-  // The oldest payload of an event that was not taken yet.
+  // Takes the oldest payload of an event.
   async next(event) {
     const of = ([name]) => name === event;
-    await until(`${event} is heard; heard: ${JSON.stringify(this.heard)}`, () => this.heard.some(of));
-    return this.heard.splice(this.heard.findIndex(of), 1)[0][1];
+    await until(`${event} has arrived; received: ${JSON.stringify(this.events)}`, () => this.events.some(of));
+    return this.events.splice(this.events.findIndex(of), 1)[0][1];
   }
   all(event) {
-    return this.heard.filter(([name]) => name === event).map(([, payload]) => payload);
+    return this.events.filter(([name]) => name === event).map(([, payload]) => payload);
   }
 }
 
@@ -121,14 +121,14 @@ const settled = (push, what) =>
     push.receive("timeout", () => failed(new Error(`${what} was not answered`)));
   });
 
-// Joins and gives the channel, its `ear` and the join's `answer`; `joins` counts every join.
+// Joins and returns the channel, with its `inbox` and the join's `answer`. `joins` counts all joins.
 async function tryJoin(socket, topic, payload = {}) {
   const channel = socket.channel(topic, payload);
-  channel.ear = new Ear();
+  channel.inbox = new Inbox();
   channel.joins = 0;
   channel.onMessage = (event, payload) => {
-    // Replies have names of the client's own, and a timeout has none.
-    if (event && !/^(chan|phx)_reply/.test(event)) channel.ear.hear(event, payload);
+    // Replies have internal names of the client, and a timeout has none.
+    if (event && !/^(chan|phx)_reply/.test(event)) channel.inbox.receive(event, payload);
     return payload;
   };
   const push = channel.join();
@@ -152,7 +152,7 @@ const bytes = (...of) => new Uint8Array(of).buffer;
 
 // A lasting GET: lines of an HTTP stream as objects, events of an event stream.
 async function listen(path) {
-  const ear = new Ear();
+  const inbox = new Inbox();
   const stop = new AbortController();
   const response = await fetch(`http://${server.client}${path}`, { signal: stop.signal });
   assert.equal(response.status, 200, path);
@@ -165,30 +165,30 @@ async function listen(path) {
       for (const part of parts) sse ? event(part) : part && object(JSON.parse(part));
     }
   };
-  const object = (line) => ear.hear(line.event ?? line.type, line);
+  const object = (line) => inbox.receive(line.event ?? line.type, line);
   const event = (text) => {
     const fields = text.split("\n").map((line) => line.split(/: ?(.*)/s));
     const of = (name) => fields.filter(([key]) => key === name).map(([, value]) => value);
-    if (of("data").length) ear.hear(of("event")[0] ?? "message", of("data").join("\n"));
+    if (of("data").length) inbox.receive(of("event")[0] ?? "message", of("data").join("\n"));
   };
   read().catch(() => {});
-  ear.close = () => stop.abort();
-  return ear;
+  inbox.close = () => stop.abort();
+  return inbox;
 }
 
 // A plain WebSocket: messages by their event, everything else by its type.
 function listenWs(query) {
-  const ear = new Ear();
+  const inbox = new Inbox();
   const socket = new WebSocket(`ws://${server.client}/ws?${query}`);
   socket.on("message", (data, isBinary) => {
-    if (isBinary) return ear.hear("binary", data);
+    if (isBinary) return inbox.receive("binary", data);
     const message = JSON.parse(data);
-    ear.hear(message.event ?? message.type, message);
+    inbox.receive(message.event ?? message.type, message);
   });
   socket.on("error", () => {});
-  ear.send = (command) => socket.send(JSON.stringify(command));
-  ear.close = () => socket.close();
-  return ear.next("welcome").then(() => ear);
+  inbox.send = (command) => socket.send(JSON.stringify(command));
+  inbox.close = () => socket.close();
+  return inbox.next("welcome").then(() => inbox);
 }
 
 async function json(url, options) {
@@ -212,7 +212,7 @@ const members = async (topic) =>
 const presence = async (topic) =>
   (await json(`http://${server.client}/presence?topic=${topic}`)).body;
 
-// With every kind of client at a time.
+// Runs all kinds of clients at the same time.
 const each = (kinds, of) =>
   Promise.all(
     kinds.map(async (kind) => {
@@ -225,9 +225,9 @@ const each = (kinds, of) =>
     }),
   );
 
-const tell = (value) => console.log(JSON.stringify(value));
+const report = (value) => console.log(JSON.stringify(value));
 let lines;
-const told = async () => {
+const readInput = async () => {
   lines ??= readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
   return JSON.parse((await lines.next()).value);
 };
@@ -244,13 +244,13 @@ function run(scenarios) {
   process.on("unhandledRejection", fail);
   if (!scenarios[name]) fail(new Error("there is no such scenario"));
   scenarios[name]().then(() => {
-    tell({ done: name });
+    report({ done: name });
     process.exit(0);
   }, fail);
 }
 
 module.exports = {
-  assert, WebSocket, KINDS, POLLED, LATEST, OK, Ear, server, sleep, until, connect, tryJoin, join, push,
+  assert, WebSocket, KINDS, POLLED, LATEST, OK, Inbox, server, sleep, until, connect, tryJoin, join, push,
   leave, disconnect, refused, bytes, listen, listenWs, json, api, publish, members, presence, each,
-  tell, told, run,
+  report, readInput, run,
 };

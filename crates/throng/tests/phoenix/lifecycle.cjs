@@ -1,8 +1,8 @@
-// Connections that are lost, and come back by themselves.
+// Connections that break and reconnect by themselves.
 "use strict";
 
 const {
-  assert, KINDS, POLLED, OK, until, connect, join, push, api, publish, each, tell, told, run,
+  assert, KINDS, POLLED, OK, until, connect, join, push, api, publish, each, report, readInput, run,
 } = require("./lib.cjs");
 
 const came_back = (channel, times) =>
@@ -19,12 +19,12 @@ run({
       const polled = connect(kind, { user: "alice", transport: "longpoll" });
       channels.push(await join(polled, `plain:polled-${kind.name}`));
     });
-    tell("joined");
-    await told();
+    report("joined");
+    await readInput();
     for (const channel of channels) await came_back(channel, 2);
     for (const channel of channels) {
       assert.deepEqual(await push(channel, "say", { back: 1 }), OK);
-      assert.deepEqual(await channel.ear.next("say"), { back: 1 });
+      assert.deepEqual(await channel.inbox.next("say"), { back: 1 });
     }
   },
 
@@ -36,17 +36,17 @@ run({
       await came_back(channel, 2);
       assert.equal(channel.socket.closes[0], 1001);
       await publish(`plain:${kind.name}`, { back: 1 });
-      assert.deepEqual(await channel.ear.next("message"), { back: 1 });
+      assert.deepEqual(await channel.inbox.next("message"), { back: 1 });
     }),
 
-  // As Phoenix does when a server stops in order: the client comes back elsewhere.
+  // When a server stops in order, the client reconnects to another one, as with Phoenix.
   drain: async () => {
     const channels = [];
     await each(KINDS, async (kind) => {
       channels.push(await join(connect(kind), `plain:${kind.name}`));
     });
-    tell("joined");
-    await told();
+    report("joined");
+    await readInput();
     for (const channel of channels) {
       await came_back(channel, 2);
       assert.equal(channel.socket.closes[0], 1012);
@@ -61,6 +61,6 @@ run({
       let closed = 0;
       channel.onClose(() => (closed += 1));
       assert.equal((await api("unsubscribe", { user, topic })).connections, 1);
-      await until("the channel is told that it is closed", () => closed === 1);
+      await until("the client knows that the channel is closed", () => closed === 1);
     }),
 });

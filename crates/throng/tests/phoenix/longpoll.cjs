@@ -1,4 +1,4 @@
-// The same over long poll: sessions that outlive requests, and land on any shard.
+// The same over long poll, where sessions outlive requests and requests reach any shard.
 "use strict";
 
 const http = require("node:http");
@@ -10,7 +10,7 @@ const {
 
 const polled = (kind, options) => connect(kind, { ...options, transport: "longpoll" });
 
-// The transport without the client, for what the client never does.
+// The transport without the client library, for requests that it never makes.
 const get = (token, more = "") => {
   const query = token === undefined ? "" : `&token=${encodeURIComponent(token)}`;
   return json(`http://${server.client}/socket/longpoll?vsn=2.0.0${query}${more}`);
@@ -28,7 +28,7 @@ async function open(more) {
   return body.token;
 }
 
-// All messages until there are so many.
+// Polls until so many messages have arrived.
 async function messages(token, count) {
   const all = [];
   await until(`${count} messages came`, async () => {
@@ -40,15 +40,15 @@ async function messages(token, count) {
   return all;
 }
 
-// Many pushes at once: all are answered and all come back, in the join that there was.
+// Many pushes at once: all are answered and delivered, without another join.
 async function burst(channel, length, payload) {
   const pushes = await Promise.all(Array.from(length, (_, at) => push(channel, "say", payload(at))));
   assert.ok(pushes.every(({ status }) => status === "ok"));
-  await until("all came", () => channel.ear.all("say").length === pushes.length);
+  await until("all came", () => channel.inbox.all("say").length === pushes.length);
   assert.deepEqual([channel.joins, channel.socket.closes], [1, []]);
 }
 
-// Lets a client only long poll: `upgrade` says what becomes of its WebSockets.
+// A proxy that lets a client only long poll. `upgrade` handles its WebSocket handshakes.
 function proxy(upgrade) {
   const front = http.createServer((request, response) => {
     const { method, url, headers } = request;
@@ -75,19 +75,19 @@ run({
       assert.deepEqual(await push(a, "say", { from: "a" }), OK);
       assert.deepEqual(await push(ws, "say", { from: "é" }), OK);
       for (const channel of [a, b, c, ws]) {
-        assert.deepEqual(await channel.ear.next("say"), { from: "a" });
-        assert.deepEqual(await channel.ear.next("say"), { from: "é" });
+        assert.deepEqual(await channel.inbox.next("say"), { from: "a" });
+        assert.deepEqual(await channel.inbox.next("say"), { from: "é" });
       }
-      // Several at once: newer clients send them in one request.
+      // Newer clients send several messages in one request.
       const many = Array.from({ length: 60 }, (_, at) => push(b, "count", { at }));
       assert.ok((await Promise.all(many)).every(({ status }) => status === "ok"));
-      await until("all came", () => a.ear.all("count").length === 60);
-      // Older clients send each in a request of its own, and those overtake each other.
-      const order = a.ear.all("count").map(({ at }) => at);
+      await until("all came", () => a.inbox.all("count").length === 60);
+      // Older clients send each message in a request of its own, and these overtake each other.
+      const order = a.inbox.all("count").map(({ at }) => at);
       if (kind.phoenix === LATEST.phoenix) assert.deepEqual(order, [...order.keys()]);
       assert.equal(new Set(order).size, 60);
       await publish(topic, "text");
-      assert.deepEqual(await c.ear.next("message"), { data: "text" });
+      assert.deepEqual(await c.inbox.next("message"), { data: "text" });
       let closed = 0;
       a.onClose(() => (closed += 1));
       assert.deepEqual(await leave(a), OK);
@@ -118,9 +118,9 @@ run({
     assert.deepEqual(await push(a, "polled", bytes(1, 2, 255)), OK);
     for (const event of ["api", "bin", "polled"]) {
       for (const channel of [a, old]) {
-        assert.deepEqual(await channel.ear.next(event), base64);
+        assert.deepEqual(await channel.inbox.next(event), base64);
       }
-      assert.deepEqual(new Uint8Array(await ws.ear.next(event)), Uint8Array.of(1, 2, 255));
+      assert.deepEqual(new Uint8Array(await ws.inbox.next(event)), Uint8Array.of(1, 2, 255));
     }
   },
 
@@ -141,7 +141,7 @@ run({
       '[null,null,"plain:a","bin",{"data":"CQ==","encoding":"base64"}]',
     ].sort((x, y) => x.includes("null,null") - y.includes("null,null")));
 
-    // A poll that nothing comes for, and one that is woken.
+    // One poll gets no message, and another is woken.
     const started = Date.now();
     assert.equal((await get(token)).body.status, 204);
     assert.ok(Date.now() - started >= 900, "it waited");
@@ -169,13 +169,13 @@ run({
       '{"topic":"plain:b","event":"phx_reply","payload":{"status":"ok","response":{}},"ref":"1","join_ref":"1"}',
     ]);
 
-    // No message, and a version that nobody speaks.
+    // An invalid message, and an unknown version.
     assert.equal((await post(token, "nonsense")).body.status, 400);
     assert.equal((await json(`http://${server.client}/socket/longpoll?vsn=9`)).body.status, 403);
     assert.equal((await get(token, "&x=1")).body.status, 204, "the session lives");
   },
 
-  // A client that gives up a poll, or loses its network, misses nothing.
+  // A client that aborts a poll or loses its network misses no message.
   polls_that_are_abandoned: async () => {
     const token = await open();
     await post(token, '["1","1","plain:a","phx_join",{}]');
@@ -198,18 +198,18 @@ run({
     assert.deepEqual((await second).body.messages, ['[null,null,"plain:a","message",{"last":1}]']);
   },
 
-  // What the application sends at once comes whole, although a poll takes only what is there.
+  // A burst of the application arrives completely, although a poll takes only what is there.
   a_burst_of_the_application: async () => {
     const channel = await join(polled(LATEST), "plain:burst");
     const of = (at) => ({ publish: { topic: "plain:burst", data: { at } } });
     await api("batch", { commands: Array.from({ length: 400 }, (_, at) => of(at)) });
-    await until("all came", () => channel.ear.all("message").length === 400);
+    await until("all came", () => channel.inbox.all("message").length === 400);
     assert.deepEqual([channel.joins, channel.socket.closes], [1, []]);
   },
 
-  // Longest wait 1 s: the session may do without a poll for 12 s.
+  // With a longest wait of 1 s, the session may be without a poll for 12 s.
   session_ends_when_nobody_polls: async () => {
-    const channel = await join(polled(LATEST), "plain:kept");
+    const channel = await join(polled(LATEST), "plain:open");
     const token = await open("&user=carol");
     await post(token, '["1","1","room:a","phx_join",{}]');
     await messages(token, 2);
@@ -222,19 +222,19 @@ run({
     const { body } = await get(token);
     assert.equal(body.status, 410);
     assert.notEqual(body.token, token);
-    // One that polls all the time stays.
-    assert.deepEqual([channel.joins, await members("plain:kept")], [1, 1]);
+    // A session that polls all the time stays.
+    assert.deepEqual([channel.joins, await members("plain:open")], [1, 1]);
     assert.deepEqual(await push(channel, "say", {}), OK);
   },
 
   disconnect_by_the_application: async () => {
-    // Older clients take a new session without a word, and don't join again in it.
+    // Older clients silently accept a new session, and don't rejoin in it.
     const channel = await join(polled(LATEST, { user: "erin" }), "plain:a");
     assert.equal((await api("disconnect", { user: "erin" })).disconnected, 1);
     await until("it has joined again", () => channel.joins === 2);
     assert.equal(channel.socket.closes[0], 3410);
     assert.deepEqual(await push(channel, "say", { back: 1 }), OK);
-    assert.deepEqual(await channel.ear.next("say"), { back: 1 });
+    assert.deepEqual(await channel.inbox.next("say"), { back: 1 });
     const token = await open("&user=dave");
     assert.equal((await api("disconnect", { user: "dave" })).disconnected, 1);
     assert.deepEqual((await post(token, '["1","1","plain:a","phx_join",{}]')).body, { status: 410 });
@@ -254,7 +254,7 @@ run({
         const channel = await join(socket, topic);
         assert.equal(socket.transport, LATEST.phoenix.LongPoll);
         await publish(topic, { hi: at });
-        assert.deepEqual(await channel.ear.next("message"), { hi: at });
+        assert.deepEqual(await channel.inbox.next("message"), { hi: at });
         assert.deepEqual(await push(channel, "say", {}), OK);
       }),
     ),

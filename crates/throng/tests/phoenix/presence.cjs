@@ -1,4 +1,4 @@
-// Who is there, as the client's own Presence object sees it.
+// Presence, as the client's own Presence object sees it.
 "use strict";
 
 const {
@@ -6,10 +6,10 @@ const {
   listen, listenWs, presence, each, run,
 } = require("./lib.cjs");
 
-// The same client with what its long poll speaks.
+// The same client over long poll.
 const polls = (kind) => POLLED.find(({ phoenix }) => phoenix === kind.phoenix);
 
-// Follows a channel: `users` is who is there now, with the metas of each.
+// Tracks a channel: `users` has the present users with the metas of each.
 function watch(kind, channel) {
   const followed = new kind.phoenix.Presence(channel);
   const watched = {
@@ -42,7 +42,7 @@ function same(a, b) {
   }
 }
 
-// The client must follow the topic before it joins, or it misses who was there.
+// The client must track the topic before it joins, or it misses the present users.
 async function enter(kind, topic, user, { payload, ...options } = {}) {
   const socket = connect(kind, { user, ...options });
   const channel = socket.channel(topic, payload ?? {});
@@ -76,7 +76,7 @@ run({
       await leave(polled.channel);
       await first.seen.are({ [zoe]: 1 });
       assert.deepEqual(first.seen.left, ["bob"]);
-      // Nobody that is known: it is in the topic, and not in the list.
+      // A connection without a user is in the topic, and not in the list.
       const nobody = await enter(kind, topic, undefined);
       await nobody.seen.are({ [zoe]: 1 });
     }),
@@ -133,9 +133,9 @@ run({
     const ws = await listenWs(`user=carol&topic=${topic}`);
     await alice.seen.are({ alice: 1, bob: 1, carol: 1 });
     const dave = await enter(LATEST, topic, "dave");
-    for (const ear of [sse, ws]) {
-      await until("dave's join is told", () =>
-        ear.all("presence_diff").some((diff) => {
+    for (const inbox of [sse, ws]) {
+      await until("dave's join arrives", () =>
+        inbox.all("presence_diff").some((diff) => {
           const { joins } = typeof diff === "string" ? JSON.parse(diff) : diff.data;
           return joins.dave?.metas.length === 1;
         }),
@@ -162,7 +162,7 @@ run({
     const count = ({ channel }) =>
       channel.events.findLast(([event]) => event === "presence_count")?.[1];
     for (const one of all) {
-      await until("counts are told", () => same(count(one), { users: 4, connections: 4 }));
+      await until("the counts arrive", () => same(count(one), { users: 4, connections: 4 }));
       await one.seen.are({});
     }
     const answer = await presence(topic);
@@ -171,7 +171,7 @@ run({
       [4, 4, null],
     );
     const late = await enter(LATEST, topic, "u4");
-    await until("the late one is told", () => count(late));
+    await until("the late client has the counts", () => count(late));
     await until("counts change", () => same(count(all[0]), { users: 4, connections: 5 }));
     await disconnect(late.socket);
     await disconnect(all[3].socket);
@@ -196,7 +196,7 @@ run({
         if (there.length && (there.length > 12 || random(2))) {
           const [one] = there.splice(random(there.length), 1);
           const tcp = one.socket.conn._socket;
-          // A long poll that is given up without a leave is there until its session ends.
+          // A long poll that is abandoned without a leave is present until its session ends.
           await [
             () => leave(one.channel),
             () => (tcp ? disconnect(one.socket) : leave(one.channel)),

@@ -1,4 +1,4 @@
-//! Frames to the byte, where the client would hide a difference.
+//! Tests the exact bytes of frames, where a client library would hide a difference.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tungstenite::client::IntoClientRequest;
 
 use super::*;
 
-/// A WebSocket to the Phoenix endpoint, with this query.
+/// Opens a WebSocket to the Phoenix endpoint with this query.
 fn socket(server: &Server, query: &str) -> WebSocket {
     let url = format!("ws://{}/socket/websocket?{query}", server.client);
     tungstenite::client(url, server.connect()).unwrap().0
@@ -17,14 +17,14 @@ fn send(socket: &mut WebSocket, text: &str) {
     socket.send(Message::text(text)).unwrap();
 }
 
-/// The next messages must be these.
+/// Checks that the next messages are these.
 fn expect(socket: &mut WebSocket, texts: &[&str]) {
     for text in texts {
         assert_eq!(socket.read().unwrap(), Message::text(*text));
     }
 }
 
-/// The code of the close frame, which must come next.
+/// Returns the code of the close frame, which must be the next one.
 fn closed(socket: &mut WebSocket) -> u16 {
     match socket.read().unwrap() {
         Message::Close(Some(frame)) => frame.code.into(),
@@ -32,7 +32,7 @@ fn closed(socket: &mut WebSocket) -> u16 {
     }
 }
 
-/// A binary message: kind, lengths, texts, data.
+/// Returns a binary message: kind, lengths, texts, data.
 fn binary(kind: u8, texts: &[&str], data: &[u8]) -> Message {
     let mut bytes = vec![kind];
     bytes.extend(texts.iter().map(|text| text.len() as u8));
@@ -42,7 +42,7 @@ fn binary(kind: u8, texts: &[&str], data: &[u8]) -> Message {
 }
 
 #[test]
-fn version_2_to_the_byte() {
+fn version_2_messages_have_the_exact_bytes() {
     let server = serve(&[]);
     let mut socket = socket(&server, "vsn=2.0.0");
     let mut says = |text: &str, answers: &[&str]| {
@@ -63,7 +63,7 @@ fn version_2_to_the_byte() {
         r#"["1","1","plain:a","phx_join",{}]"#,
         &[r#"["1","1","plain:a","phx_reply",{"status":"ok","response":{}}]"#],
     );
-    // The same topic again: the older join ends, then the new one is answered.
+    // After a second join of the topic, the older join ends, then the new one is answered.
     says(
         r#"["2","2","plain:a","phx_join",{}]"#,
         &[
@@ -71,7 +71,7 @@ fn version_2_to_the_byte() {
             r#"["2","2","plain:a","phx_reply",{"status":"ok","response":{}}]"#,
         ],
     );
-    // Of the older join: passed over. No ref: no answer.
+    // A message of the older join is ignored. A message without a ref gets no answer.
     says(r#"["1","3","plain:a","say",{"a":1}]"#, &[]);
     says(r#"["1","3","plain:a","phx_leave",{}]"#, &[]);
     says(r#"["2",null,"plain:a","say",{"a":2}]"#, &[r#"[null,null,"plain:a","say",{"a":2}]"#]);
@@ -88,7 +88,7 @@ fn version_2_to_the_byte() {
             r#"[null,"10","plain:a","phx_reply",{"status":"error","response":{"reason":"unmatched topic"}}]"#,
         ],
     );
-    // A topic that is not joined is left without a word about it.
+    // Leaving a topic that is not joined gets a reply and no phx_close.
     says(
         r#"["2","11","plain:a","phx_leave",{}]"#,
         &[r#"["2","11","plain:a","phx_reply",{"status":"ok","response":{}}]"#],
@@ -102,9 +102,9 @@ fn version_2_to_the_byte() {
 }
 
 #[test]
-fn version_1_to_the_byte() {
+fn version_1_messages_have_the_exact_bytes() {
     let server = serve(&[]);
-    // No version is the first.
+    // Without a version, it is version 1.
     for query in ["vsn=1.0.0", ""] {
         let mut socket = socket(&server, query);
         let mut says = |text: &str, answers: &[&str]| {
@@ -151,7 +151,7 @@ fn version_1_to_the_byte() {
 }
 
 #[test]
-fn binary_messages_to_the_byte() {
+fn binary_messages_have_the_exact_bytes() {
     let server = serve(&[]);
     let mut socket = socket(&server, "vsn=2.0.0");
     send(&mut socket, r#"["1","1","others:a","phx_join",{}]"#);
@@ -161,13 +161,13 @@ fn binary_messages_to_the_byte() {
     }
     socket.send(binary(0, &["1", "7", "others:a", "bin"], &[0, 255])).unwrap();
     expect(&mut socket, &[r#"["1","7","others:a","phx_reply",{"status":"ok","response":{}}]"#]);
-    // No ref: no answer.
+    // A message without a ref gets no answer.
     socket.send(binary(0, &["2", "", "plain:a", "bin"], &[0, 255])).unwrap();
     assert_eq!(socket.read().unwrap(), binary(2, &["plain:a", "bin"], &[0, 255]));
 }
 
 #[test]
-fn what_is_no_message_closes_with_1002() {
+fn invalid_messages_close_with_1002() {
     let server = serve(&[]);
     for (vsn, frame) in [
         ("2.0.0", Message::text("nonsense")),
@@ -184,7 +184,7 @@ fn what_is_no_message_closes_with_1002() {
 }
 
 #[test]
-fn a_version_that_nobody_speaks_is_refused() {
+fn an_unknown_protocol_version_is_rejected() {
     let server = serve(&[]);
     for vsn in ["3.0.0", "x", "", "1"] {
         let url = format!("ws://{}/socket/websocket?vsn={vsn}", server.client);
@@ -198,11 +198,11 @@ fn a_version_that_nobody_speaks_is_refused() {
 }
 
 #[test]
-fn silence_closes() {
+fn a_silent_websocket_is_closed() {
     let server = serve(&[SHORT_SILENCE]);
     let started = Instant::now();
     let mut socket = socket(&server, "vsn=2.0.0");
-    // No pings: the client of a browser would answer them for a page that hangs.
+    // The server sends no pings: a browser would answer them even for a page that hangs.
     match socket.read() {
         Ok(Message::Close(_)) => {}
         other => panic!("{other:?} instead of a close"),
@@ -213,7 +213,7 @@ fn silence_closes() {
 }
 
 #[test]
-fn a_token_in_the_subprotocol_is_agreed_to() {
+fn a_subprotocol_with_a_token_is_accepted() {
     let server = serve(&[]);
     let url = format!("ws://{}/socket/websocket?vsn=2.0.0", server.client);
     let mut request = url.into_client_request().unwrap();
@@ -249,15 +249,15 @@ fn the_largest_message_fits_in_a_frame() {
     let mut socket = socket(&server, "vsn=2.0.0");
     send(&mut socket, r#"["1","1","others:a","phx_join",{}]"#);
     socket.read().unwrap();
-    // limits.message_bytes_max is 64 KiB: the payload has just so many.
+    // limits.message_bytes_max is 64 KiB, and the payload has exactly so many bytes.
     let text = "x".repeat(64 * 1024 - r#"{"a":""}"#.len());
     send(&mut socket, &format!(r#"["1","2","others:a","say",{{"a":"{text}"}}]"#));
     expect(&mut socket, &[r#"["1","2","others:a","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// Neither answers of the server nor its events can be forged, on any way of publishing.
+/// Clients can't forge answers or events of the server, whatever way they publish.
 #[test]
-fn reserved_events_are_refused_everywhere() {
+fn reserved_events_are_rejected_everywhere() {
     let server = serve(&[]);
     let mut member = socket(&server, "vsn=2.0.0");
     send(&mut member, r#"["1","1","plain:a","phx_join",{}]"#);
@@ -281,9 +281,9 @@ fn reserved_events_are_refused_everywhere() {
     }
 }
 
-/// A message of a kind that nobody knows is answered, and what comes after it is heard.
+/// A message of an unknown kind gets an answer, and the server reads the messages after it.
 #[test]
-fn an_unknown_kind_does_not_end_the_connection() {
+fn an_unknown_message_kind_does_not_close_the_connection() {
     let server = serve(&[]);
     let mut socket = socket(&server, "vsn=2.0.0");
     socket.send(Message::binary(vec![9, 0, 0, 0, 0])).unwrap();
@@ -297,9 +297,9 @@ fn an_unknown_kind_does_not_end_the_connection() {
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// Everyone's topic and one's own can be heard, and only the application sends to them.
+/// Clients can join the topic of all and their own, but only the application publishes to them.
 #[test]
-fn nobody_sends_to_everyone() {
+fn clients_can_not_send_to_all_or_to_users() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
     let mut member = socket(&server, "vsn=2.0.0&user=alice");
     for (join, topic) in [("1", "*"), ("2", "@alice")] {
@@ -317,9 +317,9 @@ fn nobody_sends_to_everyone() {
     expect(&mut member, &[r#"[null,null,"*","message",{"data":"all"}]"#]);
 }
 
-/// phoenix.js reads nothing of a long poll's answer but its `status`, which must be one it knows.
+/// phoenix.js reads only the `status` of a long poll's answer, so it must be one that it knows.
 #[test]
-fn a_long_poll_is_refused_in_the_words_of_its_client() {
+fn a_rejected_long_poll_has_a_status_that_phoenix_js_knows() {
     let full = serve(&[("THRONG_LIMITS_LONGPOLL_SESSIONS_MAX", "0")]);
     let (status, answer) = full.get("/socket/longpoll?vsn=2.0.0");
     assert_eq!((status, &answer["status"]), (200, &json!(500)));
@@ -334,9 +334,9 @@ fn a_long_poll_is_refused_in_the_words_of_its_client() {
     assert!(put.starts_with("HTTP/1.1 405") && put.contains("Allow: GET, POST, OPTIONS"), "{put}");
 }
 
-/// After a storm of sessions that poll, hang up, are closed and forgotten, nothing is left.
+/// No state is left of many sessions that poll, hang up, are closed, or are abandoned.
 #[test]
-fn sessions_leave_nothing_behind() {
+fn ended_sessions_leave_no_state_behind() {
     let server = serve_with(&["--shards", "3"], &[("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1")]);
     for n in 0..60 {
         let base = format!("/socket/longpoll?vsn=2.0.0&user=u{}", n % 7);
@@ -352,7 +352,7 @@ fn sessions_leave_nothing_behind() {
         let mut poll = Stream::new(server.connect());
         match n % 3 {
             0 => {
-                // Two polls at once: the first is given up.
+                // A second poll at the same time replaces the first.
                 poll.send(&format!("GET {base}&token={token} HTTP/1.1\r\nHost: t\r\n\r\n"));
                 let (_, polled) = server.get(&format!("{base}&token={token}"));
                 assert!(polled["status"].as_u64().is_some(), "{polled}");
@@ -368,7 +368,7 @@ fn sessions_leave_nothing_behind() {
         server.post("/api/disconnect", json!({"user":format!("u{n}")}));
     }
     server.publish("room:storm", json!("x"));
-    // The rest is polled no more.
+    // The other sessions are not polled any more.
     server.until("all sessions are over", |server| {
         server.metric("throng_longpoll_sessions") == 0.0
             && server.metric("throng_outbox_bytes") == 0.0
@@ -380,10 +380,11 @@ fn sessions_leave_nothing_behind() {
     assert_eq!((&gone["users"], &gone["connections"]), (&json!(0), &json!(0)));
 }
 
-/// Few bytes that ask for much: a list waits until the one before has left, so that who joins many
-/// topics at once is not taken for slow, and who reads nothing costs no more than one list.
+/// A join makes the server send a list of members. The server sends the next list only when the one
+/// before has left. So a client that joins many topics at once is not a slow consumer, and a client
+/// that reads nothing costs no more than one list.
 #[test]
-fn a_client_that_asks_for_much_and_reads_nothing_costs_little() {
+fn many_joins_of_a_client_that_reads_nothing_cost_little() {
     let server = serve(&[("THRONG_SOCKET_SEND_BUFFER_BYTES", "64KiB")]);
     let mut others = Vec::new();
     let meta = "m".repeat(900);
@@ -403,7 +404,7 @@ fn a_client_that_asks_for_much_and_reads_nothing_costs_little() {
     let mut greedy = socket(&server, "vsn=2.0.0");
     for n in 0..400 {
         let join = format!(r#"["{n}","{n}","room:big","phx_join",{{}}]"#);
-        // It may be closed already.
+        // The server may have closed already.
         if greedy.write(Message::text(join)).is_err() {
             break;
         }
@@ -413,7 +414,7 @@ fn a_client_that_asks_for_much_and_reads_nothing_costs_little() {
         server.metric("throng_connections{transport=\"phoenix\"}") >= 61.0
     });
     assert!(server.metric("throng_outbox_bytes") < 300_000.0);
-    // Once it reads, it has an answer to each, and in the end the list.
+    // Once the client reads, it gets an answer to each join, and the list at the end.
     let (mut answers, mut last) = (0, String::new());
     while answers < 400 || !last.contains("presence_state") {
         last = greedy.read().unwrap().to_string();

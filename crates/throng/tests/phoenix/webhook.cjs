@@ -1,14 +1,14 @@
-// The application is asked about joins and events, over HTTP.
+// Webhooks about joins and events.
 "use strict";
 
 const http = require("node:http");
 const {
-  assert, KINDS, LATEST, OK, Ear, sleep, until, connect, tryJoin, join, push, refused, bytes,
-  publish, members, each, server, tell, told, run,
+  assert, KINDS, LATEST, OK, Inbox, sleep, until, connect, tryJoin, join, push, refused, bytes,
+  publish, members, each, server, report, readInput, run,
 } = require("./lib.cjs");
 
-// An application: `decide` says, for each event, what the reply is; or for all what the HTTP status
-// is, or nothing to never answer. It says where it is, and is told where the server is.
+// An application. `decide` returns the reply for each event, or an HTTP status for all, or nothing to
+// never answer. It prints its address, and reads the server's.
 async function application(decide) {
   const asked = [];
   const requests = [];
@@ -26,8 +26,8 @@ async function application(decide) {
     response.end(status === 200 ? JSON.stringify({ replies }) : "no");
   });
   await new Promise((done) => app.listen(0, "127.0.0.1", done));
-  tell({ port: app.address().port });
-  Object.assign(server, await told());
+  report({ port: app.address().port });
+  Object.assign(server, await readInput());
   return { asked, requests };
 }
 
@@ -50,21 +50,21 @@ run({
       assert.deepEqual(channel.answer, reply({ welcome: topic }));
       const about = (event) => asked.filter((it) => it.topic === topic && it.event === event);
       const [{ connection, ...join }] = about("phx_join");
-      assert.match(connection, /^\d+-\d+-\d+$/);
+      assert.match(connection, /^[0-9a-f]{8}-\d+-\d+-\d+$/);
       const payload = { token: "s3cret", meta: { name: "A" } };
       assert.deepEqual(join, { kind: "join", topic, event: "phx_join", payload, user, users: [user] });
-      const state = await channel.ear.next("presence_state");
+      const state = await channel.inbox.next("presence_state");
       assert.equal(state[user].metas[0].name, "A", "meta comes from the join that was allowed");
 
       assert.deepEqual(await push(channel, "say", { hi: "é" }), reply({ echo: { hi: "é" } }));
       const [said] = about("say");
-      const told = { kind: "event", topic, event: "say", payload: { hi: "é" }, user, users: [user] };
-      assert.deepEqual(said, { ...told, connection });
+      const want = { kind: "event", topic, event: "say", payload: { hi: "é" }, user, users: [user] };
+      assert.deepEqual(said, { ...want, connection });
       assert.deepEqual(await push(channel, "fail", {}), refused("so it is"));
       assert.deepEqual(await push(channel, "list", {}), reply([1, "é"]));
       assert.deepEqual(await push(channel, "bare", {}), OK);
-      assert.deepEqual(channel.ear.all("say"), [], "events go to the application alone");
-      // In their order.
+      assert.deepEqual(channel.inbox.all("say"), [], "events go to the application alone");
+      // The requests arrive in order.
       const many = Array.from({ length: 50 }, (_, at) => push(channel, "count", { at }));
       const echoes = (await Promise.all(many)).map(({ response }) => response.echo.at);
       assert.deepEqual(echoes, [...echoes.keys()]);
@@ -78,7 +78,7 @@ run({
         assert.deepEqual(answer, reply({ echo: { data: "Af8=", encoding: "base64" } }));
       }
     });
-    // Somebody without a user, by long poll.
+    // A client without a user, by long poll.
     const polled = connect(LATEST, { transport: "longpoll" });
     const channel = await tryJoin(polled, "asked:somebody");
     assert.deepEqual(channel.answer, reply({ welcome: "asked:somebody" }));
@@ -122,29 +122,29 @@ run({
       return reply({ slow: payload.slow ?? false });
     });
     const socket = connect(LATEST);
-    // Bare messages: the client itself waits for the join's answer before it leaves.
-    const ear = new Ear();
-    socket.onMessage(({ event, payload, ref }) => ear.hear(`${ref} ${event}`, payload));
+    // This sends raw messages, since the client library waits for the join's answer before it leaves.
+    const inbox = new Inbox();
+    socket.onMessage(({ event, payload, ref }) => inbox.receive(`${ref} ${event}`, payload));
     const send = (join_ref, ref, topic, event, payload) =>
       socket.push({ join_ref, ref, topic, event, payload });
     await until("it is open", () => socket.isConnected());
     send("901", "901", "asked:a", "phx_join", { slow: true });
     send("901", "902", "asked:a", "say", {});
-    assert.deepEqual(await ear.next("902 phx_reply"), refused("unmatched topic"));
+    assert.deepEqual(await inbox.next("902 phx_reply"), refused("unmatched topic"));
     await until("the application is asked", () => asked.length === 1);
     send("901", "903", "asked:a", "phx_leave", {});
-    assert.deepEqual(await ear.next("903 phx_reply"), OK);
-    assert.deepEqual(await ear.next("901 phx_close"), {});
+    assert.deepEqual(await inbox.next("903 phx_reply"), OK);
+    assert.deepEqual(await inbox.next("901 phx_close"), {});
     assert.equal(await members("asked:a"), 0);
     free();
     await sleep(300);
     assert.equal(await members("asked:a"), 0, "the late answer lets nobody in");
-    assert.deepEqual(ear.all("901 phx_reply"), []);
-    // And it can join after all.
+    assert.deepEqual(inbox.all("901 phx_reply"), []);
+    // It can join afterwards.
     send("904", "904", "asked:a", "phx_join", {});
-    assert.deepEqual(await ear.next("904 phx_reply"), reply({ slow: false }));
+    assert.deepEqual(await inbox.next("904 phx_reply"), reply({ slow: false }));
     await publish("asked:a", { hi: 1 });
-    assert.deepEqual(await ear.next("null message"), { hi: 1 });
+    assert.deepEqual(await inbox.next("null message"), { hi: 1 });
     assert.equal(await members("asked:a"), 1);
   },
 });

@@ -1,4 +1,5 @@
-//! What users have not read: it stays, each page shows it once, and it is the same message each time.
+//! Unread messages of users: they stay until they are acknowledged, each page shows them once, and
+//! their ids stay the same.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -6,151 +7,153 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::home::*;
 use crate::listener::*;
+use crate::node::*;
 use crate::support::*;
 
-/// For clients whose handlers may fail; a page has none.
+/// The setting for clients whose handlers may fail. Pages don't use it.
 const AGAIN: (&str, &str) = ("THRONG_OFFLINE_REDELIVERY_SECONDS", "1");
 
-fn cursor(home: &Home, user: &str) -> Value {
-    home.api("GET", &format!("/api/cursors/{user}"), None).1
+fn cursor(node: &Node, user: &str) -> Value {
+    node.api("GET", &format!("/api/cursors/{user}"), None).1
 }
 
 #[test]
-fn an_unread_message_is_shown_once_by_an_open_page_and_never_given_up() {
-    // Where clients acknowledge on the connection itself, that is a matter of the setting.
+fn an_open_page_gets_an_unread_message_once_and_never_loses_it() {
+    // Where clients acknowledge on the connection itself, this depends on the setting.
     for (settings, idioms) in
-        [(&[AGAIN][..], &[Idiom::Sse, Idiom::Stream][..]), (&[], &[Idiom::Ws])]
+        [(&[AGAIN][..], &[ResumeStyle::Sse, ResumeStyle::Stream][..]), (&[], &[ResumeStyle::Ws])]
     {
-        let home = Home::with(Keeps::Memory, settings);
-        for idiom in idioms {
-            let user = format!("al{idiom:?}");
-            let mut page = Listener::with(&home, *idiom, &[], &format!("user={user}"));
-            let id = home.send(&user, json!("unread"));
-            assert_eq!(page.take(&home, 1), [json!("unread")], "{idiom:?}");
-            page.is_quiet(&home, 2_500);
-            home.send(&user, json!("unread, too"));
-            assert_eq!(page.take(&home, 1), [json!("unread, too")], "{idiom:?}");
-            page.is_quiet(&home, 1_500);
-            // However often it is loaded again.
+        let node = Node::with(Storage::Memory, settings);
+        for style in idioms {
+            let user = format!("al{style:?}");
+            let mut page = Listener::with(&node, *style, &[], &format!("user={user}"));
+            let id = node.send(&user, json!("unread"));
+            assert_eq!(page.take(&node, 1), [json!("unread")], "{style:?}");
+            page.is_quiet(&node, 2_500);
+            node.send(&user, json!("unread, too"));
+            assert_eq!(page.take(&node, 1), [json!("unread, too")], "{style:?}");
+            page.is_quiet(&node, 1_500);
+            // The page may be loaded again any number of times.
             for round in 0..8 {
-                let mut again = Listener::with(&home, *idiom, &[], &format!("user={user}"));
+                let mut again = Listener::with(&node, *style, &[], &format!("user={user}"));
                 let want = [json!("unread"), json!("unread, too")];
-                assert_eq!(again.take(&home, 2), want, "{idiom:?} {round}");
+                assert_eq!(again.take(&node, 2), want, "{style:?} {round}");
             }
             let nothing = json!({
                 "user": user, "topic": format!("@{user}"), "acknowledged": null, "given_up": null
             });
-            assert_eq!(cursor(&home, &user), nothing, "{idiom:?}");
-            assert_eq!(home.ack(json!({"user": user, "id": id})).0, 200);
-            let mut last = Listener::with(&home, *idiom, &[], &format!("user={user}"));
-            assert_eq!(last.take(&home, 1), [json!("unread, too")], "{idiom:?}");
-            last.is_quiet(&home, 100);
+            assert_eq!(cursor(&node, &user), nothing, "{style:?}");
+            assert_eq!(node.ack(json!({"user": user, "id": id})).0, 200);
+            let mut last = Listener::with(&node, *style, &[], &format!("user={user}"));
+            assert_eq!(last.take(&node, 1), [json!("unread, too")], "{style:?}");
+            last.is_quiet(&node, 100);
         }
         for outcome in ["dropped", "dead_lettered"] {
             let name = format!("throng_messages_given_up_total{{outcome=\"{outcome}\"}}");
-            assert_eq!(home.metric(&name), 0.0);
+            assert_eq!(node.metric(&name), 0.0);
         }
     }
 }
 
 #[test]
-fn a_page_that_reads_nothing_is_told_what_is_new() {
+fn a_page_without_acknowledgements_gets_new_messages() {
     let few = [("THRONG_OFFLINE_MESSAGES_MAX", "4"), ("THRONG_OFFLINE_WINDOW_MESSAGES_MAX", "4")];
-    for keeps in BOTH {
-        let home = Home::with(keeps, &few);
-        for idiom in [Idiom::Sse, Idiom::Stream, Idiom::Ws] {
-            let user = format!("al{idiom:?}");
-            let mut page = Listener::with(&home, idiom, &[], &format!("user={user}"));
+    for storage in BOTH {
+        let node = Node::with(storage, &few);
+        for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
+            let user = format!("al{style:?}");
+            let mut page = Listener::with(&node, style, &[], &format!("user={user}"));
             for number in 0..12 {
-                // The oldest are dropped; they hold up nothing.
-                home.send(&user, json!(number));
-                assert_eq!(page.take(&home, 1), [json!(number)], "{keeps:?} {idiom:?}");
+                // The oldest messages are dropped, and don't block later ones.
+                node.send(&user, json!(number));
+                assert_eq!(page.take(&node, 1), [json!(number)], "{storage:?} {style:?}");
             }
         }
-        // Nor do those that have expired.
-        let mut page = Listener::with(&home, Idiom::Sse, &[], "user=al");
+        // Expired messages don't block later ones either.
+        let mut page = Listener::with(&node, ResumeStyle::Sse, &[], "user=al");
         for number in 0..4 {
             let body = json!({"user": "al", "data": number, "ttl_seconds": 1});
-            home.post("/api/send", body);
-            assert_eq!(page.take(&home, 1), [json!(number)], "{keeps:?}");
+            node.post("/api/send", body);
+            assert_eq!(page.take(&node, 1), [json!(number)], "{storage:?}");
         }
         std::thread::sleep(Duration::from_millis(1_100));
-        home.send("al", json!("late"));
-        assert_eq!(page.take(&home, 1), [json!("late")], "{keeps:?}");
+        node.send("al", json!("late"));
+        assert_eq!(page.take(&node, 1), [json!("late")], "{storage:?}");
     }
 }
 
 #[test]
-fn a_client_whose_handler_failed_is_given_the_message_again() {
-    let home = Home::with(Keeps::Memory, &[AGAIN]);
-    let mut worker = Listener::with(&home, Idiom::Ws, &[], "user=al");
-    let id = home.send("al", json!(0));
+fn a_failed_handler_gets_the_message_again() {
+    let node = Node::with(Storage::Memory, &[AGAIN]);
+    let mut worker = Listener::with(&node, ResumeStyle::Ws, &[], "user=al");
+    let id = node.send("al", json!(0));
     for _ in 0..4 {
-        assert_eq!(worker.take(&home, 1), [json!(0)]);
+        assert_eq!(worker.take(&node, 1), [json!(0)]);
     }
     worker.command(json!({"type": "ack", "id": 1, "message": id}));
-    home.send("al", json!(2));
-    // Some may have been on their way.
-    while worker.next(&home)["data"] != 2 {}
-    assert!(!worker.take(&home, 2).contains(&json!(0)), "it was acknowledged");
-    assert!(home.metric("throng_messages_redelivered_total") >= 3.0);
-    assert_eq!(cursor(&home, "al")["acknowledged"], id);
+    node.send("al", json!(2));
+    // Some messages may have been on their way.
+    while worker.next(&node)["data"] != 2 {}
+    assert!(!worker.take(&node, 2).contains(&json!(0)), "it was acknowledged");
+    assert!(node.metric("throng_messages_redelivered_total") >= 3.0);
+    assert_eq!(cursor(&node, "al")["acknowledged"], id);
 }
 
-/// How often each of two messages comes to a user who reads nothing, on connections one after the
-/// other; until nothing comes.
-fn deliveries(home: &Home, idiom: Idiom, topic: &str, query: &str) -> [usize; 2] {
+/// Returns how often each of two messages arrives at a user who acknowledges nothing, on one
+/// connection after the other, until none arrives.
+fn deliveries(node: &Node, style: ResumeStyle, topic: &str, query: &str) -> [usize; 2] {
     let mut counts = [0; 2];
     loop {
-        let mut page = Listener::with(home, idiom, &[topic], query);
-        let heard = page.rest_before(home, "plain");
-        if heard.is_empty() {
+        let mut page = Listener::with(node, style, &[topic], query);
+        let received = page.rest_before(node, "plain");
+        if received.is_empty() {
             return counts;
         }
-        heard.iter().for_each(|data| counts[data.as_u64().unwrap() as usize] += 1);
-        // Those of one second count once.
+        received.iter().for_each(|data| counts[data.as_u64().unwrap() as usize] += 1);
+        // Deliveries within a second count once.
         std::thread::sleep(Duration::from_millis(1_100));
     }
 }
 
 #[test]
-fn deliveries_are_counted_by_message_and_what_is_given_up_is_not_called_acknowledged() {
-    for keeps in BOTH {
-        let mut home = Home::new(keeps);
-        for (at, idiom) in [Idiom::Sse, Idiom::Stream, Idiom::Poll].into_iter().enumerate() {
-            let (user, topic) = (format!("al{idiom:?}"), format!("drop:{idiom:?}"));
+fn deliveries_are_counted_per_message_and_dead_letters_are_not_acknowledged() {
+    for storage in BOTH {
+        let mut node = Node::new(storage);
+        for (at, style) in
+            [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Poll].into_iter().enumerate()
+        {
+            let (user, topic) = (format!("al{style:?}"), format!("drop:{style:?}"));
             let query = format!("user={user}&topic=plain");
-            // From here on the topic's messages are the user's.
-            drop(Listener::with(&home, idiom, &[&topic], &query));
-            home.until_members(&topic, 0);
-            let ids = home.count(&topic, 0..2);
+            // From here on the topic's messages wait for the user.
+            drop(Listener::with(&node, style, &[&topic], &query));
+            node.until_members(&topic, 0);
+            let ids = node.count(&topic, 0..2);
             let path = format!("/api/cursors/{user}?topic={topic}");
-            let begun = home.api("GET", &path, None).1;
+            let begun = node.api("GET", &path, None).1;
             assert_eq!(begun["given_up"], Value::Null);
-            assert_eq!(deliveries(&home, idiom, &topic, &query), [2, 2], "{keeps:?} {idiom:?}");
+            assert_eq!(deliveries(&node, style, &topic, &query), [2, 2], "{storage:?} {style:?}");
             for restarted in [false, true] {
-                let end = home.api("GET", &path, None).1;
-                assert_eq!(end["acknowledged"], begun["acknowledged"], "{keeps:?} {restarted}");
-                assert_eq!(end["given_up"], ids[1], "{keeps:?} {idiom:?} {restarted}");
-                if keeps == Keeps::Disk {
-                    home.settle();
-                    home.restart();
+                let end = node.api("GET", &path, None).1;
+                assert_eq!(end["acknowledged"], begun["acknowledged"], "{storage:?} {restarted}");
+                assert_eq!(end["given_up"], ids[1], "{storage:?} {style:?} {restarted}");
+                if storage == Storage::Disk {
+                    node.flush();
+                    node.restart();
                 }
             }
-            let fresh = home.count(&topic, 0..1);
-            let mut page = Listener::with(&home, idiom, &[&topic], &query);
-            assert_eq!(page.next(&home)["id"], fresh[0], "{keeps:?} {idiom:?}");
-            if keeps == Keeps::Memory {
+            let fresh = node.count(&topic, 0..1);
+            let mut page = Listener::with(&node, style, &[&topic], &query);
+            assert_eq!(page.next(&node)["id"], fresh[0], "{storage:?} {style:?}");
+            if storage == Storage::Memory {
                 let metric = "throng_messages_given_up_total{outcome=\"dropped\"}";
-                assert_eq!(home.metric(metric), 2.0 * (at + 1) as f64);
+                assert_eq!(node.metric(metric), 2.0 * (at + 1) as f64);
             }
         }
     }
 }
 
-/// The ids of the next events that have data, as a page's `lastEventId` has them.
+/// Returns the ids of the next events with data, as a page sees them in `lastEventId`.
 fn event_ids(stream: &mut Stream, count: usize) -> Vec<String> {
     let (mut ids, mut last) = (Vec::new(), String::new());
     while ids.len() < count {
@@ -166,75 +169,76 @@ fn event_ids(stream: &mut Stream, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_message_has_one_id_however_it_comes() {
-    let home = Home::new(Keeps::Memory);
-    let other = |number: u64| home.publish("h:other", json!(number));
+fn a_message_has_the_same_id_on_every_path() {
+    let node = Node::new(Storage::Memory);
+    let other = |number: u64| node.publish("h:other", json!(number));
     for target in ["/sse?user=al", "/sse?user=al&topic=plain", "/sse?user=al&user=bo"] {
-        let mut page = home.listen(target);
+        let mut page = node.listen(target);
         let mut ids = Vec::new();
         for number in 0..3 {
             other(number);
-            ids.push(home.send("al", json!(number)));
+            ids.push(node.send("al", json!(number)));
             other(number);
         }
-        let waiting = datas(&home.get("/poll?user=al&timeout=0").1).len();
+        let waiting = datas(&node.get("/poll?user=al&timeout=0").1).len();
         let own: Vec<String> = event_ids(&mut page, waiting).split_off(waiting - 3);
         assert_eq!(own, ids, "{target}: live");
-        let mut again = home.listen(target);
+        let mut again = node.listen(target);
         assert_eq!(event_ids(&mut again, waiting)[waiting - 3..], ids, "{target}: again");
-        let mut back = Stream::new(home.connect());
+        let mut back = Stream::new(node.connect());
         let last = format!("Last-Event-ID: {}", ids[1]);
         back.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n{last}\r\n\r\n"));
         back.head();
-        // With what says that it is recovered, which has no id.
+        // The recovery event, which has no id, is skipped.
         let all = event_ids(&mut back, waiting + 1);
         assert_eq!(all[waiting - 2..], ids, "{target}: after a reconnect");
     }
-    for idiom in [Idiom::Stream, Idiom::Poll, Idiom::Ws, Idiom::Sse] {
-        let user = format!("al{idiom:?}");
-        let id = home.send(&user, json!(1));
+    for style in [ResumeStyle::Stream, ResumeStyle::Poll, ResumeStyle::Ws, ResumeStyle::Sse] {
+        let user = format!("al{style:?}");
+        let id = node.send(&user, json!(1));
         for _ in 0..2 {
-            let mut page = Listener::away(idiom, &[], &format!("user={user}"));
-            page.come(&home);
-            assert_eq!(page.next(&home)["id"], id, "{idiom:?}");
+            let mut page = Listener::away(style, &[], &format!("user={user}"));
+            page.connect(&node);
+            assert_eq!(page.next(&node)["id"], id, "{style:?}");
         }
     }
-    // One topic, live and caught up, while others are busy.
-    let mut page = home.listen("/sse?topic=h:1");
+    // One topic, live and recovered, while others have messages too.
+    let mut page = node.listen("/sse?topic=h:1");
     let mut ids = Vec::new();
     for number in 0..4 {
         other(number);
-        ids.push(id(&home.publish("h:1", json!(number))));
+        ids.push(id(&node.publish("h:1", json!(number))));
         other(number);
     }
     assert_eq!(event_ids(&mut page, 4), ids);
-    let mut back = home.listen(&format!("/sse?topic=h:1&since={}", ids[0]));
+    let mut back = node.listen(&format!("/sse?topic=h:1&since={}", ids[0]));
     assert_eq!(event_ids(&mut back, 4)[1..], ids[1..]);
-    // Where the id must say more, the message's own comes first.
-    let mut page = home.listen("/sse?user=al&topic=h:1&topic=h:2");
-    let waiting = datas(&home.get("/poll?user=al&timeout=0").1).len();
+    // Where the id holds further positions, the message's own comes first.
+    let mut page = node.listen("/sse?user=al&topic=h:1&topic=h:2");
+    let waiting = datas(&node.get("/poll?user=al&timeout=0").1).len();
     event_ids(&mut page, waiting);
     for topic in ["h:1", "h:2"] {
-        let own = id(&home.publish(topic, json!(0)));
-        let heard = event_ids(&mut page, 1).remove(0);
-        assert_eq!(heard.split('/').next(), Some(own.as_str()));
+        let own = id(&node.publish(topic, json!(0)));
+        let received = event_ids(&mut page, 1).remove(0);
+        assert_eq!(received.split('/').next(), Some(own.as_str()));
     }
-    let own = home.send("al", json!("last"));
+    let own = node.send("al", json!("last"));
     assert_eq!(event_ids(&mut page, 1)[0].split('/').next(), Some(own.as_str()));
 }
 
-/// Polls that are cut in every moment around their answers, each from the `since` of the last one
-/// that was read whole; then what is left. The numbers that came, and how many polls were cut.
-fn polls_cut_around_answers(home: &Home, target: &str, messages: u64) -> (Vec<u64>, usize) {
-    let (_, first) = home.get(&format!("{target}&timeout=0"));
+/// Runs polls that are cut at all moments around their answers. Each resumes from the `since` of the
+/// last complete answer. Then polls the rest. Returns the numbers that arrived and how many polls were
+/// cut.
+fn polls_cut_around_answers(node: &Node, target: &str, messages: u64) -> (Vec<u64>, usize) {
+    let (_, first) = node.get(&format!("{target}&timeout=0"));
     let mut since = first["since"].as_str().unwrap().to_string();
     let (mut numbers, mut cut) = (Vec::new(), 0);
     for number in 0..messages {
-        let mut poll = Stream::new(home.connect());
+        let mut poll = Stream::new(node.connect());
         poll.send(&format!("GET {target}&since={since} HTTP/1.1\r\nHost: t\r\n\r\n"));
         std::thread::sleep(Duration::from_micros(number * 97 % 1_500));
-        home.publish("plain", json!(number));
-        // It is cut before its answer is read; in all moments.
+        node.publish("plain", json!(number));
+        // The poll is cut before its answer is read, at varying moments.
         match number % 8 {
             0 => {
                 let (_, answer) = poll.answer();
@@ -250,7 +254,7 @@ fn polls_cut_around_answers(home: &Home, target: &str, messages: u64) -> (Vec<u6
         }
     }
     loop {
-        let (_, answer) = home.get(&format!("{target}&timeout=0&since={since}"));
+        let (_, answer) = node.get(&format!("{target}&timeout=0&since={since}"));
         let rest = datas(&answer);
         since = answer["since"].as_str().unwrap().to_string();
         if rest.is_empty() {
@@ -261,19 +265,19 @@ fn polls_cut_around_answers(home: &Home, target: &str, messages: u64) -> (Vec<u6
 }
 
 #[test]
-fn polls_that_are_cut_in_the_moment_of_their_answer_lose_nothing() {
-    let home = Home::new(Keeps::Memory);
-    let (numbers, cut) = polls_cut_around_answers(&home, "/poll?topic=plain", 400);
+fn polls_cut_during_their_answer_lose_no_message() {
+    let node = Node::new(Storage::Memory);
+    let (numbers, cut) = polls_cut_around_answers(&node, "/poll?topic=plain", 400);
     assert!(cut >= 245, "{cut}");
     assert_eq!(numbers, (0..400).collect::<Vec<u64>>());
-    // The inbox needs no place: what is not acknowledged is there.
+    // The inbox needs no position, since it delivers what is not acknowledged.
     let sent: BTreeSet<u64> = (0..60).collect();
     for number in &sent {
-        let mut poll = Stream::new(home.connect());
+        let mut poll = Stream::new(node.connect());
         poll.send("GET /poll?user=al HTTP/1.1\r\nHost: t\r\n\r\n");
         std::thread::sleep(Duration::from_micros(number * 97 % 1_500));
-        home.send("al", json!(number));
+        node.send("al", json!(number));
     }
-    let inbox = datas(&home.get("/poll?user=al&timeout=0").1);
+    let inbox = datas(&node.get("/poll?user=al&timeout=0").1);
     assert_eq!(inbox.iter().filter_map(Value::as_u64).collect::<BTreeSet<u64>>(), sent);
 }

@@ -1,26 +1,27 @@
-//! A client of each transport that can be cut off, and comes back as its transport's users do.
+//! A client of each transport that can be cut off, and that resumes as real clients do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
 
 use serde_json::{Value, json};
 
-use crate::home::{is_mark, mark};
+use crate::node::{is_sentinel, sentinel};
 use crate::support::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Idiom {
-    /// The last `id:` in the header Last-Event-ID.
+pub enum ResumeStyle {
+    /// With the last `id:` in the header Last-Event-ID.
     Sse,
-    /// `since:TOPIC=` for each topic.
+    /// With `since:TOPIC=` for each topic.
     Stream,
-    /// `since` of the answer before.
+    /// With the `since` of the answer before.
     Poll,
-    /// `since` with each subscription.
+    /// With `since` in each subscription.
     Ws,
 }
 
-pub const ALL: [Idiom; 4] = [Idiom::Sse, Idiom::Stream, Idiom::Poll, Idiom::Ws];
+pub const ALL: [ResumeStyle; 4] =
+    [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Poll, ResumeStyle::Ws];
 
 enum Io {
     Away,
@@ -30,56 +31,56 @@ enum Io {
 }
 
 pub struct Listener {
-    pub idiom: Idiom,
+    pub style: ResumeStyle,
     topics: Vec<String>,
     /// Further parameters of the query.
     query: String,
     /// Further fields of each subscription on a WebSocket.
     fields: Value,
-    /// How far it has what: of each topic, or of all ("").
-    pub places: BTreeMap<String, String>,
-    /// What it was told about its recovery since it came last: objects with `since`, `recovered`
-    /// and `reason`.
-    pub told: Vec<Value>,
+    /// The positions up to which it has each topic, or all topics ("").
+    pub positions: BTreeMap<String, String>,
+    /// The results of its recovery since it connected last: objects with `since`, `recovered` and
+    /// `reason`.
+    pub recoveries: Vec<Value>,
     waiting: VecDeque<Value>,
     io: Io,
 }
 
 impl Listener {
-    /// One that is there.
-    pub fn new(server: &Server, idiom: Idiom, topics: &[&str]) -> Self {
-        Listener::with(server, idiom, topics, "")
+    /// Returns a connected listener.
+    pub fn new(server: &Server, style: ResumeStyle, topics: &[&str]) -> Self {
+        Listener::with(server, style, topics, "")
     }
 
-    /// With further parameters, like `user=al`; with tags on a WebSocket they are the
-    /// subscriptions'.
-    pub fn with(server: &Server, idiom: Idiom, topics: &[&str], query: &str) -> Self {
-        let mut listener = Listener::away(idiom, topics, query);
-        listener.come(server);
+    /// Returns a connected listener with further parameters, like `user=al`. On a WebSocket, tags are
+    /// parameters of the subscriptions.
+    pub fn with(server: &Server, style: ResumeStyle, topics: &[&str], query: &str) -> Self {
+        let mut listener = Listener::away(style, topics, query);
+        listener.connect(server);
         listener
     }
 
-    /// One that comes later.
-    pub fn away(idiom: Idiom, topics: &[&str], query: &str) -> Self {
+    /// Returns a listener that is not connected yet.
+    pub fn away(style: ResumeStyle, topics: &[&str], query: &str) -> Self {
         let (tags, rest): (Vec<&str>, Vec<&str>) =
-            query.split('&').partition(|pair| idiom == Idiom::Ws && pair.starts_with("tag="));
+            query.split('&').partition(|pair| style == ResumeStyle::Ws && pair.starts_with("tag="));
         let tags: Vec<&str> = tags.iter().map(|pair| &pair["tag=".len()..]).collect();
         Listener {
-            idiom,
+            style,
             topics: topics.iter().map(|topic| topic.to_string()).collect(),
             query: rest.join("&"),
             fields: if tags.is_empty() { json!({}) } else { json!({"tags": tags}) },
-            places: BTreeMap::new(),
-            told: Vec::new(),
+            positions: BTreeMap::new(),
+            recoveries: Vec::new(),
             waiting: VecDeque::new(),
             io: Io::Away,
         }
     }
 
-    /// As if it had seen everything up to this id.
+    /// Sets its positions as if it had received everything up to this id.
     pub fn seen(mut self, id: &str) -> Self {
         for topic in self.topics.iter().cloned().chain([String::new()]) {
-            self.places.insert(topic, id.into());
+            self.positions.insert(topic, id.into());
         }
         self
     }
@@ -90,12 +91,12 @@ impl Listener {
         format!("/{path}?{}", pairs.join("&"))
     }
 
-    /// Connects from where it was.
-    pub fn come(&mut self, server: &Server) {
-        self.told.clear();
-        self.io = match self.idiom {
-            Idiom::Sse => {
-                let last = self.places.get("").map(|id| format!("Last-Event-ID: {id}\r\n"));
+    /// Connects, and resumes from its positions.
+    pub fn connect(&mut self, server: &Server) {
+        self.recoveries.clear();
+        self.io = match self.style {
+            ResumeStyle::Sse => {
+                let last = self.positions.get("").map(|id| format!("Last-Event-ID: {id}\r\n"));
                 let target = format!("{}&format=json", self.target("sse"));
                 let mut stream = Stream::new(server.connect());
                 let last = last.unwrap_or_default();
@@ -104,17 +105,17 @@ impl Listener {
                 assert_eq!(stream.event()[0].0, "retry");
                 Io::Lines(stream)
             }
-            Idiom::Stream => {
-                let places =
-                    self.topics.iter().filter_map(|topic| self.places.get_key_value(topic));
+            ResumeStyle::Stream => {
+                let positions =
+                    self.topics.iter().filter_map(|topic| self.positions.get_key_value(topic));
                 let since: String =
-                    places.map(|(topic, id)| format!("&since:{topic}={id}")).collect();
+                    positions.map(|(topic, id)| format!("&since:{topic}={id}")).collect();
                 let mut stream = server.listen(&(self.target("stream") + &since));
                 assert_eq!(stream.object()["type"], "welcome");
                 Io::Lines(stream)
             }
-            Idiom::Poll => Io::Poll,
-            Idiom::Ws => {
+            ResumeStyle::Poll => Io::Poll,
+            ResumeStyle::Ws => {
                 self.io = Io::Ws(Box::new(websocket(server, &self.query)));
                 for topic in self.topics.clone() {
                     self.subscribe(&topic);
@@ -122,8 +123,8 @@ impl Listener {
                 return;
             }
         };
-        if self.idiom == Idiom::Poll && !self.places.contains_key("") {
-            // Where it begins, for there is nobody before the first answer.
+        if self.style == ResumeStyle::Poll && !self.positions.contains_key("") {
+            // The first poll fetches the position where it begins.
             self.poll(server, 0);
         }
     }
@@ -131,15 +132,15 @@ impl Listener {
     fn subscribe(&mut self, topic: &str) {
         let mut command = json!({"type": "subscribe", "id": topic, "topic": topic});
         command.as_object_mut().unwrap().extend(self.fields.as_object().unwrap().clone());
-        if let Some(place) = self.places.get(topic) {
-            command["since"] = json!(place);
+        if let Some(position) = self.positions.get(topic) {
+            command["since"] = json!(position);
         }
         let reply = self.command(command);
         assert_eq!(reply["ok"]["topic"], topic, "{reply}");
-        self.hear_place(&reply["ok"], Some(topic));
+        self.note_recovery(&reply["ok"], Some(topic));
     }
 
-    /// A command on its WebSocket, and the reply; what comes between waits.
+    /// Sends a command on its WebSocket and returns the reply. Queues messages that arrive in between.
     pub fn command(&mut self, command: Value) -> Value {
         let Io::Ws(socket) = &mut self.io else { panic!("not a WebSocket") };
         socket.send(tungstenite::Message::text(command.to_string())).unwrap();
@@ -152,11 +153,12 @@ impl Listener {
         }
     }
 
-    /// What a line, an event or a reply says about the recovery. Who has no place has one now.
-    fn hear_place(&mut self, told: &Value, topic: Option<&str>) {
-        self.told.push(told.clone());
-        let Some(since) = told["since"].as_str() else { return };
-        if self.idiom == Idiom::Sse {
+    /// Notes the result of a recovery from a line, an event or a reply. Topics without a position get
+    /// one.
+    fn note_recovery(&mut self, object: &Value, topic: Option<&str>) {
+        self.recoveries.push(object.clone());
+        let Some(since) = object["since"].as_str() else { return };
+        if self.style == ResumeStyle::Sse {
             return;
         }
         let topics = match topic {
@@ -164,48 +166,48 @@ impl Listener {
             None => self.topics.clone(),
         };
         for topic in topics {
-            self.places.entry(topic).or_insert_with(|| since.into());
+            self.positions.entry(topic).or_insert_with(|| since.into());
         }
     }
 
-    /// Cuts the connection. What a poll was answered it has.
+    /// Cuts the connection. A poll still has the messages of its answers.
     pub fn cut(&mut self) {
-        if self.idiom != Idiom::Poll {
+        if self.style != ResumeStyle::Poll {
             self.io = Io::Away;
             self.waiting.clear();
         }
     }
 
     fn poll(&mut self, server: &Server, seconds: u32) {
-        let since = self.places.get("").map(|since| format!("&since={since}"));
+        let since = self.positions.get("").map(|since| format!("&since={since}"));
         let target = format!("{}&timeout={seconds}", self.target("poll"));
         let (status, answer) = server.get(&(target + &since.unwrap_or_default()));
         assert_eq!(status, 200, "{answer}");
-        self.places.insert(String::new(), answer["since"].as_str().unwrap().into());
+        self.positions.insert(String::new(), answer["since"].as_str().unwrap().into());
         self.waiting.extend(answer["messages"].as_array().unwrap().iter().cloned());
-        self.told.push(answer);
+        self.recoveries.push(answer);
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub fn next(&mut self, server: &Server) -> Value {
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + TIMEOUT;
         loop {
-            assert!(std::time::Instant::now() < end, "{:?}: nothing comes", self.idiom);
+            assert!(std::time::Instant::now() < end, "{:?}: nothing comes", self.style);
             let object = self.object(server);
             match object["type"].as_str() {
                 Some("message") => {
                     let (topic, id) = (&object["topic"], &object["id"]);
                     let topic = topic.as_str().unwrap();
-                    if matches!(self.idiom, Idiom::Stream | Idiom::Ws)
+                    if matches!(self.style, ResumeStyle::Stream | ResumeStyle::Ws)
                         && self.topics.iter().any(|own| own == topic)
                     {
-                        self.places.insert(topic.into(), id.as_str().unwrap().into());
+                        self.positions.insert(topic.into(), id.as_str().unwrap().into());
                     }
                     return object;
                 }
-                Some("recovery") => self.hear_place(&object, None),
+                Some("recovery") => self.note_recovery(&object, None),
                 Some("heartbeat") | None => {}
-                _ => panic!("{:?}: {object}", self.idiom),
+                _ => panic!("{:?}: {object}", self.style),
             }
         }
     }
@@ -221,12 +223,12 @@ impl Listener {
                 Value::Null
             }
             Io::Ws(socket) => receive(socket),
-            Io::Lines(stream) if self.idiom == Idiom::Stream => stream.object(),
+            Io::Lines(stream) if self.style == ResumeStyle::Stream => stream.object(),
             Io::Lines(stream) => {
                 let mut data = None;
                 for (field, value) in stream.event() {
                     match field.as_str() {
-                        "id" => _ = self.places.insert(String::new(), value),
+                        "id" => _ = self.positions.insert(String::new(), value),
                         "data" => data = Some(value),
                         _ => {}
                     }
@@ -236,60 +238,62 @@ impl Listener {
         }
     }
 
-    /// The data of all that comes before a mark, which is published now to its first topic.
+    /// Publishes a sentinel to its first topic. Returns the data of all messages before it.
     pub fn rest(&mut self, server: &Server) -> Vec<Value> {
         let topic = self.topics[0].clone();
         self.rest_before(server, &topic)
     }
 
-    /// The same with a mark to another topic that it is in.
+    /// Does the same with a sentinel to another topic of the listener.
     pub fn rest_before(&mut self, server: &Server, topic: &str) -> Vec<Value> {
-        let mark = mark();
+        let sentinel = sentinel();
         match topic.strip_prefix('@') {
-            None => server.publish(topic, mark.clone()),
-            Some(user) => server.post("/api/send", json!({"user": user, "data": mark})),
+            None => server.publish(topic, sentinel.clone()),
+            Some(user) => server.post("/api/send", json!({"user": user, "data": sentinel})),
         };
-        self.before(server, &mark)
+        self.before(server, &sentinel)
     }
 
-    /// The data of all that comes before this, without other marks.
-    pub fn before(&mut self, server: &Server, mark: &Value) -> Vec<Value> {
+    /// Returns the data of all messages before this sentinel, without other sentinels.
+    pub fn before(&mut self, server: &Server, sentinel: &Value) -> Vec<Value> {
         let mut all = Vec::new();
         loop {
             let data = self.next(server)["data"].clone();
-            if data == *mark {
+            if data == *sentinel {
                 return all;
             }
-            if !is_mark(&data) {
+            if !is_sentinel(&data) {
                 all.push(data);
             }
         }
     }
 
-    /// The data of the next messages, so many.
+    /// Returns the data of the next `count` messages.
     pub fn take(&mut self, server: &Server, count: usize) -> Vec<Value> {
         (0..count).map(|_| self.next(server)["data"].clone()).collect()
     }
 
-    /// What it was told of its recovery when it came: of all its topics at once, or of the first.
-    /// Waits for it.
+    /// Waits for the result of the recovery, of all topics or of the first. Returns `recovered` and
+    /// `reason`.
     pub fn recovered(&mut self, server: &Server) -> (Value, Value) {
         loop {
-            if let Some(told) = self.told.iter().find(|told| !told["recovered"].is_null()) {
-                return (told["recovered"].clone(), told["reason"].clone());
+            if let Some(object) =
+                self.recoveries.iter().find(|object| !object["recovered"].is_null())
+            {
+                return (object["recovered"].clone(), object["reason"].clone());
             }
             let object = self.object(server);
             match object["type"].as_str() {
-                Some("recovery") => self.hear_place(&object, None),
-                Some("message") => panic!("{:?}: a message before: {object}", self.idiom),
+                Some("recovery") => self.note_recovery(&object, None),
+                Some("message") => panic!("{:?}: a message before: {object}", self.style),
                 _ => {}
             }
         }
     }
 
-    /// Nothing comes in this time, on a connection that stays open.
+    /// Checks that no message arrives in this time.
     pub fn is_quiet(&mut self, server: &Server, milliseconds: u64) {
-        if let Idiom::Poll = self.idiom {
+        if let ResumeStyle::Poll = self.style {
             self.poll(server, 0);
             assert!(self.waiting.is_empty(), "{:?}", self.waiting);
             return;
@@ -303,38 +307,38 @@ impl Listener {
                 false => self.object_within(server, left),
             };
             let Some(object) = object else { break };
-            assert_ne!(object["type"], "message", "{:?}: {object}", self.idiom);
+            assert_ne!(object["type"], "message", "{:?}: {object}", self.style);
         }
     }
 
-    fn patience(&mut self, patience: std::time::Duration) {
+    fn set_timeout(&mut self, timeout: std::time::Duration) {
         match &mut self.io {
-            Io::Lines(stream) => stream.reader.get_ref().set_read_timeout(Some(patience)).unwrap(),
-            Io::Ws(socket) => socket.get_ref().set_read_timeout(Some(patience)).unwrap(),
+            Io::Lines(stream) => stream.reader.get_ref().set_read_timeout(Some(timeout)).unwrap(),
+            Io::Ws(socket) => socket.get_ref().set_read_timeout(Some(timeout)).unwrap(),
             Io::Away | Io::Poll => {}
         }
     }
 
-    /// What comes in this time, or nothing.
+    /// Returns the next object, if it arrives in this time.
     fn object_within(&mut self, server: &Server, left: std::time::Duration) -> Option<Value> {
-        self.patience(left);
+        self.set_timeout(left);
         let object = match &mut self.io {
             Io::Away | Io::Poll => None,
             Io::Lines(stream) => match stream.reader.fill_buf() {
                 Ok(bytes) if !bytes.is_empty() => {
-                    self.patience(PATIENCE);
+                    self.set_timeout(TIMEOUT);
                     Some(self.object(server))
                 }
                 _ => None,
             },
             Io::Ws(socket) => match socket.read() {
                 Ok(tungstenite::Message::Text(text)) => Some(serde_json::from_str(&text).unwrap()),
-                // A ping.
+                // This is a ping.
                 Ok(_) => Some(Value::Null),
                 Err(_) => None,
             },
         };
-        self.patience(PATIENCE);
+        self.set_timeout(TIMEOUT);
         object
     }
 }

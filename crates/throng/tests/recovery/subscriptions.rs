@@ -1,39 +1,39 @@
-//! Topics that users enter on connect, and what a configuration can't ask for.
+//! Topics that users enter on connect, and invalid configurations of them.
 
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::home::*;
 use crate::listener::*;
+use crate::node::*;
 
 #[test]
 fn users_enter_their_topics_on_every_transport() {
-    for keeps in BOTH {
-        let mut home = Home::new(keeps);
-        for (idiom, user) in ALL.into_iter().zip(["al", "bo", "cy", "di"]) {
+    for storage in BOTH {
+        let mut node = Node::new(storage);
+        for (style, user) in ALL.into_iter().zip(["al", "bo", "cy", "di"]) {
             let feeds = [format!("h:{user}"), format!("plain{user}")];
             let change = json!({"user": user, "add": feeds});
-            let changed = home.post("/api/subscriptions", change);
+            let changed = node.post("/api/subscriptions", change);
             assert_eq!((&changed["added"], &changed["count"]), (&json!(2), &json!(2)), "{changed}");
-            if keeps == Keeps::Disk {
-                home.crash();
+            if storage == Storage::Disk {
+                node.crash();
             }
-            let mut listener = Listener::with(&home, idiom, &[], &format!("user={user}"));
+            let mut listener = Listener::with(&node, style, &[], &format!("user={user}"));
             for feed in &feeds {
-                assert_eq!(listener.rest_before(&home, feed), numbers(0..0), "{idiom:?}");
+                assert_eq!(listener.rest_before(&node, feed), numbers(0..0), "{style:?}");
             }
-            if idiom == Idiom::Poll {
+            if style == ResumeStyle::Poll {
                 continue;
             }
-            // While it is here.
+            // The user is connected now.
             let late = format!("h:late{user}");
             let change = json!({"user": user, "add": [late], "remove": [feeds[1]]});
-            assert_eq!(home.post("/api/subscriptions", change)["connections"], 1);
-            assert_eq!(home.publish(&feeds[1], json!("left"))["members"], 0);
-            home.publish(&late, json!("entered"));
-            assert_eq!(listener.take(&home, 1), [json!("entered")], "{keeps:?} {idiom:?}");
-            let (_, listed) = home.api("GET", &format!("/api/subscriptions/{user}"), None);
+            assert_eq!(node.post("/api/subscriptions", change)["connections"], 1);
+            assert_eq!(node.publish(&feeds[1], json!("left"))["members"], 0);
+            node.publish(&late, json!("entered"));
+            assert_eq!(listener.take(&node, 1), [json!("entered")], "{storage:?} {style:?}");
+            let (_, listed) = node.api("GET", &format!("/api/subscriptions/{user}"), None);
             let mut want = vec![feeds[0].clone(), late];
             want.sort();
             assert_eq!(listed["topics"], json!(want));
@@ -41,70 +41,70 @@ fn users_enter_their_topics_on_every_transport() {
     }
 }
 
-/// `published`: something was kept before anybody came.
+/// With `published`, the feed has a message before any user connects.
 fn a_feed_waits(published: bool) {
-    for keeps in BOTH {
-        let mut home = Home::new(keeps);
+    for storage in BOTH {
+        let mut node = Node::new(storage);
         if published {
-            home.count("h:1", 0..1);
+            node.count("h:1", 0..1);
         }
         let changes: Vec<_> =
             ["al", "bo"].map(|user| json!({"user": user, "add": ["w:feed"]})).into();
-        home.post("/api/subscriptions", json!({"changes": changes}));
-        // Each has been here once: from then on the feed is theirs.
+        node.post("/api/subscriptions", json!({"changes": changes}));
+        // Each user has connected once. From then on the feed waits for them.
         for user in ["al", "bo"] {
-            let mut listener = Listener::with(&home, Idiom::Ws, &[], &format!("user={user}"));
-            home.until_members("w:feed", 1);
+            let mut listener = Listener::with(&node, ResumeStyle::Ws, &[], &format!("user={user}"));
+            node.until_members("w:feed", 1);
             listener.cut();
-            home.until_members("w:feed", 0);
+            node.until_members("w:feed", 0);
         }
-        let mut online = Listener::with(&home, Idiom::Sse, &[], "user=al");
-        home.until_members("w:feed", 1);
-        let id = home.count("w:feed", 0..1).remove(0);
-        assert_eq!(online.take(&home, 1), numbers(0..1), "{keeps:?}");
-        assert_eq!(home.ack(json!({"user": "al", "topic": "w:feed", "id": id})).0, 200);
-        if keeps == Keeps::Disk {
-            home.restart();
+        let mut online = Listener::with(&node, ResumeStyle::Sse, &[], "user=al");
+        node.until_members("w:feed", 1);
+        let id = node.count("w:feed", 0..1).remove(0);
+        assert_eq!(online.take(&node, 1), numbers(0..1), "{storage:?}");
+        assert_eq!(node.ack(json!({"user": "al", "topic": "w:feed", "id": id})).0, 200);
+        if storage == Storage::Disk {
+            node.restart();
         }
-        let mut later = Listener::with(&home, Idiom::Stream, &[], "user=bo");
-        assert_eq!(later.take(&home, 1), numbers(0..1), "{keeps:?}");
-        let mut online = Listener::with(&home, Idiom::Sse, &[], "user=al");
-        online.is_quiet(&home, 300);
+        let mut later = Listener::with(&node, ResumeStyle::Stream, &[], "user=bo");
+        assert_eq!(later.take(&node, 1), numbers(0..1), "{storage:?}");
+        let mut online = Listener::with(&node, ResumeStyle::Sse, &[], "user=al");
+        online.is_quiet(&node, 300);
     }
 }
 
 #[test]
-fn a_feed_waits_for_followers_who_acknowledge() {
+fn a_feed_waits_for_acknowledging_followers() {
     a_feed_waits(true);
 }
 
 #[test]
-fn a_feed_waits_for_followers_who_came_first_of_all() {
+fn a_feed_waits_for_followers_who_came_before_its_first_message() {
     a_feed_waits(false);
 }
 
 #[test]
-fn what_comes_back_of_a_feed_is_what_was_missed() {
-    for keeps in BOTH {
-        let home = Home::new(keeps);
-        home.post("/api/subscriptions", json!({"user": "al", "add": ["h:feed", "h:other"]}));
-        let mut listener = Listener::with(&home, Idiom::Sse, &[], "user=al");
-        home.count("h:feed", 0..2);
-        home.count("h:other", 2..4);
-        let mut first = listener.take(&home, 4);
+fn a_feed_recovers_exactly_the_missed_messages() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        node.post("/api/subscriptions", json!({"user": "al", "add": ["h:feed", "h:other"]}));
+        let mut listener = Listener::with(&node, ResumeStyle::Sse, &[], "user=al");
+        node.count("h:feed", 0..2);
+        node.count("h:other", 2..4);
+        let mut first = listener.take(&node, 4);
         first.sort_by_key(|data| data.as_u64());
         assert_eq!(first, numbers(0..4));
         listener.cut();
-        home.count("h:feed", 4..6);
-        home.count("h:other", 6..8);
-        listener.come(&home);
-        assert_eq!(listener.take(&home, 4), numbers(4..8), "{keeps:?}");
-        assert_eq!(listener.recovered(&home).0, true);
+        node.count("h:feed", 4..6);
+        node.count("h:other", 6..8);
+        listener.connect(&node);
+        assert_eq!(listener.take(&node, 4), numbers(4..8), "{storage:?}");
+        assert_eq!(listener.recovered(&node).0, true);
     }
 }
 
 #[test]
-fn durable_topics_need_a_store_and_a_configuration_says_so() {
+fn a_configuration_with_durable_topics_needs_a_store() {
     let folder = std::env::temp_dir().join(format!("throng-durable-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("throng.toml");

@@ -1,19 +1,19 @@
-//! Damaged copies of a store under the real server: what it says by HTTP, and `throng store`.
+//! Damaged copies of a store: the answers of a real server, and `throng store`.
 
 use std::collections::HashMap;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::place::{Caller, Folder, Kept, Random, end};
+use crate::folder::{Caller, Folder, HistoryMessage, Random, end};
 
-const KEPT: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
+const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
 const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
 const COPIES: u64 = 24;
 
-/// A folder with a store that was closed in order, and what is in it.
-fn stored(name: &str, more: &str) -> (Folder, HashMap<&'static str, Vec<Kept>>) {
-    let folder = Folder::new(name, &format!("{KEPT}{more}"));
+/// Returns a folder with a store that was closed in order, and its messages.
+fn stored(name: &str, more: &str) -> (Folder, HashMap<&'static str, Vec<HistoryMessage>>) {
+    let folder = Folder::new(name, &format!("{DURABLE}{more}"));
     let server = folder.serve();
     for number in 0..200 {
         let text = format!("message {number} {}", "x".repeat(number * 7 % 300));
@@ -25,7 +25,7 @@ fn stored(name: &str, more: &str) -> (Folder, HashMap<&'static str, Vec<Kept>>) 
     (folder, all.into())
 }
 
-/// `throng store …`: the exit status and what it said.
+/// Runs `throng store …`. Returns the exit status and the output.
 fn throng_store(folder: &Folder, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     let output = command.arg("store").args(args).current_dir(&folder.root).output().unwrap();
@@ -39,8 +39,8 @@ fn flip(bytes: &mut [u8], text: &[u8]) {
     places.iter().for_each(|at| bytes[*at] ^= 1);
 }
 
-/// All pages of a topic: its messages, and whether a page said that some are lost. `None` if one
-/// was refused.
+/// Reads all pages of a topic. Returns its messages, and whether a page reported a gap. Returns `None`
+/// if a request was rejected.
 fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
     let (mut all, mut since, mut lost) = (Vec::new(), String::new(), false);
     loop {
@@ -74,19 +74,19 @@ fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
 }
 
 #[test]
-fn no_damaged_copy_gives_fewer_messages_with_a_200() {
-    // As a store that is too large to be looked at whole, every other time.
+fn a_damaged_store_never_silently_omits_messages() {
+    // Every other time the store counts as too large for a complete check.
     let (folder, all) = stored("damage", "");
     let whole = std::fs::read(folder.file()).unwrap();
     let mut random = Random(5);
     let (mut refused, mut errors) = (0, 0);
     for copy in 0..COPIES {
         let limit = if copy % 2 == 0 { "256MiB" } else { "0" };
-        folder.configure(&format!("{KEPT}[store]\nverify_bytes_max = \"{limit}\"\n"));
+        folder.configure(&format!("{DURABLE}[store]\nverify_bytes_max = \"{limit}\"\n"));
         let mut bytes = whole.clone();
         random.flip_bits(&mut bytes, 10);
         std::fs::write(folder.file(), &bytes).unwrap();
-        let Some(server) = folder.serve_or_refused() else {
+        let Some(server) = folder.try_serve() else {
             refused += 1;
             assert!(std::fs::read(folder.file()).unwrap() == bytes, "the file was changed");
             continue;
@@ -97,8 +97,10 @@ fn no_damaged_copy_gives_fewer_messages_with_a_200() {
                 errors += 1;
                 continue;
             };
-            let want: Vec<String> =
-                want.iter().map(|kept| format!("\"{}\" \"{}\"", kept.id, kept.data)).collect();
+            let want: Vec<String> = want
+                .iter()
+                .map(|message| format!("\"{}\" \"{}\"", message.id, message.data))
+                .collect();
             assert!(given == want || lost, "copy {copy}: {topic} has {} messages", given.len());
         }
         assert_eq!(caller.call("GET", "/healthz", "", "").unwrap().status, 200);
@@ -107,7 +109,7 @@ fn no_damaged_copy_gives_fewer_messages_with_a_200() {
 }
 
 #[test]
-fn damage_is_named_by_topic_and_offsets_and_there_is_a_way_on() {
+fn damage_is_reported_by_topic_and_offsets_with_a_remedy() {
     let unverified = "[store]\nverify_bytes_max = 0\n";
     let (folder, all) = stored("named", unverified);
     let mut bytes = std::fs::read(folder.file()).unwrap();
@@ -116,19 +118,19 @@ fn damage_is_named_by_topic_and_offsets_and_there_is_a_way_on() {
     std::fs::write(folder.file(), &bytes).unwrap();
     let data = folder.data();
     let place = format!("messages of b after offset {} up to {}", bad.offset - 4, bad.offset);
-    // The command, on a copy and without a change.
+    // The command works on a copy and changes nothing.
     let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains(&place) && text.contains("throng store salvage"), "{text}");
     assert!(!text.contains("panicked"), "{text}");
     assert!(std::fs::read(folder.file()).unwrap() == bytes, "the file was changed");
-    // A start that looks at the whole file.
-    folder.configure(KEPT);
-    let (code, text) = folder.refused(&data);
+    // This start checks the whole file.
+    folder.configure(DURABLE);
+    let (code, text) = folder.serve_rejected(&data);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&place) && text.contains("throng store check"), "{text}");
-    // A start that does not: what is read is refused, and the rest goes on.
-    folder.configure(&format!("{KEPT}{unverified}"));
+    // This start does not. Reads of damaged messages are rejected, and all else works.
+    folder.configure(&format!("{DURABLE}{unverified}"));
     let server = folder.serve();
     let mut caller = Caller::new(server.admin).unwrap();
     assert_eq!(pages(&mut caller, "b"), None);
@@ -136,10 +138,10 @@ fn damage_is_named_by_topic_and_offsets_and_there_is_a_way_on() {
     let target = format!("/poll?topic=b&since={}&timeout=0", all["b"][5].id);
     let answer = server.exchange(format!("GET {target} HTTP/1.0\r\nHost: t\r\n\r\n").as_bytes());
     assert!(answer.contains("\"recovered\":false"), "{answer}");
-    // While it is in use it is not looked at.
+    // The command does not check a store in use.
     let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
     assert!(code == Some(1) && text.contains("in use by another process"), "{text}");
-    // Its history may go.
+    // Deleting the topic's history is possible.
     assert_eq!(caller.call("DELETE", "/api/history/b", "", "").unwrap().status, 200);
     server.publish("b", "new".into());
     assert_eq!(pages(&mut caller, "b").unwrap().0.len(), 1);
@@ -149,7 +151,7 @@ fn damage_is_named_by_topic_and_offsets_and_there_is_a_way_on() {
 }
 
 #[test]
-fn a_salvaged_store_is_served_and_says_what_it_lacks() {
+fn a_salvaged_store_serves_and_reports_its_gaps() {
     let (folder, all) = stored("salvage", "");
     let mut bytes = std::fs::read(folder.file()).unwrap();
     flip(&mut bytes, all["b"][10].data.as_bytes());
@@ -171,8 +173,8 @@ fn a_salvaged_store_is_served_and_says_what_it_lacks() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_not_said_to_be_whole() {
-    let folder = Folder::new("none", KEPT);
+fn checking_a_file_that_is_no_store_reports_an_error() {
+    let folder = Folder::new("none", DURABLE);
     let server = folder.serve();
     assert_eq!(end(server), Some(0));
     for bytes in [&b""[..], b"not what a store begins with"] {

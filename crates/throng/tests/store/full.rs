@@ -1,4 +1,4 @@
-//! A disk that is full in earnest: a small file system of its own.
+//! A disk that is really full: a small file system of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::{Caller, Folder, Kept, end};
+use crate::folder::{Caller, Folder, HistoryMessage, end};
 use crate::support::Server;
 
-/// A file system in memory; gone at the end.
+/// A file system in memory, which is unmounted at the end.
 pub struct Mount {
     pub path: PathBuf,
 }
 
 impl Mount {
-    /// `None`, and a line that says so, where that is not permitted.
+    /// Returns `None` and prints a line where mounting is not permitted.
     pub fn new(path: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(path).unwrap();
         let mut mount = Command::new("mount");
@@ -56,10 +56,10 @@ history_messages_max = 1000000
 history_bytes_max = "1GiB"
 "#;
 
-/// Writing goes on within this after room was made; it is looked for once a second.
+/// The limit on the time until writes resume after space was freed. The server checks once a second.
 const RECOVERY: Duration = Duration::from_secs(10);
 
-/// What was acknowledged, and a number for the next message.
+/// The acknowledged messages, and a number for the next one.
 #[derive(Default)]
 struct Publisher {
     acknowledged: Vec<(String, String)>,
@@ -67,7 +67,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    /// The error's body, if it is refused.
+    /// Publishes. Returns the error's body if the publish is rejected.
     fn publish(&mut self, caller: &mut Caller) -> Result<(), Value> {
         let data = format!("{}.{}", self.next, "x".repeat(60_000));
         self.next += 1;
@@ -90,7 +90,7 @@ impl Publisher {
         panic!("the disk is never full");
     }
 
-    /// Until it is taken in again: how long that took.
+    /// Publishes until one is accepted again. Returns how long that took.
     fn until_room(&mut self, caller: &mut Caller) -> Duration {
         let begun = Instant::now();
         while self.publish(caller).is_err() {
@@ -100,9 +100,9 @@ impl Publisher {
         begun.elapsed()
     }
 
-    /// All that was acknowledged is there once, in order; and nothing else.
+    /// Checks that the history has all acknowledged messages once, in order, and no others.
     fn check(&self, caller: &mut Caller) {
-        let pairs = |kept: Kept| (kept.id, kept.data);
+        let pairs = |message: HistoryMessage| (message.id, message.data);
         let stored = caller.history("d:a", None, 1_000).into_iter().map(pairs);
         let stored: Vec<_> = stored.collect();
         let same = stored.iter().zip(&self.acknowledged).take_while(|(a, b)| a == b).count();
@@ -115,7 +115,7 @@ impl Publisher {
     }
 }
 
-/// A small disk with a file in the way, and a server on it.
+/// Returns a small disk with a large file on it, for a server.
 fn small_disk(name: &str) -> Option<(Folder, Mount, PathBuf)> {
     let folder = Folder::new(name, TOPICS);
     let mount = Mount::new(&folder.data(), "size=12m")?;
@@ -133,10 +133,11 @@ fn says_what_to_do(refused: &Value, folder: &Folder) {
     }
 }
 
-/// What needs no disk goes on: connections, topics without history, and what is there to be read.
+/// Checks that everything that needs no disk still works: connections, topics without history, and
+/// reads.
 fn all_else_goes_on(server: &Server, held: &mut crate::support::Stream, number: u64) {
-    let told = server.publish("plain", number.into());
-    assert_eq!(told["members"], 1);
+    let response = server.publish("plain", number.into());
+    assert_eq!(response["members"], 1);
     assert_eq!(held.data(), number.to_string());
     let mut other = server.listen("/sse?topic=d:a&topic=other");
     server.until_members("other", 1);
@@ -146,7 +147,7 @@ fn all_else_goes_on(server: &Server, held: &mut crate::support::Stream, number: 
 }
 
 #[test]
-fn a_full_disk_refuses_and_recovers_by_itself() {
+fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
     let Some((folder, mount, filler)) = small_disk("full") else { return };
     let server = folder.serve();
     let mut held = server.listen("/sse?topic=plain");
@@ -155,7 +156,7 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
     for round in 0..3 {
         let refused = publisher.until_full(&mut caller);
         says_what_to_do(&refused, &folder);
-        // Also what would not wait for the disk is not taken in.
+        // A publish that would not wait for the disk is rejected as well.
         let (status, body) = server.api(
             "POST",
             "/api/publish",
@@ -167,7 +168,7 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
         publisher.check(&mut caller);
         match round {
             0 => std::fs::remove_file(&filler).unwrap(),
-            // The store has taken all the disk: it gets a larger one.
+            // The store fills the whole disk, so it gets a larger one.
             _ => remount(&mount, 12 + 4 * round),
         }
         let took = publisher.until_room(&mut caller);
@@ -185,12 +186,12 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
 }
 
 #[test]
-fn a_deletion_makes_room_where_the_disk_is_full() {
+fn a_deletion_frees_space_on_a_full_disk() {
     let Some((folder, mount, _)) = small_disk("delete-full") else { return };
     let server = folder.serve();
     let (mut caller, mut publisher) = (Caller::new(server.admin).unwrap(), Publisher::default());
     says_what_to_do(&publisher.until_full(&mut caller), &folder);
-    // Others take the rest.
+    // Another file fills the rest.
     let mut rest = std::fs::File::create(mount.path.join("rest")).unwrap();
     while std::io::Write::write(&mut rest, &[1; 512]).is_ok() {}
     assert!(publisher.publish(&mut caller).is_err());
@@ -212,7 +213,7 @@ fn remount(mount: &Mount, mib: u64) {
 }
 
 #[test]
-fn a_server_that_is_restarted_on_a_full_disk_says_so_or_serves() {
+fn a_restart_on_a_full_disk_reports_it_or_serves() {
     let Some((folder, mount, filler)) = small_disk("restart-full") else { return };
     for kill in [true, false] {
         let server = folder.serve();
@@ -227,15 +228,15 @@ fn a_server_that_is_restarted_on_a_full_disk_says_so_or_serves() {
             true => drop(server),
             false => drop(end(server)),
         }
-        // Whatever was left is gone now.
+        // This fills the remaining space.
         let _ = std::fs::write(mount.path.join("rest"), vec![1; 16 << 20]);
-        match folder.serve_or_refused() {
+        match folder.try_serve() {
             Some(server) => {
                 println!("after kill={kill} it serves");
                 assert!(Caller::new(server.admin).unwrap().history("d:a", None, 1_000) == had);
             }
             None => {
-                let (code, text) = folder.refused(&folder.data());
+                let (code, text) = folder.serve_rejected(&folder.data());
                 println!("after kill={kill}: {text}");
                 assert_eq!(code, Some(1), "{text}");
                 assert!(text.contains("free space in"), "{text}");

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::heard::Listener;
+use crate::folder::{Caller, Folder, Random, end};
 use crate::ledger::Ledger;
+use crate::listener::Listener;
 use crate::load::{Door, Publisher, Sent};
-use crate::place::{Caller, Folder, Random, end};
 use crate::support::Server;
 
 const TOPICS: &str = r#"
@@ -24,7 +24,7 @@ history_messages_max = 1000000
 history_bytes_max = "1GiB"
 "#;
 
-/// Who publishes where; two of them share topics.
+/// The publishers and their topics. Two of them share topics.
 const PUBLISHERS: [(Door, &str); 7] = [
     (Door::Api, "d:one"),
     (Door::Keys, "d:one"),
@@ -40,7 +40,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, and not {text:?}")))
 }
 
-/// Publishers work until the server is killed, so long after they began.
+/// Runs publishers, and kills the server after a time.
 fn load_and_kill(server: Server, round: u64, after: Duration) -> Vec<Vec<Sent>> {
     let (client, admin) = (server.client, server.admin);
     let publishers = PUBLISHERS.iter().enumerate().map(|(at, (door, topic))| {
@@ -49,7 +49,7 @@ fn load_and_kill(server: Server, round: u64, after: Duration) -> Vec<Vec<Sent>> 
     });
     let publishers: Vec<_> = publishers.collect();
     std::thread::sleep(after);
-    // The end of the helper is SIGKILL.
+    // Dropping the helper kills the server with SIGKILL.
     drop(server);
     publishers.into_iter().map(|publisher| publisher.join().unwrap()).collect()
 }
@@ -60,7 +60,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 #[test]
-fn a_kill_loses_nothing_that_was_acknowledged() {
+fn a_kill_loses_no_acknowledged_message() {
     let rounds = number("KILL_ROUNDS").unwrap_or(200);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = number("KILL_SEED").unwrap_or(u64::from(now.subsec_nanos()));
@@ -73,7 +73,7 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
     for round in 0..rounds {
         let begun = Instant::now();
         if random.below(8) == 0 {
-            // Also a start may be killed.
+            // A start may be killed as well.
             folder.begin_and_kill(Duration::from_micros(random.below(60_000)));
         }
         let starting = Instant::now();
@@ -81,7 +81,7 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
         starts.push(starting.elapsed());
         let mut caller = Caller::new(server.admin).unwrap();
         ledger.check(&mut caller, &sent);
-        // Some come back at once, others miss a few rounds.
+        // Some listeners reconnect at once, others miss a few rounds.
         let here: Vec<_> =
             listeners.iter_mut().filter(|_| round == 0 || random.below(3) > 0).collect();
         for listener in here {
@@ -122,7 +122,7 @@ fn listeners(folder: &Folder) -> [Listener; 3] {
 }
 
 #[test]
-fn a_kill_while_the_store_is_made_leaves_one_that_opens() {
+fn a_kill_during_the_creation_leaves_an_openable_store() {
     let mut random = Random(7);
     for _ in 0..number("KILL_ROUNDS").unwrap_or(200) / 10 {
         let folder = Folder::new("new", TOPICS);

@@ -1,18 +1,18 @@
-//! What must be true of a store whatever happened to its server.
+//! The invariants of a store, whatever happened to its server.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::folder::{Caller, HistoryMessage};
 use crate::load::Sent;
-use crate::place::{Caller, Kept};
 
-/// All that is known of a store from outside.
+/// All that a client knows about a store.
 #[derive(Default)]
 pub struct Ledger {
     epoch: Option<String>,
-    /// Every offset that was ever answered or read, and to what it belongs.
+    /// Every offset that was ever answered or read, with its topic and data.
     owners: HashMap<u64, (String, String)>,
-    /// What was read of each topic, in the order of offsets.
-    kept: BTreeMap<&'static str, Vec<Kept>>,
+    /// The messages that were read of each topic, in the order of offsets.
+    history: BTreeMap<&'static str, Vec<HistoryMessage>>,
     texts: HashSet<String>,
     pub counts: Counts,
 }
@@ -21,9 +21,9 @@ pub struct Ledger {
 pub struct Counts {
     pub acknowledged: u64,
     pub found: u64,
-    /// Stored, though nobody was told.
+    /// Messages that are stored although they were not answered.
     pub unanswered: u64,
-    /// Of a topic that is not durable: answered, and lost.
+    /// Messages of topics that are not durable which were answered and lost.
     pub lost: u64,
     pub repeated: u64,
 }
@@ -34,30 +34,31 @@ pub fn is_durable(topic: &str) -> bool {
 
 impl Ledger {
     pub fn new(topics: &[&'static str]) -> Self {
-        let kept = topics.iter().map(|topic| (*topic, Vec::new())).collect();
-        Ledger { kept, ..Ledger::default() }
+        let history = topics.iter().map(|topic| (*topic, Vec::new())).collect();
+        Ledger { history, ..Ledger::default() }
     }
 
-    /// What is kept of these topics after an offset, in the order in which it was published.
+    /// Returns the messages of these topics after an offset, in the order in which they were
+    /// published.
     pub fn after(&self, topics: &[&str], offset: u64) -> Vec<(u64, String)> {
         let mut all: Vec<(u64, String)> = topics
             .iter()
             .flat_map(|topic| {
-                let kept = &self.kept[topic];
-                let from = kept.partition_point(|kept| kept.offset <= offset);
-                kept[from..].iter().map(|kept| (kept.offset, kept.data.clone()))
+                let messages = &self.history[topic];
+                let from = messages.partition_point(|message| message.offset <= offset);
+                messages[from..].iter().map(|message| (message.offset, message.data.clone()))
             })
             .collect();
         all.sort_unstable();
         all
     }
 
-    /// Whose message has this offset.
+    /// Returns the topic of the message with this offset.
     pub fn topic(&self, offset: u64) -> Option<&str> {
         self.owners.get(&offset).map(|(topic, _)| &**topic)
     }
 
-    /// An offset belongs to one message for ever, and all ids are of one epoch.
+    /// Checks that an offset always belongs to one message, and that all ids have one epoch.
     fn own(&mut self, id: &str, topic: &str, data: &str) -> u64 {
         let (epoch, offset) = id.split_once(':').unwrap();
         let known = self.epoch.get_or_insert_with(|| epoch.into());
@@ -69,31 +70,39 @@ impl Ledger {
         offset
     }
 
-    /// Reads what is new, and compares it with what publishers sent.
+    /// Reads new messages, and compares them with those that the publishers sent.
     pub fn check(&mut self, caller: &mut Caller, publishers: &[Vec<Sent>]) {
         let mut new: HashMap<String, u64> = HashMap::new();
-        let topics: Vec<&str> = self.kept.keys().copied().collect();
+        let topics: Vec<&str> = self.history.keys().copied().collect();
         for topic in topics {
-            let last = self.kept[topic].last().cloned();
+            let last = self.history[topic].last().cloned();
             let mut last_offset = last.as_ref().map_or(0, |last| last.offset);
-            for kept in caller.history(topic, last.as_ref().map(|last| &*last.id), 1_000) {
-                assert_eq!(self.own(&kept.id, topic, &kept.data), kept.offset);
-                assert!(kept.offset > last_offset, "{topic}: {} is out of order", kept.offset);
-                last_offset = kept.offset;
-                assert!(self.texts.insert(kept.data.clone()), "{topic}: twice: {}", kept.data);
-                new.insert(kept.data.clone(), kept.offset);
-                self.kept.get_mut(topic).unwrap().push(kept);
+            for message in caller.history(topic, last.as_ref().map(|last| &*last.id), 1_000) {
+                assert_eq!(self.own(&message.id, topic, &message.data), message.offset);
+                assert!(
+                    message.offset > last_offset,
+                    "{topic}: {} is out of order",
+                    message.offset
+                );
+                last_offset = message.offset;
+                assert!(
+                    self.texts.insert(message.data.clone()),
+                    "{topic}: twice: {}",
+                    message.data
+                );
+                new.insert(message.data.clone(), message.offset);
+                self.history.get_mut(topic).unwrap().push(message);
                 self.counts.found += 1;
             }
         }
         for sent in publishers {
             self.check_publisher(sent, &mut new);
         }
-        assert!(new.is_empty(), "nobody published {new:?}");
+        assert!(new.is_empty(), "unknown messages: {new:?}");
     }
 
-    /// Of what one publisher sent, the store has the beginning, in order; and of a durable topic all
-    /// that was answered.
+    /// Checks that the store has the first of a publisher's messages, in order. Of a durable topic it
+    /// must have all that were answered.
     fn check_publisher(&mut self, sent: &[Sent], new: &mut HashMap<String, u64>) {
         let (mut last, mut missing) = (0, None);
         for sent in sent {
@@ -119,8 +128,8 @@ impl Ledger {
         }
     }
 
-    /// Publishes again, with their keys, the last message that was answered and those that were
-    /// not: none gets in twice. Gives what was new.
+    /// Repeats the last answered message and the unanswered ones with their keys. None may be stored
+    /// twice. Returns the new ones.
     pub fn repeat(&mut self, caller: &mut Caller, publishers: &[Vec<Sent>]) -> Vec<Vec<Sent>> {
         let mut new = Vec::new();
         for sent in publishers.iter().filter(|sent| sent.iter().any(|sent| sent.key.is_some())) {
@@ -141,10 +150,10 @@ impl Ledger {
         new
     }
 
-    /// Reads everything anew, in small pages: it is what it was.
+    /// Reads everything again in small pages, and checks that it is the same.
     pub fn check_all(&self, caller: &mut Caller) {
-        for (topic, kept) in &self.kept {
-            assert!(caller.history(topic, None, 333) == *kept, "{topic} reads otherwise now");
+        for (topic, message) in &self.history {
+            assert!(caller.history(topic, None, 333) == *message, "{topic} reads otherwise now");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Publishers that go on until the server is gone.
+//! Publishers that work until the server is gone.
 
 use std::io::{Error, Result};
 use std::net::SocketAddr;
@@ -6,54 +6,54 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::Caller;
+use crate::folder::Caller;
 
-/// No publisher lives longer.
+/// The longest time that a publisher works.
 const LIFE: Duration = Duration::from_secs(10);
 
-/// Publishes that one WebSocket or one batch has on the way.
+/// Publishes that one WebSocket or one batch has under way.
 const AT_ONCE: usize = 8;
 
-/// The door through which a publisher comes.
+/// The interface that a publisher uses.
 #[derive(Clone, Copy, Debug)]
 pub enum Door {
     /// `POST /api/publish`.
     Api,
-    /// The same, each with an idempotency key.
+    /// `POST /api/publish` with an idempotency key each.
     Keys,
     /// `POST /api/batch`.
     Batch,
     /// `POST /publish` on the client port.
     Client,
-    /// `/ws`, several before the first answer.
+    /// `/ws`, with several publishes before the first answer.
     Ws,
 }
 
-/// One publisher: its messages are numbered.
+/// One publisher, with numbered messages.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     pub door: Door,
     pub topic: &'static str,
-    /// New for each publisher of each round.
+    /// A text that is unique for each publisher of each round.
     pub name: String,
 }
 
-/// What a publisher sent.
+/// A message that a publisher sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub topic: &'static str,
     pub data: String,
     pub key: Option<String>,
-    /// Its id, if it was answered.
+    /// Its id, if the publish was answered.
     pub answered: Option<String>,
 }
 
 impl Publisher {
-    /// Publishes until the connection ends: all that was sent, in order.
+    /// Publishes until the connection ends. Returns all messages that it sent, in order.
     pub fn run(&self, client: SocketAddr, admin: SocketAddr) -> Vec<Sent> {
         let mut sent = Vec::new();
         let end = Instant::now() + LIFE;
-        // An error is the kill.
+        // An error means that the server was killed.
         let _ = match self.door {
             Door::Ws => self.ws(client, end, &mut sent),
             Door::Client => self.http(client, end, &mut sent),
@@ -64,7 +64,7 @@ impl Publisher {
 
     fn next(&self, sent: &mut Vec<Sent>) -> usize {
         let number = sent.len();
-        // Some are long enough to lie on pages of their own.
+        // Some are long enough for pages of their own in the store.
         let padding = if number % 50 == 49 { 20_000 } else { number * 37 % 400 };
         let data = format!("{}.{number} .{}", self.name, "x".repeat(padding));
         let key = matches!(self.door, Door::Keys).then(|| format!("{}.{number}", self.name));

@@ -1,11 +1,11 @@
-//! A queue that is full is said to be full, and what was said to be taken in is there.
+//! A full queue: the server rejects publishes with a clear error, and stores all that it accepted.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::place::{Caller, Folder, end};
+use crate::folder::{Caller, Folder, end};
 use crate::support::header;
 
 const SMALL_QUEUE: &str = r#"
@@ -26,11 +26,11 @@ history_messages_max = 1000000
 history_bytes_max = "1GiB"
 "#;
 
-/// Publishers of each kind at the same time, and what each publishes in vain or not.
+/// Publishers of each kind at the same time, and how many messages each publishes.
 const PUBLISHERS: usize = 8;
 const MESSAGES: usize = 40;
 
-/// The texts that were taken in, in order, and how many were refused.
+/// The accepted texts in order, and how many were rejected.
 type Outcome = (Vec<(String, String)>, usize);
 
 fn publisher(name: String, topic: &'static str, client: bool, caller: &mut Caller) -> Outcome {
@@ -58,7 +58,7 @@ fn publisher(name: String, topic: &'static str, client: bool, caller: &mut Calle
 }
 
 #[test]
-fn a_full_queue_refuses_and_loses_nothing() {
+fn a_full_queue_rejects_publishes_and_loses_no_message() {
     let folder = Folder::new("queue", SMALL_QUEUE);
     let server = folder.serve();
     let publishers = [("d:a", false), ("h:a", false), ("d:a", true), ("h:a", true)];
@@ -76,14 +76,14 @@ fn a_full_queue_refuses_and_loses_nothing() {
     let refused: usize = outcomes.iter().map(|(_, (_, refused))| refused).sum();
     assert!(refused > 0, "the queue was never full");
     println!("{refused} of {} were refused", outcomes.len() * MESSAGES);
-    // Nothing of the answers was wrong: not now, and not after a restart in order.
+    // All answers were right, now and after an orderly restart.
     assert_eq!(end(server), Some(0));
     let server = folder.serve();
     let mut caller = Caller::new(server.admin).unwrap();
     for topic in ["d:a", "h:a"] {
         let stored = caller.history(topic, None, 1_000);
         let places: HashMap<&str, &str> =
-            stored.iter().map(|kept| (&*kept.data, &*kept.id)).collect();
+            stored.iter().map(|message| (&*message.data, &*message.id)).collect();
         assert_eq!(places.len(), stored.len(), "{topic}: a message is there twice");
         let mine: Vec<_> = outcomes.iter().filter(|(of, _)| *of == topic).collect();
         let taken: usize = mine.iter().map(|(_, (taken, _))| taken.len()).sum();

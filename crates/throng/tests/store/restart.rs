@@ -1,10 +1,10 @@
-//! What a restart in order keeps, how limits change while it runs, and how soon much is read.
+//! Orderly restarts, changes of limits at run time, and the time to open a large store.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::{Caller, Folder, end};
+use crate::folder::{Caller, Folder, end};
 use crate::support::{Server, Stream, header};
 
 const TOPICS: &str = r#"
@@ -36,7 +36,7 @@ fn id(answer: &Value) -> String {
 }
 
 #[test]
-fn a_restart_in_order_keeps_everything() {
+fn an_orderly_restart_loses_nothing() {
     let folder = Folder::new("restart", TOPICS);
     let server = folder.serve();
     let mut ids: Vec<String> = Vec::new();
@@ -47,7 +47,7 @@ fn a_restart_in_order_keeps_everything() {
     }
     let job = id(&server.publish("jobs", "first".into()));
     server.publish("jobs", "second".into());
-    // Its publisher did not wait for the disk, and before it is there nobody can have seen it.
+    // Its publisher did not wait for the disk. No client sees the message before it is on disk.
     server.until("the jobs are there", |server| {
         ok(server, "GET", "/api/history/jobs", None)["messages"].as_array().unwrap().len() == 2
     });
@@ -77,24 +77,25 @@ fn a_restart_in_order_keeps_everything() {
     assert_eq!(ok(&server, "GET", "/api/subscriptions/alice", None), subscriptions);
     let mut caller = Caller::new(server.admin).unwrap();
     let data = |topic: &str, caller: &mut Caller| -> Vec<String> {
-        caller.history(topic, None, 100).into_iter().map(|kept| kept.data).collect()
+        caller.history(topic, None, 100).into_iter().map(|message| message.data).collect()
     };
     assert_eq!(data("jobs", &mut caller), ["first", "second"]);
     assert_eq!(data("state", &mut caller), ["new"]);
-    // The keys are known: nothing is published twice.
+    // The keys are known, so no message is published twice.
     for (number, id) in ids.iter().enumerate() {
         let body =
             json!({"topic": "n:a", "data": "again", "idempotency_key": format!("key-{number}")});
         let again = server.post("/api/publish", body);
         assert_eq!((&again["id"], &again["repeated"]), (&json!(id), &json!(true)));
     }
-    // The numbering goes on.
+    // The offsets continue.
     let next = id(&server.publish("n:a", "next".into()));
     let offset = |id: &str| id.split_once(':').unwrap().1.parse::<u64>().unwrap();
     server.until("it is there", |_| data("n:a", &mut caller).last().unwrap() == "next");
     assert_eq!(next.split(':').next(), ids[0].split(':').next());
     assert!(offset(&next) > offset(&id(&waits)));
-    // Alice enters what she follows, gets what waited, and of the jobs what she has not done.
+    // Alice enters her topics, gets the messages that waited, and the jobs that she has not
+    // acknowledged.
     let mut stream = server.listen("/sse?user=alice&topic=jobs");
     let got: Vec<String> = [stream.data(), stream.data()].into();
     assert!(got.contains(&"second".into()), "{got:?}");
@@ -105,7 +106,7 @@ fn a_restart_in_order_keeps_everything() {
 }
 
 #[test]
-fn a_client_comes_back_after_a_restart_on_every_transport() {
+fn clients_recover_after_a_restart_on_every_transport() {
     let folder = Folder::new("back", TOPICS);
     let server = folder.serve();
     let first = id(&server.publish("n:a", "1".into()));
@@ -127,10 +128,10 @@ fn a_client_comes_back_after_a_restart_on_every_transport() {
     assert_eq!([sse.data(), sse.data()], ["2", "3"]);
 }
 
-/// Of several topics a client may have some further than others. What it has of them it does not
-/// get again, also when it is the disk that knows whose message is missing.
+/// A client may have received some topics further than others. It does not get messages again that it
+/// has, even if the server must read from disk which are missing.
 #[test]
-fn a_place_with_a_gap_is_understood_after_a_restart() {
+fn a_token_with_several_positions_is_valid_after_a_restart() {
     let folder = Folder::new("gap", TOPICS);
     let server = folder.serve();
     let publish = |topic: &str, data: &str| id(&server.publish(topic, data.into()));
@@ -140,7 +141,7 @@ fn a_place_with_a_gap_is_understood_after_a_restart() {
     publish("n:b", "b1");
     let through = publish("n:b", "b2");
     publish("n:a", "a3");
-    let mark = wire::since::mark("n:a");
+    let mark = model::resume::mark("n:a");
     let place = format!("{has}/{}-{mark:08x}.{}", offset(&through), offset(&has));
     let missed = |server: &Server| -> Vec<Value> {
         let target = format!("/poll?topic=n:a&topic=n:b&since={place}&timeout=0");
@@ -159,7 +160,7 @@ fn a_place_with_a_gap_is_understood_after_a_restart() {
 }
 
 #[test]
-fn a_reload_changes_what_is_kept() {
+fn a_reload_changes_the_history_limits() {
     let rule = |messages: u64| {
         format!("[[topics]]\npattern = \"n:*\"\nhistory_messages_max = {messages}\n")
     };
@@ -167,28 +168,33 @@ fn a_reload_changes_what_is_kept() {
     let server = folder.serve();
     (0..200).for_each(|number| drop(server.publish("n:a", format!("{number}").into())));
     let mut caller = Caller::new(server.admin).unwrap();
-    let mut kept = |publish: &str| {
+    let mut stored = |publish: &str| {
         server.publish("n:a", publish.into());
         caller.history("n:a", None, 1_000).len()
     };
-    // What is published without `durable` is read once it is written.
-    server.until("all is written", |_| kept("one more") >= 201);
+    // A message to a topic that is not durable is readable once it is on disk.
+    server.until("all is written", |_| stored("one more") >= 201);
     folder.configure(&rule(20));
     server.signal("-HUP");
-    server.until("the new limit holds", |_| (20..=22).contains(&kept("less")));
+    server.until("the new limit holds", |_| (20..=22).contains(&stored("less")));
     folder.configure(&rule(0));
     server.signal("-HUP");
-    server.until("nothing is kept", |server| server.api("GET", "/api/history/n:a", None).0 == 404);
+    server.until("there is no history", |server| {
+        server.api("GET", "/api/history/n:a", None).0 == 404
+    });
     folder.configure(&rule(1_000));
     server.signal("-HUP");
-    server.until("it is kept again", |server| server.api("GET", "/api/history/n:a", None).0 == 200);
+    server.until("there is a history again", |server| {
+        server.api("GET", "/api/history/n:a", None).0 == 200
+    });
 }
 
-/// Messages in the store, and in how many topics. A debug build takes a minute to store them all.
+/// The number of messages in the store and of their topics. A debug build takes a minute to store
+/// them.
 const MANY: usize = if cfg!(debug_assertions) { 60_000 } else { 300_000 };
 const TOPICS_MANY: usize = 100;
 
-/// Publishes all; again what was refused because too many wait for the disk.
+/// Publishes all messages. Repeats those that were rejected because too many wait for the disk.
 fn publish_all(mut commands: Vec<Value>, caller: &mut Caller) {
     while !commands.is_empty() {
         let answer = caller.post("/api/batch", &json!({"commands": commands})).unwrap();
@@ -233,10 +239,10 @@ fn a_large_store_opens_in_seconds() {
         assert!(took < Duration::from_secs(20));
         let mut caller = Caller::new(server.admin).unwrap();
         let each = MANY / TOPICS_MANY;
-        // Nobody waits for the one more to be on disk.
+        // The publisher of this message does not wait for the disk.
         assert!((each..=each + 1).contains(&caller.history("n:7", None, 1_000).len()));
         server.publish("n:7", "one more".into());
-        // A kill: the next start finds a file that was not closed.
+        // After the kill, the next start finds a file that was not closed.
         drop(server);
     }
 }

@@ -1,4 +1,4 @@
-//! A server of its own for each test, and the plainest clients that can talk to it.
+//! Starts a server for each test, and has simple clients for it.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Everything a test waits for comes sooner than this, or the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A test fails when it waits longer than this.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running `throng serve`; killed at the end of the test.
 pub struct Server {
@@ -23,16 +23,16 @@ impl Server {
         Server::with(&[], &[])
     }
 
-    /// With further flags, and settings as environment variables.
+    /// Starts a server with further flags, and settings as environment variables.
     pub fn with(flags: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         Server::run(command, settings)
     }
 
-    /// Any command line that ends up as a server.
+    /// Runs any command line that starts a server.
     pub fn run(mut command: Command, settings: &[(&str, &str)]) -> Self {
-        // An empty folder: no configuration of the developer's gets in.
+        // The folder has no configuration, so the developer's is not read.
         let folder = std::env::temp_dir().join("throng-tests");
         std::fs::create_dir_all(&folder).unwrap();
         command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -75,17 +75,17 @@ impl Server {
         stream
     }
 
-    /// A GET on the client port: status and body.
+    /// Makes a GET on the client port. Returns the status and the body.
     pub fn get(&self, target: &str) -> (u16, Value) {
         json(self.client, "GET", target, None, "")
     }
 
-    /// A call of the API: status and body.
+    /// Calls the API. Returns the status and the body.
     pub fn api(&self, method: &str, target: &str, body: Option<Value>) -> (u16, Value) {
         json(self.admin, method, target, body, "")
     }
 
-    /// A POST to the API that must succeed.
+    /// Makes a POST to the API, which must succeed.
     pub fn post(&self, target: &str, body: Value) -> Value {
         let (status, answer) = self.api("POST", target, Some(body));
         assert_eq!(status, 200, "{target}: {answer}");
@@ -96,7 +96,7 @@ impl Server {
         self.post("/api/publish", serde_json::json!({"topic": topic, "data": data}))
     }
 
-    /// The value of a line of /metrics that begins so.
+    /// Returns the value of the line of /metrics that begins with `name`.
     pub fn metric(&self, name: &str) -> f64 {
         let text = text(self.admin, "GET", "/metrics", None, "").1;
         let line = text
@@ -106,10 +106,10 @@ impl Server {
             .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
-    /// Waits until it is so.
-    pub fn until(&self, what: &str, mut so: impl FnMut(&Server) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !so(self) {
+    /// Waits until `is_so` holds. `what` describes that for a failure.
+    pub fn until(&self, what: &str, mut is_so: impl FnMut(&Server) -> bool) {
+        let end = Instant::now() + TIMEOUT;
+        while !is_so(self) {
             assert!(Instant::now() < end, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -135,7 +135,7 @@ impl Drop for Server {
     }
 }
 
-/// Writes a file with a secret, which nobody else can read.
+/// Writes a file with a secret that only its owner can read.
 pub fn write_secret(path: &std::path::Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();
@@ -144,12 +144,12 @@ pub fn write_secret(path: &std::path::Path, text: &str) {
 
 pub fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.set_nodelay(true).unwrap();
     socket
 }
 
-/// One request on a connection of its own: status and body as text.
+/// Makes one request on a connection of its own. Returns the status and the body as text.
 pub fn text(
     address: SocketAddr,
     method: &str,
@@ -180,7 +180,7 @@ pub fn text(
     (status.unwrap_or_else(|| panic!("no status in {head:?}")), body)
 }
 
-/// One request: status and body, which is JSON or nothing.
+/// Makes one request. Returns the status and the body, which must be JSON or empty.
 pub fn json(
     address: SocketAddr,
     method: &str,
@@ -204,7 +204,7 @@ pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// A connection that is read as it comes.
+/// A connection with methods to read parts of its input.
 pub struct Stream {
     pub reader: BufReader<TcpStream>,
 }
@@ -218,21 +218,21 @@ impl Stream {
         self.reader.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Up to and with the empty line.
+    /// Reads up to and including the empty line.
     pub fn head(&mut self) -> String {
         let head = self.head_if_any();
         assert!(head.ends_with("\r\n\r\n"), "the server closed after {head:?}");
         head
     }
 
-    /// What came of a head; not all of it when the peer closed.
+    /// Reads a head. It is incomplete or empty if the peer closed.
     pub fn head_if_any(&mut self) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") && self.reader.read_line(&mut head).unwrap() > 0 {}
         head
     }
 
-    /// One line without its end.
+    /// Reads a line, without its end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         let read = self.reader.read_line(&mut line).unwrap();
@@ -240,7 +240,7 @@ impl Stream {
         line.trim_end_matches(['\r', '\n']).to_string()
     }
 
-    /// A head and the body that its Content-Length announces.
+    /// Reads a head and the body of its Content-Length. Returns the status and the body.
     pub fn answer(&mut self) -> (u16, String) {
         let head = self.head();
         let length = header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
@@ -249,7 +249,7 @@ impl Stream {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), String::from_utf8(body).unwrap())
     }
 
-    /// One chunk of a chunked body; empty at the end.
+    /// Reads one chunk of a chunked body. It is empty at the end.
     pub fn chunk(&mut self) -> String {
         let size = usize::from_str_radix(&self.line(), 16).unwrap();
         let mut chunk = vec![0; size + 2];
@@ -269,12 +269,12 @@ impl Stream {
         }
     }
 
-    /// A JSON line of an HTTP stream.
+    /// Reads a JSON line of an HTTP stream.
     pub fn object(&mut self) -> Value {
         serde_json::from_str(&self.chunk()).unwrap()
     }
 
-    /// The next event of an event stream as (field, value) pairs; comments are passed over.
+    /// Reads the next event of an event stream as (field, value) pairs, and skips comments.
     pub fn event(&mut self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
         loop {
@@ -290,7 +290,7 @@ impl Stream {
         }
     }
 
-    /// The `data` of the next event that has any.
+    /// Reads the `data` of the next event that has any.
     pub fn data(&mut self) -> String {
         loop {
             let event = self.event();
@@ -301,7 +301,7 @@ impl Stream {
         }
     }
 
-    /// Everything until the server closes; a reset counts as the end.
+    /// Reads everything until the server closes or resets the connection.
     pub fn rest(&mut self) -> String {
         let mut all = Vec::new();
         let _ = self.reader.read_to_end(&mut all);
@@ -309,7 +309,7 @@ impl Stream {
     }
 }
 
-/// A WebSocket, by another's codec.
+/// A WebSocket with tungstenite's codec.
 pub type WebSocket = tungstenite::WebSocket<TcpStream>;
 
 pub fn websocket(server: &Server, query: &str) -> WebSocket {
@@ -320,7 +320,7 @@ pub fn websocket(server: &Server, query: &str) -> WebSocket {
     socket
 }
 
-/// The next text message as JSON.
+/// Reads the next text message as JSON.
 pub fn receive(socket: &mut WebSocket) -> Value {
     loop {
         if let tungstenite::Message::Text(text) = socket.read().unwrap() {
@@ -329,7 +329,7 @@ pub fn receive(socket: &mut WebSocket) -> Value {
     }
 }
 
-/// Sends a command and gives its answer; messages that come between are dropped.
+/// Sends a command and returns its answer. Drops messages that arrive in between.
 pub fn command(socket: &mut WebSocket, command: Value) -> Value {
     socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     loop {

@@ -1,4 +1,4 @@
-//! Connections by transport and shard, and the topics on top.
+//! Lists: connections by transport and shard, and the top topics.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,38 +10,38 @@ use crate::format::{bar, compact, cut, grouped, percent, plain, words};
 use crate::sample::{Ring, Sample, TopTopic, Tops};
 use crate::state::Data;
 
-/// Lines below the tiles from which on lists are of use.
+/// The fewest lines in which lists are useful.
 pub const HEIGHT_MIN: u16 = 8;
-/// Lines of lists that show what matters.
+/// The lines in which lists show enough.
 pub const HEIGHT_GOOD: u16 = 16;
-/// Columns of a list.
+/// The fewest columns of a list.
 const WIDTH_MIN: u16 = 34;
-/// Columns of a number of a list.
+/// Columns of a number in a list.
 const NUMBER: usize = 9;
 /// Columns of a transport's name.
 const NAME: usize = 18;
-/// Columns of a transport's bar, at least and at most.
+/// The fewest and the most columns of a transport's bar.
 const BAR_MIN: usize = 8;
 const BAR_MAX: usize = 60;
 /// Columns of a shard's number, count and bar.
 const SHARD_WIDTH: u16 = 38;
 
-/// As many lists as stand side by side.
+/// Draws as many lists as fit side by side.
 pub fn lists(frame: &mut Frame<'_>, area: Rect, data: &Data) {
     let Some(newest) = data.ring.newest() else { return };
     let count = (area.width / WIDTH_MIN).clamp(1, 4);
-    let places = Layout::horizontal(vec![Constraint::Ratio(1, u32::from(count)); count.into()]);
-    for (index, place) in places.split(area).iter().enumerate() {
+    let columns = Layout::horizontal(vec![Constraint::Ratio(1, u32::from(count)); count.into()]);
+    for (index, column) in columns.split(area).iter().enumerate() {
         match index {
-            0 => biggest(frame, *place, data, 0),
-            1 => busiest(frame, *place, data, 0),
-            2 => transports(frame, *place, newest, None),
-            _ => shards(frame, *place, &data.shards, 0),
+            0 => biggest(frame, *column, data, 0),
+            1 => busiest(frame, *column, data, 0),
+            2 => transports(frame, *column, newest, None),
+            _ => shards(frame, *column, &data.shards, 0),
         }
     }
 }
 
-/// The part of an area that a list may write on, and its title above.
+/// Draws the title of a list. Returns the area below it, which the list may use.
 fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
     let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
     let inner = inner.intersection(area);
@@ -50,16 +50,16 @@ fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
     rest
 }
 
-/// Connections by transport, with their share; with their last minutes where there is room.
+/// Draws the connections by transport with their share, and their last minutes where there is space.
 pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Option<&Ring>) {
     let width = usize::from(area.width.saturating_sub(2));
-    // A bar that is too short to tell anything gives its room to the names.
+    // A bar that would be too short leaves its space to the names.
     let graph_width = width.saturating_sub(NAME + 2 * NUMBER + 2);
     let graph_width = if graph_width >= BAR_MIN { graph_width.min(BAR_MAX) } else { 0 };
     let name_width = width.saturating_sub(2 * NUMBER).min(NAME);
     let title = format!("{:<name_width$}{:>NUMBER$}{:>NUMBER$}", "Transport", "Conns", "Share");
     let area = titled(frame, area, Line::styled(title, STRONG));
-    // Those that carry something come first; the rest stay in their order.
+    // Transports with the most connections come first; the sort leaves equal ones in order.
     let mut rows: Vec<_> = sample.transports.iter().collect();
     rows.sort_by(|a, b| b.1.total_cmp(a.1));
     let row = |name: &str, held: f64| {
@@ -87,7 +87,7 @@ pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Opti
     }
 }
 
-/// Connections over time, and why they end, below the transports.
+/// Draws the connections over time and the reasons of their ends, below the transports.
 fn closed(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: &Ring) {
     let reasons = tiles::reasons(sample).unwrap_or_else(|| "none".into());
     let [head, graph, foot] =
@@ -99,7 +99,7 @@ fn closed(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: &Ring) {
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), foot);
 }
 
-/// A bar for each shard, in as many columns as there is room for.
+/// Draws a bar for each shard, in as many columns as fit.
 pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) {
     let title = match shards.len() {
         0 => "Shards".to_owned(),
@@ -119,13 +119,13 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
     let width = area.width / needed as u16;
     let most = shards.iter().copied().fold(1.0, f64::max);
     let digits = shards.len().saturating_sub(1).to_string().len();
-    let room = height * needed;
-    let first = scroll.min(shards.len().saturating_sub(room));
-    for (at, held) in shards.iter().enumerate().skip(first).take(room) {
-        let place = at - first;
+    let shown = height * needed;
+    let first = scroll.min(shards.len().saturating_sub(shown));
+    for (at, held) in shards.iter().enumerate().skip(first).take(shown) {
+        let index = at - first;
         let cell = Rect {
-            x: area.x + (place / height) as u16 * width,
-            y: area.y + (place % height) as u16,
+            x: area.x + (index / height) as u16 * width,
+            y: area.y + (index % height) as u16,
             width,
             height: 1,
         };
@@ -136,13 +136,13 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
     }
 }
 
-/// Both lists of topics.
+/// Draws both lists of topics.
 pub fn topics(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    let places = match area.width >= 2 * WIDTH_MIN {
+    let halves = match area.width >= 2 * WIDTH_MIN {
         true => Layout::horizontal([Constraint::Ratio(1, 2); 2]),
         false => Layout::vertical([Constraint::Ratio(1, 2); 2]),
     };
-    let [left, right] = places.areas(area);
+    let [left, right] = halves.areas(area);
     biggest(frame, left, data, scroll);
     busiest(frame, right, data, scroll);
 }
@@ -157,11 +157,11 @@ fn busiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     list(frame, area, texts, found(data, |tops| &tops.busiest), scroll);
 }
 
-/// One of the lists, or what stands in its place.
+/// Returns one of the lists, or the text to show instead.
 fn found(data: &Data, list: fn(&Tops) -> &Vec<TopTopic>) -> Result<&[TopTopic], String> {
     match &data.tops {
         None => Err("Asking…".into()),
-        Some(Err(trouble)) => Err(format!("! {trouble}")),
+        Some(Err(error)) => Err(format!("! {error}")),
         Some(Ok(tops)) => Ok(list(tops)),
     }
 }

@@ -1,8 +1,8 @@
-//! The picture: from the state and the time to a frame. Colours are the terminal's own and a few
-//! named ones, and nothing is said by a colour alone.
+//! Draws the state and the time into a frame. Colours are the terminal's own and a few named ones.
+//! Nothing depends on colour alone.
 
+mod details;
 mod lists;
-mod look;
 mod tiles;
 
 use ratatui::Frame;
@@ -14,12 +14,12 @@ use ratatui::widgets::{Clear, Paragraph};
 use crate::format::{clock_utc, cut, duration, plain};
 use crate::state::{State, View};
 
-/// What the sparklines reach back.
+/// The seconds that sparklines cover.
 const SPARK_SECONDS: u64 = 300;
 
-/// Lines of sparks and bars.
+/// The style of sparklines and bars.
 const GRAPH: Style = Style::new().fg(Color::Cyan);
-/// What needs attention; a sign stands with it.
+/// The style of alarms. A sign goes with it.
 const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
@@ -43,7 +43,7 @@ const HELP: &[(&str, &str)] = &[
     ("!", "look at this: it is near or over a limit"),
 ];
 
-/// Draws all of it. The time is in milliseconds since 1970.
+/// Draws the whole screen. The time is in milliseconds since 1970.
 pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
     let [head, tabs, body, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -66,7 +66,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
         View::Transports => lists::transports(frame, body, newest, Some(&data.ring)),
         View::Shards => lists::shards(frame, body, &data.shards, state.scroll),
         View::Topics => lists::topics(frame, body, data, state.scroll),
-        View::Look => look::look(frame, body, data, state.scroll),
+        View::Details => details::details(frame, body, data, state.scroll),
     }
     if state.help {
         help(frame, body);
@@ -114,13 +114,13 @@ fn header(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
 }
 
 fn tab_line(state: &State) -> Line<'static> {
-    let name = |view| match (view, &state.data().look) {
+    let name = |view| match (view, &state.data().details) {
         (View::Overview, _) => "Overview".to_owned(),
         (View::Transports, _) => "Transports".to_owned(),
         (View::Shards, _) => "Shards".to_owned(),
         (View::Topics, _) => "Topics".to_owned(),
-        (View::Look, Some((subject, _))) => cut(&plain(&subject.0), 24),
-        (View::Look, None) => String::new(),
+        (View::Details, Some((subject, _))) => cut(&plain(&subject.0), 24),
+        (View::Details, None) => String::new(),
     };
     let tab = |view| match view == state.view {
         true => Span::styled(format!("[{}]", name(view)), STRONG.add_modifier(Modifier::REVERSED)),
@@ -135,7 +135,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
         (Some(typed), _) => {
             let ask = " topic or @user: ";
             let typed = plain(typed);
-            // The end of what is typed is what is looked at.
+            // A long name shows its end, where the user types.
             let room = width.saturating_sub(ask.len() + 2);
             let hidden = typed.chars().count().saturating_sub(room);
             let shown: String = typed.chars().skip(hidden).collect();
@@ -147,7 +147,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
                 " ! away since {} UTC ({}): {}; trying again",
                 clock_utc(away.since_ms),
                 duration(seconds),
-                away.trouble
+                away.error
             );
             Line::styled(cut(&text, width), ALARM)
         }
@@ -164,9 +164,9 @@ fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let data = state.data();
     let columns = tiles::columns(area.width);
     let rows = (tiles::COUNT as u16).div_ceil(columns);
-    // Lists come once the tiles have their sparks, and sparks grow once the lists are long enough.
-    let wanted = area.height.saturating_sub(lists::HEIGHT_GOOD) / rows;
-    let height = wanted.clamp(tiles::HEIGHT_GOOD, tiles::HEIGHT_MAX);
+    // Space goes to the tiles' sparklines first, then to the lists, then to larger sparklines.
+    let height = area.height.saturating_sub(lists::HEIGHT_GOOD) / rows;
+    let height = height.clamp(tiles::HEIGHT_GOOD, tiles::HEIGHT_MAX);
     let spare = area.height.saturating_sub(rows * height);
     let lists_height = if spare >= lists::HEIGHT_MIN { spare } else { 0 };
     let [above, below] =

@@ -1,15 +1,15 @@
-//! Pictures from recorded samples, on a small terminal and a wide one.
+//! Draws recorded samples on small and wide terminals.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::admin::Trouble;
-use crate::sample::{Past, Sample, TopTopic, Tops};
-use crate::watch::{Look, News, Subject};
+use crate::admin::AdminError;
+use crate::sample::{History, Sample, TopTopic, Tops};
+use crate::watch::{Details, Subject, Update};
 
-/// Of a node with 271 connections in 6 shards.
+/// The history of a node with 271 connections in 6 shards.
 const HISTORY: &str = include_str!("../recorded/history.json");
 const SAMPLE: &str = include_str!("../recorded/sample.json");
 const MEMBERS: &str = include_str!("../recorded/members.json");
@@ -24,19 +24,19 @@ fn sample() -> Sample {
 
 fn recorded() -> State {
     let mut state = State::new("127.0.0.1:8001");
-    let past = Past::parse(HISTORY.as_bytes()).expect("a history");
+    let history = History::parse(HISTORY.as_bytes()).expect("a history");
     let topic = |at: u32| TopTopic {
         topic: format!("room-{at}"),
         members: f64::from(5_000 - at),
         messages_per_minute: 7.5,
     };
     let rooms: Vec<TopTopic> = (0..40).map(topic).collect();
-    for news in [
-        News::Past(Box::new(past)),
-        News::Sample(Box::new(sample())),
-        News::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms })),
+    for update in [
+        Update::History(Box::new(history)),
+        Update::Sample(Box::new(sample())),
+        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms })),
     ] {
-        state.take(news, sample().at).expect("good news");
+        state.apply(update, sample().at).expect("no error");
     }
     state
 }
@@ -47,7 +47,7 @@ fn press(state: &mut State, keys: &[KeyCode]) {
     }
 }
 
-fn look_at(state: &mut State, name: &str) {
+fn inspect(state: &mut State, name: &str) {
     press(state, &[KeyCode::Char('t')]);
     name.chars().for_each(|c| press(state, &[KeyCode::Char(c)]));
     press(state, &[KeyCode::Enter]);
@@ -99,23 +99,23 @@ fn the_overview_has_all_tiles_at_any_size() {
 }
 
 #[test]
-fn no_size_is_too_small() {
+fn any_terminal_size_is_drawn() {
     let mut state = recorded();
     press(&mut state, &[KeyCode::Char('?')]);
-    let mut looked = recorded();
-    look_at(&mut looked, "room-0");
+    let mut inspected = recorded();
+    inspect(&mut inspected, "room-0");
     for _ in View::ALWAYS {
         for size in [(1, 1), (5, 2), (20, 4), (79, 3), (24, 80), (300, 5)] {
             picture(&state, size);
-            picture(&looked, size);
+            picture(&inspected, size);
         }
         press(&mut state, &[KeyCode::Esc, KeyCode::Tab, KeyCode::Char('?')]);
-        press(&mut looked, &[KeyCode::Tab]);
+        press(&mut inspected, &[KeyCode::Tab]);
     }
 }
 
 #[test]
-fn the_other_views() {
+fn the_other_views_show_their_lists() {
     let mut state = recorded();
     press(&mut state, &[KeyCode::Tab]);
     let held = sample().transports["sse"];
@@ -127,7 +127,7 @@ fn the_other_views() {
     press(&mut state, &[KeyCode::Tab]);
     assert_shows(&picture(&state, SMALL), &["[Topics]", "room-0 ", "5 k", "7.5"]);
     assert_shows(&picture(&state, (50, 24)), &["Biggest topics", "Busiest topics"]);
-    // To the end of the list, and not past it.
+    // Scrolling stops at the end of the list.
     press(&mut state, &[KeyCode::PageDown; 9]);
     let lines = picture(&state, SMALL);
     assert_shows(&lines, &["room-20 ", "room-39 "]);
@@ -136,10 +136,10 @@ fn the_other_views() {
 }
 
 #[test]
-fn many_shards_stand_in_columns_and_scroll() {
+fn many_shards_are_drawn_in_columns_and_scroll() {
     let mut state = recorded();
     let sample = Sample { shards: (0..200).map(f64::from).collect(), ..sample() };
-    state.take(News::Sample(Box::new(sample)), 0).expect("good news");
+    state.apply(Update::Sample(Box::new(sample)), 0).expect("no error");
     press(&mut state, &[KeyCode::Tab, KeyCode::Tab]);
     let lines = picture(&state, SMALL);
     assert_shows(&lines, &["200 shards: 0 to 199", "  0         0", " 39        39"]);
@@ -149,42 +149,42 @@ fn many_shards_stand_in_columns_and_scroll() {
 }
 
 #[test]
-fn a_topic_is_looked_at_and_its_texts_are_tamed() {
+fn the_details_of_a_topic_hide_control_characters() {
     let mut state = recorded();
-    look_at(&mut state, "room-0");
+    inspect(&mut state, "room-0");
     assert_shows(&picture(&state, SMALL), &["[room-0]", "Asking…"]);
-    let look = Look {
+    let details = Details {
         members: serde_json::from_str(MEMBERS).expect("members"),
         messages: serde_json::from_str(MESSAGES).expect("messages"),
     };
-    let news = News::Look(Subject("room-0".into()), Ok(look));
-    state.take(news, 0).expect("good news");
+    let update = Update::Details(Subject("room-0".into()), Ok(details));
+    state.apply(update, 0).expect("no error");
     let lines = picture(&state, SMALL);
     assert_shows(&lines, &["19 connections in room-0, 3 of them listed", "Transport", "u15"]);
     assert_shows(&lines, &["Last messages (UTC)", "12:34:56 message", "{\"text\":\"hello\"}"]);
     assert!(!lines.concat().contains('\u{1b}'));
-    let refused = Err(Trouble::Refused("a shard is busy".into()));
-    state.take(News::Look(Subject("room-0".into()), refused), 0).expect("good news");
+    let error = Err(AdminError::Rejected("a shard is busy".into()));
+    state.apply(Update::Details(Subject("room-0".into()), error), 0).expect("no error");
     assert_shows(&picture(&state, SMALL), &["! a shard is busy"]);
     press(&mut state, &[KeyCode::Char('t'), KeyCode::Char('@')]);
     assert_shows(&picture(&state, SMALL), &["topic or @user: @█"]);
 }
 
 #[test]
-fn what_is_wrong_is_said_in_words() {
+fn errors_and_alarms_are_shown_in_words() {
     let mut state = recorded();
     press(&mut state, &[KeyCode::Char('p')]);
     assert_shows(&picture(&state, SMALL), &["PAUSED"]);
     press(&mut state, &[KeyCode::Char('p')]);
-    let trouble = Trouble::Away("nothing answers".into());
-    state.take(News::Away(trouble), sample().at - 4_000).expect("it is waited for");
+    let error = AdminError::Unreachable("nothing answers".into());
+    state.apply(Update::Away(error), sample().at - 4_000).expect("no error");
     let clock = clock_utc(sample().at - 4_000);
     let since = format!("! away since {clock} UTC (5 s): nothing answers");
     assert_shows(&picture(&state, SMALL), &["! AWAY for 5 s", &since]);
     let mut full = sample();
     full.connections = 95_000.0;
     full.figures.refused = 3.0;
-    state.take(News::Sample(Box::new(full)), 0).expect("good news");
+    state.apply(Update::Sample(Box::new(full)), 0).expect("no error");
     assert_shows(&picture(&state, SMALL), &["! 95 k", "3/s refused"]);
     assert_shows(&picture(&State::new("n"), SMALL), &["Asking n for its first sample…"]);
 }

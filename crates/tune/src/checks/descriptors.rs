@@ -1,4 +1,4 @@
-//! Descriptors, the threads that carry their tables, and watches on them.
+//! Checks of descriptors, the threads with their tables, and epoll watches.
 
 use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::{OTHER_THREADS, SHARDS_MAX, Table, shards};
@@ -8,13 +8,13 @@ use crate::host::Host;
 /// The name of the finding about the process's limit.
 pub(crate) const NOFILE: &str = "open files of a process";
 
-/// The kernel's own fs.nr_open, and what the unit is given at least.
+/// The kernel's default of fs.nr_open, which is also the lowest limit for the server's unit.
 const NOFILE_USUAL: u64 = 1 << 20;
 
-/// Files that the rest of the system opens after this look.
+/// Files that the rest of the system may open after this check.
 const FILES_SPARE: u64 = 16_384;
 
-/// Watches that other programs of the same user may have.
+/// Epoll watches that other programs of the same user may have.
 const WATCHES_SPARE: u64 = 1_024;
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
@@ -25,8 +25,8 @@ pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     findings
 }
 
-/// The limit on open files for the server: two shards a core are then enough, or, where all shards
-/// share one table, it holds everything.
+/// Returns the limit on open files for the server. With it two shards per core are enough, or one
+/// table holds all connections where all shards share it.
 pub(crate) fn nofile_wanted(host: &Host, want: &Want) -> u64 {
     let tables = match host.private_tables {
         Some(false) => 1,
@@ -36,7 +36,7 @@ pub(crate) fn nofile_wanted(host: &Host, want: &Want) -> u64 {
     needed.checked_next_power_of_two().unwrap_or(needed).max(NOFILE_USUAL)
 }
 
-/// More shards than this share cores to no use.
+/// Returns the number of shards above which further ones gain nothing.
 fn shards_fair(host: &Host) -> u64 {
     host.cpus.unwrap_or(1).clamp(1, SHARDS_MAX / 2) * 2
 }
@@ -144,20 +144,20 @@ fn watches(host: &Host, want: &Want) -> Finding {
     Finding::new(Level::Must, name, fact, meaning).bound(holds).set(host, value)
 }
 
-/// Each shard is a thread, and the group's limit counts threads.
+/// Checks the limit on threads, since each shard is a thread.
 fn pids(host: &Host, want: &Want) -> Option<Finding> {
     let group = host.cgroup_pids?;
     let name = "cgroup pids limit";
-    let room = group.free().saturating_sub(OTHER_THREADS);
+    let threads = group.free().saturating_sub(OTHER_THREADS);
     let needed = shards(host, want, want.connections);
     let planned = host.nofile_hard.map_or(0, |hard| Table::new(hard, want).planned);
     let fact = format!("{}, {} of them in use", count(group.limit), count(group.used));
     let cores = host.cpus.unwrap_or(1);
-    // Where the limit lets as many shards start as there can be, it bounds nothing.
+    // A limit that allows the most shards bounds nothing.
     let own_tables = host.private_tables != Some(false) && host.nofile_hard.is_some();
-    let holds = match room {
-        room if room < cores.min(SHARDS_MAX) => Some(0),
-        room if room < SHARDS_MAX && own_tables => Some(room.saturating_mul(planned)),
+    let holds = match threads {
+        threads if threads < cores.min(SHARDS_MAX) => Some(0),
+        threads if threads < SHARDS_MAX && own_tables => Some(threads.saturating_mul(planned)),
         _ => None,
     };
     let mut finding = if holds.is_none_or(|holds| holds >= want.connections) {

@@ -1,4 +1,4 @@
-//! The kernel itself, io_uring, and the firewall's tracking of connections.
+//! Checks of the kernel itself, io_uring, and the firewall's connection tracking.
 
 use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::tracks;
@@ -7,7 +7,7 @@ use crate::host::{Host, IoUring};
 
 use Level::{Advise, Good, Must, Unknown};
 
-/// What plain writes cost: CPU per message, against io_uring batches.
+/// The cost of plain writes compared to io_uring batches.
 const PLAIN: &str = "Throng uses a write for each message, 1.6 times the CPU";
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
@@ -31,7 +31,7 @@ fn release(host: &Host) -> Finding {
         _ => (Good, "new enough for everything"),
     };
     let finding = Finding::new(level, name, release, meaning);
-    // A kernel that is too old holds nothing, whatever else is set.
+    // On a kernel that is too old the server can't run at all.
     if level == Must { finding.bound(0) } else { finding }
 }
 
@@ -88,7 +88,7 @@ fn conntrack(host: &Host, want: &Want) -> Option<Finding> {
             format!("{loaded}. If one ever does, new connections are dropped beyond this");
         return Some(Finding::new(Unknown, name, fact, meaning).set(host, value));
     }
-    // The kernel takes 0 for "no limit".
+    // To the kernel 0 means "no limit".
     if most == 0 || holds >= want.connections {
         let finding = Finding::new(Good, name, fact, "a firewall rule tracks connections; enough");
         return Some(if most == 0 { finding } else { finding.bound(holds) });

@@ -1,4 +1,4 @@
-//! Memory: the host's, the control group's, and what the kernel keeps for itself.
+//! Checks of memory: the host's, the control group's, and the kernel's reserves.
 
 use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::{Estimate, cost};
@@ -8,7 +8,7 @@ use crate::host::Host;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Pages are 4 KiB on the machines that the costs were measured on.
+/// The page size of the machines on which the costs were measured.
 const PAGE: u64 = 4_096;
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
@@ -50,7 +50,7 @@ fn cgroup(host: &Host, want: &Want) -> Option<Finding> {
     let group = host.cgroup_memory?;
     let name = "cgroup memory limit";
     let fact = format!("{}, {} of it in use", bytes(group.limit), bytes(group.used));
-    // The slack in the estimate is for the machine; the group has its own use counted already.
+    // The estimate's slack is for the machine. The group's own use is already subtracted.
     let holds = Estimate::most(host, want, group.free().saturating_add(cost::SYSTEM_SLACK));
     if holds >= want.connections {
         let meaning = format!("enough for {}; the kernel's sockets count too", count(holds));
@@ -73,13 +73,13 @@ fn cgroup(host: &Host, want: &Want) -> Option<Finding> {
     )))
 }
 
-/// A socket with anything unsent or unread is charged at least a page, however short the message.
-/// A broadcast touches them all at nearly one time; past the maximum the kernel drops what arrives
-/// and refuses what is sent.
+/// The kernel charges each socket with unsent or unread data at least one page, however short the
+/// message. A broadcast touches all sockets at nearly the same time. Above the maximum the kernel
+/// drops received segments and rejects new data.
 fn tcp_mem(host: &Host, want: &Want) -> Finding {
     let name = "net.ipv4.tcp_mem";
     let Some([_, _, most]) = host.triple(name) else { return Finding::hidden(host, name) };
-    // More than 60 % of the memory must not be given to unread data, whatever is asked.
+    // Unread data must not get more than 60 % of the memory, however many connections are wanted.
     let cap = host.memory_total_bytes.map_or(u64::MAX, |total| total / 10 * 6 / PAGE);
     let pages = want.connections.saturating_mul(want.ends());
     let (all, needed) = (pages.min(cap), pages.div_ceil(cost::IN_FLIGHT_SHARE).min(cap));
@@ -122,7 +122,7 @@ fn min_free(host: &Host) -> Finding {
     };
     let now = kilobytes.saturating_mul(1024);
     let fact = bytes(now);
-    // Packets arrive in interrupts, which can't wait for memory: this is their reserve.
+    // Packets arrive in interrupts, which can't wait for memory. They live on this reserve.
     let least = if total >= 4 * GIB { 64 * MIB } else { 0 };
     let most = (total / 20).max(64 * MIB);
     if now < least {

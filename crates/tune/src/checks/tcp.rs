@@ -1,4 +1,4 @@
-//! TCP: queues, buffers, ports, and switches that are best left alone.
+//! Checks of TCP: queues, buffers, ports, and switches that should have their defaults.
 
 use crate::advice::{Finding, Level, Want};
 use crate::format::{bytes, count};
@@ -8,7 +8,7 @@ use Level::{Advise, Good, Must};
 
 /// Source addresses of the load generator: 127.0.1.1 to 127.0.1.254.
 const SOURCES: u64 = 254;
-/// Connections from each; with more, the kernel's search for a free port grows long.
+/// Connections from each address. With more, the kernel's search for a free port grows long.
 const PER_SOURCE_MAX: u64 = 14_000;
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
@@ -48,15 +48,15 @@ fn somaxconn(host: &Host, want: &Want) -> Finding {
     Finding::new(Good, name, fact, meaning)
 }
 
-/// Sockets of one bucket of the kernel's table above which its search is felt.
+/// The sockets per bucket of the kernel's table above which its search costs noticeable time.
 const CHAIN_MAX: u64 = 2;
 
-/// Each packet finds its socket in a table whose size is fixed at boot, or when a network namespace
-/// is made. Measured: with 800,000 sockets in 262,144 buckets a message took 16 % more of the
-/// server's processor time than in 4,194,304.
+/// The kernel finds the socket of each packet in a table. The table's size is fixed at boot, or when
+/// a network namespace is created. Measured: with 800,000 sockets in 262,144 buckets a message took
+/// 16 % more of the server's processor time than with 4,194,304 buckets.
 fn lookup_table(host: &Host, want: &Want) -> Option<Finding> {
     let name = "net.ipv4.tcp_ehash_entries";
-    // Negative in a namespace that shares the table of the one around it.
+    // The value is negative in a namespace that shares its parent's table.
     let now = host.sysctl(name)?.parse::<i64>().ok()?.unsigned_abs().max(1);
     let sockets = want.connections.saturating_mul(want.ends());
     let chain = sockets.div_ceil(now);
@@ -78,7 +78,7 @@ fn lookup_table(host: &Host, want: &Want) -> Option<Finding> {
     Some(Finding::new(Advise, name, count(now), meaning).command(command))
 }
 
-/// A server needs one port. Only who connects needs many.
+/// A server needs one port. Only the side that connects needs many.
 fn ports(host: &Host, want: &Want) -> Finding {
     let name = "net.ipv4.ip_local_port_range";
     let range = host.sysctl(name).and_then(|text| {
@@ -124,9 +124,9 @@ fn syn_backlog(host: &Host) -> Option<Finding> {
     Some(Finding::new(Advise, name, count(now), meaning).set(host, 4_096))
 }
 
-/// Of so many connections on loopback one may have a packet in the queue at the same moment: their
-/// timers go off together. Measured: of two million with a heartbeat every two minutes, keep-alive
-/// probes overflowed a queue of 1,000 until connections were given up.
+/// One of so many connections on loopback may have a packet in the queue at the same moment, because
+/// their timers expire together. Measured: with two million connections and a heartbeat every two
+/// minutes, keep-alive probes overflowed a queue of 1,000 until the kernel gave connections up.
 const LOOPBACK_SHARE: u64 = 8;
 
 fn netdev_backlog(host: &Host, want: &Want) -> Option<Finding> {
@@ -147,9 +147,9 @@ fn netdev_backlog(host: &Host, want: &Want) -> Option<Finding> {
     Some(Finding::new(Good, name, fact, meaning))
 }
 
-/// The largest sensible default: idle connections cost nothing, but this is what each may fill.
+/// The largest sensible default. Idle connections use no buffer, but each may fill so much.
 const BUFFER_DEFAULT_MAX: u64 = 1 << 20;
-/// Guaranteed to each socket even when memory is short.
+/// The largest sensible minimum, which each socket gets even when memory is short.
 const BUFFER_MIN_MAX: u64 = 64 << 10;
 
 fn sizes([min, default, max]: [u64; 3]) -> String {
@@ -255,7 +255,7 @@ fn keepalive(host: &Host) -> Option<Finding> {
     Some(Finding::new(Good, "net.ipv4.tcp_keepalive_time", format!("{} s", count(now)), meaning))
 }
 
-/// What is on by default and should stay so.
+/// Checks switches that are on by default and should stay on.
 fn switches(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let off = [

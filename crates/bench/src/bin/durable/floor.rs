@@ -1,5 +1,4 @@
-//! What the disk itself does: a bare file, to which one message after the other is appended, each
-//! on disk before the next.
+//! Measures the disk itself: appends messages to a bare file, each on disk before the next.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,8 +13,7 @@ use crate::PAYLOAD;
 use crate::load::{Measured, Span, Usage};
 use crate::server::written_bytes;
 
-/// Appends for as long as the span says. "Server" and client are this very thread; its figures
-/// stand in the server's place.
+/// Appends for the span. This thread is both server and client; the server's figures are its own.
 ///
 /// # Errors
 /// If the file can't be written.

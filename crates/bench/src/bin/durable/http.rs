@@ -1,11 +1,11 @@
-//! A publisher of Throng: `POST /api/publish` or `/api/batch` on a connection that is kept.
+//! A publisher of Throng: `POST /api/publish` or `/api/batch` on a persistent connection.
 
 use std::net::SocketAddrV4;
 
 use anyhow::{Context, Result, bail, ensure};
 use memchr::memmem;
 
-use crate::load::{Answer, Heard, Publisher};
+use crate::load::{Answer, Publisher, ReadOutcome};
 use crate::{Mode, PAYLOAD};
 
 /// The topic of all publishers.
@@ -56,19 +56,19 @@ impl Publisher for Http {
         &self.request
     }
 
-    fn hear(&mut self, input: &[u8]) -> Result<Heard> {
+    fn receive(&mut self, input: &[u8]) -> Result<ReadOutcome> {
         let Some((status, head_bytes, body_bytes)) = head(input)? else {
-            return Ok(Heard::default());
+            return Ok(ReadOutcome::default());
         };
         let Some(body) = input.get(head_bytes..).and_then(|rest| rest.get(..body_bytes)) else {
-            return Ok(Heard::default());
+            return Ok(ReadOutcome::default());
         };
         let answer = Some(self.answer(status, body)?);
-        Ok(Heard { bytes: head_bytes + body_bytes, reply: b"", answer })
+        Ok(ReadOutcome { bytes: head_bytes + body_bytes, reply: b"", answer })
     }
 }
 
-/// Status, length of the head and length of the body, if the whole head is there.
+/// Returns the status, the length of the head and the length of the body, if the head is complete.
 fn head(input: &[u8]) -> Result<Option<(&[u8], usize, usize)>> {
     const STATUS_AT: usize = "HTTP/1.1 ".len();
     const LENGTH: &[u8] = b"content-length:";
@@ -86,7 +86,7 @@ fn head(input: &[u8]) -> Result<Option<(&[u8], usize, usize)>> {
     Ok(Some((status, end + 4, length as usize)))
 }
 
-/// The beginning of what a server said, for a message.
+/// Returns the beginning of a server's output for an error message.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(500)]).into_owned()
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_whole() {
+    fn requests_have_the_right_length() {
         let mut http = publisher(Mode::Batch(2));
         let request = String::from_utf8(http.request().to_vec()).expect("text");
         let (head, body) = request.split_once("\r\n\r\n").expect("a body");
@@ -119,25 +119,25 @@ mod tests {
 
     #[test]
     fn answers_are_counted() {
-        let one = |status, body| publisher(Mode::One).hear(&answer(status, body));
-        let heard = one("200 OK", "{}").expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 1, refused: 0, last: true }));
-        let heard = one("503 Full", "{}").expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 0, refused: 1, last: true }));
+        let one = |status, body| publisher(Mode::One).receive(&answer(status, body));
+        let outcome = one("200 OK", "{}").expect("an answer").answer;
+        assert_eq!(outcome, Some(Answer { published: 1, refused: 0, last: true }));
+        let outcome = one("503 Full", "{}").expect("an answer").answer;
+        assert_eq!(outcome, Some(Answer { published: 0, refused: 1, last: true }));
         let error = one("400 Bad Request", "no").expect_err("a mistake").to_string();
         assert_eq!(error, "a publish was answered 400: no");
 
-        let batch = |body| publisher(Mode::Batch(2)).hear(&answer("200 OK", body));
+        let batch = |body| publisher(Mode::Batch(2)).receive(&answer("200 OK", body));
         let body = r#"{"results":[{"ok":{"id":"a:1"}},{"error":{"code":"full"}}]}"#;
-        let heard = batch(body).expect("an answer").answer;
-        assert_eq!(heard, Some(Answer { published: 1, refused: 1, last: true }));
+        let outcome = batch(body).expect("an answer").answer;
+        assert_eq!(outcome, Some(Answer { published: 1, refused: 1, last: true }));
         assert!(batch(r#"{"results":[{"ok":{}}]}"#).is_err());
     }
 
     #[test]
-    fn an_answer_without_a_length_is_refused() {
-        assert!(publisher(Mode::One).hear(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
-        assert!(publisher(Mode::One).hear(b"\r\n\r\n").is_err());
+    fn an_answer_without_a_length_is_an_error() {
+        assert!(publisher(Mode::One).receive(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+        assert!(publisher(Mode::One).receive(b"\r\n\r\n").is_err());
     }
 
     proptest! {
@@ -146,15 +146,15 @@ mod tests {
             let mut whole = answer("200 OK", "{\"id\":1}");
             let bytes = whole.len();
             let part = &whole[..cut.min(bytes - 1)];
-            prop_assert_eq!(publisher(Mode::One).hear(part).expect("fine"), Heard::default());
+            prop_assert_eq!(publisher(Mode::One).receive(part).expect("fine"), ReadOutcome::default());
             whole.extend(more.bytes());
-            prop_assert_eq!(publisher(Mode::One).hear(&whole).expect("fine").bytes, bytes);
+            prop_assert_eq!(publisher(Mode::One).receive(&whole).expect("fine").bytes, bytes);
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = publisher(Mode::One).hear(&bytes);
-            let _ = publisher(Mode::Batch(2)).hear(&[b"HTTP/1.1 ", &bytes[..], b"\r\n\r\n"].concat());
+            let _ = publisher(Mode::One).receive(&bytes);
+            let _ = publisher(Mode::Batch(2)).receive(&[b"HTTP/1.1 ", &bytes[..], b"\r\n\r\n"].concat());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The publishers: one thread and one poller for all of them, so that they take little of the
-//! processor from the server beside them.
+//! The publishers. One thread and one poller serve all of them, so that they take little processor
+//! time from the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,48 +14,48 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-/// Bytes of what a server answers to one request; a thousand results of a batch fit in.
+/// The limit on the bytes of an answer. The results of a batch of a thousand messages fit.
 const INPUT_BYTES_MAX: usize = 256 * 1024;
-/// How long no publisher may have an answer.
+/// How long all publishers may be without an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long one wait for events may take.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// One publisher's side of a protocol.
 pub(crate) trait Publisher {
-    /// The bytes of the next request.
+    /// Returns the bytes of the next request.
     fn request(&mut self) -> &[u8];
 
-    /// Reads the first thing that a server said, if all of it is there.
+    /// Parses the first message of the input, if it is complete.
     ///
     /// # Errors
-    /// If it is none of what the publisher expects.
-    fn hear(&mut self, input: &[u8]) -> Result<Heard>;
+    /// If the publisher does not expect such a message.
+    fn receive(&mut self, input: &[u8]) -> Result<ReadOutcome>;
 }
 
-/// What was at the head of the input.
+/// The first message of the input.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// Bytes of it; 0 if more must come.
+pub(crate) struct ReadOutcome {
+    /// Its bytes; 0 if it is incomplete.
     pub(crate) bytes: usize,
-    /// What must be said back at once.
+    /// A reply that must be sent at once.
     pub(crate) reply: &'static [u8],
-    /// What became of messages.
+    /// The results of published messages.
     pub(crate) answer: Option<Answer>,
 }
 
-/// What became of a request's messages, or of some of them.
+/// The results of a request's messages, or of some of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Messages that are kept.
+    /// Messages that the server has stored.
     pub(crate) published: u64,
-    /// Messages that the server had no room for.
+    /// Messages that the server rejected because it was overloaded.
     pub(crate) refused: u64,
-    /// Nothing more is to come to this request.
+    /// The request is complete.
     pub(crate) last: bool,
 }
 
-/// What a server has used.
+/// The resources that a server has used.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Usage {
     /// CPU time of all its threads.
@@ -64,29 +64,29 @@ pub(crate) struct Usage {
     pub(crate) written_bytes: u64,
 }
 
-/// How long publishers are at it.
+/// How long publishers work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
-    /// Before anything is counted.
+    /// The time before the measurement.
     pub(crate) warm_up: Duration,
-    /// What is counted.
+    /// The measured time.
     pub(crate) measured: Duration,
 }
 
-/// What was counted.
+/// The results of a measurement.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// The measured time as it came out.
+    /// The actual measured time.
     pub(crate) time: Duration,
-    /// Messages kept in it.
+    /// Messages stored in it.
     pub(crate) published: u64,
-    /// Messages refused in it.
+    /// Messages rejected in it.
     pub(crate) refused: u64,
-    /// Messages kept from the first to the last, warm-up included.
+    /// Messages stored in the whole run, warm-up included.
     pub(crate) total: u64,
-    /// From a request made in it to its answer, in nanoseconds.
+    /// The time from a request made in it to its answer, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
-    /// What the server used in it.
+    /// The resources that the server used in it.
     pub(crate) server: Usage,
     /// CPU time of the publishers in it.
     pub(crate) client_cpu: Duration,
@@ -105,30 +105,30 @@ impl Measured {
 struct Connection {
     stream: TcpStream,
     publisher: Box<dyn Publisher>,
-    /// What the socket had no room for.
+    /// Bytes that the socket's buffer could not take.
     unsent: Vec<u8>,
     input: Box<[u8]>,
     input_bytes: usize,
-    asked_ns: u64,
+    requested_ns: u64,
 }
 
 impl Connection {
-    fn ask(&mut self) -> Result<()> {
-        self.asked_ns = now_ns();
+    fn send_request(&mut self) -> Result<()> {
+        self.requested_ns = now_ns();
         send(&mut self.stream, &mut self.unsent, self.publisher.request())
     }
 
-    /// Goes on with what was not sent, and reads what is there; one call for each event.
-    fn go_on(&mut self, mut answered: impl FnMut(Answer, u64) -> bool) -> Result<()> {
+    /// Handles an event: sends the unsent bytes, and reads the input.
+    fn process_event(&mut self, mut answered: impl FnMut(Answer, u64) -> bool) -> Result<()> {
         if !self.unsent.is_empty() {
             let unsent = std::mem::take(&mut self.unsent);
             send(&mut self.stream, &mut self.unsent, &unsent)?;
         }
         loop {
-            let room = &mut self.input[self.input_bytes..];
-            ensure!(!room.is_empty(), "an answer of more than {INPUT_BYTES_MAX} bytes");
-            let room_bytes = room.len();
-            let read = match self.stream.read(room) {
+            let buffer = &mut self.input[self.input_bytes..];
+            ensure!(!buffer.is_empty(), "an answer of more than {INPUT_BYTES_MAX} bytes");
+            let buffer_bytes = buffer.len();
+            let read = match self.stream.read(buffer) {
                 Ok(0) => bail!("the server closed a publisher's connection"),
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -136,30 +136,30 @@ impl Connection {
                 Err(error) => return Err(error).context("reading an answer"),
             };
             self.input_bytes += read;
-            self.understand(&mut answered)?;
-            // A short read of a stream socket has taken all (epoll(7)); what comes later is an
-            // event of its own.
-            if read < room_bytes {
+            self.process_input(&mut answered)?;
+            // A short read of a stream socket has emptied it (epoll(7)). Later input is another
+            // event.
+            if read < buffer_bytes {
                 return Ok(());
             }
         }
     }
 
-    fn understand(&mut self, answered: &mut impl FnMut(Answer, u64) -> bool) -> Result<()> {
+    fn process_input(&mut self, answered: &mut impl FnMut(Answer, u64) -> bool) -> Result<()> {
         let mut at = 0;
         while at < self.input_bytes {
-            let heard = self.publisher.hear(&self.input[at..self.input_bytes])?;
-            if heard.bytes == 0 {
+            let outcome = self.publisher.receive(&self.input[at..self.input_bytes])?;
+            if outcome.bytes == 0 {
                 break;
             }
-            at += heard.bytes;
-            if !heard.reply.is_empty() {
-                send(&mut self.stream, &mut self.unsent, heard.reply)?;
+            at += outcome.bytes;
+            if !outcome.reply.is_empty() {
+                send(&mut self.stream, &mut self.unsent, outcome.reply)?;
             }
-            if let Some(answer) = heard.answer
-                && answered(answer, self.asked_ns)
+            if let Some(answer) = outcome.answer
+                && answered(answer, self.requested_ns)
             {
-                self.ask()?;
+                self.send_request()?;
             }
         }
         self.input.copy_within(at..self.input_bytes, 0);
@@ -168,7 +168,7 @@ impl Connection {
     }
 }
 
-/// Sends after what is still unsent.
+/// Sends bytes, after those that are still unsent.
 fn send(stream: &mut TcpStream, unsent: &mut Vec<u8>, mut bytes: &[u8]) -> Result<()> {
     while unsent.is_empty() && !bytes.is_empty() {
         match stream.write(bytes) {
@@ -182,9 +182,9 @@ fn send(stream: &mut TcpStream, unsent: &mut Vec<u8>, mut bytes: &[u8]) -> Resul
     Ok(())
 }
 
-/// Counts while publishers are at it.
+/// The counts while publishers work.
 struct Count {
-    /// When the measured time began, and when publishers stop; known once the measured time has begun.
+    /// When the measured time begins, and when publishers stop. Both are set when it begins.
     begin_ns: u64,
     end_ns: u64,
     counting: bool,
@@ -197,8 +197,8 @@ struct Count {
 }
 
 impl Count {
-    /// Takes an answer; says whether its publisher shall ask anew.
-    fn answered(&mut self, answer: Answer, asked_ns: u64) -> bool {
+    /// Counts an answer. Returns whether its publisher shall send another request.
+    fn answered(&mut self, answer: Answer, requested_ns: u64) -> bool {
         let now = now_ns();
         self.last_answer_ns = now;
         self.total += answer.published;
@@ -209,9 +209,9 @@ impl Count {
         if !answer.last {
             return false;
         }
-        // Also those that were answered after the measured time: they are the slow ones.
-        if asked_ns >= self.begin_ns {
-            self.latency.saturating_record(now - asked_ns);
+        // Answers after the measured time count as well, since they are the slow ones.
+        if requested_ns >= self.begin_ns {
+            self.latency.saturating_record(now - requested_ns);
         }
         let more = now < self.end_ns;
         self.waiting -= usize::from(!more);
@@ -219,20 +219,19 @@ impl Count {
     }
 }
 
-/// Has all publishers publish for as long as the span says, each as soon as its last request is
-/// answered, and waits for the last answers. The measured time is longer than asked for if a server
-/// answers nothing in it.
+/// Runs all publishers for the span, and waits for the last answers. Each publisher sends a request
+/// as soon as the one before is answered. The measured time is longer than in the span if a server
+/// gives no answer in it.
 ///
 /// # Errors
-/// If a server closes a connection, is silent for 60 seconds, or says what a publisher doesn't
-/// expect.
+/// If a server closes a connection, is silent for 60 seconds, or sends something unexpected.
 pub(crate) fn run(
     publishers: Vec<(TcpStream, Box<dyn Publisher>)>,
     span: Span,
     usage: &dyn Fn() -> Result<Usage>,
 ) -> Result<Measured> {
     let poller = epoll::create(CreateFlags::CLOEXEC).context("a poller")?;
-    let mut connections = stand(&poller, publishers)?;
+    let mut connections = register(&poller, publishers)?;
     let cpu = || process_cpu(std::process::id());
     let warm_ns = now_ns() + span.warm_up.as_nanos() as u64;
     let mut count = Count {
@@ -250,7 +249,7 @@ pub(crate) fn run(
     let mut after = None;
     let mut events = Vec::with_capacity(256);
     for connection in &mut connections {
-        connection.ask()?;
+        connection.send_request()?;
     }
     while count.waiting > 0 || after.is_none() {
         events.clear();
@@ -260,9 +259,10 @@ pub(crate) fn run(
         }
         for event in &events {
             let index = event.data.u64() as usize;
-            connections[index].go_on(|answer, asked_ns| count.answered(answer, asked_ns))?;
+            connections[index]
+                .process_event(|answer, requested_ns| count.answered(answer, requested_ns))?;
         }
-        // After the events: once the publishers have stopped there may be none to wait for.
+        // This comes after the events, since there may be none once the publishers have stopped.
         let now = now_ns();
         if before.is_none() && now >= warm_ns {
             before = Some((now, usage()?, cpu()?));
@@ -270,7 +270,7 @@ pub(crate) fn run(
             count.begin_ns = now;
             count.end_ns = now + span.measured.as_nanos() as u64;
         }
-        // A rate needs an answer: where none comes in time, the first one ends the measured time.
+        // A rate needs an answer. If none arrives in time, the first one ends the measured time.
         if after.is_none() && now >= count.end_ns && count.published > 0 {
             after = Some((now, usage()?, cpu()?));
             count.counting = false;
@@ -296,7 +296,7 @@ pub(crate) fn run(
     })
 }
 
-fn stand(
+fn register(
     poller: &OwnedFd,
     publishers: Vec<(TcpStream, Box<dyn Publisher>)>,
 ) -> Result<Vec<Connection>> {
@@ -312,7 +312,7 @@ fn stand(
             unsent: Vec::new(),
             input: vec![0; INPUT_BYTES_MAX].into_boxed_slice(),
             input_bytes: 0,
-            asked_ns: 0,
+            requested_ns: 0,
         });
     }
     Ok(connections)
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Says a byte, and hears one.
+    /// Sends a byte and receives one.
     struct Byte;
 
     impl Publisher for Byte {
@@ -331,10 +331,10 @@ mod tests {
             b"?"
         }
 
-        fn hear(&mut self, input: &[u8]) -> Result<Heard> {
+        fn receive(&mut self, input: &[u8]) -> Result<ReadOutcome> {
             ensure!(input[0] == b'!', "another byte");
             let answer = Some(Answer { published: 1, refused: 0, last: true });
-            Ok(Heard { bytes: 1, reply: b"", answer })
+            Ok(ReadOutcome { bytes: 1, reply: b"", answer })
         }
     }
 

@@ -1,9 +1,9 @@
-//! Durable publishes per second: Throng with a store, beside NATS JetStream with file storage and
-//! beside a bare file, on one machine in one run.
+//! Durable publishes per second: compares Throng with a store to NATS JetStream with file storage and
+//! to a bare file, on one machine in one run.
 //!
-//! Publishers are keep-alive connections, each of which waits for the answer to what it published
-//! before it publishes more. Each cell has a server of its own, freshly started on an empty folder,
-//! and the cells that are held against each other run one after the other in each round.
+//! Publishers are persistent connections. Each waits for the answer to its request before it sends the
+//! next. Each cell has a server of its own, started on an empty folder. The cells to compare run one
+//! after the other in each round.
 //!
 //! `bench/durable` builds what this needs and runs it.
 
@@ -27,9 +27,9 @@ use server::{Nats, Setting};
 
 /// Bytes of one message.
 const PAYLOAD_BYTES: usize = 128;
-/// Messages on their way at a time that are synced one by one.
+/// The limit on messages under way at a time that a server syncs one by one.
 const IN_FLIGHT_MAX: usize = 1_000;
-/// What is published again and again: letters, so that it is the same in JSON.
+/// The payload of all messages. It holds letters only, so that it is the same in JSON.
 const PAYLOAD: &str = {
     const BYTES: &[u8; PAYLOAD_BYTES] = &[b'x'; PAYLOAD_BYTES];
     match std::str::from_utf8(BYTES) {
@@ -83,14 +83,14 @@ struct Args {
     memory_only: bool,
 }
 
-/// How much is published at once.
+/// How many messages are published at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// One message, and its answer.
+    /// One message, then its answer.
     One,
-    /// So many messages, and then their answers.
+    /// So many messages, then their answers.
     Pipelined(u16),
-    /// So many messages in one request with one answer, on disk together.
+    /// So many messages in one request with one answer and one write to disk.
     Batch(u16),
 }
 
@@ -160,7 +160,7 @@ fn run(args: &Args) -> Result<()> {
     print(args, &floor, &cells)
 }
 
-/// Those that are held against each other stand together.
+/// Returns all cells. Those to compare are next to each other.
 fn cells(args: &Args, nats: Option<&Nats>) -> Vec<Cell> {
     let mut cells = Vec::new();
     let modes = [Mode::One, Mode::Pipelined(args.batch), Mode::Batch(args.batch)];
@@ -182,7 +182,7 @@ fn cells(args: &Args, nats: Option<&Nats>) -> Vec<Cell> {
             if matches!(mode, Mode::Batch(_)) && !nats.has_batches() {
                 continue;
             }
-            // It syncs after each message: thousands on their way would take longer than a cell.
+            // NATS syncs after each message, so thousands under way would take longer than a cell.
             let in_flight = publishers * usize::from(mode.messages());
             let too_many = matches!(mode, Mode::Pipelined(_)) && in_flight > IN_FLIGHT_MAX;
             if nats.has_sync_always() && !too_many {
@@ -236,7 +236,7 @@ fn row(name: &str, mode: Mode, publishers: usize, rounds: &[Measured]) -> Result
         latency.add(&round.latency)?;
     }
     let quantile = |quantile| match latency.len() {
-        // No request was made and answered: each took longer than the measured time.
+        // All requests took longer than the measured time.
         0 => "-".to_owned(),
         _ => milliseconds(latency.value_at_quantile(quantile)),
     };

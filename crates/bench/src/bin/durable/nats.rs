@@ -10,12 +10,12 @@ use memchr::memmem;
 use serde_json::{Value, json};
 
 use crate::http::text;
-use crate::load::{Answer, Heard, Publisher};
+use crate::load::{Answer, Publisher, ReadOutcome};
 use crate::{Mode, PAYLOAD};
 
 const STREAM: &str = "BENCH";
 const SUBJECT: &str = "durable.x";
-/// As the history of Throng's topic is bounded.
+/// The bound of the stream, the same as for the history of Throng's topic.
 const MESSAGES_MAX: u64 = 1_000_000;
 const BYTES_MAX: u64 = 1 << 30;
 /// How long a server may take for a request outside of the load.
@@ -23,20 +23,20 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Digits of a batch's number.
 const NUMBER_DIGITS: usize = 10;
 
-/// Something that a server said.
+/// A frame from the server.
 #[derive(Debug, PartialEq, Eq)]
 enum Frame<'a> {
     /// A message to the only subscription.
     Message(&'a [u8]),
-    /// To be answered.
+    /// A ping, which the client must answer.
     Ping,
     /// The answer to a ping.
     Pong,
-    /// `+OK`, `INFO`: nothing to do.
+    /// `+OK` or `INFO`, which the client ignores.
     Other,
 }
 
-/// The first frame of the input and its length, if all of it is there.
+/// Parses the first frame of the input. Returns it with its length if it is complete.
 fn frame(input: &[u8]) -> Result<Option<(Frame<'_>, usize)>> {
     let Some(end) = memmem::find(input, b"\r\n") else {
         return Ok(None);
@@ -67,11 +67,11 @@ fn frame(input: &[u8]) -> Result<Option<(Frame<'_>, usize)>> {
 /// One publisher.
 pub(crate) struct Nats {
     request: Vec<u8>,
-    /// Where the number of the batch stands in the request.
+    /// The positions of the batch's number in the request.
     numbers_at: Vec<usize>,
     number: u64,
     mode: Mode,
-    /// Acknowledgements of a request, and those that have come.
+    /// The acknowledgements of a request, and how many of them have arrived.
     acks: u16,
     acks_have: u16,
     inbox: String,
@@ -89,7 +89,7 @@ impl Nats {
         Self { request, numbers_at, number: 0, mode, acks, acks_have: 0, inbox }
     }
 
-    /// A connection with this publisher's inbox.
+    /// Opens a connection with this publisher's inbox.
     ///
     /// # Errors
     /// If the server can't be reached, or doesn't speak NATS.
@@ -124,16 +124,16 @@ impl Publisher for Nats {
         &self.request
     }
 
-    fn hear(&mut self, input: &[u8]) -> Result<Heard> {
+    fn receive(&mut self, input: &[u8]) -> Result<ReadOutcome> {
         let Some((frame, bytes)) = frame(input)? else {
-            return Ok(Heard::default());
+            return Ok(ReadOutcome::default());
         };
         Ok(match frame {
             Frame::Message(payload) => {
-                Heard { bytes, reply: b"", answer: Some(self.acknowledged(payload)?) }
+                ReadOutcome { bytes, reply: b"", answer: Some(self.acknowledged(payload)?) }
             }
-            Frame::Ping => Heard { bytes, reply: b"PONG\r\n", answer: None },
-            Frame::Pong | Frame::Other => Heard { bytes, reply: b"", answer: None },
+            Frame::Ping => ReadOutcome { bytes, reply: b"PONG\r\n", answer: None },
+            Frame::Pong | Frame::Other => ReadOutcome { bytes, reply: b"", answer: None },
         })
     }
 }
@@ -143,8 +143,9 @@ fn publishes(inbox: &str, messages: u16) -> Vec<u8> {
     publish.repeat(usize::from(messages)).into_bytes()
 }
 
-/// An atomic batch (NATS 2.12): all messages bear the batch's name, only the last one asks for an
-/// answer. The name must be new for each batch; this gives where its number stands.
+/// Returns an atomic batch (NATS 2.12). All messages have the batch's name, and only the last one
+/// requests an answer. The name must be new for each batch, so this also returns the positions of its
+/// number.
 fn batch(inbox: &str, index: usize, messages: u16) -> (Vec<u8>, Vec<usize>) {
     let mut request = String::new();
     let mut numbers_at = Vec::new();
@@ -175,8 +176,8 @@ fn connect(address: SocketAddrV4, inbox: &str) -> Result<TcpStream> {
         "lang": "rust", "version": "0", "name": "bench", "protocol": 1,
     });
     stream.write_all(format!("CONNECT {hello}\r\nSUB {inbox} 1\r\nPING\r\n").as_bytes())?;
-    // INFO comes first, then the answer to the ping, and with newer servers INFO once more: read up
-    // to the end of a frame, so that nothing is lost of what follows.
+    // INFO comes first, then the answer to the ping, and newer servers send INFO again. This reads up
+    // to the end of a frame, so that it loses no part of the next one.
     let (mut input, mut greeted) = (Vec::new(), false);
     while !greeted || !input.is_empty() {
         read_some(&mut stream, &mut input).context("greeting NATS")?;
@@ -188,7 +189,7 @@ fn connect(address: SocketAddrV4, inbox: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks JetStream something and gives its answer.
+/// Sends a request to JetStream and returns the answer.
 fn call(address: SocketAddrV4, subject: &str, request: &Value) -> Result<Value> {
     const INBOX: &str = "_INBOX.call";
     let mut stream = connect(address, INBOX)?;
@@ -221,10 +222,10 @@ fn read_some(stream: &mut TcpStream, input: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the stream, in files, bounded as Throng's history is.
+/// Creates the stream, in files, with the same bounds as Throng's history.
 ///
 /// # Errors
-/// If the server refuses it.
+/// If the server rejects it.
 pub(crate) fn create_stream(address: SocketAddrV4, mode: Mode) -> Result<()> {
     let mut stream = json!({
         "name": STREAM, "subjects": ["durable.>"], "storage": "file", "num_replicas": 1,
@@ -239,11 +240,12 @@ pub(crate) fn create_stream(address: SocketAddrV4, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// The number of the stream's last message: as many as it has ever kept.
+/// Returns the sequence number of the stream's last message, which is the number of messages that it
+/// has stored.
 ///
 /// # Errors
-/// If the server doesn't tell.
-pub(crate) fn kept(address: SocketAddrV4) -> Result<u64> {
+/// If the server does not report it.
+pub(crate) fn last_sequence(address: SocketAddrV4) -> Result<u64> {
     let info = call(address, &format!("$JS.API.STREAM.INFO.{STREAM}"), &json!({}))?;
     info["state"]["last_seq"].as_u64().with_context(|| format!("no last_seq in {info}"))
 }
@@ -273,18 +275,18 @@ mod tests {
     fn acknowledgements_are_counted() {
         let answer = |published, last| Some(Answer { published, refused: 0, last });
         let ack = message(r#"{"stream":"BENCH","seq":7}"#);
-        assert_eq!(Nats::new(1, Mode::One).hear(&ack).expect("ack").answer, answer(1, true));
+        assert_eq!(Nats::new(1, Mode::One).receive(&ack).expect("ack").answer, answer(1, true));
         let mut two = Nats::new(1, Mode::Pipelined(2));
         for last in [false, true, false, true] {
-            assert_eq!(two.hear(&ack).expect("ack").answer, answer(1, last));
+            assert_eq!(two.receive(&ack).expect("ack").answer, answer(1, last));
         }
         let error = message(r#"{"error":{"code":503},"stream":"BENCH","seq":0}"#);
-        assert!(two.hear(&error).is_err());
+        assert!(two.receive(&error).is_err());
         let mut batch = Nats::new(1, Mode::Batch(5));
-        assert!(batch.hear(&ack).is_err());
+        assert!(batch.receive(&ack).is_err());
         let ack = message(r#"{"stream":"BENCH","seq":5,"batch":"p1-0","count":5}"#);
-        assert_eq!(batch.hear(&ack).expect("ack").answer, answer(5, true));
-        assert_eq!(batch.hear(b"PING\r\n").expect("ping").reply, b"PONG\r\n");
+        assert_eq!(batch.receive(&ack).expect("ack").answer, answer(5, true));
+        assert_eq!(batch.receive(b"PING\r\n").expect("ping").reply, b"PONG\r\n");
     }
 
     #[test]

@@ -16,10 +16,10 @@ use crate::http::{Http, TOPIC};
 use crate::load::{self, Measured, Publisher, Span, Usage};
 use crate::{Mode, PAYLOAD, nats};
 
-/// How long it may take until one is ready.
+/// How long a server may take until it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a server is and how it is set.
+/// A server and its settings.
 #[derive(Debug, Clone)]
 pub(crate) enum Setting {
     /// Throng, which answers after the commit, or without a store.
@@ -39,7 +39,7 @@ pub(crate) enum Setting {
 }
 
 impl Setting {
-    /// As the table has it.
+    /// Returns the name for the table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Throng { store: true, .. } => "Throng, durable = true",
@@ -54,16 +54,16 @@ impl Setting {
 #[derive(Debug, Clone)]
 pub(crate) struct Nats {
     binary: PathBuf,
-    /// As it tells it.
+    /// Its version text.
     pub(crate) version: String,
     number: (u32, u32),
 }
 
 impl Nats {
-    /// Asks it for its version.
+    /// Runs it to get its version.
     ///
     /// # Errors
-    /// If it isn't there, or tells none.
+    /// If it can't be run.
     pub(crate) fn at(binary: &Path) -> Result<Self> {
         let version = version(binary)?;
         let number = version_number(&version)
@@ -71,12 +71,12 @@ impl Nats {
         Ok(Self { binary: binary.to_owned(), version, number })
     }
 
-    /// Whether it can be told to sync before it acknowledges.
+    /// Returns whether it has a setting to sync before it acknowledges.
     pub(crate) fn has_sync_always(&self) -> bool {
         self.number >= (2, 10)
     }
 
-    /// Whether it has atomic batches.
+    /// Returns whether it has atomic batches.
     pub(crate) fn has_batches(&self) -> bool {
         self.number >= (2, 12)
     }
@@ -96,7 +96,7 @@ impl Nats {
     }
 }
 
-/// What an executable says to `--version`.
+/// Returns the output of an executable for `--version`.
 ///
 /// # Errors
 /// If it can't be run.
@@ -122,10 +122,10 @@ history_bytes_max = "1GiB"
 durable = true
 "#;
 
-/// A server that runs.
+/// A running server.
 struct Server {
     process: ServerProcess,
-    /// Where it is published to.
+    /// The address to publish to.
     address: SocketAddrV4,
 }
 
@@ -153,7 +153,7 @@ impl Server {
             }
         }
         let log = File::create(dir.join("log")).context("the log")?;
-        // Where no configuration of the one who runs the bench is read.
+        // The user's configuration in the current folder must not be read.
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Self { process: ServerProcess::start(command)?, address };
         server.wait_ready(setting)?;
@@ -206,7 +206,7 @@ impl Server {
         Ok(Usage { cpu: self.process.cpu()?, written_bytes: written_bytes(self.process.id())? })
     }
 
-    /// That the server has every message that it said it has.
+    /// Checks that the server has every message that it acknowledged.
     fn verify(&self, setting: &Setting, total: u64) -> Result<()> {
         match setting {
             Setting::Throng { .. } => {
@@ -216,8 +216,8 @@ impl Server {
                 ensure!(offset > Some(total), "after {total} messages the next one is {answer}");
             }
             Setting::Nats { .. } => {
-                let kept = nats::kept(self.address)?;
-                ensure!(kept == total, "of {total} messages acknowledged, {kept} are kept");
+                let stored = nats::last_sequence(self.address)?;
+                ensure!(stored == total, "of {total} messages acknowledged, {stored} are kept");
             }
         }
         Ok(())
@@ -227,8 +227,8 @@ impl Server {
 /// Runs one server on an empty folder, and its publishers.
 ///
 /// # Errors
-/// If the server can't be started, refuses what it must not, or has lost a message; with the end
-/// of its log.
+/// If the server can't be started, rejects a request, or has lost a message. The error has the end of
+/// its log.
 pub(crate) fn cell(
     dir: &Path,
     setting: &Setting,
@@ -243,7 +243,7 @@ pub(crate) fn cell(
     std::fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
     let outcome = measure(&dir, setting, mode, publishers, span).with_context(|| log_end(&dir));
     std::fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    // What one server left for the disk to do is not for the next one to wait for.
+    // The next server must not wait for the disk writes of this one.
     rustix::fs::sync();
     outcome
 }
@@ -272,10 +272,10 @@ fn log_end(dir: &Path) -> String {
     format!("the end of the server's log:\n{}", end.join("\n"))
 }
 
-/// Bytes that a process caused to be written to disk, or to be written later.
+/// Returns the bytes that a process has written or will write to disk.
 ///
 /// # Errors
-/// If it has ended, or the kernel doesn't tell.
+/// If it has ended, or the kernel does not report them.
 pub(crate) fn written_bytes(pid: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).context("/proc/PID/io")?;
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_say_what_nats_can() {
+    fn the_version_decides_the_features_of_nats() {
         assert_eq!(version_number("nats-server: v2.9.10"), Some((2, 9)));
         assert_eq!(version_number("nats-server: v2.15.2"), Some((2, 15)));
         assert_eq!(version_number("something"), None);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn old_servers_are_told_nothing_new() {
+    fn old_servers_get_no_new_settings() {
         let address = "127.0.0.1:4222".parse().expect("an address");
         let nats = Nats { binary: PathBuf::new(), version: String::new(), number: (2, 9) };
         assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_tells_what_it_wrote() {
+    fn the_bytes_written_by_this_process_are_readable() {
         written_bytes(std::process::id()).expect("a number");
     }
 }

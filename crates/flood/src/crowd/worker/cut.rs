@@ -1,38 +1,39 @@
-//! Connections that are cut, and that stop reading, by chance.
+//! Cuts random connections, and makes others stop reading for a while.
 
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{EventFlags, TURN_NS, Worker};
-use crate::crowd::{Reason, Stat};
+use super::{DRAW_NS, EventFlags, Worker};
+use crate::crowd::{CloseReason, Stat};
 
-/// How long a connection rests that is cut in the middle of what came.
-const REST_MS_MAX: u32 = 300;
-/// Of what came, so many bytes are read at most before the cut.
+/// How long a connection reads nothing before it is cut in the middle of its input.
+const PAUSE_BEFORE_CUT_MS_MAX: u32 = 300;
+/// How many bytes of its input such a connection reads at most before the cut.
 const PART_BYTES_MAX: u32 = 4_096;
-/// How long others read nothing.
-const PAUSE_MS: u32 = 200;
+/// How long a connection that is not cut reads nothing.
+const PAUSE_MS_MIN: u32 = 200;
 const PAUSE_MS_MAX: u32 = 3_000;
-/// How often who is cut is drawn.
-const CUT_NS: u64 = TURN_NS / 10;
+/// How often the thread draws the connections to cut.
+const CUT_NS: u64 = DRAW_NS / 10;
 
-/// A connection that reads nothing.
+/// A pause in which a connection reads nothing.
 #[derive(Debug)]
 pub(super) struct Pause {
     until_ns: u64,
-    /// It is cut when so many bytes are read; with a reset, or not.
+    /// How it is cut afterwards: the bytes that it reads before, and whether it closes gently
+    /// instead of with a reset.
     cut: Option<(u32, bool)>,
 }
 
 impl Worker<'_> {
     pub(super) fn cuts_now(&self) -> bool {
-        self.common.plan.cuts.is_some() && !self.common.calm.load(Ordering::Relaxed)
+        self.common.plan.cuts.is_some() && !self.common.cuts_over.load(Ordering::Relaxed)
     }
 
-    /// Draws who is cut now and who stops reading, and lets those go on who did.
-    pub(super) fn cut_some(&mut self, now: u64) {
+    /// Draws the connections that are cut or stop reading now, and ends the pauses that are over.
+    pub(super) fn cut_due(&mut self, now: u64) {
         let Some(cuts) = self.common.plan.cuts else {
             return;
         };
@@ -41,10 +42,10 @@ impl Worker<'_> {
             return;
         }
         self.cut_ns = now;
-        self.go_on(now);
+        self.resume_paused(now);
         if !self.cuts_now() {
-            // Everyone comes back, once without delay.
-            if !std::mem::replace(&mut self.calmed, true) {
+            // All connections return at once, the first time that this finds the cuts over.
+            if !std::mem::replace(&mut self.cuts_ended, true) {
                 self.due.extend(self.away.drain(..).map(|index| (index, now)));
             }
             return;
@@ -55,19 +56,19 @@ impl Worker<'_> {
             self.cut_one(now);
         }
         for _ in 0..self.random.round(cuts.pauses_per_second * mean) {
-            if let Some(index) = self.somebody() {
-                let ms = PAUSE_MS + self.random.below(PAUSE_MS_MAX - PAUSE_MS);
+            if let Some(index) = self.pick_connected() {
+                let ms = PAUSE_MS_MIN + self.random.below(PAUSE_MS_MAX - PAUSE_MS_MIN);
                 let until_ns = now + u64::from(ms) * 1_000_000;
                 self.paused.insert(index, Pause { until_ns, cut: None });
             }
         }
     }
 
-    /// Somebody who is there and reads.
-    fn somebody(&mut self) -> Option<u32> {
+    /// Returns a random connection that is connected and reads, if it finds one.
+    fn pick_connected(&mut self) -> Option<u32> {
         for _ in 0..100 {
             let index = self.random.below(self.connections.len() as u32);
-            if self.is_there(index) && !self.paused.contains_key(&index) {
+            if self.is_connected(index) && !self.paused.contains_key(&index) {
                 return Some(index);
             }
         }
@@ -75,14 +76,15 @@ impl Worker<'_> {
     }
 
     fn cut_one(&mut self, now: u64) {
-        let Some(index) = self.somebody() else {
+        let Some(index) = self.pick_connected() else {
             return;
         };
         match self.random.below(8) {
             0..3 => self.cut(index, false),
             3..6 => self.cut(index, true),
             _ => {
-                let until_ns = now + u64::from(self.random.below(REST_MS_MAX)) * 1_000_000;
+                let until_ns =
+                    now + u64::from(self.random.below(PAUSE_BEFORE_CUT_MS_MAX)) * 1_000_000;
                 let bytes = 1 + self.random.below(PART_BYTES_MAX);
                 let gently = self.random.bits() & 1 == 0;
                 self.paused.insert(index, Pause { until_ns, cut: Some((bytes, gently)) });
@@ -91,24 +93,24 @@ impl Worker<'_> {
     }
 
     fn cut(&mut self, index: u32, gently: bool) {
-        self.depart(index, gently);
+        self.disconnect(index, gently);
         self.away.push(index);
-        self.numbers[Stat::Cuts as usize] += 1;
+        self.stats[Stat::Cuts as usize] += 1;
     }
 
-    /// Those whose time is over read on, or a little and no more.
-    fn go_on(&mut self, now: u64) {
-        let calm = !self.cuts_now();
+    /// Ends the pauses that are over: the connections read on, or read a part and are cut.
+    fn resume_paused(&mut self, now: u64) {
+        let all = !self.cuts_now();
         let over: Vec<(u32, Pause)> =
-            self.paused.extract_if(|_, pause| calm || pause.until_ns <= now).collect();
+            self.paused.extract_if(|_, pause| all || pause.until_ns <= now).collect();
         for (index, pause) in over {
             let Some((bytes, gently)) = pause.cut else {
-                // That the server closed meanwhile was told already.
+                // The poller reports a close only once, so this must look for one itself.
                 self.read(index, EventFlags::RDHUP);
                 continue;
             };
             self.read_part(index, bytes as usize);
-            if self.is_there(index) {
+            if self.is_connected(index) {
                 self.cut(index, gently);
             }
         }
@@ -119,8 +121,8 @@ impl Worker<'_> {
         let most = bytes.min(buffer.len());
         if let Some(socket) = &self.connections[index as usize].socket {
             match recv(socket, &mut buffer[..most], RecvFlags::empty()) {
-                Ok((0, _)) => self.end(index, Reason::Closed),
-                Ok((bytes, _)) => self.taken(index, &buffer[..bytes]),
+                Ok((0, _)) => self.end(index, CloseReason::Closed),
+                Ok((bytes, _)) => self.process_input(index, &buffer[..bytes]),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => self.end(index, error.into()),
             }

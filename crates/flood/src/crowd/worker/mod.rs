@@ -1,10 +1,10 @@
-//! One thread of a crowd: its poller, its connections, its counts.
+//! One thread of a crowd: its poller, its connections and its counts.
 
-mod ask;
 mod cut;
+mod heartbeat_wheel;
 mod open;
-mod remember;
-mod round;
+mod request;
+mod resume;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -13,19 +13,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use client::{Client, ClientError, Feed, Goodbye};
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
-use wire::client::{Client, Fault, Feed, Goodbye};
 
 use self::cut::Pause;
-use self::round::Round;
+use self::heartbeat_wheel::HeartbeatWheel;
 use super::acker::Acker;
 use super::connection::{Connection, Stage, Trackers};
-use super::ear::{Ear, Heard, Numbers};
-use super::memory::Memory;
-use super::{Common, Order, Reason, Shared, Stat, lock};
+use super::receiver::{ReadOutcome, Receiver, Stats};
+use super::resume_state::ResumeState;
+use super::{CloseReason, Common, Order, Shared, Stat, lock};
 use crate::clock::now_ns;
 use crate::payload::Scanner;
 use crate::random::Random;
@@ -33,22 +33,23 @@ use crate::random::Random;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// Reads of one connection before the next one's turn.
-const READS: usize = 32;
-/// Events taken at once.
-const EVENTS: usize = 512;
-/// Connections begun before the events of those before are looked at.
+const READS_MAX: usize = 32;
+/// Events fetched at once.
+const EVENTS_MAX: usize = 512;
+/// Connections that are begun before the thread polls for events again.
 const BEGUN_AT_ONCE: usize = 64;
-/// Times kept before they are added to the run's.
+/// Room for times that the thread records before it adds them to the run's.
 const TIMES: usize = 4_096;
-/// How long an order may wait while nothing comes, and while connections come and go.
-const CALM_MS: u64 = 200;
-const BUSY_MS: u64 = 5;
-/// How often those who leave and return are drawn.
-const TURN_NS: u64 = 50_000_000;
-/// With many more threads than cores, a thread that found few events sleeps so long before it looks
-/// again: else the server, which is on this host too, would pay for waking it for each message.
-/// Times are measured that much too long at most.
-const REST: Duration = Duration::from_millis(2);
+/// How long the thread waits for events when it is idle. An order may wait so long.
+const IDLE_WAIT_MS: u64 = 200;
+/// How long the thread waits for events while connections come and go.
+const BUSY_WAIT_MS: u64 = 5;
+/// How often the thread draws the connections that leave and return.
+const DRAW_NS: u64 = 50_000_000;
+/// Where threads far outnumber the cores, a thread that found few events sleeps so long before it
+/// polls again. Otherwise a server on the same host would pay for waking it for each message. The
+/// measured times are too long by this much at most.
+const FEW_EVENTS_SLEEP: Duration = Duration::from_millis(2);
 const FEW_EVENTS: usize = 32;
 const THREADS_PER_CORE_MAX: u32 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -60,53 +61,53 @@ pub(super) struct Worker<'a> {
     connections: Vec<Connection>,
     /// The index in the whole crowd of the first connection here.
     from: u32,
-    /// Not tried yet.
-    fresh: Range<u32>,
-    /// To be opened now: which, and since when that is due.
+    /// Connections that were not tried yet.
+    untried: Range<u32>,
+    /// Connections to open now: the index, and since when it is due.
     due: VecDeque<(u32, u64)>,
-    /// Connections with more input than one event may take.
+    /// Connections with more input than the thread reads for one event.
     unread: Vec<u32>,
-    /// This thread's place between the arrivals of the others, in nanoseconds.
+    /// The offset of this thread's arrivals between those of the other threads, in nanoseconds.
     phase_ns: u64,
-    /// Away, and to return some time.
+    /// Connections that are away and will return.
     away: Vec<u32>,
-    /// Away until they are told to come back.
-    held: Vec<u32>,
-    /// They read nothing for a while.
+    /// Connections that stay away until the storm ends.
+    held_back: Vec<u32>,
+    /// Connections that read nothing for a while.
     paused: HashMap<u32, Pause>,
-    /// What connections remember, by index; empty where they don't.
-    memories: Vec<Option<Box<Memory>>>,
+    /// The resume states, by index. Empty where connections have none.
+    resume_states: Vec<Option<Box<ResumeState>>>,
     acker: Option<Acker>,
     in_flight: usize,
     storms: u32,
     returns: u32,
-    /// Of heartbeats, where clients send them.
-    round: Option<Round>,
-    turn_ns: u64,
+    /// Whose heartbeat is due, where clients send heartbeats.
+    heartbeats: Option<HeartbeatWheel>,
+    drawn_ns: u64,
     second_ns: u64,
     cut_ns: u64,
-    calmed: bool,
+    cuts_ended: bool,
     random: Random,
     path: String,
     request: Vec<u8>,
     buffer: Box<[u8]>,
-    /// What is incomplete, by index; empty most of the time.
+    /// Incomplete input, by index. Empty most of the time.
     pending: HashMap<u32, Vec<u8>>,
-    /// Where polls go on, by index, as far as an id can't say it.
-    places: HashMap<u32, wire::Since>,
+    /// Where polls continue, by index, where an id alone can't express it.
+    poll_positions: HashMap<u32, model::ResumeToken>,
     reply: Vec<u8>,
     scanner: Scanner,
-    said: Vec<Goodbye>,
-    numbers: Numbers,
+    goodbyes: Vec<Goodbye>,
+    stats: Stats,
     times: Vec<u32>,
     user_times: Vec<u32>,
     connects: Vec<u32>,
     recoveries: Vec<u32>,
 }
 
-/// Opens the connections with these indexes and holds them until told to stop.
+/// Opens the connections with these indexes and holds them until the owner orders a stop.
 pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u32>) -> Result<()> {
-    // SAFETY: this thread opens all its descriptors below, and keeps them.
+    // SAFETY: this thread opens all its descriptors below, and hands none to another thread.
     unsafe { crate::descriptors::private_table() }.context("a private descriptor table")?;
     let count = range.len();
     let mut worker = Worker {
@@ -115,7 +116,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         poller: epoll::create(CreateFlags::CLOEXEC).context("a poller")?,
         connections: std::iter::repeat_with(Connection::default).take(count).collect(),
         from: range.start,
-        fresh: 0..count as u32,
+        untried: 0..count as u32,
         due: VecDeque::new(),
         unread: Vec::new(),
         phase_ns: match common.plan.rate {
@@ -123,9 +124,9 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
             _ => 0,
         },
         away: Vec::new(),
-        held: Vec::new(),
+        held_back: Vec::new(),
         paused: HashMap::new(),
-        memories: match common.plan.remembers() {
+        resume_states: match common.plan.has_resume_states() {
             true => std::iter::repeat_with(|| None).take(count).collect(),
             false => Vec::new(),
         },
@@ -133,21 +134,21 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         in_flight: 0,
         storms: 0,
         returns: 0,
-        round: common.plan.clients_beat().then(|| Round::begin(now_ns())),
-        turn_ns: now_ns(),
+        heartbeats: common.plan.clients_send_heartbeats().then(|| HeartbeatWheel::begin(now_ns())),
+        drawn_ns: now_ns(),
         second_ns: now_ns(),
         cut_ns: now_ns(),
-        calmed: false,
+        cuts_ended: false,
         random: Random::new(common.plan.seed ^ (u64::from(thread) << 32)),
         path: String::new(),
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         pending: HashMap::new(),
-        places: HashMap::new(),
+        poll_positions: HashMap::new(),
         reply: Vec::new(),
         scanner: Scanner::default(),
-        said: Vec::new(),
-        numbers: [0; Stat::COUNT],
+        goodbyes: Vec::new(),
+        stats: [0; Stat::COUNT],
         times: Vec::with_capacity(TIMES),
         user_times: Vec::new(),
         connects: Vec::with_capacity(TIMES),
@@ -158,7 +159,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
 
 impl Worker<'_> {
     fn work(&mut self) -> Result<()> {
-        let mut events = Vec::with_capacity(EVENTS);
+        let mut events = Vec::with_capacity(EVENTS_MAX);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let crowded = self.common.threads > cores * THREADS_PER_CORE_MAX;
         loop {
@@ -167,19 +168,19 @@ impl Worker<'_> {
             if order == Order::Stop as u8 {
                 break;
             }
-            if order == Order::Full as u8 {
-                self.fresh.start = self.fresh.end;
+            if order == Order::OpenNoMore as u8 {
+                self.untried.start = self.untried.end;
             }
             self.storm();
-            self.arrive(now);
-            self.turn(now);
-            self.cut_some(now);
+            self.open_due(now);
+            self.draw_leaving_and_returning(now);
+            self.cut_due(now);
             self.take_acknowledged(now);
             self.each_second(now);
-            self.beat(now);
+            self.send_heartbeats(now);
             events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.poller, room, Some(&self.patience(now))) {
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poller, buffer, Some(&self.wait_timeout(now))) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),
             }
@@ -188,46 +189,46 @@ impl Worker<'_> {
             }
             for event in &events {
                 let (index, flags) = (event.data.u64() as u32, event.flags);
-                self.ready(index, flags);
+                self.process_event(index, flags);
             }
-            self.publish();
-            self.look();
+            self.publish_stats();
+            self.scan_if_requested();
             if crowded && (1..FEW_EVENTS).contains(&events.len()) {
-                std::thread::sleep(REST);
+                std::thread::sleep(FEW_EVENTS_SLEEP);
             }
         }
         self.close_all();
-        self.publish();
+        self.publish_stats();
         Ok(())
     }
 
-    fn patience(&self, now: u64) -> Timespec {
-        let life = &self.common.plan.life;
-        let opening = !self.due.is_empty() || !self.fresh.is_empty();
+    fn wait_timeout(&self, now: u64) -> Timespec {
+        let lifetime = &self.common.plan.lifetime;
+        let opening = !self.due.is_empty() || !self.untried.is_empty();
         let ms = match () {
             () if !self.unread.is_empty() => 0,
             () if opening && self.in_flight < self.common.in_flight_each => {
-                if self.next_arrival_ns() <= now { 0 } else { BUSY_MS }
+                if self.next_arrival_ns() <= now { 0 } else { BUSY_WAIT_MS }
             }
-            () if self.cuts_now() => BUSY_MS,
-            () if life.stay_seconds.is_some() || !self.away.is_empty() => TURN_NS / 1_000_000,
-            () => CALM_MS,
+            () if self.cuts_now() => BUSY_WAIT_MS,
+            () if lifetime.stay_seconds.is_some() || !self.away.is_empty() => DRAW_NS / 1_000_000,
+            () => IDLE_WAIT_MS,
         };
         Timespec { tv_sec: 0, tv_nsec: (ms * 1_000_000) as i64 }
     }
 
-    /// When the next connection that was never tried is due. Each thread takes its turn.
+    /// Returns when the next untried connection is due. The threads take turns.
     fn next_arrival_ns(&self) -> u64 {
         let Common { plan, begin_ns, threads, .. } = self.common;
         if !self.due.is_empty() || plan.rate <= 0.0 {
             return *begin_ns;
         }
-        let before = f64::from(self.fresh.start) * f64::from(*threads);
+        let before = f64::from(self.untried.start) * f64::from(*threads);
         begin_ns + self.phase_ns + (before / plan.rate * 1e9) as u64
     }
 
-    /// Begins to open those that are due.
-    fn arrive(&mut self, now: u64) {
+    /// Begins to open the connections that are due.
+    fn open_due(&mut self, now: u64) {
         for _ in 0..BEGUN_AT_ONCE {
             if self.in_flight >= self.common.in_flight_each {
                 return;
@@ -240,32 +241,32 @@ impl Worker<'_> {
             if due > now {
                 return;
             }
-            let Some(index) = self.fresh.next() else {
+            let Some(index) = self.untried.next() else {
                 return;
             };
             let due = if self.common.plan.rate > 0.0 { due } else { now };
-            self.numbers[Stat::Begun as usize] += 1;
+            self.stats[Stat::Begun as usize] += 1;
             self.open(index, due);
         }
     }
 
-    /// Draws who leaves and who returns.
-    fn turn(&mut self, now: u64) {
-        let passed = now.saturating_sub(self.turn_ns);
-        if passed < TURN_NS {
+    /// Draws the connections that leave and those that return.
+    fn draw_leaving_and_returning(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.drawn_ns);
+        if passed < DRAW_NS {
             return;
         }
-        self.turn_ns = now;
+        self.drawn_ns = now;
         let seconds = passed as f64 / 1e9;
-        let life = self.common.plan.life;
-        if let Some(stay) = life.stay_seconds {
-            let open = self.numbers[Stat::Open as usize] as f64;
+        let lifetime = self.common.plan.lifetime;
+        if let Some(stay) = lifetime.stay_seconds {
+            let open = self.stats[Stat::Open as usize] as f64;
             let leaving = self.random.round(open * seconds / stay);
             for _ in 0..leaving.min(open as usize) {
-                self.leave();
+                self.leave_one();
             }
         }
-        if let Some(away) = life.away_seconds {
+        if let Some(away) = lifetime.away_seconds {
             let back = self.away.len() as f64 * (1.0 - (-seconds / away).exp());
             for _ in 0..self.random.round(back) {
                 let at = self.random.below(self.away.len() as u32) as usize;
@@ -277,43 +278,21 @@ impl Worker<'_> {
         }
     }
 
-    /// Somebody who is there leaves: in order, or as if the network were gone.
-    fn leave(&mut self) {
+    /// Makes a random open connection leave: with a close, or with a reset as if its network failed.
+    fn leave_one(&mut self) {
         for _ in 0..100 {
             let index = self.random.below(self.connections.len() as u32);
             if self.connections[index as usize].stage == Stage::Open {
                 let gently = self.random.bits() & 1 == 0;
-                self.depart(index, gently);
+                self.disconnect(index, gently);
                 self.away.push(index);
                 return;
             }
         }
     }
 
-    /// Closes an open connection from our side.
-    fn depart(&mut self, index: u32, gently: bool) {
-        let connection = &mut self.connections[index as usize];
-        if let Some(socket) = connection.socket.take()
-            && !gently
-        {
-            reset(&socket);
-        }
-        let was = std::mem::replace(&mut connection.stage, Stage::Away);
-        connection.forget_place();
-        self.pending.remove(&index);
-        self.places.remove(&index);
-        self.paused.remove(&index);
-        match was {
-            Stage::Open => {
-                self.numbers[Stat::Open as usize] -= 1;
-                self.numbers[Stat::Left as usize] += 1;
-            }
-            Stage::Connecting | Stage::Asked => self.in_flight -= 1,
-            Stage::Away => {}
-        }
-    }
-
-    /// Everyone drops, and comes back at once, or when told to where something is to be missed.
+    /// In a storm, drops all connections. They return at once, or when the storm ends if they are to
+    /// miss messages.
     fn storm(&mut self) {
         let now = now_ns();
         let storms = self.shared.storms.load(Ordering::Relaxed);
@@ -322,24 +301,25 @@ impl Worker<'_> {
             let mut dropped = std::mem::take(&mut self.away);
             for index in 0..self.connections.len() as u32 {
                 if self.connections[index as usize].stage == Stage::Open {
-                    self.depart(index, false);
+                    self.disconnect(index, false);
                     dropped.push(index);
                 }
             }
             if self.common.plan.missed > 0 {
-                dropped.iter().for_each(|index| self.owe(*index));
-                self.held.append(&mut dropped);
+                dropped.iter().for_each(|index| self.expect_missed(*index));
+                self.held_back.append(&mut dropped);
             }
             self.due.extend(dropped.into_iter().map(|index| (index, now)));
         }
         let returns = self.shared.returns.load(Ordering::Relaxed);
         if returns != self.returns {
             self.returns = returns;
-            self.due.extend(self.held.drain(..).map(|index| (index, now)));
+            self.due.extend(self.held_back.drain(..).map(|index| (index, now)));
         }
     }
 
-    /// Once a second: who waits too long for an answer, and who has heard nothing for too long.
+    /// Once a second, closes the connections that have waited too long for a response or have
+    /// received nothing for too long.
     fn each_second(&mut self, now: u64) {
         if now.saturating_sub(self.second_ns) < SECOND_NS {
             return;
@@ -354,15 +334,18 @@ impl Worker<'_> {
         for index in 0..self.connections.len() as u32 {
             let connection = &self.connections[index as usize];
             let waited = us.wrapping_sub(connection.due_us) / 1_000_000;
-            let heard = u32::from(seconds.wrapping_sub(connection.heard_seconds));
+            let silent = u32::from(seconds.wrapping_sub(connection.received_seconds));
             match connection.stage {
-                // A delay of our own begin may have made the due time long past.
-                Stage::Connecting | Stage::Asked
-                    if waited > plan.answer_seconds_max && heard > plan.answer_seconds_max =>
+                // This thread may have begun the attempt late, so the due time alone may be long
+                // past.
+                Stage::Connecting | Stage::Requested
+                    if waited > plan.answer_seconds_max && silent > plan.answer_seconds_max =>
                 {
-                    self.end(index, Reason::NoAnswer);
+                    self.end(index, CloseReason::NoAnswer);
                 }
-                Stage::Open if silence > 0 && heard > silence => self.end(index, Reason::Silent),
+                Stage::Open if silence > 0 && silent > silence => {
+                    self.end(index, CloseReason::Silent);
+                }
                 _ => {}
             }
         }
@@ -381,20 +364,21 @@ impl Worker<'_> {
         transports[(self.from + index) as usize % transports.len()]
     }
 
-    fn later(&mut self, index: u32) {
-        if self.common.plan.life.away_seconds.is_some() {
+    /// Lets a connection return some time, where connections do so.
+    fn schedule_return(&mut self, index: u32) {
+        if self.common.plan.lifetime.away_seconds.is_some() {
             self.away.push(index);
         }
     }
 
-    fn ready(&mut self, index: u32, flags: EventFlags) {
+    fn process_event(&mut self, index: u32, flags: EventFlags) {
         if self.connections[index as usize].stage == Stage::Connecting {
-            self.prepare(index);
+            self.prepare_request(index);
             let Some(socket) = &self.connections[index as usize].socket else {
                 return;
             };
             match self.write_request(socket) {
-                Ok(true) => self.asked(index),
+                Ok(true) => self.request_written(index),
                 Ok(false) => return,
                 Err(reason) => return self.end(index, reason),
             }
@@ -402,8 +386,8 @@ impl Worker<'_> {
         self.read(index, flags);
     }
 
-    /// Reads what is there. A short read of a stream socket has taken all (epoll(7)), unless the
-    /// peer is gone too.
+    /// Reads the input of a connection. A short read of a stream socket has emptied it (epoll(7)),
+    /// unless the peer has closed as well.
     fn read(&mut self, index: u32, flags: EventFlags) {
         if self.paused.contains_key(&index) {
             return;
@@ -413,11 +397,11 @@ impl Worker<'_> {
         let mut reads = 0;
         while let Some(socket) = &self.connections[index as usize].socket {
             match recv(socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((0, _)) => self.end(index, Reason::Closed),
+                Ok((0, _)) => self.end(index, CloseReason::Closed),
                 Ok((bytes, _)) => {
-                    self.taken(index, &buffer[..bytes]);
+                    self.process_input(index, &buffer[..bytes]);
                     reads += 1;
-                    if reads == READS {
+                    if reads == READS_MAX {
                         self.unread.push(index);
                         break;
                     }
@@ -433,133 +417,143 @@ impl Worker<'_> {
         self.buffer = buffer;
     }
 
-    /// Takes in bytes that came.
-    fn taken(&mut self, index: u32, bytes: &[u8]) {
+    /// Processes bytes that a connection received.
+    fn process_input(&mut self, index: u32, bytes: &[u8]) {
         let plan = &self.common.plan;
         let (now, client, all) = (now_ns(), self.client(index), self.from + index);
-        let heard = self.seconds(now);
+        let now_seconds = self.seconds(now);
         let number = plan.first + all;
-        let mut memory = self.memories.get_mut(index as usize).and_then(Option::take);
-        let names = memory.as_deref().map_or(Vec::new(), |memory| self.common.names(memory));
-        let subscribes = self.subscribes(index);
+        let mut resume_state = self.resume_states.get_mut(index as usize).and_then(Option::take);
+        let names = resume_state
+            .as_deref()
+            .map_or(Vec::new(), |resume_state| self.common.names(resume_state));
+        let subscribes = self.subscribes_by_command(index);
         let connection = &mut self.connections[index as usize];
-        let mut ear = Ear {
+        let mut receiver = Receiver {
             scanner: &self.scanner,
             published: &self.common.published,
-            numbers: &mut self.numbers,
+            stats: &mut self.stats,
             times: &mut self.times,
             user_times: &mut self.user_times,
-            faults: &self.common.faults,
+            anomalies: &self.common.anomalies,
             run: plan.run,
             user: number,
             index: all,
             room: plan.room(number),
             now_ns: now,
             trackers: connection.trackers,
-            memory: memory.as_deref_mut(),
+            resume_state: resume_state.as_deref_mut(),
             names: &names,
             subscribes,
-            heard: Heard::default(),
+            outcome: ReadOutcome::default(),
         };
         let mut pending = self.pending.remove(&index).unwrap_or_default();
         let mut state = connection.state;
         self.reply.clear();
         let mut feed =
             Feed { client, number: u64::from(number), pending: &mut pending, out: &mut self.reply };
-        let fed = state.feed(&mut feed, bytes, &mut |event| ear.hear(event));
-        let Ear { trackers, heard: after, .. } = ear;
+        let fed = state.feed(&mut feed, bytes, &mut |event| receiver.receive(event));
+        let Receiver { trackers, outcome, .. } = receiver;
         connection.state = state;
         connection.trackers = trackers;
-        connection.heard_seconds = heard;
-        self.numbers[Stat::Bytes as usize] += bytes.len() as u64;
-        if let Some(place) = self.memories.get_mut(index as usize) {
-            *place = memory;
+        connection.received_seconds = now_seconds;
+        self.stats[Stat::Bytes as usize] += bytes.len() as u64;
+        if let Some(slot) = self.resume_states.get_mut(index as usize) {
+            *slot = resume_state;
         }
         if !pending.is_empty() {
             self.pending.insert(index, pending);
         }
-        self.follow_up(index, now, fed, after);
+        self.act_on(index, now, fed, outcome);
     }
 
-    /// Does what is to be done about what was heard.
-    fn follow_up(&mut self, index: u32, now: u64, fed: Result<(), Fault>, mut heard: Heard) {
-        if let Some(said) = heard.said {
-            self.remember(index, said);
+    /// Acts on the outcome of one read.
+    fn act_on(
+        &mut self,
+        index: u32,
+        now: u64,
+        fed: Result<(), ClientError>,
+        mut outcome: ReadOutcome,
+    ) {
+        if let Some(said) = outcome.said {
+            self.note_goodbye(index, said);
         }
-        if let Some(us) = heard.recovered_us {
+        if let Some(us) = outcome.recovered_us {
             self.recoveries.push(us);
             self.common.recovered_ns.fetch_max(now, Ordering::Relaxed);
         }
-        if heard.opened {
+        if outcome.opened {
             self.opened(index, now);
         }
-        if let Err(fault) = fed {
-            return self.end(index, fault.into());
+        if let Err(error) = fed {
+            return self.end(index, error.into());
         }
-        if heard.ended {
-            return self.end(index, Reason::Ended);
+        if outcome.ended {
+            return self.end(index, CloseReason::Ended);
         }
-        if heard.opened {
+        if outcome.opened {
             self.subscribe(index);
         }
-        if let Some((number, id)) = heard.user_message.take() {
-            self.acknowledge(index, heard.user_messages, number, id);
+        if let Some((number, id)) = outcome.user_message.take() {
+            self.acknowledge(index, outcome.user_messages, number, id);
         }
         if !self.reply.is_empty()
             && let Some(socket) = &self.connections[index as usize].socket
         {
-            // What doesn't fit is lost, as on a network that is slow.
+            // Bytes that don't fit are dropped, as a slow network would.
             let _ = send(socket, &self.reply, SendFlags::NOSIGNAL);
         }
-        if heard.join {
+        if outcome.join {
             self.join(index);
         }
-        if let Some(since) = heard.again {
-            self.ask_again(index, since);
+        if let Some(since) = outcome.again {
+            self.poll_again(index, since);
         }
     }
 
-    fn remember(&mut self, index: u32, said: Goodbye) {
-        let at = self.said.iter().position(|known| *known == said).unwrap_or_else(|| {
-            // Codes beyond what a byte can name are told as the last one.
-            self.said.truncate(usize::from(u8::MAX) - 1);
-            self.said.push(said);
-            self.said.len() - 1
+    fn note_goodbye(&mut self, index: u32, said: Goodbye) {
+        let at = self.goodbyes.iter().position(|known| *known == said).unwrap_or_else(|| {
+            // A byte holds the index: further reasons share the last one.
+            self.goodbyes.truncate(usize::from(u8::MAX) - 1);
+            self.goodbyes.push(said);
+            self.goodbyes.len() - 1
         });
-        self.connections[index as usize].said = at as u8 + 1;
+        self.connections[index as usize].goodbye = at as u8 + 1;
     }
 
-    /// Counts what was published and hasn't come, when asked.
-    fn look(&mut self) {
-        let looks = self.shared.looks.load(Ordering::Relaxed);
-        if looks == self.shared.looked.load(Ordering::Relaxed) {
+    /// Counts the messages that were published and have not arrived, when the owner requested it.
+    fn scan_if_requested(&mut self) {
+        let requested = self.shared.scans_requested.load(Ordering::Relaxed);
+        if requested == self.shared.scans_done.load(Ordering::Relaxed) {
             return;
         }
         let Common { plan, published, .. } = self.common;
-        let tells = self.common.tells.load(Ordering::Relaxed);
+        let describes = self.common.describes_missing.load(Ordering::Relaxed);
         let mut missing = 0;
         for (at, connection) in self.connections.iter().enumerate() {
             if connection.stage != Stage::Open {
                 continue;
             }
             let all = self.from + at as u32;
-            let Trackers { user, topic, all: everyone } = &connection.trackers;
-            missing += u64::from(everyone.missing(published.all()));
-            if let Some(Some(memory)) = self.memories.get(at) {
-                missing += self.common.missing(memory, all, self.client(at as u32), tells);
+            let Trackers { user, topic, all: to_all } = &connection.trackers;
+            missing += u64::from(to_all.missing(published.all()));
+            if let Some(Some(resume_state)) = self.resume_states.get(at) {
+                let client = self.client(at as u32);
+                missing += self.common.missing(resume_state, all, client, describes);
                 continue;
             }
             missing += u64::from(user.missing(published.user(all)));
             missing += u64::from(topic.missing(published.topic(plan.room(plan.first + all))));
         }
-        self.numbers[Stat::Missing as usize] = missing;
-        self.publish();
-        self.shared.looked.store(looks, Ordering::Release);
+        self.stats[Stat::Missing as usize] = missing;
+        self.publish_stats();
+        self.shared.scans_done.store(requested, Ordering::Release);
     }
 
-    fn publish(&mut self) {
-        self.numbers[Stat::InFlight as usize] = self.in_flight as u64;
-        for (count, value) in self.shared.tally.0.iter().zip(self.numbers) {
+    /// Shows this thread's counts and times to the owner of the crowd.
+    fn publish_stats(&mut self) {
+        self.stats[Stat::InFlight as usize] = self.in_flight as u64;
+        for (count, value) in self.shared.tally.0.iter().zip(self.stats) {
             count.store(value, Ordering::Relaxed);
         }
         for (times, to) in [
@@ -577,8 +571,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Resets every connection: no port waits for stragglers (TIME_WAIT), and the next crowd may
-    /// have it at once.
+    /// Resets every connection. A reset leaves no port in TIME_WAIT, so the next crowd can use them
+    /// at once.
     fn close_all(&mut self) {
         for connection in self.connections.drain(..) {
             if let Some(socket) = connection.socket {
@@ -588,14 +582,14 @@ impl Worker<'_> {
     }
 }
 
-/// Makes the close of a socket a reset. Without it the connection closes all the same, only more
+/// Makes the close of a socket a reset. If that fails the connection closes all the same, only more
 /// slowly.
 fn reset(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-impl From<Errno> for Reason {
+impl From<Errno> for CloseReason {
     fn from(error: Errno) -> Self {
-        Reason::System(error.raw_os_error())
+        CloseReason::System(error.raw_os_error())
     }
 }

@@ -1,4 +1,4 @@
-//! A connection's begin and its end.
+//! The begin and the end of a connection.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -7,37 +7,40 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
-use super::Worker;
+use super::{Worker, reset};
 use crate::clock::now_ns;
 use crate::crowd::connection::{Connection, Stage, Trackers};
-use crate::crowd::{Reason, Stat, lock};
+use crate::crowd::{CloseReason, Stat, lock};
 use crate::source::bind_address_without_port;
 
-const NOT_OURS: Reason = Reason::Rule("a source address is none of this machine's: see --source");
+const NO_LOCAL_ADDRESS: CloseReason =
+    CloseReason::Rule("a source address is none of this machine's: see --source");
 
 impl Worker<'_> {
+    /// Begins an attempt that was due at `due_ns` on the monotonic clock.
     pub(super) fn open(&mut self, index: u32, due_ns: u64) {
-        self.remember_begin(index);
-        let address = self.prepare(index).address;
-        let (due_us, heard_seconds) = (self.us(due_ns), self.seconds(now_ns()));
+        self.begin_resume(index);
+        let address = self.prepare_request(index).address;
+        let (due_us, received_seconds) = (self.us(due_ns), self.seconds(now_ns()));
         self.in_flight += 1;
         let began = self.begin(index, &address);
         let connection = &mut self.connections[index as usize];
-        *connection = Connection { due_us, heard_seconds, ..Connection::default() };
+        *connection = Connection { due_us, received_seconds, ..Connection::default() };
         connection.stage = Stage::Connecting;
         match began {
             Ok((socket, written)) => {
                 connection.socket = Some(socket);
                 if written {
-                    self.asked(index);
+                    self.request_written(index);
                 }
             }
             Err(reason) => self.failed(index, reason),
         }
     }
 
-    /// Connects, and writes the request if that succeeds at once, as loopback often lets it.
-    fn begin(&self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), Reason> {
+    /// Connects, and writes the request if that succeeds at once, as it often does on loopback.
+    /// Returns the socket and whether the request was written.
+    fn begin(&self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), CloseReason> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -45,10 +48,11 @@ impl Worker<'_> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         if let Some(source) = self.common.plan.sources.address((self.from + index) as usize) {
-            bind_address_without_port(&socket)
-                .map_err(|error| Reason::System(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+            bind_address_without_port(&socket).map_err(|error| {
+                CloseReason::System(error.raw_os_error().unwrap_or(libc::EINVAL))
+            })?;
             match bind(&socket, &SocketAddrV4::new(source, 0)) {
-                Err(Errno::ADDRNOTAVAIL) => return Err(NOT_OURS),
+                Err(Errno::ADDRNOTAVAIL) => return Err(NO_LOCAL_ADDRESS),
                 bound => bound?,
             }
         }
@@ -65,20 +69,21 @@ impl Worker<'_> {
         Ok((socket, written))
     }
 
-    /// The request is written: without an answer to wait for, the connection is open.
-    pub(super) fn asked(&mut self, index: u32) {
+    /// The request was written. The connection is open already if no response is to be expected.
+    pub(super) fn request_written(&mut self, index: u32) {
         let at_once = self.client(index).answers_at_once();
         let connection = &mut self.connections[index as usize];
-        connection.stage = Stage::Asked;
+        connection.stage = Stage::Requested;
         if !at_once {
-            // When the server reads it is not known: any first message is right.
+            // Nobody knows when the server reads the request, so any first message is right.
             connection.trackers = Trackers::anywhere();
             self.opened(index, now_ns());
         }
     }
 
+    /// The connection is open.
     pub(super) fn opened(&mut self, index: u32, now: u64) {
-        // Of a poll it isn't known when the server took it.
+        // A long poll gives no connect time: nobody knows when the server accepted it.
         let answered = self.client(index).answers_at_once();
         let us = self.us(now);
         let connection = &mut self.connections[index as usize];
@@ -87,31 +92,56 @@ impl Worker<'_> {
         if answered {
             self.connects.push(us.wrapping_sub(connection.due_us));
         }
-        self.numbers[Stat::Open as usize] += 1;
-        self.numbers[Stat::Opened as usize] += 1;
+        self.stats[Stat::Open as usize] += 1;
+        self.stats[Stat::Opened as usize] += 1;
     }
 
-    /// Closes a connection for a fault of the server's, from whichever stage it was in.
-    pub(super) fn end(&mut self, index: u32, reason: Reason) {
+    /// Closes a connection because of the server, whatever stage it was in. A reason that the server
+    /// announced before goes first.
+    pub(super) fn end(&mut self, index: u32, reason: CloseReason) {
         let connection = &mut self.connections[index as usize];
-        let said = usize::from(connection.said).checked_sub(1);
-        let reason = said.and_then(|at| self.said.get(at)).map_or(reason, |said| (*said).into());
+        let at = usize::from(connection.goodbye).checked_sub(1);
+        let announced = at.and_then(|at| self.goodbyes.get(at));
+        let reason = announced.map_or(reason, |goodbye| (*goodbye).into());
         if connection.stage != Stage::Open {
             return self.failed(index, reason);
         }
         connection.socket = None;
         connection.stage = Stage::Away;
-        connection.forget_place();
+        connection.clear_poll_position();
         self.pending.remove(&index);
-        self.places.remove(&index);
+        self.poll_positions.remove(&index);
         self.paused.remove(&index);
-        self.numbers[Stat::Open as usize] -= 1;
-        self.numbers[Stat::Closed as usize] += 1;
+        self.stats[Stat::Open as usize] -= 1;
+        self.stats[Stat::Closed as usize] += 1;
         *lock(&self.common.closes).entry(reason).or_default() += 1;
-        self.later(index);
+        self.schedule_return(index);
     }
 
-    fn failed(&mut self, index: u32, reason: Reason) {
+    /// Closes a connection from the client's side; with a reset unless `gently`.
+    pub(super) fn disconnect(&mut self, index: u32, gently: bool) {
+        let connection = &mut self.connections[index as usize];
+        if let Some(socket) = connection.socket.take()
+            && !gently
+        {
+            reset(&socket);
+        }
+        let was = std::mem::replace(&mut connection.stage, Stage::Away);
+        connection.clear_poll_position();
+        self.pending.remove(&index);
+        self.poll_positions.remove(&index);
+        self.paused.remove(&index);
+        match was {
+            Stage::Open => {
+                self.stats[Stat::Open as usize] -= 1;
+                self.stats[Stat::Left as usize] += 1;
+            }
+            Stage::Connecting | Stage::Requested => self.in_flight -= 1,
+            Stage::Away => {}
+        }
+    }
+
+    fn failed(&mut self, index: u32, reason: CloseReason) {
         let connection = &mut self.connections[index as usize];
         if connection.stage == Stage::Away {
             return;
@@ -120,8 +150,8 @@ impl Worker<'_> {
         connection.stage = Stage::Away;
         self.pending.remove(&index);
         self.in_flight -= 1;
-        self.numbers[Stat::Failed as usize] += 1;
+        self.stats[Stat::Failed as usize] += 1;
         *lock(&self.common.failures).entry(reason).or_default() += 1;
-        self.later(index);
+        self.schedule_return(index);
     }
 }

@@ -1,12 +1,12 @@
-//! `--demo`: the chat of `examples/chat`, and the rule that lets it talk.
+//! `--demo`: serves the chat of `examples/chat`, with the rule that it needs.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use wire::session::File;
-use wire::{EventRule, Rule};
+use model::{EventRule, Rule};
+use protocol::File;
 
-/// Files of the folder, each under its own name.
+/// The files of the folder, each under its own name.
 macro_rules! files {
     ($($name:literal: $content_type:literal,)*) => {
         vec![$(File {
@@ -17,8 +17,8 @@ macro_rules! files {
     };
 }
 
-/// The chat, at the root of the client port. Its page shows how an application publishes, to
-/// `admin`.
+/// The chat's files, for the root of the client port. The page links to `admin` to show how an
+/// application publishes.
 pub(super) fn files(admin: SocketAddr) -> Vec<File> {
     let mut files = files! {
         "chat.css": "text/css; charset=utf-8",
@@ -41,7 +41,7 @@ pub(super) fn files(admin: SocketAddr) -> Vec<File> {
     files
 }
 
-/// Rooms of the chat: whoever is in one may talk, and sees who else is there.
+/// The rule for the chat's rooms: members may publish, and they see each other.
 pub(super) fn rule() -> Rule {
     Rule {
         pattern: "room:*".into(),
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_the_page_loads_is_served() {
+    fn the_demo_serves_every_file_of_its_folder() {
         let files = files("127.0.0.1:8051".parse().unwrap());
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/chat");
         for entry in std::fs::read_dir(folder).unwrap() {

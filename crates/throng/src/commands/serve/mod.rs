@@ -1,8 +1,8 @@
-//! `throng serve`: wires the rooms together and runs until it is told to stop.
+//! `throng serve`: connects the parts of the server and runs until a signal ends it.
 
 mod demo;
-mod kept;
 mod settings;
+mod storage;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -10,38 +10,41 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use ::history::History;
 use config::{Config, Loaded};
+use history_local::{Begin, Local};
+use protocol::Protocols;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::cli::{Failure, Serve};
+use crate::cli::{CommandError, Serve};
 use crate::sources;
 
 use settings::{Fixed, live, options, settings};
 
 type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 
-/// Serves until SIGINT or SIGTERM; a second one ends it without a drain.
-pub fn run(args: &Serve) -> Result<(), Failure> {
+/// Serves until SIGINT or SIGTERM. A second signal ends the process without a drain.
+pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandError> {
     let loaded = sources::load(&args.settings)?;
     let log = start_log(&loaded.config)?;
     warn_of_open_secrets(&loaded);
-    let (server, signals) = Server::start(&loaded, args, log)?;
+    let (server, signals) = Server::start(&loaded, args, protocols, log)?;
     server.print_hello(&loaded.config);
     server.run(loaded, signals, args);
     Ok(())
 }
 
 fn warn_of_open_secrets(loaded: &Loaded) {
-    for why in sources::open_secrets(loaded) {
-        tracing::warn!("{why}");
+    for reason in sources::open_secrets(loaded) {
+        tracing::warn!("{reason}");
     }
 }
 
-fn start_log(config: &Config) -> Result<LogFilter, Failure> {
+fn start_log(config: &Config) -> Result<LogFilter, CommandError> {
     let filter = log_filter(config)?;
     let (filter, handle) = tracing_subscriber::reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
@@ -55,18 +58,18 @@ fn start_log(config: &Config) -> Result<LogFilter, Failure> {
     Ok(handle)
 }
 
-fn log_filter(config: &Config) -> Result<EnvFilter, Failure> {
+fn log_filter(config: &Config) -> Result<EnvFilter, CommandError> {
     EnvFilter::try_new(&config.log.level).map_err(|error| {
         let level = &config.log.level;
-        Failure::Usage(format!(
+        CommandError::Usage(format!(
             "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"
         ))
     })
 }
 
-/// Everything that runs.
+/// The parts of the running server.
 struct Server {
-    broker: Arc<dyn broker::Broker>,
+    history: Arc<dyn History>,
     store: Option<store::Store>,
     handles: Vec<shard::Handle>,
     shards: shard::Running,
@@ -84,32 +87,40 @@ struct Server {
 }
 
 impl Server {
-    fn start(loaded: &Loaded, args: &Serve, log: LogFilter) -> Result<(Self, Signals), Failure> {
+    fn start(
+        loaded: &Loaded,
+        args: &Serve,
+        protocols: &'static Protocols,
+        log: LogFilter,
+    ) -> Result<(Self, Signals), CommandError> {
         let config = &loaded.config;
         let started = Instant::now();
-        // Each shard's descriptor table begins as a copy of ours. What shards and signal handlers
-        // write to must be open before, and nothing else should be.
-        let runtime = control::Runtime::new()
-            .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
+        // Each shard's descriptor table starts as a copy of the current one. Everything that shards
+        // and signal handlers write to must be open before that, and nothing else should be.
+        let runtime = control::Runtime::new().map_err(|error| {
+            CommandError::Runtime(format!("the admin port can't start: {error}"))
+        })?;
         crate::allocator::start();
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| Failure::Runtime(format!("signals can't be handled: {error}")))?;
+            .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
         let connections_max = config.limits.connections_max;
         let prepared = shard::prepare(options(config), connections_max)
             .map_err(|error| cannot_listen(config.client.listen, "--listen", &error))?;
-        let random = random::<44>()?;
+        let random = random::<40>()?;
         let (epoch, random) = random.split_at(4);
-        let opened = kept::open(config, number(epoch) as u32)?;
-        let begin = kept::begin(&opened);
+        let opened = storage::open(config, number(epoch) as u32)?;
+        let begin = storage::begin(&opened);
         let subscriptions = Arc::new(subscriptions::Subscriptions::default());
-        let broker = broker(config, &prepared.handles, started, begin)?;
+        let (broker, history) = broker(config, &prepared.handles, started, begin)?;
         let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
         let (client, handles) = (prepared.address, prepared.handles.clone());
         let (_, capacity) = prepared.capacity();
-        let (key, first) = random.split_at(32);
-        let presence = shard::Presence::new(settings::presence(config), number(first));
-        let shared = Arc::new(shard::Shared::new(presence, subscriptions.clone()));
-        let longpoll_key = wire::phoenix::token::Key(std::array::from_fn(|at| key[at]));
+        let (key, node) = random.split_at(32);
+        let node = model::NodeId(number(node) as u32);
+        let presence = presence::Local::new(settings::presence(config), node);
+        let shared = shard::Shared::new(node, protocols, Arc::new(presence), subscriptions.clone());
+        let shared = Arc::new(shared);
+        let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
         let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
         let (webhook, worker) = control::webhook::Dispatcher::new(
             settings::webhook_fixed(config),
@@ -118,13 +129,13 @@ impl Server {
         let asked: Arc<dyn shard::Webhook> = webhook.clone();
         let settings = Arc::new(settings(config, &fixed));
         let keys_seconds = config.history.idempotency_seconds_max;
-        broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
+        history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
         if let Some(reader) = reader {
-            kept::load(&reader, &*broker, &subscriptions)?;
+            storage::load(&reader, &*broker, &history, &subscriptions)?;
         }
         let shards = prepared
-            .start(settings, broker.clone(), Some(asked), shared.clone(), started)
-            .map_err(|error| Failure::Runtime(format!("a shard can't start: {error}")))?;
+            .start(settings, broker.clone(), history.clone(), Some(asked), shared.clone(), started)
+            .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))?;
         if capacity < connections_max {
             tracing::warn!(
                 "descriptors allow {capacity} connections, fewer than limits.connections_max = \
@@ -138,6 +149,8 @@ impl Server {
         let connections = control::Connections::new(settings::admin(config));
         let node = control::Node {
             broker: broker.clone(),
+            history: history.clone(),
+            store: store.clone(),
             shards: handles.clone(),
             shared: shared.clone(),
             started,
@@ -151,14 +164,16 @@ impl Server {
             subscriptions,
             subscription_turns: control::Turns::default(),
             keep_subscriptions: store.clone().map(|store| {
-                Arc::new(kept::KeepSubscriptions(store)) as Arc<dyn subscriptions::Keep>
+                Arc::new(storage::SavedSubscriptions(store))
+                    as Arc<dyn subscriptions::SubscriptionStore>
             }),
         };
-        let control = control::spawn(runtime, listener, node, worker)
-            .map_err(|error| Failure::Runtime(format!("the admin port can't start: {error}")))?;
+        let control = control::spawn(runtime, listener, node, worker).map_err(|error| {
+            CommandError::Runtime(format!("the admin port can't start: {error}"))
+        })?;
         let connections_max = connections_max.min(capacity);
         let server = Server {
-            broker,
+            history,
             store,
             handles,
             shards,
@@ -209,7 +224,7 @@ impl Server {
         );
     }
 
-    /// Waits for signals until the end.
+    /// Handles signals until one ends the server.
     fn run(self, mut loaded: Loaded, mut signals: Signals, args: &Serve) {
         for signal in signals.forever() {
             if signal != SIGHUP {
@@ -218,8 +233,8 @@ impl Server {
             let new = sources::load(&args.settings);
             match new.and_then(|new| self.reload(&loaded, &new)) {
                 Ok(now) => loaded = now,
-                Err(failure) => {
-                    for line in failure.text().lines() {
+                Err(error) => {
+                    for line in error.text().lines() {
                         tracing::error!("the configuration stays as it was: {line}");
                     }
                 }
@@ -234,19 +249,20 @@ impl Server {
         self.drain(settings::drain_seconds(&loaded.config));
     }
 
-    /// Takes the new configuration as far as it can be taken while running, and says what can't.
-    fn reload(&self, old: &Loaded, new: &Loaded) -> Result<Loaded, Failure> {
+    /// Applies the new configuration as far as the running server can, and logs what needs a
+    /// restart.
+    fn reload(&self, old: &Loaded, new: &Loaded) -> Result<Loaded, CommandError> {
         let changes = old.changes(new);
-        let new = old.reloaded(new).map_err(|problems| Failure::Usage(problems.to_string()))?;
+        let new = old.reloaded(new).map_err(|error| CommandError::Usage(error.to_string()))?;
         match log_filter(&new.config) {
             Ok(filter) => {
                 let _ = self.log.reload(filter);
             }
-            Err(failure) => tracing::error!("{}", failure.text()),
+            Err(error) => tracing::error!("{}", error.text()),
         }
         let settings = Arc::new(settings(&new.config, &self.fixed));
         let keys_seconds = new.config.history.idempotency_seconds_max;
-        self.broker.kept().set_rules(Arc::new(settings.session.rules.clone()), keys_seconds);
+        self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
         if let Some(store) = &self.store {
             store.set_idempotency_seconds_max(keys_seconds);
         }
@@ -256,10 +272,7 @@ impl Server {
         self.webhook.set(settings::webhook(&new.config));
         self.connections.set(settings::admin(&new.config));
         let now_us = self.started.elapsed().as_micros() as u64;
-        let presence = self.shared.presence.lock();
-        presence
-            .unwrap_or_else(PoisonError::into_inner)
-            .set_limits(settings::presence(&new.config), now_us);
+        self.shared.presence.set_limits(settings::presence(&new.config), now_us);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
         warn_of_open_secrets(&new);
         if changes.applied.is_empty() && changes.restart.is_empty() {
@@ -287,15 +300,15 @@ impl Server {
         self.webhook.stop();
         self.control.stop();
         if let Some(store) = &self.store
-            && let Err(fault) = store.close()
+            && let Err(error) = store.close()
         {
-            tracing::error!("the store could not be closed in order: {fault}");
+            tracing::error!("the store could not be closed in order: {error}");
         }
         tracing::info!("ended");
     }
 }
 
-fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> Failure {
+fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> CommandError {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             format!("something else listens there: stop it, or choose another with {flag}")
@@ -308,13 +321,13 @@ fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> Fai
         }
         _ => format!("choose another with {flag} if it is the address"),
     };
-    Failure::Runtime(format!("can't listen on {address}: {error}; {advice}"))
+    CommandError::Runtime(format!("can't listen on {address}: {error}; {advice}"))
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Failure> {
+fn random<const N: usize>() -> Result<[u8; N], CommandError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::Runtime(format!("the system has no randomness: {error}")))?;
+        .map_err(|error| CommandError::Runtime(format!("the system has no randomness: {error}")))?;
     Ok(bytes)
 }
 
@@ -326,10 +339,14 @@ fn broker(
     config: &Config,
     handles: &[shard::Handle],
     started: Instant,
-    begin: Option<broker::Begin>,
-) -> Result<Arc<dyn broker::Broker>, Failure> {
-    let secret = random::<20>()?;
-    let inboxes = handles.iter().map(shard::Handle::inbox).collect();
-    let limits = settings::broker(config);
-    Ok(Arc::new(broker::Local::new(inboxes, secret, started, limits, begin)))
+    begin: Option<Begin>,
+) -> Result<(Arc<dyn broker::Broker>, Arc<Local>), CommandError> {
+    let secret = random::<{ broker::SECRET_BYTES }>()?;
+    let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
+    let (recent, held) = (settings::broker(config), storage::limits(config));
+    let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
+    let history = Local::new(inboxes.clone(), begin, started, held, recent);
+    let history = Arc::new(history);
+    let broker = broker::Local::new(inboxes, secret, started, recent, history.clone());
+    Ok((Arc::new(broker), history))
 }

@@ -1,17 +1,19 @@
-//! From the configuration to what each room is told.
-// A cast would cut off what a type can't hold, without a word: see `held`.
+//! Converts the configuration to the settings of each part of the server.
+// A cast would silently truncate a value that the type can't hold: see `held`.
 #![deny(clippy::as_conversions)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use auth::{LoginRule, Policy};
 use config::{Config, Loaded};
-use wire::{Acknowledge, EventRule, History, JoinRule, Name, Rule, Rules};
+use model::{AcknowledgeRule, EventRule, HistoryRule, JoinRule, Name, Rule, Rules};
 
 use super::demo;
 
-/// A number of the configuration in the type that holds it. Every setting's bounds are within its
-/// type's, as `bounds.rs` proves; where a `usize` is smaller than there, its most stands for more.
+/// Converts a number of the configuration to the type that holds it. The tests in `bounds.rs` prove
+/// that every setting's bounds fit; where `usize` is smaller than there, its maximum stands for
+/// larger values.
 pub(super) fn held<T: TryFrom<u64> + Most>(number: u64) -> T {
     T::try_from(number).unwrap_or(T::MOST)
 }
@@ -29,14 +31,14 @@ impl Most for usize {
     const MOST: usize = usize::MAX;
 }
 
-/// What the settings depend on beside the configuration; it stays for the life of the process.
+/// What the settings depend on besides the configuration. It never changes while the process runs.
 pub(super) struct Fixed {
     /// `--ws-echo`.
     pub ws_echo: bool,
     /// `--demo`.
     pub demo: bool,
-    /// Signs the tokens of long-poll sessions.
-    pub longpoll_key: wire::phoenix::token::Key,
+    /// The key that signs the tokens of long-poll sessions.
+    pub longpoll_key: protocol::phoenix::token::Key,
 }
 
 fn rules(config: &Config, demo: bool) -> Rules {
@@ -62,22 +64,31 @@ fn rules(config: &Config, demo: bool) -> Rules {
     };
     let mut rules: Vec<Rule> = config.topics.iter().map(rule).collect();
     if demo {
-        // Last: the configuration's own rules come first.
+        // The demo's rule comes last, so that the rules of the configuration win.
         rules.push(demo::rule());
     }
     let publish_prefixes = config.client.publish_prefixes.iter().map(any).collect();
     Rules { rules, publish_prefixes, offline: offline(config).map(Arc::new) }
 }
 
-/// What a rule keeps of its topics' messages.
-fn history(rule: &config::TopicRule) -> Option<History> {
-    let acknowledge = || Acknowledge {
+/// What clients may do.
+fn policy(config: &Config, fixed: &Fixed) -> Policy {
+    let login = match config.client.login {
+        config::Login::Allow => LoginRule::Allow,
+        config::Login::Refuse => LoginRule::Refuse,
+    };
+    Policy::new(rules(config, fixed.demo), login)
+}
+
+/// The history rule of a topic rule.
+fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
+    let acknowledge = || AcknowledgeRule {
         window_messages_max: held(rule.ack_window_messages_max),
         redelivery_seconds: held(rule.ack_redelivery_seconds),
         tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
-    (rule.history_messages_max > 0).then(|| History {
+    (rule.history_messages_max > 0).then(|| HistoryRule {
         messages_max: rule.history_messages_max,
         bytes_max: rule.history_bytes_max,
         seconds_max: rule.history_seconds_max,
@@ -87,16 +98,16 @@ fn history(rule: &config::TopicRule) -> Option<History> {
     })
 }
 
-/// What waits for users who are offline.
-fn offline(config: &Config) -> Option<History> {
+/// The history rule for users who are offline.
+fn offline(config: &Config) -> Option<HistoryRule> {
     let offline = &config.offline;
-    offline.enabled.then(|| History {
+    offline.enabled.then(|| HistoryRule {
         messages_max: offline.messages_max,
         bytes_max: offline.bytes_max,
         seconds_max: offline.seconds_max,
         durable: offline.durable,
         compact: false,
-        acknowledge: Some(Acknowledge {
+        acknowledge: Some(AcknowledgeRule {
             window_messages_max: held(offline.window_messages_max),
             redelivery_seconds: held(offline.redelivery_seconds),
             tries_max: tries_max(offline.tries_max, &offline.dead_letter),
@@ -105,11 +116,11 @@ fn offline(config: &Config) -> Option<History> {
     })
 }
 
-/// Deliveries before a message goes to the dead letters where nobody says how many.
+/// After how many deliveries a message goes to the dead letters, if the configuration does not say.
 const DEAD_LETTER_TRIES: u32 = 5;
 
-/// How often a message is delivered before it is given up: without end (0), unless somebody asks for
-/// an end of it.
+/// How often a message is delivered before it is given up. 0 means without limit, which is the
+/// default without dead letters.
 fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
     match held(tries_max) {
         0 if !dead_letter.is_empty() => DEAD_LETTER_TRIES,
@@ -117,19 +128,20 @@ fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
     }
 }
 
-/// The empty text is no name.
+/// An empty text means no name.
 fn name(text: &str) -> Option<Name> {
     Some(text).filter(|text| !text.is_empty()).map(Name::from)
 }
 
-/// Above the interval that the configuration asks for, a topic's presence is told a millisecond
-/// later for so many of its connections: 50,000 are told every five seconds at most.
+/// How many members delay a topic's presence messages by one millisecond, beyond the configured
+/// interval: 50,000 members get a message every five seconds at most.
 const PRESENCE_MEMBERS_PER_MS: u64 = 10;
 
-pub(super) fn presence(config: &Config) -> shard::PresenceLimits {
-    shard::PresenceLimits {
+pub(super) fn presence(config: &Config) -> presence::Limits {
+    presence::Limits {
         users_max: held(config.presence.users_max),
-        // The configuration is checked only where it has presence itself; the demo always has.
+        // The configuration checks this bound only if one of its own rules has presence; the demo's
+        // rule always has.
         list_bytes_max: held(
             config.presence.list_bytes_max.min(config.limits.outbox_bytes_max / 2),
         ),
@@ -174,11 +186,10 @@ pub(super) fn broker(config: &Config) -> broker::Limits {
         recent_messages_max: held(config.limits.recent_messages_max),
         recent_bytes_max: held(config.limits.recent_bytes_max),
         recent_seconds_max: config.limits.recent_seconds_max,
-        kept: super::kept::limits(config),
     }
 }
 
-/// How long the end may take, in seconds.
+/// How long a drain may take, in seconds.
 pub(super) fn drain_seconds(config: &Config) -> u32 {
     held(config.timeouts.drain_seconds)
 }
@@ -206,21 +217,26 @@ pub(super) fn options(config: &Config) -> shard::Options {
 pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
     let Config { limits, timeouts, client, .. } = config;
     shard::Settings {
-        session: wire::Settings {
-            http: wire::http::Limits {
+        session: protocol::Settings {
+            http: protocol::http::Limits {
                 head_bytes_max: held(limits.head_bytes_max),
                 uri_bytes_max: held(limits.uri_bytes_max),
                 body_bytes_max: held(limits.message_bytes_max),
                 longpoll_body_bytes_max: held(limits.longpoll_body_bytes_max),
             },
             cors_origins: client.cors_origins.clone(),
-            rules: rules(config, fixed.demo),
+            policy: policy(config, fixed),
             topics_per_connection_max: held(limits.topics_per_connection_max),
             message_bytes_max: held(limits.message_bytes_max),
             frame_bytes_max: held(limits.frame_bytes_max),
             sse_retry_ms: held(timeouts.sse_retry_milliseconds),
             poll_seconds: held(timeouts.poll_seconds),
             poll_seconds_max: held(timeouts.poll_seconds_max),
+            sse_heartbeat_seconds: held(timeouts.sse_heartbeat_seconds),
+            stream_heartbeat_seconds: held(timeouts.stream_heartbeat_seconds),
+            ws_ping_seconds: held(timeouts.ws_ping_seconds),
+            ws_silence_seconds: held(timeouts.ws_silence_seconds),
+            phoenix_silence_seconds: held(timeouts.phoenix_silence_seconds),
             compression: config.websocket.compression,
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
@@ -238,11 +254,6 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
         joins_per_second_max: held(limits.joins_per_second_max),
         head_seconds: held(timeouts.head_seconds),
         idle_seconds: held(timeouts.idle_seconds),
-        sse_heartbeat_seconds: held(timeouts.sse_heartbeat_seconds),
-        stream_heartbeat_seconds: held(timeouts.stream_heartbeat_seconds),
-        ws_ping_seconds: held(timeouts.ws_ping_seconds),
-        ws_silence_seconds: held(timeouts.ws_silence_seconds),
-        phoenix_silence_seconds: held(timeouts.phoenix_silence_seconds),
         longpoll_seconds: held(timeouts.longpoll_seconds),
         longpoll_sessions_max: limits.longpoll_sessions_max,
         longpoll_sessions_per_address_max: held(limits.longpoll_sessions_per_address_max),
@@ -279,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_from_the_topics_rule() {
+    fn history_comes_from_the_topics_rule() {
         let file = "[store]\ndata = \"/x\"\n[[topics]]\npattern = \"live\"\n[[topics]]\n\
                     pattern = \"state\"\nhistory_messages_max = 1\ncompact = true\n[[topics]]\n\
                     pattern = \"job:*\"\nhistory_messages_max = 2\nhistory_bytes_max = 70000\n\
@@ -292,13 +303,13 @@ mod tests {
         let state = rules.history("state").unwrap();
         assert_eq!((state.messages_max, state.bytes_max, state.seconds_max), (1, 1 << 20, 86_400));
         assert!(state.compact && !state.durable && state.acknowledge.is_none());
-        let job = History {
+        let job = HistoryRule {
             messages_max: 2,
             bytes_max: 70_000,
             seconds_max: 4,
             durable: true,
             compact: false,
-            acknowledge: Some(Acknowledge {
+            acknowledge: Some(AcknowledgeRule {
                 window_messages_max: 5,
                 redelivery_seconds: 6,
                 tries_max: 7,
@@ -309,18 +320,18 @@ mod tests {
     }
 
     #[test]
-    fn messages_wait_for_users_who_are_offline_where_that_is_on() {
-        assert!(!of("").keeps());
+    fn offline_messages_have_history_if_enabled() {
+        assert!(!of("").retains_any());
         let offline = "[offline]\nenabled = true\n";
         let rules = of(offline);
         assert_eq!(rules.history("a"), None);
-        let want = History {
+        let want = HistoryRule {
             messages_max: 100,
             bytes_max: 256 << 10,
             seconds_max: 7 * 86_400,
             durable: false,
             compact: false,
-            acknowledge: Some(Acknowledge {
+            acknowledge: Some(AcknowledgeRule {
                 window_messages_max: 100,
                 redelivery_seconds: 0,
                 tries_max: 0,
@@ -334,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_up_unless_somebody_asks_for_it() {
+    fn messages_are_given_up_only_if_configured() {
         let tries = |more: &str| {
             let own = format!("[offline]\nenabled = true\n{more}");
             let rules = of(&own);

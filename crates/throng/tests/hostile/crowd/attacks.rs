@@ -1,4 +1,4 @@
-//! What one attacker does: one thing after another, as its dice have it.
+//! One attacker, which makes random attacks one after another.
 
 use std::collections::VecDeque;
 use std::io::{Read, Result, Write};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::websocket::frame;
 
-/// Whom attackers say that they are, where they say it.
+/// The user that attackers claim to be.
 pub const USER: &str = "evil";
 
 /// Connections that an attacker holds at a time.
 const HELD: usize = 6;
 
-/// SplitMix64: the same numbers for the same seed.
+/// SplitMix64, with the same numbers for the same seed.
 pub struct Dice(u64);
 
 impl Dice {
@@ -49,8 +49,8 @@ impl Dice {
         (0..length).map(|_| self.next() as u8).collect()
     }
 
-    /// Some bytes are others, are gone, or are there twice.
-    fn spoil(&mut self, bytes: &mut Vec<u8>) {
+    /// Changes, removes or repeats some bytes.
+    fn corrupt(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..=self.below(4) {
             let at = self.below(bytes.len().max(1));
             match self.below(5) {
@@ -68,7 +68,7 @@ impl Dice {
     }
 }
 
-/// Requests to begin with.
+/// Valid requests, which attackers corrupt.
 const REQUESTS: [&str; 14] = [
     "GET /sse?topic=good&user=evil HTTP/1.1\r\nHost: t\r\nLast-Event-ID: 00000001:7\r\n\r\n",
     "GET /stream?topic=loud&user=evil&since:loud=00000001:7 HTTP/1.1\r\nHost: t\r\n\r\n",
@@ -86,7 +86,7 @@ const REQUESTS: [&str; 14] = [
     "GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 ];
 
-/// Commands and Phoenix messages to begin with.
+/// Valid commands and Phoenix messages, which attackers corrupt.
 const MESSAGES: [&str; 18] = [
     r#"{"type":"subscribe","id":1,"topic":"loud","since":"00000001:7","tags":["a"]}"#,
     r#"{"type":"unsubscribe","id":1,"topic":"good"}"#,
@@ -111,7 +111,17 @@ const MESSAGES: [&str; 18] = [
 type Attack = fn(&mut Dice, &mut TcpStream) -> Result<()>;
 
 const ATTACKS: [Attack; 12] = [
-    noise, spoilt, unfinished, body, deaf, frames, bomb, fragments, phoenix, sessions, unread,
+    noise,
+    corrupted,
+    unfinished,
+    body,
+    never_reads,
+    frames,
+    bomb,
+    fragments,
+    phoenix,
+    sessions,
+    unread,
     shout,
 ];
 
@@ -125,7 +135,7 @@ pub fn attack(server: &Server, mut dice: Dice, end: Instant, attacks: &AtomicU64
         let patience = Some(Duration::from_millis(100));
         socket.set_read_timeout(patience).unwrap();
         socket.set_write_timeout(patience).unwrap();
-        // That the server closes is what it should do.
+        // The server may close the connection, so errors are expected.
         let _ = dice.of(&ATTACKS)(&mut dice, &mut socket);
         match dice.below(4) {
             0 => drop(socket.shutdown(Shutdown::Write)),
@@ -145,10 +155,10 @@ fn noise(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     socket.write_all(&dice.bytes(2_000))
 }
 
-fn spoilt(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
+fn corrupted(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     for _ in 0..=dice.below(3) {
         let mut request = dice.of(&REQUESTS).as_bytes().to_vec();
-        dice.spoil(&mut request);
+        dice.corrupt(&mut request);
         let (first, rest) = request.split_at(dice.below(request.len() + 1));
         socket.write_all(first)?;
         socket.write_all(rest)?;
@@ -161,7 +171,7 @@ fn unfinished(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     socket.write_all(&request[..dice.below(request.len())])
 }
 
-/// The beginning of a large body.
+/// Sends the beginning of a large body.
 fn body(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     write!(
         socket,
@@ -170,8 +180,8 @@ fn body(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     socket.write_all(&dice.bytes(30_000))
 }
 
-/// Somebody who never reads.
-fn deaf(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
+/// Subscribes and never reads.
+fn never_reads(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let path = dice.of(&["sse", "stream", "poll"]);
     let topic = dice.of(&["chat:a", "good"]);
     write!(socket, "GET /{path}?topic={topic}&user={USER} HTTP/1.1\r\nHost: t\r\n\r\n")
@@ -189,7 +199,7 @@ fn frames(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
         let first = *dice.of(&[0x81, 0x82, 0x89, 0x8a, 0x88, 0x01, 0x00, 0x80, 0xc1]);
         let mut frame = frame(first, &payload);
         if dice.one_in(2) {
-            dice.spoil(&mut frame);
+            dice.corrupt(&mut frame);
         }
         socket.write_all(&frame)?;
     }
@@ -231,7 +241,7 @@ fn phoenix(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
                 0x82
             }
             1 => {
-                dice.spoil(&mut bytes);
+                dice.corrupt(&mut bytes);
                 0x81
             }
             _ => 0x81,
@@ -241,7 +251,7 @@ fn phoenix(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// A session, a poll that hangs up, and messages under a token that may be spoilt.
+/// Opens a session, hangs up a poll, and sends messages with a token that may be corrupted.
 fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let base = format!("/socket/longpoll?vsn=2.0.0&user={USER}");
     write!(socket, "GET {base} HTTP/1.1\r\nHost: t\r\n\r\n")?;
@@ -251,7 +261,7 @@ fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let token = answer.split("\"token\":\"").nth(1).and_then(|it| it.split('"').next());
     let mut token = token.unwrap_or_default().as_bytes().to_vec();
     if dice.one_in(2) {
-        dice.spoil(&mut token);
+        dice.corrupt(&mut token);
     }
     let token: String = token.iter().map(|byte| format!("%{byte:02X}")).collect();
     let body = format!("{}\n{}\nAAEBAQE=\n", dice.of(&MESSAGES), dice.of(&MESSAGES));
@@ -263,7 +273,7 @@ fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     )
 }
 
-/// Answers that nobody reads: when the socket is closed it is reset.
+/// Requests answers and does not read them, so that closing the socket resets it.
 fn unread(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let request = b"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n";
     socket.write_all(&request.repeat(1 + dice.below(10)))?;
@@ -271,7 +281,7 @@ fn unread(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     socket.write_all(last.as_bytes())
 }
 
-/// Large messages where that is allowed, to those who never read.
+/// Publishes large messages where that is allowed, to connections that never read.
 fn shout(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let body = "x".repeat(dice.below(60_000));
     write!(

@@ -1,4 +1,4 @@
-//! One client of each transport: each must get every message, once and in order.
+//! Well-behaved clients, one of each transport. Each must get every message once and in order.
 
 use std::thread::{Scope, ScopedJoinHandle};
 
@@ -7,16 +7,16 @@ use tungstenite::Message;
 
 use super::*;
 
-/// Only the application publishes there.
+/// The topic to which only the application publishes.
 pub const TOPIC: &str = "good";
 
-/// Whom the Phoenix clients belong to.
+/// The user of the Phoenix clients.
 pub const USER: &str = "good";
 
 /// The last message.
 const END: &str = "end";
 
-/// Those who listen, each with its transport's name, until the end comes.
+/// The listeners, each with its transport's name. They run until the last message.
 pub struct Clients<'scope>(Vec<(&'static str, ScopedJoinHandle<'scope, Vec<u64>>)>);
 
 impl<'scope> Clients<'scope> {
@@ -48,7 +48,7 @@ impl<'scope> Clients<'scope> {
         Clients(clients.into())
     }
 
-    /// Tells them that it is over, and checks what each has got.
+    /// Publishes the last message, and checks the messages of each listener.
     pub fn end(self, server: &Server, published: u64) {
         server.publish(TOPIC, json!(END));
         let want: Vec<u64> = (0..published).collect();
@@ -58,7 +58,7 @@ impl<'scope> Clients<'scope> {
     }
 }
 
-/// What the server holds of whom: connections by transport, members of the topic, sessions, outboxes.
+/// Returns the server's counts: connections by transport, members of the topic, sessions, outboxes.
 pub fn gauges(server: &Server) -> Vec<(&'static str, u64)> {
     let transports = ["sse", "stream", "ws", "phoenix", "phoenix_longpoll", "poll"];
     let mut all: Vec<_> = transports
@@ -72,7 +72,8 @@ pub fn gauges(server: &Server) -> Vec<(&'static str, u64)> {
     all
 }
 
-/// One client of each transport is all there is. Polls come and go, and a session has an outbox.
+/// Returns whether only one client of each transport is connected. Polls come and go, and a session
+/// has an outbox.
 pub fn are_alone(server: &Server) -> bool {
     gauges(server).iter().all(|(of, count)| match *of {
         "poll" | "outboxes" => *count <= 1,
@@ -81,7 +82,7 @@ pub fn are_alone(server: &Server) -> bool {
     })
 }
 
-/// Takes numbers until the end.
+/// Collects numbers until the last message.
 fn all(mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> {
     let mut all = Vec::new();
     loop {
@@ -94,7 +95,7 @@ fn all(mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> {
     }
 }
 
-/// What an event carries that has no name: others tell who is there.
+/// Returns the data of an event without a name. Others are about presence.
 fn plain(event: &[(String, String)]) -> Vec<Value> {
     let of = |field: &str| event.iter().find(|(name, _)| name == field).map(|(_, text)| text);
     let data = of("data").filter(|_| of("event").is_none());
@@ -103,13 +104,13 @@ fn plain(event: &[(String, String)]) -> Vec<Value> {
         .collect()
 }
 
-/// What messages carry; what is no message, or tells who is there, is passed over.
+/// Returns the data of messages. Skips other objects and messages about presence.
 fn of(objects: &[Value]) -> Vec<Value> {
     let messages = objects.iter().filter(|it| it["type"] == "message" && it["event"] == "message");
     messages.map(|object| object["data"].clone()).collect()
 }
 
-/// The same of Phoenix broadcasts.
+/// Returns the data of Phoenix broadcasts.
 fn pushed(messages: &[Value]) -> Vec<Value> {
     let ours = messages.iter().filter(|it| it[2] == TOPIC && it[3] == "message");
     ours.map(|it| it[4]["data"].clone()).collect()
@@ -133,7 +134,7 @@ fn phoenix(server: &Server) -> WebSocket {
 
 const LONGPOLL: &str = "/socket/longpoll?vsn=2.0.0&user=good";
 
-/// The token of a session that has joined.
+/// Returns the token of a session that has joined.
 fn longpoll(server: &Server) -> String {
     let token = server.get(LONGPOLL).1["token"].as_str().unwrap().to_string();
     let join = format!(r#"["1","1","{TOPIC}","phx_join",{{}}]"#);

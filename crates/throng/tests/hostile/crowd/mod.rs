@@ -1,4 +1,4 @@
-//! A bounded crowd of attackers, while a few others just want their messages.
+//! A bounded crowd of attackers beside a few well-behaved clients.
 
 mod attacks;
 mod good;
@@ -9,12 +9,12 @@ use std::time::Instant;
 use super::*;
 use attacks::Dice;
 
-/// Each holds a few connections at a time.
+/// The number of attackers. Each holds a few connections at a time.
 const ATTACKERS: u64 = 60;
-/// How long they attack, in seconds.
+/// How long the attackers work, in seconds.
 const SECONDS: u64 = 9;
 
-/// What attackers may do, and what they may not.
+/// The rules for attackers.
 const RULES: &str = r#"
 [[topics]]
 pattern = "good"
@@ -32,7 +32,7 @@ pattern = "chat:*"
 client_events = "broadcast"
 "#;
 
-/// What a seed's attackers do is decided by it; when, is not.
+/// Returns the seed. It decides what the attackers do, but not when.
 fn seed() -> u64 {
     match std::env::var("HOSTILE_SEED") {
         Ok(seed) => seed.parse().expect("HOSTILE_SEED is a number"),
@@ -44,13 +44,13 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn others_get_every_message_while_a_crowd_attacks() {
+fn well_behaved_clients_get_every_message_during_attacks() {
     let seed = seed();
-    // Shown when the test fails.
+    // The output shows the seed if the test fails.
     println!("HOSTILE_SEED={seed}");
     let settings = [
         ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2"),
-        // What attackers publish is not to push out what a poll comes back for.
+        // Attackers' messages must not push those out of the window that a poll resumes from.
         ("THRONG_LIMITS_RECENT_MESSAGES_MAX", "200000"),
         ("THRONG_LIMITS_RECENT_BYTES_MAX", "256MiB"),
     ];
@@ -102,7 +102,7 @@ fn others_get_every_message_while_a_crowd_attacks() {
     assert!(server.child.try_wait().unwrap().is_none(), "the server has ended");
 }
 
-/// When this thread fails, the others have nothing to wait for.
+/// Stops the other threads when this one fails.
 struct Unless<'a> {
     done: &'a AtomicBool,
     server: &'a Server,
@@ -118,7 +118,7 @@ impl Drop for Unless<'_> {
     }
 }
 
-/// What the shards have open. Each has a table of its own.
+/// Returns the number of the shards' open descriptors. Each shard has a table of its own.
 fn descriptors(server: &Server) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
     let shards = tasks.map(|task| task.unwrap().path()).filter(|task| {

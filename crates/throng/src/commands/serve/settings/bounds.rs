@@ -1,12 +1,12 @@
-//! Every number of the configuration, at both of its bounds, arrives in the type that holds it, and
-//! what is reckoned with it there does not wrap.
-// All are to a wider type: what a narrower one cut off before shows.
+//! Every number of the configuration arrives unchanged at both of its bounds in the type that holds
+//! it, and calculations with it don't overflow.
+// These casts widen: they show what a narrower type has truncated before.
 #![allow(clippy::as_conversions)]
 
 use config::{Kind, SETTINGS, Sources, TOPIC_KEYS};
-use wire::phoenix::token::Key;
+use protocol::phoenix::token::Key;
 
-use super::super::kept;
+use super::super::storage;
 use super::*;
 
 /// A rule's history needs at least one message.
@@ -49,21 +49,22 @@ fn at(pick: fn((u64, u64)) -> u64) -> Loaded {
         };
     }
     let sources = Sources { file: Some(("bounds.toml", &file)), ..Sources::default() };
-    Loaded::load(&sources).unwrap_or_else(|problems| panic!("{problems}\nin\n{file}"))
+    Loaded::load(&sources).unwrap_or_else(|error| panic!("{error}\nin\n{file}"))
 }
 
 fn fixed() -> Fixed {
     Fixed { ws_echo: false, demo: false, longpoll_key: Key([0; 32]) }
 }
 
-/// What a setting has become where it is used.
+/// The value of a setting where the server uses it.
 fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let config = &loaded.config;
     let (shard, options) = (settings(config, &fixed()), options(config));
     let (session, http) = (&shard.session, &shard.session.http);
     let (live, admin, presence) = (live(loaded, &fixed()), admin(config), presence(config));
     let (webhook, queue) = (webhook(config), webhook_fixed(config));
-    let (broker, store) = (broker(config), kept::options(config, 0));
+    let (broker, store) = (broker(config), storage::options(config, 0));
+    let memory = storage::limits(config);
     let offline = offline(config)?;
     let acknowledge = offline.acknowledge.as_ref()?;
     let number = match key {
@@ -104,12 +105,12 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "limits.recent_seconds_max" => broker.recent_seconds_max.into(),
         "timeouts.head_seconds" => shard.head_seconds.into(),
         "timeouts.idle_seconds" => shard.idle_seconds.into(),
-        "timeouts.sse_heartbeat_seconds" => shard.sse_heartbeat_seconds.into(),
+        "timeouts.sse_heartbeat_seconds" => session.sse_heartbeat_seconds.into(),
         "timeouts.sse_retry_milliseconds" => session.sse_retry_ms.into(),
-        "timeouts.stream_heartbeat_seconds" => shard.stream_heartbeat_seconds.into(),
-        "timeouts.ws_ping_seconds" => shard.ws_ping_seconds.into(),
-        "timeouts.ws_silence_seconds" => shard.ws_silence_seconds.into(),
-        "timeouts.phoenix_silence_seconds" => shard.phoenix_silence_seconds.into(),
+        "timeouts.stream_heartbeat_seconds" => session.stream_heartbeat_seconds.into(),
+        "timeouts.ws_ping_seconds" => session.ws_ping_seconds.into(),
+        "timeouts.ws_silence_seconds" => session.ws_silence_seconds.into(),
+        "timeouts.phoenix_silence_seconds" => session.phoenix_silence_seconds.into(),
         "timeouts.longpoll_seconds" => shard.longpoll_seconds.into(),
         "timeouts.poll_seconds" => session.poll_seconds.into(),
         "timeouts.poll_seconds_max" => session.poll_seconds_max.into(),
@@ -127,7 +128,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "webhook.queue_bytes_max" => queue.queue_bytes_max as u128,
         "webhook.requests_max" => queue.requests_max as u128,
         "presence.users_max" => presence.users_max as u128,
-        // Never more than half of an outbox, of which it is a part.
+        // The list is a part of an outbox, so it is at most half of it.
         "presence.list_bytes_max" if shard.outbox_bytes_max == 2 << 10 => {
             assert_eq!(presence.list_bytes_max, 1 << 10);
             presence.list_bytes_max as u128
@@ -142,11 +143,11 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "store.queue_bytes_max" => store.queue_bytes_max as u128,
         "store.verify_bytes_max" => store.verify_bytes_max.into(),
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
-        "history.bytes_max" => broker.kept.history_bytes_max as u128,
-        "history.topics_max" => broker.kept.topics_max as u128,
+        "history.bytes_max" => memory.history_bytes_max as u128,
+        "history.topics_max" => memory.topics_max as u128,
         "history.idempotency_seconds_max" => store.idempotency_seconds_max.into(),
-        "history.idempotency_keys_max" => broker.kept.idempotency_keys_max as u128,
-        "history.cursors_max" => broker.kept.cursors_max as u128,
+        "history.idempotency_keys_max" => memory.idempotency_keys_max as u128,
+        "history.cursors_max" => memory.cursors_max as u128,
         "history.subscriptions_per_user_max" => live.subscriptions_per_user_max as u128,
         "offline.messages_max" => offline.messages_max.into(),
         "offline.bytes_max" => offline.bytes_max.into(),
@@ -208,18 +209,19 @@ fn both() -> [(Bound, Loaded); 2] {
     [(least, at(least)), (most, at(most))]
 }
 
-/// A shard's clock counts seconds of silence in 16 bits: what is compared with it must be less.
+/// A shard's clock counts seconds of silence in 16 bits, so every limit that is compared with it
+/// must be less.
 #[test]
-fn no_silence_is_longer_than_a_shard_can_see() {
+fn no_silence_limit_exceeds_a_shards_clock() {
     let [_, (_, most)] = both();
     let settings = settings(&most.config, &fixed());
     let poll = settings.longpoll_seconds;
     for (name, seconds) in [
         ("head_seconds", Some(settings.head_seconds)),
         ("idle_seconds", Some(settings.idle_seconds)),
-        ("ws_silence_seconds", Some(settings.ws_silence_seconds)),
-        ("phoenix_silence_seconds", Some(settings.phoenix_silence_seconds)),
-        // A session has two of them, a request one, and each a little more.
+        ("ws_silence_seconds", Some(settings.session.ws_silence_seconds)),
+        ("phoenix_silence_seconds", Some(settings.session.phoenix_silence_seconds)),
+        // A session waits for two long polls, a request for one, and each a little longer.
         ("longpoll_seconds", poll.checked_mul(2).and_then(|seconds| seconds.checked_add(100))),
     ] {
         let seen = seconds.is_some_and(|seconds| seconds <= shard::SILENCE_SECONDS_MAX);
@@ -227,15 +229,14 @@ fn no_silence_is_longer_than_a_shard_can_see() {
     }
 }
 
-/// Where times are used they are multiplied: seconds by 1,000 and by 1,000,000 in 64 bits, and the
-/// kernel's in 32.
+/// The code multiplies times: seconds by 1,000 and by 1,000,000 in 64 bits, and the kernel's in 32.
 #[test]
-fn what_is_reckoned_with_a_time_does_not_wrap() {
+fn calculations_with_times_do_not_overflow() {
     let [_, (_, most)] = both();
     let keys = SETTINGS.iter().map(|setting| (setting.key, setting.kind));
     for (key, kind) in keys.chain(TOPIC_KEYS.iter().map(|key| (key.key, key.kind))) {
         let (Some((_, max)), true) = (bounds(kind), key.contains("seconds")) else { continue };
-        // With a clock that has run for a hundred years added.
+        // The sum includes a clock that has run for a hundred years.
         let century_us = 100 * 366 * 86_400 * 1_000_000;
         let us = max.checked_mul(1_000_000).and_then(|us| us.checked_add(century_us));
         assert!(us.is_some(), "{key}");
@@ -246,7 +247,7 @@ fn what_is_reckoned_with_a_time_does_not_wrap() {
     assert!(i32::try_from(options.send_buffer_bytes).is_ok());
     let settings = settings(&most.config, &fixed());
     assert!(u64::from(settings.accept_per_second_max).checked_mul(1_000_000).is_some());
-    // A hundred years of seconds, and what a request may add to it.
+    // A hundred years of seconds, to which a request adds its own.
     let century_s: u32 = 100 * 366 * 86_400;
     let offline = offline(&most.config).unwrap().acknowledge.unwrap();
     for seconds in [settings.session.poll_seconds_max, offline.redelivery_seconds] {

@@ -1,0 +1,94 @@
+//! Why something may not be done.
+
+/// Why something may not be done. The text says what happened, whose fault it is and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Deny {
+    /// The topic's rule lets nobody in.
+    #[error(
+        "clients may not enter this topic: the server's configuration (join of a [[topics]] table) \
+         refuses it"
+    )]
+    JoinRefused,
+    /// The application would have to allow it, and can't be asked here.
+    #[error(
+        "the application decides who may enter this topic, and only Phoenix clients can ask: \
+         connect to /socket, or let the application call /api/subscribe"
+    )]
+    JoinAsks,
+    /// The topic is another user's own.
+    #[error("a topic may not begin with '@', which marks users' personal topics")]
+    AnotherUser,
+    /// The topic's rule lets no client publish.
+    #[error(
+        "clients may not publish to this topic: the server's configuration (client_events of a \
+         [[topics]] table, client.publish_prefixes) doesn't allow it"
+    )]
+    PublishRefused,
+    /// The application gets what clients send, and can't be asked here.
+    #[error(
+        "what clients send to this topic goes to the application, and only from Phoenix clients: \
+         connect to /socket"
+    )]
+    PublishAsks,
+    /// Only the application publishes to users' own topics and to everyone.
+    #[error("clients may not send to this topic")]
+    PublishOwn,
+    /// Members of the topic don't know of each other.
+    #[error(
+        "presence is off for this topic: the server's configuration has no [[topics]] table for it \
+         with presence = true"
+    )]
+    NoPresence,
+    /// Whoever acknowledges speaks for other users, or for none.
+    #[error(
+        "say whose messages are acknowledged: connect with user=…, and name one of the connection's \
+         users"
+    )]
+    NotItsUser,
+    /// Clients may not become other users while they are connected.
+    #[error(
+        "clients may not log users in or out here: the server's configuration (client.login) \
+         refuses it; let the application call /api/login or /api/logout"
+    )]
+    LoginRefused,
+    /// The token doesn't grant it.
+    #[error(
+        "the token of this connection doesn't grant this: ask whoever issued it for one that does"
+    )]
+    NotGranted,
+}
+
+impl Deny {
+    /// All of them.
+    pub const ALL: [Deny; 10] = [
+        Deny::JoinRefused,
+        Deny::JoinAsks,
+        Deny::AnotherUser,
+        Deny::PublishRefused,
+        Deny::PublishAsks,
+        Deny::PublishOwn,
+        Deny::NoPresence,
+        Deny::NotItsUser,
+        Deny::LoginRefused,
+        Deny::NotGranted,
+    ];
+
+    /// Its name for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Deny::AnotherUser => "bad_topic",
+            Deny::NoPresence => "no_presence",
+            Deny::NotItsUser => "no_user",
+            _ => "forbidden",
+        }
+    }
+
+    /// What a Phoenix client is told as the reason: its applications compare some of these texts.
+    pub fn phoenix_reason(self) -> String {
+        match self {
+            Deny::JoinRefused | Deny::JoinAsks => "unauthorized".into(),
+            Deny::PublishRefused | Deny::PublishAsks => Deny::PublishOwn.to_string(),
+            other => other.to_string(),
+        }
+    }
+}

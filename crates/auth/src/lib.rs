@@ -1,0 +1,21 @@
+//! Who speaks, and what they may do: one principal, one decision.
+//!
+//! A [`Principal`] comes with every request and every connection. A [`Policy`] decides what it may do
+//! with a topic: [`Policy::decide`]. No cryptography, no clock, no I/O: whoever reads a token makes the
+//! principal, and whoever has a clock ends what has expired.
+
+#![forbid(unsafe_code)]
+
+mod decision;
+mod deny;
+mod grants;
+mod policy;
+mod principal;
+#[cfg(test)]
+mod tests;
+
+pub use decision::{Action, Audience, Decision, Hook, Permit};
+pub use deny::Deny;
+pub use grants::{Grants, Patterns};
+pub use policy::{LoginRule, Policy};
+pub use principal::{Principal, Source};

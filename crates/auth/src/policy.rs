@@ -1,0 +1,119 @@
+//! The decision.
+
+use model::{EventRule, JoinRule, Rules, Topic, TopicKind};
+
+use crate::grants::any_matches;
+use crate::{Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source};
+
+/// Whether clients may become other users, or cease to be, while they are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoginRule {
+    /// They may.
+    #[default]
+    Allow,
+    /// Only the application does it for them.
+    Refuse,
+}
+
+/// What principals may do with topics.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    rules: Rules,
+    login: LoginRule,
+}
+
+impl Policy {
+    /// A policy of these rules and settings.
+    pub fn new(rules: Rules, login: LoginRule) -> Self {
+        Policy { rules, login }
+    }
+
+    /// The rules that it is made of.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// A topic with its rule, for as many decisions as there are to make about it.
+    pub fn topic<'n>(&self, name: &'n str) -> Topic<'n, '_> {
+        self.rules.topic(name)
+    }
+
+    /// Whether a principal may do something with a topic of this policy. The application may do
+    /// everything. For others the rules decide first, and no grant allows what they deny. Whether a
+    /// principal has expired is for its caller to say, who has a clock.
+    pub fn decide(
+        &self,
+        principal: &Principal,
+        action: Action<'_>,
+        topic: &Topic<'_, '_>,
+    ) -> Decision {
+        if principal.source == Source::Application {
+            return Decision::Allow(Permit::of(topic));
+        }
+        match self.by_rules(principal, action, topic) {
+            Decision::Deny(deny) => Decision::Deny(deny),
+            _ if !is_granted(principal, action, topic) => Decision::Deny(Deny::NotGranted),
+            decision => decision,
+        }
+    }
+
+    fn by_rules(
+        &self,
+        principal: &Principal,
+        action: Action<'_>,
+        topic: &Topic<'_, '_>,
+    ) -> Decision {
+        let allow_if = |holds: bool, deny: Deny| match holds {
+            true => Decision::Allow(Permit::of(topic)),
+            false => Decision::Deny(deny),
+        };
+        let reachable = topic.kind.is_ordinary() || principal.owns(topic.kind);
+        match action {
+            Action::Subscribe => match topic.join() {
+                _ if !reachable => Decision::Deny(Deny::AnotherUser),
+                JoinRule::Allow => Decision::Allow(Permit::of(topic)),
+                JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
+                JoinRule::Webhook => Decision::Ask(Hook::Join),
+            },
+            Action::Publish => match topic.events() {
+                _ if !topic.kind.is_ordinary() => Decision::Deny(Deny::PublishOwn),
+                EventRule::Broadcast | EventRule::Others => Decision::Allow(Permit::of(topic)),
+                EventRule::Refuse => Decision::Deny(Deny::PublishRefused),
+                EventRule::Webhook => Decision::Ask(Hook::Event),
+            },
+            Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
+            Action::History => allow_if(reachable, Deny::AnotherUser),
+            Action::Acknowledge(user) => match topic.kind {
+                TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),
+                _ => allow_if(principal.is(user), Deny::NotItsUser),
+            },
+            Action::Login(_) | Action::Logout(_) => {
+                allow_if(self.login == LoginRule::Allow, Deny::LoginRefused)
+            }
+        }
+    }
+}
+
+/// Whether the principal's grants reach so far. What it is in by itself needs no grant.
+fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) -> bool {
+    let Grants::Patterns(patterns) = &*principal.grants else {
+        return true;
+    };
+    let any = |patterns: &[Box<str>]| any_matches(patterns, &principal.users, topic.name);
+    match action {
+        Action::Subscribe => principal.owns(topic.kind) || any(&patterns.subscribe),
+        Action::Publish => any(&patterns.publish),
+        Action::Presence => any(&patterns.presence),
+        Action::History => principal.owns(topic.kind) || any(&patterns.history),
+        Action::Acknowledge(user) | Action::Logout(user) => principal.is(user),
+        // A token names its users; others are not in what it grants.
+        Action::Login(user) => principal.is(user),
+    }
+}
+
+impl Audience {
+    /// Whether the sender is left out.
+    pub fn leaves_sender_out(self) -> bool {
+        self == Audience::Others
+    }
+}

@@ -1,0 +1,75 @@
+//! Who speaks on a connection or in a request.
+
+use std::sync::{Arc, LazyLock};
+
+use model::{Name, TopicKind};
+
+use crate::Grants;
+
+/// Shared by all principals that no grants narrow.
+static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Everything));
+
+/// Where a principal comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody proved anything: it is whoever it says it is, and may do what the rules allow.
+    Anonymous,
+    /// The application, which the rules don't bind.
+    Application,
+    /// The bearer of a token, who may do what both the rules and the grants allow.
+    Token,
+}
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The users that it speaks for.
+    pub users: Vec<Name>,
+    /// What it may do at the most.
+    pub grants: Arc<Grants>,
+    /// When it ceases to be valid, in seconds since 1970; `None` is never.
+    pub expires: Option<u64>,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Principal {
+    /// Somebody who says that they are these users.
+    pub fn anonymous(users: Vec<Name>) -> Self {
+        Self::everything(users, Source::Anonymous)
+    }
+
+    /// The application.
+    pub fn application() -> Self {
+        Self::everything(Vec::new(), Source::Application)
+    }
+
+    /// The bearer of a token for these users.
+    pub fn token(users: Vec<Name>, grants: Arc<Grants>, expires: Option<u64>) -> Self {
+        Principal { users, grants, expires, source: Source::Token }
+    }
+
+    fn everything(users: Vec<Name>, source: Source) -> Self {
+        Principal { users, grants: EVERYTHING.clone(), expires: None, source }
+    }
+
+    /// Whether it speaks for this user.
+    pub fn is(&self, user: &str) -> bool {
+        self.users.iter().any(|own| own == user)
+    }
+
+    /// Whether its connections are in a topic of this kind by themselves: everyone's, and its users'
+    /// own.
+    pub fn owns(&self, kind: TopicKind<'_>) -> bool {
+        match kind {
+            TopicKind::Ordinary => false,
+            TopicKind::Personal(user) => self.is(user),
+            TopicKind::Broadcast => true,
+        }
+    }
+
+    /// Whether it is no longer valid at this time, in seconds since 1970.
+    pub fn is_expired(&self, now_s: u64) -> bool {
+        self.expires.is_some_and(|expires| expires <= now_s)
+    }
+}

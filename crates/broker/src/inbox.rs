@@ -1,0 +1,76 @@
+//! The inbox of each shard, where messages go, and the receipt that counts members.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use model::Envelope;
+
+/// One shard's end of the broker.
+pub trait Inbox: Send + Sync {
+    /// False only when no connection behind this inbox is a member of the topic.
+    fn wants(&self, topic_hash: u64) -> bool;
+
+    /// True when there is room for one more message.
+    fn has_room(&self) -> bool;
+
+    /// Takes a message. Messages come in the order of their offsets.
+    fn deliver(&self, delivery: Delivery);
+}
+
+/// A message on its way to one inbox.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The message.
+    pub message: Arc<Envelope>,
+    /// Gets the number of members that the message has behind this inbox.
+    pub receipt: Option<Receipt>,
+}
+
+/// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last
+/// clone is dropped, that is when every inbox has added its members.
+#[derive(Clone)]
+pub struct Receipt(Arc<ReceiptInner>);
+
+struct ReceiptInner {
+    members: AtomicU64,
+    uncounted: AtomicBool,
+    done: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
+}
+
+impl Receipt {
+    /// Calls `done` with the number of members, once, from the thread that drops the last clone. Drops
+    /// `done` uncalled when nobody counts the members.
+    pub fn new(done: impl FnOnce(u64) + Send + Sync + 'static) -> Self {
+        Receipt(Arc::new(ReceiptInner {
+            members: AtomicU64::new(0),
+            uncounted: AtomicBool::new(false),
+            done: Some(Box::new(done)),
+        }))
+    }
+
+    /// Adds one inbox's members.
+    pub fn add(&self, members: u64) {
+        self.0.members.fetch_add(members, Ordering::Relaxed);
+    }
+
+    /// Marks that nobody counts the members: the publisher gets its answer before the message goes out.
+    pub fn uncounted(self) {
+        self.0.uncounted.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ReceiptInner {
+    fn drop(&mut self) {
+        // Dropping the last Arc orders this after every `add`.
+        if let Some(done) = self.done.take().filter(|_| !*self.uncounted.get_mut()) {
+            done(*self.members.get_mut());
+        }
+    }
+}
+
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receipt")
+    }
+}

@@ -1,0 +1,77 @@
+//! The log that retains messages, as the broker uses it. The crate `history` implements it.
+
+use std::sync::Arc;
+
+use model::{Envelope, HistoryRule, Position, Publication};
+
+use crate::{Activity, Done, Latest, Options, PublishError, Receipt};
+
+/// A publication for a topic with history.
+pub struct Append {
+    /// The hash of the topic's name.
+    pub hash: u64,
+    /// What is published.
+    pub publication: Publication,
+    /// The topic's rule.
+    pub rule: Arc<HistoryRule>,
+    /// How it is published.
+    pub options: Options,
+    /// Gets the number of members that the message had on this node.
+    pub receipt: Option<Receipt>,
+}
+
+/// The log of the topics with history, apart from that of all other messages: the broker routes what
+/// is published to these topics there, and the log hands it to the inboxes.
+pub trait HistoryLog: Send + Sync {
+    /// How a topic's messages are retained; `None` is not at all. Never waits.
+    fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>>;
+
+    /// Appends a message, and hands it to every interested inbox once it is as safe as the rule says.
+    /// Calls `done` once, from any thread: at once, or where the rule is durable, after the message is
+    /// on disk.
+    fn append(&self, append: Append, done: Done);
+
+    /// The same for a publisher that needs the message's position at once.
+    fn append_now(&self, append: Append) -> Result<Position, PublishError>;
+
+    /// The newest messages of all topics that are in memory, newest first: at most `limit`, and
+    /// 1,024.
+    fn latest(&self, limit: usize) -> Vec<Arc<Envelope>>;
+
+    /// The newest messages of one topic that are in memory, newest first.
+    fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest;
+
+    /// Counts the newest messages since a time, in microseconds of the node's clock: at most
+    /// `messages_max`. Gives the time after which all were counted. Publishers get their turns
+    /// meanwhile.
+    fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64;
+}
+
+/// The log of a broker that retains nothing.
+pub struct NoHistory;
+
+impl HistoryLog for NoHistory {
+    fn rule(&self, _: &str) -> Option<Arc<HistoryRule>> {
+        None
+    }
+
+    fn append(&self, _: Append, done: Done) {
+        done(Err(PublishError::NoHistory));
+    }
+
+    fn append_now(&self, _: Append) -> Result<Position, PublishError> {
+        Err(PublishError::NoHistory)
+    }
+
+    fn latest(&self, _: usize) -> Vec<Arc<Envelope>> {
+        Vec::new()
+    }
+
+    fn latest_of(&self, _: u64, _: &str, _: usize) -> Latest {
+        Latest { messages: Vec::new(), complete: true }
+    }
+
+    fn count_newest(&self, _: u64, _: usize, _: &mut Activity) -> u64 {
+        0
+    }
+}

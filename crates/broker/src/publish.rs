@@ -1,0 +1,79 @@
+//! What publishers request, and the answers that they get.
+
+use std::sync::Arc;
+
+use model::{Name, Position, Publication};
+
+/// What to publish, and how.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// The message.
+    pub publication: Publication,
+    /// The options.
+    pub options: Options,
+}
+
+/// How to publish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A second message of the topic with this key, within a time, is not published: the publisher gets
+    /// the first one's id.
+    pub idempotency_key: Option<Name>,
+    /// Publish only if the topic has no message after this offset.
+    pub if_offset: Option<u64>,
+    /// Deliver the message to present members, and don't retain it.
+    pub no_history: bool,
+}
+
+/// The answer to a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its position.
+    pub id: Position,
+    /// True when an earlier publish had the same idempotency key.
+    pub repeated: bool,
+}
+
+/// Gets the result of a publish. It is called once, from any thread, and must not block.
+pub type Done = Box<dyn FnOnce(Result<Published, PublishError>) + Send>;
+
+/// Why a message was not published. Nothing of it was delivered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// A shard is behind by `mailbox_messages_max` messages: try again in a moment.
+    #[error(
+        "the server is behind with its deliveries: nothing was published; try again after a second"
+    )]
+    Overloaded,
+    /// The store's queue is full: try again in a moment.
+    #[error(
+        "the store is behind with its writing: nothing was published; try again after a second"
+    )]
+    StoreBusy,
+    /// The store can't write; the text says why, and what the operator must do.
+    #[error("the store can't write, and nothing was published: {0}")]
+    StoreFailed(Arc<str>),
+    /// The topic's data in the store is damaged; the text says what, and what the operator must do.
+    #[error("{0}")]
+    StoreDamaged(Arc<str>),
+    /// The topic already has this message, which is newer than the publisher's offset.
+    #[error("the topic has a newer message, {0}: read it and decide again")]
+    Newer(Position),
+    /// The topic has no history, so that it has no newest message.
+    #[error("if_offset needs a topic with history: give its [[topics]] table history_messages_max")]
+    NoHistory,
+}
+
+impl PublishError {
+    /// The code for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            PublishError::Overloaded => "overloaded",
+            PublishError::StoreBusy => "store_busy",
+            PublishError::StoreFailed(_) => "store_failed",
+            PublishError::StoreDamaged(_) => "store_damaged",
+            PublishError::Newer(_) => "newer_message",
+            PublishError::NoHistory => "no_history",
+        }
+    }
+}

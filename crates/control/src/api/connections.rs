@@ -1,0 +1,174 @@
+//! Changes of open connections: disconnect, and subscribe or unsubscribe a user from the server's side.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use model::name::{check_name, check_topic};
+use model::{CloseReason, ConnectionId};
+use serde::{Deserialize, Serialize};
+use shard::Target;
+use utoipa::ToSchema;
+
+use crate::http::{Body, Rejection};
+use crate::node::{Answers, AskError, Node};
+
+/// Which connections to close: a user's, or one.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Disconnect {
+    /// All connections of this user.
+    #[schema(example = "alice")]
+    user: Option<String>,
+    /// This connection, by the name that /api/users gives.
+    #[schema(example = "5f3a91c2-0-12-345")]
+    connection: Option<String>,
+}
+
+/// A user's place in a topic.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Membership {
+    /// All connections of this user that are open now.
+    #[schema(example = "alice")]
+    user: String,
+    /// The topic.
+    #[schema(example = "room:1")]
+    topic: String,
+}
+
+/// How many connections were closed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Disconnected {
+    /// Connections.
+    #[schema(example = 2)]
+    disconnected: u64,
+}
+
+/// How many of the user's connections it concerned.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Subscribed {
+    /// Connections.
+    #[schema(example = 2)]
+    connections: u64,
+}
+
+/// Counts of shards that have not all come.
+pub(crate) enum PendingCount {
+    /// To close connections.
+    Disconnect(Answers<u32>),
+    /// To change who is in a topic.
+    Membership(Answers<u32>),
+}
+
+/// What the shards did.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Done {
+    /// The answer to disconnect.
+    Disconnected(Disconnected),
+    /// The answer to subscribe and unsubscribe.
+    Subscribed(Subscribed),
+}
+
+impl PendingCount {
+    /// Waits for the shards.
+    pub async fn done(self) -> Result<Done, AskError> {
+        Ok(match self {
+            PendingCount::Disconnect(answers) => {
+                Done::Disconnected(Disconnected { disconnected: sum(answers).await? })
+            }
+            PendingCount::Membership(answers) => {
+                Done::Subscribed(Subscribed { connections: sum(answers).await? })
+            }
+        })
+    }
+}
+
+async fn sum(answers: Answers<u32>) -> Result<u64, AskError> {
+    Ok(answers.all().await?.into_iter().map(u64::from).sum())
+}
+
+impl Disconnect {
+    pub fn start(&self, node: &Node) -> Result<PendingCount, Rejection> {
+        let close = CloseReason::ByApplication;
+        let answers = match (&self.user, &self.connection) {
+            (Some(user), None) => {
+                check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+                node.ask_all(|reply| {
+                    let target = Target::User(user.as_str().into());
+                    shard::Command::Disconnect { target, close, reply }
+                })
+            }
+            (None, Some(connection)) => {
+                let id: ConnectionId = connection.parse().map_err(|_| {
+                    Rejection::bad_request(
+                        "bad_connection",
+                        "a connection's name has the form 5f3a91c2-0-12-345",
+                    )
+                })?;
+                let shard = usize::from(id.shard);
+                if shard < node.shards.count() {
+                    node.ask(shard, |reply| {
+                        let target = Target::Connection(id);
+                        shard::Command::Disconnect { target, close, reply }
+                    })
+                } else {
+                    Answers::none()
+                }
+            }
+            _ => {
+                return Err(Rejection::bad_request(
+                    "bad_request",
+                    "say either a user or a connection",
+                ));
+            }
+        };
+        Ok(PendingCount::Disconnect(answers))
+    }
+}
+
+impl Membership {
+    pub fn start(&self, node: &Node, subscribe: bool) -> Result<PendingCount, Rejection> {
+        check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+        check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+        Ok(PendingCount::Membership(node.ask_all(|reply| {
+            let (user, topic) = (self.user.as_str().into(), self.topic.as_str().into());
+            if subscribe {
+                shard::Command::Subscribe { user, topic, reply }
+            } else {
+                shard::Command::Unsubscribe { user, topic, reply }
+            }
+        })))
+    }
+}
+
+/// Close a user's connections, or one. The server tells the clients not to come back.
+#[utoipa::path(post, path = "/api/disconnect", tag = "members", request_body = Disconnect, responses(
+    (status = 200, body = Disconnected)))]
+pub(crate) async fn disconnect(
+    State(node): State<Arc<Node>>,
+    Body(disconnect): Body<Disconnect>,
+) -> Result<Json<Done>, Rejection> {
+    Ok(Json(disconnect.start(&node)?.done().await?))
+}
+
+/// Put all open connections of a user into a topic; answers how many are in it.
+#[utoipa::path(post, path = "/api/subscribe", tag = "members", request_body = Membership, responses(
+    (status = 200, body = Subscribed)))]
+pub(crate) async fn subscribe(
+    State(node): State<Arc<Node>>,
+    Body(membership): Body<Membership>,
+) -> Result<Json<Done>, Rejection> {
+    Ok(Json(membership.start(&node, true)?.done().await?))
+}
+
+/// Take all open connections of a user out of a topic; answers how many left.
+#[utoipa::path(post, path = "/api/unsubscribe", tag = "members", request_body = Membership, responses(
+    (status = 200, body = Subscribed)))]
+pub(crate) async fn unsubscribe(
+    State(node): State<Arc<Node>>,
+    Body(membership): Body<Membership>,
+) -> Result<Json<Done>, Rejection> {
+    Ok(Json(membership.start(&node, false)?.done().await?))
+}

@@ -1,0 +1,127 @@
+//! How far users have acknowledged, for applications that do it on their behalf.
+
+use std::sync::Arc;
+
+use ::history::AcknowledgeError;
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use model::Position;
+use model::name::{PERSONAL, check_name, check_topic, personal};
+use serde::{Deserialize, Serialize};
+use shard::Command;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::{Body, ErrorBody, QueryParams, Rejection, path_name};
+use crate::node::{History, Node};
+
+/// Whose messages are acknowledged, and up to which.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Acknowledgement {
+    #[schema(example = "alice")]
+    user: String,
+    /// The topic; the user's own (`@alice`) by default.
+    #[schema(example = "jobs")]
+    topic: Option<String>,
+    /// The id of a message: it and all before it are acknowledged.
+    #[schema(example = "5f3a91c2:1042")]
+    id: String,
+}
+
+/// How far a user has acknowledged a topic's messages.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Cursor {
+    #[schema(example = "alice")]
+    user: String,
+    #[schema(example = "@alice")]
+    topic: String,
+    /// Everything up to this is acknowledged, but for what was given up; null while nothing is.
+    #[schema(example = "5f3a91c2:1042")]
+    acknowledged: Option<String>,
+    /// The last message that was given up, which only happens where the configuration has a
+    /// dead_letter topic or a limit of tries: it was not acknowledged in all its deliveries, went to
+    /// the dead-letter topic or was dropped, and is not delivered again. Null while none was.
+    #[schema(example = "5f3a91c2:1040")]
+    given_up: Option<String>,
+}
+
+/// Acknowledge messages on a user's behalf: they are not delivered to the user again. It never
+/// goes back: an id that is older than what is acknowledged changes nothing.
+#[utoipa::path(post, path = "/api/ack", tag = "history", request_body = Acknowledgement, responses(
+    (status = 200, body = Cursor),
+    (status = 409, body = ErrorBody,
+        description = "The id is of another numbering (epoch_changed, with the epoch of now)")))]
+pub(crate) async fn acknowledge(
+    State(node): State<Arc<Node>>,
+    Body(body): Body<Acknowledgement>,
+) -> Result<Json<Cursor>, Rejection> {
+    let topic = topic(&body.user, body.topic)?;
+    let id = body.id.parse::<Position>();
+    let id = id.map_err(|error| Rejection::bad_request("bad_id", error.to_string()))?;
+    let history = node.history();
+    let offset = history.acknowledge(&body.user, &topic, id).map_err(|error| match error {
+        AcknowledgeError::Epoch => Rejection::epoch_changed(history.epoch()),
+        error => Rejection::bad_request(error.code(), error.to_string()),
+    })?;
+    for shard in 0..node.shards.count() {
+        // The user's open connections have room for more.
+        let (user, topic) = (body.user.as_str().into(), topic.as_str().into());
+        node.shards.send(shard, Command::Acknowledged { user, topic, offset });
+    }
+    Ok(Json(Cursor::new(history, body.user, topic)))
+}
+
+/// Which topic.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CursorQuery {
+    /// The topic; the user's own (`@alice`) by default.
+    #[param(example = "jobs")]
+    topic: Option<String>,
+}
+
+/// How far a user has acknowledged a topic's messages.
+#[utoipa::path(get, path = "/api/cursors/{user}", tag = "history",
+    params(("user" = String, Path, description = "The user, percent-encoded"), CursorQuery),
+    responses((status = 200, body = Cursor)))]
+pub(crate) async fn cursor(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+    QueryParams(query): QueryParams<CursorQuery>,
+) -> Result<Json<Cursor>, Rejection> {
+    let user = path_name(name)?;
+    let topic = topic(&user, query.topic)?;
+    let history = node.history();
+    if history.rule(&topic).is_none_or(|rule| rule.acknowledge.is_none()) {
+        let error = AcknowledgeError::NotAcknowledged;
+        return Err(Rejection::bad_request(error.code(), error.to_string()));
+    }
+    Ok(Json(Cursor::new(history, user, topic)))
+}
+
+impl Cursor {
+    fn new(history: &dyn History, user: String, topic: String) -> Self {
+        let id = |offset| Position { epoch: history.epoch(), offset }.to_string();
+        let progress = history.progress(&user, &topic);
+        let (acknowledged, given_up) = (progress.acknowledged.map(id), progress.given_up.map(id));
+        Cursor { user, topic, acknowledged, given_up }
+    }
+}
+
+/// A topic that the user may acknowledge: any but another user's own.
+fn topic(user: &str, topic: Option<String>) -> Result<String, Rejection> {
+    check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    let own = personal(user);
+    match topic {
+        None => Ok(own.into()),
+        Some(topic) if topic == own => Ok(topic),
+        Some(topic) if topic.starts_with(PERSONAL) => Err(Rejection::bad_request(
+            "bad_topic",
+            "this is another user's own topic, which only that user acknowledges",
+        )),
+        Some(topic) => check_topic(&topic)
+            .map_err(|error| Rejection::bad_request("bad_topic", error))
+            .map(|()| topic),
+    }
+}

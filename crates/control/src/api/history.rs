@@ -1,0 +1,260 @@
+//! Topics' history, page by page, and its deletion.
+
+use std::sync::Arc;
+
+use ::history::{Answer, Completion, HistoryError, Page, PageQuery};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use broker::PublishError;
+use model::{Position, ResumeToken};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use utoipa::{IntoParams, ToSchema};
+
+use super::messages::{PublishedMessage, fits, zero_ms};
+use super::publish::DISK_TIMEOUT;
+use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
+use crate::node::{History, Node};
+
+/// Messages in one page, by default.
+const MESSAGES: usize = 100;
+
+/// Messages in one page at most.
+const MESSAGES_MAX: usize = 1_000;
+
+/// Which messages.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HistoryQuery {
+    /// The id of a message: those after it, or with `reverse` those before it. Without it the page
+    /// begins with the oldest message of the history, or with the newest.
+    #[param(example = "5f3a91c2:1042")]
+    since: Option<String>,
+    /// At most so many, up to 1,000; 100 by default. A page ends at 4 MiB, too.
+    limit: Option<usize>,
+    /// The newest first, and backwards from there.
+    #[serde(default)]
+    reverse: bool,
+}
+
+/// A page of a topic's history.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "topic": "news", "epoch": "5f3a91c2",
+    "messages": [{"id": "5f3a91c2:1042", "offset": 1042, "topic": "news", "event": "message",
+        "data": {"n": 1}, "tags": ["urgent"], "published_at": 1_760_000_000_000_u64}],
+    "more": true, "next": "5f3a91c2:1042", "last": "5f3a91c2:1050", "complete": true}))]
+#[schema(as = History)]
+struct HistoryPage<'a> {
+    topic: &'a str,
+    /// All ids of topics with history begin with it.
+    epoch: String,
+    /// The oldest first; with `reverse` the newest first.
+    messages: Vec<PublishedMessage<'a>>,
+    /// There is another page in this direction.
+    more: bool,
+    /// The `since` of that page; null on the last.
+    next: Option<String>,
+    /// The newest id of all topics with history when this was looked up: a client that has read the
+    /// last page has everything up to it, and can go on from it as `since`, here or in a
+    /// connection, or publish with it as `if_offset`.
+    last: String,
+    /// False when the history no longer has messages after `since`: the page begins with its oldest.
+    /// With `reverse` it is false only with `lost`.
+    complete: bool,
+    /// Messages of the topic after the first id and up to the second may have been lost: the store's
+    /// file had lost its last commit. Left out where that is not so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<RecoveryGap>,
+}
+
+/// A gap in the history.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lost)]
+struct RecoveryGap {
+    #[schema(example = "5f3a91c2:1042")]
+    after: String,
+    #[schema(example = "5f3a91c2:1049618")]
+    through: String,
+}
+
+/// A topic's history, page by page. Users' own topics are `@alice`.
+#[utoipa::path(get, path = "/api/history/{topic}", tag = "history",
+    params(("topic" = String, Path, description = "The topic, percent-encoded"), HistoryQuery),
+    responses(
+        (status = 200, body = HistoryPage),
+        (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
+        (status = 409, body = ErrorBody,
+            description = "`since` is of another numbering (epoch_changed, with the epoch of now)"),
+        (status = 503, body = ErrorBody,
+            description = "Too many read from the store already (store_busy): try again; or what \
+                           it has of the topic is damaged (store_damaged, with the offsets)"),
+        (status = 504, body = ErrorBody, description = "The disk did not answer in 20 seconds")))]
+pub(crate) async fn page(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+    QueryParams(query): QueryParams<HistoryQuery>,
+) -> Result<Response, Rejection> {
+    let topic = path_name(name)?;
+    let limit = checked_limit(query.limit, MESSAGES, MESSAGES_MAX)?;
+    let history = node.history();
+    if history.rule(&topic).is_none() {
+        return Err(no_history());
+    }
+    let since = query.since.as_deref().map(|since| offset(history, since)).transpose()?;
+    // Before the lookup: what it doesn't find came after this.
+    let top = history.top();
+    let mut page = look_up(&node, &topic, since, query.reverse, limit).await?;
+    let count = fits(&page.messages);
+    page.more |= count < page.messages.len();
+    page.messages.truncate(count);
+    let next = page.messages.last().filter(|_| page.more).map(|last| last.id.to_string());
+    let newest = page.messages.iter().map(|message| message.id.offset).max().unwrap_or(0);
+    let last = Position { offset: top.offset.max(newest), ..top };
+    let zero_ms = zero_ms(&node);
+    let messages =
+        page.messages.iter().map(|message| PublishedMessage::new(message, zero_ms)).collect();
+    Ok(Json(HistoryPage {
+        topic: &topic,
+        epoch: top.epoch.to_string(),
+        messages,
+        more: page.more,
+        next,
+        last: last.to_string(),
+        complete: !page.gone || (query.reverse && page.gap.is_none()),
+        lost: page.gap.map(|(after, through)| RecoveryGap {
+            after: Position { offset: after, ..top }.to_string(),
+            through: Position { offset: through, ..top }.to_string(),
+        }),
+    })
+    .into_response())
+}
+
+fn no_history() -> Rejection {
+    let message = "nothing is kept of this topic: the configuration has no [[topics]] table for it \
+                   with history_messages_max (for a user's own topic: offline.enabled)";
+    Rejection::new(StatusCode::NOT_FOUND, "no_history", message)
+}
+
+/// The offset that a `since` stands for.
+fn offset(history: &dyn History, since: &str) -> Result<u64, Rejection> {
+    let since = since.parse::<ResumeToken>();
+    let since = since.map_err(|error| Rejection::bad_request("bad_since", error.to_string()))?;
+    since.offset(history.epoch()).ok_or_else(|| Rejection::epoch_changed(history.epoch()))
+}
+
+/// Reads a page from memory, or from the disk.
+async fn look_up(
+    node: &Node,
+    topic: &str,
+    since: Option<u64>,
+    reverse: bool,
+    limit: usize,
+) -> Result<Page, Rejection> {
+    let hash = node.broker.hash(topic);
+    let query = PageQuery { hash, topic: topic.into(), from: since, backwards: reverse, limit };
+    let page = answer(|completion| node.history().page(query, completion)).await;
+    page.map_err(|error| match error {
+        AnswerError::NotTaken(_) => {
+            let message = "too many read from the store already: try again after a second";
+            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "store_busy", message)
+        }
+        AnswerError::Late => {
+            let message = "the disk did not answer in 20 seconds: try again later";
+            Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+        }
+        AnswerError::Gone => Rejection::going_down(),
+        AnswerError::Error(error) => PublishError::from(error).into(),
+    })
+}
+
+/// Why the history has not answered.
+enum AnswerError {
+    /// It did not take the request.
+    NotTaken(HistoryError),
+    /// It answered with this.
+    Error(HistoryError),
+    /// It did not answer in time.
+    Late,
+    /// It ends.
+    Gone,
+}
+
+/// Asks the history, and waits for its answer as long as for a disk.
+async fn answer<T: Send + 'static>(
+    ask: impl FnOnce(Completion<T>) -> Result<Answer<T>, HistoryError>,
+) -> Result<T, AnswerError> {
+    let (sender, receiver) = oneshot::channel();
+    // If nobody waits any more, the caller went away.
+    let completion = Box::new(move |answer| _ = sender.send(answer));
+    if let Answer::Now(now) = ask(completion).map_err(AnswerError::NotTaken)? {
+        return Ok(now);
+    }
+    let answer = timeout(DISK_TIMEOUT, receiver).await.map_err(|_| AnswerError::Late)?;
+    answer.map_err(|_| AnswerError::Gone)?.map_err(AnswerError::Error)
+}
+
+/// `/api/history` was the path of the node's samples once: callers from then learn the new one.
+pub(crate) async fn without_topic() -> Rejection {
+    Rejection::bad_request(
+        "no_topic",
+        "say whose history: /api/history/{topic}; the samples of the last 15 minutes are at \
+         /api/samples",
+    )
+}
+
+/// A topic's history was deleted.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Deleted {
+    #[schema(example = "news")]
+    topic: String,
+    /// Always true.
+    deleted: bool,
+    /// What is deleted ends with this, at least: what was published meanwhile may be deleted, too.
+    #[schema(example = "5f3a91c2:1050")]
+    through: String,
+}
+
+/// Delete a topic's history up to now, from memory and disk. A client that comes back to it from
+/// before learns that messages are gone.
+#[utoipa::path(delete, path = "/api/history/{topic}", tag = "history",
+    params(("topic" = String, Path, description = "The topic, percent-encoded")),
+    responses(
+        (status = 200, body = Deleted, description = "It is off the disk"),
+        (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
+        (status = 503, body = ErrorBody, description = "The store can't write (store_failed); a full \
+                                                        disk is no reason: a deletion makes room"),
+        (status = 504, body = ErrorBody,
+            description = "The disk did not answer in 20 seconds: it may be deleted or not")))]
+pub(crate) async fn delete(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Deleted>, Rejection> {
+    let topic = path_name(name)?;
+    let history = node.history();
+    // A store may hold what rules of before let it retain.
+    if history.rule(&topic).is_none() && node.store.is_none() {
+        return Err(no_history());
+    }
+    let through = history.top().to_string();
+    let hash = node.broker.hash(&topic);
+    let deleted = answer(|completion| history.delete(hash, &topic, completion)).await;
+    deleted.map_err(|error| match error {
+        AnswerError::Late => {
+            let message = "the disk did not answer in 20 seconds: the history may be deleted or \
+                           not; do it again later, which does no harm";
+            Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+        }
+        AnswerError::Gone => Rejection::going_down(),
+        AnswerError::NotTaken(error) | AnswerError::Error(error) => {
+            let error = PublishError::from(error);
+            let message = format!("the history is not deleted from the disk: {error}");
+            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), message)
+        }
+    })?;
+    Ok(Json(Deleted { topic, deleted: true, through }))
+}

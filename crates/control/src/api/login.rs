@@ -1,0 +1,118 @@
+//! Log users in and out on connections that are open: the application's part in who a client is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use model::ConnectionId;
+use model::name::check_name;
+use serde::{Deserialize, Serialize};
+use shard::{Command, LoggedIn, LoginError, Reply};
+use utoipa::ToSchema;
+
+use crate::http::{Body, ErrorBody, Rejection};
+use crate::node::Node;
+
+/// A user of one connection.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Identity {
+    /// The connection, by the name that its greeting and /api/users give.
+    #[schema(example = "5f3a91c2-0-12-345")]
+    connection: String,
+    /// Who comes or goes.
+    #[schema(example = "alice")]
+    user: String,
+}
+
+/// What the connection has after a login.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LoginAnswer {
+    /// Who is logged in.
+    #[schema(example = "alice")]
+    user: String,
+    /// The connection's users.
+    #[schema(example = 2)]
+    users: u32,
+    /// The user was logged in before: nothing had to be done.
+    #[schema(example = false)]
+    already: bool,
+}
+
+/// What the connection has after a logout.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LogoutAnswer {
+    /// Who is logged out.
+    #[schema(example = "alice")]
+    user: String,
+    /// The connection's users.
+    #[schema(example = 1)]
+    users: u32,
+}
+
+/// Where a shard's answer goes.
+type LoginReply = Reply<Result<LoggedIn, LoginError>>;
+
+impl Identity {
+    async fn ask(
+        &self,
+        node: &Node,
+        command: impl Fn(ConnectionId, &str, LoginReply) -> Command,
+    ) -> Result<LoggedIn, Rejection> {
+        check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+        let connection: ConnectionId = self.connection.parse().map_err(|_| {
+            let message = "a connection's name has the form 5f3a91c2-0-12-345";
+            Rejection::bad_request("bad_connection", message)
+        })?;
+        let shard = usize::from(connection.shard);
+        if shard >= node.shards.count() {
+            return Err(LoginError::NoConnection.into());
+        }
+        let answers = node.ask(shard, |reply| command(connection, &self.user, reply)).all().await?;
+        let answer = answers.into_iter().next().unwrap_or(Err(LoginError::NoConnection));
+        Ok(answer?)
+    }
+}
+
+impl From<LoginError> for Rejection {
+    fn from(error: LoginError) -> Self {
+        let status = match error {
+            LoginError::NoConnection => StatusCode::NOT_FOUND,
+            LoginError::TooManyTopics | LoginError::NotLoggedIn => StatusCode::CONFLICT,
+        };
+        Rejection::new(status, error.code(), error.to_string())
+    }
+}
+
+/// Make a user one more of an open connection's, on any transport but the long poll: it enters the
+/// user's own topic with what waits there, the topics of the user's subscriptions, and presence.
+#[utoipa::path(post, path = "/api/login", tag = "members", request_body = Identity, responses(
+    (status = 200, body = LoginAnswer),
+    (status = 404, description = "No such connection is open", body = ErrorBody),
+    (status = 409, description = "The connection is in as many topics as it may", body = ErrorBody)))]
+pub(crate) async fn login(
+    State(node): State<Arc<Node>>,
+    Body(identity): Body<Identity>,
+) -> Result<Json<LoginAnswer>, Rejection> {
+    let login =
+        |connection, user: &str, reply| Command::Login { connection, user: user.into(), reply };
+    let LoggedIn { users, already } = identity.ask(&node, login).await?;
+    Ok(Json(LoginAnswer { user: identity.user, users, already }))
+}
+
+/// Make a user none of an open connection's. Topics that another of its users is subscribed to, and
+/// those that the client entered itself, stay.
+#[utoipa::path(post, path = "/api/logout", tag = "members", request_body = Identity, responses(
+    (status = 200, body = LogoutAnswer),
+    (status = 404, description = "No such connection is open", body = ErrorBody),
+    (status = 409, description = "The user is none of the connection's", body = ErrorBody)))]
+pub(crate) async fn logout(
+    State(node): State<Arc<Node>>,
+    Body(identity): Body<Identity>,
+) -> Result<Json<LogoutAnswer>, Rejection> {
+    let logout =
+        |connection, user: &str, reply| Command::Logout { connection, user: user.into(), reply };
+    let LoggedIn { users, .. } = identity.ask(&node, logout).await?;
+    Ok(Json(LogoutAnswer { user: identity.user, users }))
+}

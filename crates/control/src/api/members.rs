@@ -1,0 +1,137 @@
+//! Who is in a topic, and what connections a user has.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use model::Name;
+use model::name::{check_name, personal};
+use serde::{Deserialize, Serialize};
+use shard::{Command, ConnectionInfo};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::{QueryParams, Rejection, checked_limit, path_name};
+use crate::monitor::process;
+use crate::node::Node;
+
+/// Members in an answer, by default.
+const MEMBERS: usize = 100;
+
+/// Members in an answer at most.
+const MEMBERS_MAX: usize = 1_000;
+
+/// How many connections to describe.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MembersQuery {
+    /// At most so many, up to 1,000; 100 by default.
+    limit: Option<usize>,
+}
+
+/// A topic and some of its members.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TopicMembers {
+    topic: String,
+    /// All connections in it, on this node.
+    members: u64,
+    /// Some of them, in no order.
+    connections: Vec<Connection>,
+}
+
+/// A topic's members; none when there is no such topic.
+#[utoipa::path(get, path = "/api/topics/{topic}/members", tag = "inspect",
+    params(("topic" = String, Path, description = "The topic, percent-encoded"), MembersQuery),
+    responses((status = 200, body = TopicMembers)))]
+pub(crate) async fn members(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+    QueryParams(query): QueryParams<MembersQuery>,
+) -> Result<Json<TopicMembers>, Rejection> {
+    let topic = path_name(name)?;
+    let (members, connections) = some_members(&node, Name::from(&topic), &query).await?;
+    Ok(Json(TopicMembers { topic, members, connections }))
+}
+
+/// A user and some of their connections.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct User {
+    user: String,
+    /// All connections of the user, on this node.
+    count: u64,
+    /// Some of them, in no order.
+    connections: Vec<Connection>,
+}
+
+/// A connection.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Connection {
+    /// Its name, for /api/disconnect.
+    #[schema(example = "5f3a91c2-0-12-345")]
+    id: String,
+    /// sse, stream, poll or ws.
+    transport: &'static str,
+    /// Since when, in seconds since 1970.
+    opened_at: u64,
+    /// For how long, in seconds.
+    age_seconds: u32,
+    /// The peer's address and port.
+    address: Option<String>,
+    /// All users that it carries.
+    users: Vec<String>,
+    /// Its topics, without the users' own.
+    topics: Vec<String>,
+    /// Bytes that the peer has acknowledged.
+    bytes_sent: u64,
+    /// Bytes that came from it.
+    bytes_received: u64,
+    /// Bytes that wait for it.
+    outbox_bytes: usize,
+}
+
+impl From<ConnectionInfo> for Connection {
+    fn from(info: ConnectionInfo) -> Self {
+        let texts = |names: Vec<Name>| names.into_iter().map(String::from).collect();
+        Connection {
+            id: info.id.to_string(),
+            transport: info.transport,
+            opened_at: process::unix_seconds().saturating_sub(u64::from(info.age_seconds)),
+            age_seconds: info.age_seconds,
+            address: info.address.map(|address| address.to_string()),
+            users: texts(info.users),
+            topics: texts(info.topics),
+            bytes_sent: info.bytes_sent,
+            bytes_received: info.bytes_received,
+            outbox_bytes: info.outbox_bytes,
+        }
+    }
+}
+
+/// A user's connections; none when the user is not here.
+#[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
+    params(("user" = String, Path, description = "The user, percent-encoded"), MembersQuery),
+    responses((status = 200, body = User)))]
+pub(crate) async fn user(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+    QueryParams(query): QueryParams<MembersQuery>,
+) -> Result<Json<User>, Rejection> {
+    let user = path_name(name)?;
+    check_name(&user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    let (count, connections) = some_members(&node, personal(&user), &query).await?;
+    Ok(Json(User { user, count, connections }))
+}
+
+/// How many connections are in a topic, and some of them.
+pub(crate) async fn some_members(
+    node: &Node,
+    topic: Name,
+    query: &MembersQuery,
+) -> Result<(u64, Vec<Connection>), Rejection> {
+    let limit = checked_limit(query.limit, MEMBERS, MEMBERS_MAX)?;
+    let answers =
+        node.ask_all(|reply| Command::Members { topic: topic.clone(), limit, reply }).all().await?;
+    let members = answers.iter().map(|(members, _)| u64::from(*members)).sum();
+    let connections = answers.into_iter().flat_map(|(_, connections)| connections).take(limit);
+    Ok((members, connections.map(Connection::from).collect()))
+}

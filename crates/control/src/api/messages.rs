@@ -1,0 +1,152 @@
+//! The newest messages, and how the API shows a message.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use broker::Latest;
+use model::{Data, Envelope, Message, Name};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::{QueryParams, Rejection, checked_limit};
+use crate::monitor::process;
+use crate::node::Node;
+
+/// Messages in an answer, by default.
+const ROWS: usize = 20;
+
+/// Messages in an answer at most.
+const ROWS_MAX: usize = 100;
+
+/// Payload of the messages in an answer, in bytes; one message may be larger.
+const BYTES_MAX: usize = 4 << 20;
+
+/// A message that was published.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Shown)]
+pub(crate) struct PublishedMessage<'a> {
+    /// `epoch:offset`, as clients see it.
+    #[schema(example = "5f3a91c2:1042")]
+    id: String,
+    /// Its number in its epoch.
+    #[schema(example = 1042)]
+    offset: u64,
+    #[schema(example = "news")]
+    topic: &'a str,
+    #[schema(example = "message")]
+    event: &'a str,
+    /// JSON as it is, text as a string.
+    #[schema(value_type = Value, example = json!({"n": 1}))]
+    data: Payload<'a>,
+    /// `base64` where data is bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
+    /// What members choose by; left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<&'a str>,
+    /// What it is the newest state of; left out where there is no key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    /// Milliseconds since 1970.
+    #[schema(example = 1_760_000_000_000_u64)]
+    published_at: u64,
+}
+
+/// What a message carries, as JSON has it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Payload<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+    Bytes(String),
+}
+
+impl<'a> PublishedMessage<'a> {
+    /// `zero_ms` is when the node's clock began: [`zero_ms`].
+    pub fn new(message: &'a Message, zero_ms: u64) -> Self {
+        let (data, encoding) = match &message.publication.data {
+            Data::Json(json) => match serde_json::from_str(json) {
+                Ok(raw) => (Payload::Json(raw), None),
+                Err(_) => (Payload::Text(json), None),
+            },
+            Data::Text(text) => (Payload::Text(text), None),
+            Data::Binary(bytes) => (Payload::Bytes(STANDARD.encode(bytes)), Some("base64")),
+        };
+        // A message from the store knows its time: another process may have published it.
+        let published_at = match message.at_ms {
+            0 => zero_ms + message.published_us / 1_000,
+            at_ms => at_ms,
+        };
+        PublishedMessage {
+            id: message.id.to_string(),
+            offset: message.id.offset,
+            topic: &message.publication.topic,
+            event: message.event(),
+            data,
+            encoding,
+            tags: message.publication.tags().iter().map(Name::as_str).collect(),
+            key: message.publication.key().map(Name::as_str),
+            published_at,
+        }
+    }
+}
+
+/// When the node's clock began, in milliseconds since 1970.
+pub(crate) fn zero_ms(node: &Node) -> u64 {
+    process::unix_ms().saturating_sub(node.started.elapsed().as_millis() as u64)
+}
+
+/// How many of the messages go into one answer.
+pub(crate) fn fits(messages: &[Arc<Envelope>]) -> usize {
+    let mut bytes = 0;
+    let fits = messages.iter().take_while(|message| {
+        let before = bytes;
+        bytes += message.publication.data.bytes();
+        before == 0 || bytes <= BYTES_MAX
+    });
+    fits.count()
+}
+
+/// Which messages.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MessagesQuery {
+    /// Only those of this topic: `@alice` for what went to a user, `*` for broadcasts.
+    topic: Option<String>,
+    /// At most so many, up to 100; 20 by default.
+    limit: Option<usize>,
+}
+
+/// The newest messages.
+#[derive(Serialize, ToSchema)]
+struct Messages<'a> {
+    /// The newest first.
+    messages: Vec<PublishedMessage<'a>>,
+    /// False when the recent window may hold more of them though the limit is not reached:
+    /// looking ends after the newest 100,000 messages of all topics, and listing at 4 MiB.
+    complete: bool,
+}
+
+/// The newest messages that the recent window holds, of a topic or of all. Fewer, with `complete`
+/// false, when they hold over 4 MiB or are not among the newest 100,000 of all topics.
+#[utoipa::path(get, path = "/api/messages", tag = "inspect", params(MessagesQuery), responses(
+    (status = 200, body = Messages)))]
+pub(crate) async fn messages(
+    State(node): State<Arc<Node>>,
+    QueryParams(query): QueryParams<MessagesQuery>,
+) -> Result<Response, Rejection> {
+    let limit = checked_limit(query.limit, ROWS, ROWS_MAX)?;
+    let topic = query.topic.as_deref().map(|topic| (node.broker.hash(topic), topic));
+    let Latest { messages: mut latest, complete } = node.broker.latest(topic, limit);
+    let count = fits(&latest);
+    let complete = complete && count == latest.len();
+    latest.truncate(count);
+    let zero_ms = zero_ms(&node);
+    let messages = latest.iter().map(|message| PublishedMessage::new(message, zero_ms)).collect();
+    Ok(Json(Messages { messages, complete }).into_response())
+}

@@ -1,0 +1,65 @@
+//! What operators ask: whether the process lives and takes connections, and its configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::http::{ErrorBody, Rejection};
+use crate::monitor::metrics::openmetrics;
+use crate::node::Node;
+
+/// Whether the process lives.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// The process lives.
+#[utoipa::path(get, path = "/healthz", tag = "operate", responses((status = 200, body = Health)))]
+pub(crate) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// The process takes new connections.
+#[utoipa::path(get, path = "/readyz", tag = "operate", responses(
+    (status = 200, body = Health),
+    (status = 503, body = ErrorBody, description = "It drains, or is at its memory limit")))]
+pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Rejection> {
+    if node.shared.draining.load(Ordering::Relaxed) {
+        return Err(Rejection::going_down());
+    }
+    match node.shared.memory_full.load(Ordering::Relaxed) {
+        true => Err(Rejection::memory_full()),
+        false => Ok(Json(Health { status: "ok" })),
+    }
+}
+
+/// The configuration in force.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Effective {
+    /// TOML, each line with where its value came from; secrets are left out.
+    toml: String,
+}
+
+/// The configuration in force, without secrets.
+#[utoipa::path(get, path = "/api/config", tag = "operate", responses(
+    (status = 200, body = Effective)))]
+pub(crate) async fn config(State(node): State<Arc<Node>>) -> Json<Effective> {
+    let toml = node.live().config.clone();
+    Json(Effective { toml })
+}
+
+/// Everything that is counted, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "operate", responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
+pub(crate) async fn metrics(State(node): State<Arc<Node>>) -> Response {
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, media)], openmetrics(node)).into_response()
+}

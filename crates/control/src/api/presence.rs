@@ -1,0 +1,71 @@
+//! Who is in a topic.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use presence::{Answer, List, Snapshot};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use crate::http::{ErrorBody, Rejection, path_name};
+use crate::node::{AskError, Node, SHARD_TIMEOUT};
+
+/// Who is in a topic.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Presence {
+    topic: String,
+    /// Users with at least one connection in it.
+    users: usize,
+    /// Connections of all of them.
+    connections: usize,
+    /// By user, `{"metas":[{"phx_ref":"…",…}]}` with a meta for each connection, as members last got
+    /// it; null while there are more users than presence.users_max, or their list is larger
+    /// than presence.list_bytes_max.
+    #[schema(value_type = Option<Object>)]
+    presences: Option<Box<RawValue>>,
+}
+
+/// Who is in a topic with presence.
+#[utoipa::path(get, path = "/api/presence/{topic}", tag = "inspect",
+    params(("topic" = String, Path, description = "The topic, percent-encoded")), responses(
+    (status = 200, body = Presence),
+    (status = 404, body = ErrorBody, description = "Presence is off for the topic")))]
+pub(crate) async fn presence(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Presence>, Rejection> {
+    let topic = path_name(name)?;
+    let has_presence = node.live().rules.presence(&topic);
+    if !has_presence {
+        let message = "presence is off for this topic: the configuration has no [[topics]] table \
+                       for it with presence = true";
+        return Err(Rejection::new(StatusCode::NOT_FOUND, "no_presence", message));
+    }
+    let List { counts, users } = list(&*node.shared.presence, &topic).await?;
+    let presences = users.map(Snapshot::into_json);
+    let presences = presences.and_then(|json| RawValue::from_string(json).ok());
+    let (users, connections) = (counts.users, counts.connections);
+    Ok(Json(Presence { topic, users, connections, presences }))
+}
+
+/// Who is in a topic; an error when the answer does not come within [`SHARD_TIMEOUT`].
+pub(crate) async fn list(presence: &dyn presence::Presence, topic: &str) -> Result<List, AskError> {
+    let (sender, receiver) = oneshot::channel();
+    let later = Box::new(move |list| {
+        // Not received when the caller went away.
+        let _ = sender.send(list);
+    });
+    match presence.list(topic, None, later) {
+        Answer::Now(list) => Ok(list),
+        Answer::Later => {
+            let list = timeout(SHARD_TIMEOUT, receiver).await.map_err(|_| AskError::Timeout)?;
+            list.map_err(|_| AskError::Ended)
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Many commands in one call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::pending::Pending;
+use super::{Broadcast, Publish, Published, Send};
+use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
+use crate::http::{Body, ErrorBody, Rejection, parse};
+use crate::node::{AskError, Node};
+
+/// Commands in one batch.
+const COMMANDS_MAX: usize = 1_000;
+
+/// Many commands, answered one by one.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Batch {
+    /// At most 1,000, done in order.
+    #[schema(value_type = Vec<Command>)]
+    commands: Vec<Box<RawValue>>,
+}
+
+/// One command of a batch: an object with the call's name and its body.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub(crate) enum Command {
+    /// As /api/publish.
+    Publish(Publish),
+    /// As /api/send.
+    Send(Send),
+    /// As /api/broadcast.
+    Broadcast(Broadcast),
+    /// As /api/disconnect.
+    Disconnect(Disconnect),
+    /// As /api/subscribe.
+    Subscribe(Membership),
+    /// As /api/unsubscribe.
+    Unsubscribe(Membership),
+}
+
+impl Command {
+    fn parse(raw: &RawValue) -> Result<Command, Rejection> {
+        let Named { name, body } = parse(raw.get().as_bytes())?;
+        let body = body.get().as_bytes();
+        Ok(match name.as_str() {
+            "publish" => Command::Publish(parse(body)?),
+            "send" => Command::Send(parse(body)?),
+            "broadcast" => Command::Broadcast(parse(body)?),
+            "disconnect" => Command::Disconnect(parse(body)?),
+            "subscribe" => Command::Subscribe(parse(body)?),
+            "unsubscribe" => Command::Unsubscribe(parse(body)?),
+            other => {
+                let message = format!(
+                    "there is no command {other:?}: publish, send, broadcast, disconnect, \
+                     subscribe and unsubscribe are known"
+                );
+                return Err(Rejection::bad_request("bad_request", message));
+            }
+        })
+    }
+}
+
+/// An object with one field. (A map would take `{"publish":…,"publish":…}`, and lose the first.)
+struct Named {
+    name: String,
+    body: Box<RawValue>,
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneField;
+
+        impl<'de> Visitor<'de> for OneField {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with one field: the command's name, and its body")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Named, M::Error> {
+                let Some((name, body)) = map.next_entry()? else {
+                    return Err(M::Error::invalid_length(0, &self));
+                };
+                match map.next_key::<String>()? {
+                    None => Ok(Named { name, body }),
+                    Some(_) => Err(M::Error::invalid_length(2, &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_map(OneField)
+    }
+}
+
+/// The answers, in the order of the commands.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Results {
+    results: Vec<CommandResult>,
+}
+
+/// The answer to one command.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum CommandResult {
+    /// It was published.
+    Published {
+        /// Where it is.
+        ok: Published,
+    },
+    /// It was done.
+    Done {
+        /// To how many connections.
+        ok: Done,
+    },
+    /// It was not done; others were.
+    Rejected(ErrorBody),
+}
+
+/// A command that was done, or a message on its way.
+enum Begun {
+    Message(Pending),
+    Result(CommandResult),
+}
+
+/// What a command waits for.
+enum Waiting {
+    Message(Pending),
+    Count(PendingCount),
+    Rejected(Rejection),
+}
+
+/// Do many commands, in order, and answer each. A rejected one doesn't stop the others.
+#[utoipa::path(post, path = "/api/batch", tag = "publish", request_body = Batch, responses(
+    (status = 200, body = Results)))]
+pub(crate) async fn batch(
+    State(node): State<Arc<Node>>,
+    Body(batch): Body<Batch>,
+) -> Result<Json<Results>, Rejection> {
+    if batch.commands.len() > COMMANDS_MAX {
+        let message = format!("a batch has at most {COMMANDS_MAX} commands");
+        return Err(Rejection::bad_request("batch_too_long", message));
+    }
+    // All messages are on their way before the call waits for any, so that those to one connection
+    // leave together. Only a change of members must be complete before the next message: a shard
+    // that has no member yet would not get it.
+    let mut begun = Vec::with_capacity(batch.commands.len());
+    // The call waits for a silent shard once, not with every command that asks it.
+    let mut is_silent = false;
+    for command in &batch.commands {
+        begun.push(match begin(&node, command) {
+            Waiting::Count(_) if is_silent => {
+                Begun::Result(CommandResult::Rejected(Rejection::no_answer().body()))
+            }
+            Waiting::Count(count) => Begun::Result(match count.done().await {
+                Ok(ok) => CommandResult::Done { ok },
+                Err(error) => {
+                    is_silent = error == AskError::Timeout;
+                    CommandResult::Rejected(Rejection::from(error).body())
+                }
+            }),
+            Waiting::Message(pending) => Begun::Message(pending),
+            Waiting::Rejected(rejection) => {
+                Begun::Result(CommandResult::Rejected(rejection.body()))
+            }
+        });
+    }
+    let mut results = Vec::with_capacity(begun.len());
+    for begun in begun {
+        results.push(match begun {
+            Begun::Message(pending) => match pending.published().await {
+                Ok(ok) => CommandResult::Published { ok },
+                Err(rejection) => CommandResult::Rejected(rejection.body()),
+            },
+            Begun::Result(result) => result,
+        });
+    }
+    Ok(Json(Results { results }))
+}
+
+fn begin(node: &Node, command: &RawValue) -> Waiting {
+    let command = match Command::parse(command) {
+        Ok(command) => command,
+        Err(rejection) => return Waiting::Rejected(rejection),
+    };
+    let message = match &command {
+        Command::Publish(publish) => publish.start(node),
+        Command::Send(send) => send.start(node),
+        Command::Broadcast(broadcast) => broadcast.start(node),
+        Command::Disconnect(disconnect) => {
+            return disconnect.start(node).map_or_else(Waiting::Rejected, Waiting::Count);
+        }
+        Command::Subscribe(membership) => {
+            return membership.start(node, true).map_or_else(Waiting::Rejected, Waiting::Count);
+        }
+        Command::Unsubscribe(membership) => {
+            return membership.start(node, false).map_or_else(Waiting::Rejected, Waiting::Count);
+        }
+    };
+    message.map_or_else(Waiting::Rejected, Waiting::Message)
+}

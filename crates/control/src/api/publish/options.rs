@@ -1,0 +1,203 @@
+//! How a caller wants a message published.
+
+use std::fmt;
+
+use model::name::{check_name, has_control};
+use model::{Attributes, Name, Position, tags};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer};
+use utoipa::openapi::schema::{KnownFormat, OneOfBuilder, SchemaFormat};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::http::Rejection;
+use crate::monitor::process;
+use crate::node::History;
+
+/// An idempotency key, in bytes.
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
+
+/// The message that is to be the topic's newest: its offset, or its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfOffset {
+    Offset(u64),
+    Id(Position),
+}
+
+impl<'de> Deserialize<'de> for IfOffset {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OffsetOrId;
+
+        impl Visitor<'_> for OffsetOrId {
+            type Value = IfOffset;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("if_offset: an offset from 0, or an id like \"5f3a91c2:1042\"")
+            }
+
+            fn visit_u64<E: Error>(self, offset: u64) -> Result<IfOffset, E> {
+                Ok(IfOffset::Offset(offset))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<IfOffset, E> {
+                text.parse()
+                    .map(IfOffset::Id)
+                    .map_err(|error| E::custom(format!("if_offset: {error}")))
+            }
+        }
+
+        deserializer.deserialize_any(OffsetOrId)
+    }
+}
+
+impl PartialSchema for IfOffset {
+    fn schema() -> RefOr<Schema> {
+        let offset = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .minimum(Some(0))
+            .description(Some("The offset of a message"));
+        let id = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .examples(["5f3a91c2:1042"])
+            .description(Some("The id of a message, whose epoch is checked, too"));
+        OneOfBuilder::new().item(offset).item(id).into()
+    }
+}
+
+impl ToSchema for IfOffset {}
+
+/// How a caller wants a message published.
+pub(super) struct PublishOptions<'a> {
+    pub idempotency_key: Option<&'a str>,
+    pub ttl_seconds: Option<f64>,
+    pub if_offset: Option<IfOffset>,
+    pub no_history: bool,
+    pub tags: &'a [String],
+    pub key: Option<&'a str>,
+}
+
+impl PublishOptions<'_> {
+    /// The same for the broker, of a message of this topic.
+    pub fn checked(
+        &self,
+        history: &dyn History,
+        topic: &str,
+    ) -> Result<(Option<Box<Attributes>>, broker::Options), Rejection> {
+        let idempotency_key = self.idempotency_key()?;
+        let if_offset = match (idempotency_key.is_some(), self.if_offset) {
+            (false, None) => None,
+            (_, if_offset) => {
+                self.check_history(history, topic)?;
+                if_offset.map(|if_offset| if_offset.offset(history)).transpose()?
+            }
+        };
+        let options = broker::Options { idempotency_key, if_offset, no_history: self.no_history };
+        Ok((self.attributes()?, options))
+    }
+
+    fn idempotency_key(&self) -> Result<Option<Name>, Rejection> {
+        let Some(key) = self.idempotency_key else { return Ok(None) };
+        if has_control(key) {
+            let message = "an idempotency_key may not hold control characters";
+            return Err(Rejection::bad_request("bad_idempotency_key", message));
+        }
+        if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) {
+            return Ok(Some(key.into()));
+        }
+        let message = format!(
+            "an idempotency_key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, and this one {}",
+            key.len()
+        );
+        Err(Rejection::bad_request("bad_idempotency_key", message))
+    }
+
+    /// To publish twice what was to be published once helps nobody: where there is no history to
+    /// look in, the call is rejected.
+    fn check_history(&self, history: &dyn History, topic: &str) -> Result<(), Rejection> {
+        if self.no_history {
+            let message = "with no_history there can be no idempotency_key and no if_offset: both \
+                           look at the topic's history";
+            return Err(Rejection::bad_request("bad_request", message));
+        }
+        match history.rule(topic) {
+            Some(_) => Ok(()),
+            None => Err(Rejection::bad_request(
+                "no_history",
+                "idempotency_key and if_offset need a topic with history: give its [[topics]] \
+                 table history_messages_max (for a user's own topic: offline.enabled)",
+            )),
+        }
+    }
+
+    fn attributes(&self) -> Result<Option<Box<Attributes>>, Rejection> {
+        let tags =
+            tags::list(self.tags).map_err(|error| Rejection::bad_request("bad_tags", error))?;
+        if let Some(key) = self.key {
+            check_name(key).map_err(|error| {
+                Rejection::bad_request("bad_message_key", format!("key: {error}"))
+            })?;
+        }
+        let expires_ms = self.ttl_seconds.map(expires_ms).transpose()?;
+        let attributes = Attributes { tags, key: self.key.map(Name::from), expires_ms };
+        Ok(Some(Box::new(attributes)).filter(|attributes| **attributes != Attributes::default()))
+    }
+}
+
+impl IfOffset {
+    fn offset(self, history: &dyn History) -> Result<u64, Rejection> {
+        match self {
+            IfOffset::Offset(offset) => Ok(offset),
+            IfOffset::Id(id) if id.epoch == history.epoch() => Ok(id.offset),
+            IfOffset::Id(_) => Err(Rejection::epoch_changed(history.epoch())),
+        }
+    }
+}
+
+/// In milliseconds since 1970. One that lies beyond all time is never.
+fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
+    if ttl_seconds.is_nan() || ttl_seconds <= 0.0 {
+        return Err(Rejection::bad_request(
+            "bad_ttl",
+            "ttl_seconds is a number of seconds above 0",
+        ));
+    }
+    // Converted with saturation.
+    let ttl_ms = (ttl_seconds * 1_000.0).ceil() as u64;
+    Ok(process::unix_ms().saturating_add(ttl_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn if_offset_is_a_number_or_an_id() {
+        let read = serde_json::from_str::<IfOffset>;
+        assert_eq!(read("0").unwrap(), IfOffset::Offset(0));
+        assert_eq!(read("\"5f3a91c2:7\"").unwrap(), IfOffset::Id("5f3a91c2:7".parse().unwrap()));
+        for bad in ["-1", "1.5", "null", "[]", "\"7\"", "\"\"", "{}", "true"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains("if_offset"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_above_zero_and_may_be_without_end() {
+        for bad in [0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(expires_ms(bad).unwrap_err().code, "bad_ttl", "{bad}");
+        }
+        assert_eq!(expires_ms(1e300).unwrap(), u64::MAX);
+        let (now, soon) = (process::unix_ms(), expires_ms(0.0001).unwrap());
+        assert!((now + 1..now + 60_000).contains(&soon));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_json_is_read_or_rejected(text in "[-0-9a-f:.\"eE]{0,24}") {
+            if let Ok(IfOffset::Id(id)) = serde_json::from_str(&text) {
+                proptest::prop_assert_eq!(text, format!("\"{id}\""));
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A message on its way: what comes of it, and how many members it goes to.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use broker::{PublishError, Receipt};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::Published;
+use crate::http::Rejection;
+use crate::node::SHARD_TIMEOUT;
+
+/// How long the disk may take. With [`SHARD_TIMEOUT`] for the members it is less than what the
+/// whole request has, so that the caller learns what it is that took so long.
+pub(in crate::api) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What came of a message, and when.
+type Outcome = (Result<broker::Published, PublishError>, Instant);
+
+/// A message that is with the broker; its members are being counted.
+pub(super) struct Pending {
+    done: oneshot::Receiver<Outcome>,
+    members: oneshot::Receiver<u64>,
+    until: Instant,
+}
+
+/// What waits for a message, and what the broker calls about it.
+pub(super) fn pending() -> (Pending, Receipt, broker::Done) {
+    let (count, members) = oneshot::channel();
+    let (complete, done) = oneshot::channel();
+    // In both: if nobody waits any more, the caller went away.
+    let receipt = Receipt::new(move |total| _ = count.send(total));
+    let on_done = Box::new(move |result| _ = complete.send((result, Instant::now())));
+    (Pending { done, members, until: Instant::now() + DISK_TIMEOUT }, receipt, on_done)
+}
+
+impl Pending {
+    /// Waits until the message is published, and for the count of its members, which may be missing.
+    pub async fn published(self) -> Result<Published, Rejection> {
+        let outcome = timeout_at(self.until, self.done).await.map_err(|_| unsure())?;
+        let (result, at) = outcome.map_err(|_| Rejection::going_down())?;
+        let broker::Published { id, repeated } = result?;
+        let members = timeout_at(at + SHARD_TIMEOUT, self.members).await;
+        let members = members.ok().and_then(Result::ok);
+        Ok(Published { id: id.to_string(), offset: id.offset, members, repeated })
+    }
+}
+
+/// The disk didn't answer in [`DISK_TIMEOUT`]; the message may still be written.
+fn unsure() -> Rejection {
+    let message = "the disk did not answer in 20 seconds: the message may or may not be published; \
+                   repeat it with the same idempotency_key, which publishes it once";
+    Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+}

@@ -1,0 +1,100 @@
+//! The node's figures as they change, and those of the last 15 minutes.
+
+use std::convert::Infallible;
+use std::sync::{Arc, PoisonError};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use utoipa::ToSchema;
+
+use crate::http::listener::On;
+use crate::http::{ErrorBody, Rejection};
+use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
+
+/// The node's figures, once a second: server-sent events `sample`, at once the newest one. At most
+/// 64 at a time; it ends when the server stops.
+#[utoipa::path(get, path = "/api/live", tag = "operate", responses(
+    (status = 200, body = Sample, content_type = "text/event-stream"),
+    (status = 503, body = ErrorBody, description = "64 others read it already")))]
+pub(crate) async fn live(
+    State(monitor): State<Arc<Monitor>>,
+    on: Option<Extension<ConnectInfo<On>>>,
+) -> Result<Response, Rejection> {
+    let permit = monitor.readers.clone().try_acquire_owned().map_err(|_| {
+        let message = "as many read the live figures as may (64): close a dashboard, or ask \
+                       /api/samples or /metrics now and then";
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_readers", message)
+    })?;
+    if let Some(Extension(ConnectInfo(On(peer)))) = on {
+        peer.set_stream();
+    }
+    let newest = monitor.newest.clone();
+    let events = stream::unfold(Reader { newest, is_first: true, _permit: permit }, Reader::next);
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(events)).into_response())
+}
+
+/// One reader of the live figures. A slow reader misses samples.
+struct Reader {
+    newest: watch::Receiver<Bytes>,
+    is_first: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        let has_one = self.is_first && !self.newest.borrow().is_empty();
+        self.is_first = false;
+        if !has_one {
+            self.newest.changed().await.ok()?;
+        }
+        let event = self.newest.borrow_and_update().clone();
+        Some((Ok(event), self))
+    }
+}
+
+/// What was sampled, and on what node.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Samples)]
+struct RecentSamples<'a> {
+    version: &'static str,
+    /// All ids of messages without history begin with it.
+    epoch: String,
+    /// Seconds since 1970.
+    started_at: u64,
+    /// Processors that this process may use.
+    cores: usize,
+    /// limits.connections_max.
+    connections_max: u64,
+    /// Between two samples.
+    interval_seconds: u64,
+    /// The figures of /api/live in columns, the oldest first: `at` and every other one is an
+    /// array, with one element for each sample; `transports` and `closed_by` hold an array for each
+    /// name, `p50`, `p90` and `p99` milliseconds or null.
+    #[schema(value_type = Object)]
+    samples: &'a SampleRing,
+}
+
+/// The figures of the last 15 minutes, one sample a second.
+#[utoipa::path(get, path = "/api/samples", tag = "operate", responses(
+    (status = 200, body = RecentSamples)))]
+pub(crate) async fn samples(State(monitor): State<Arc<Monitor>>) -> Response {
+    let node = &monitor.node;
+    Json(RecentSamples {
+        version: env!("CARGO_PKG_VERSION"),
+        epoch: node.broker.epoch().to_string(),
+        started_at: process::unix_seconds().saturating_sub(node.started.elapsed().as_secs()),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        connections_max: connections_max(node),
+        interval_seconds: INTERVAL_SECONDS,
+        samples: &monitor.samples.lock().unwrap_or_else(PoisonError::into_inner),
+    })
+    .into_response()
+}

@@ -1,0 +1,239 @@
+//! The node in numbers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use model::CloseReason;
+use serde::Serialize;
+use shard::{Metrics, Refusal};
+use utoipa::ToSchema;
+
+use crate::monitor::histogram::{merged, percentile_ms};
+use crate::monitor::process;
+use crate::node::{History, Node};
+
+/// The node in numbers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Stats {
+    version: &'static str,
+    /// All ids of messages without history begin with it.
+    epoch: String,
+    uptime_seconds: u64,
+    /// Connections that are open, short requests included.
+    connections: u64,
+    connections_by_transport: BTreeMap<&'static str, u64>,
+    connections_by_shard: Vec<u64>,
+    /// Since the start: those that are not closed are open.
+    opened: u64,
+    closed: u64,
+    closed_by_reason: BTreeMap<&'static str, u64>,
+    refused_by_reason: BTreeMap<&'static str, u64>,
+    /// Topics with members, counted for each shard and added up; users' own included.
+    topics: u64,
+    /// Messages that shards took in: one that goes to three shards counts three times.
+    messages_in: u64,
+    messages_delivered: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    outboxes: u64,
+    outbox_bytes: u64,
+    /// From publish to the kernel, in milliseconds, from a histogram whose bounds double.
+    delivery_ms: Percentiles,
+    /// Resident memory (VmRSS).
+    rss_bytes: u64,
+    /// The part of it that the program itself has written (RssAnon).
+    rss_anon_bytes: u64,
+    /// What the program's own memory grew since the start, over the connections.
+    bytes_per_connection: f64,
+    cpu_seconds: f64,
+    history: HistoryStats,
+    /// Null where everything is in memory only.
+    store: Option<StoreStats>,
+}
+
+/// Topics with history, and what goes with them. What is not about now counts from the start.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct HistoryStats {
+    /// All ids of their messages begin with it.
+    epoch: String,
+    /// Their last message that was handed on.
+    offset: u64,
+    /// Messages in memory now.
+    messages: u64,
+    /// What these hold.
+    bytes: u64,
+    /// Topics that memory has something of.
+    topics: u64,
+    /// Pairs of a user and a topic that have a cursor: how far the user has acknowledged.
+    cursors: u64,
+    idempotency_keys: u64,
+    /// Messages published to topics with history.
+    published: u64,
+    /// Publishes that had been done before with the same idempotency key.
+    repeated: u64,
+    /// Messages of topics that are not durable which the store could not write.
+    lost: u64,
+    /// Acknowledgements that moved a cursor.
+    acknowledged: u64,
+    /// Messages delivered again, to connections that had them, because they were not acknowledged in
+    /// time.
+    redelivered: u64,
+    /// Messages that were not acknowledged in all their tries and went to a dead-letter topic.
+    dead_lettered: u64,
+    /// Messages that were not acknowledged in all their tries and were dropped.
+    dropped: u64,
+    /// Clients that came back and got all that they missed.
+    recovered: u64,
+    /// Clients that came back and did not get all that they missed.
+    unrecovered: u64,
+    /// Lookups that memory could not answer.
+    disk_reads: u64,
+}
+
+/// What is on disk, and how it gets there.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct StoreStats {
+    /// Why it can't write; null while it can.
+    failed: Option<String>,
+    /// Operations that wait to be written.
+    queue_messages: u64,
+    /// What these hold.
+    queue_bytes: u64,
+    /// Reads that wait.
+    reads: u64,
+    /// Transactions that were committed.
+    commits: u64,
+    /// Operations in them.
+    operations: u64,
+    /// What the last transaction took, in milliseconds.
+    commit_ms_last: f64,
+    /// What they took on average.
+    commit_ms_mean: f64,
+    /// What the slowest took.
+    commit_ms_max: f64,
+    /// Transactions that failed.
+    failures: u64,
+    /// Reads that met damage.
+    damaged_reads: u64,
+    /// Topics in which the writer has met damage: nothing is stored in them until their history is
+    /// deleted.
+    damaged_topics: u64,
+    /// The file's length.
+    file_bytes: u64,
+    topics: u64,
+    messages: u64,
+}
+
+impl HistoryStats {
+    fn of(history: &dyn History) -> Self {
+        let (stats, top) = (history.stats(), history.top());
+        HistoryStats {
+            epoch: top.epoch.to_string(),
+            offset: top.offset,
+            messages: stats.messages,
+            bytes: stats.bytes,
+            topics: stats.topics,
+            cursors: stats.cursors,
+            idempotency_keys: stats.idempotency_keys,
+            published: stats.published,
+            repeated: stats.repeated,
+            lost: stats.unwritten,
+            acknowledged: stats.acknowledged,
+            redelivered: stats.redelivered,
+            dead_lettered: stats.dead_lettered,
+            dropped: stats.dropped,
+            recovered: stats.recovered,
+            unrecovered: stats.unrecovered,
+            disk_reads: stats.disk_reads,
+        }
+    }
+}
+
+impl StoreStats {
+    fn new(stats: store::Stats) -> Self {
+        let ms = |us: u64| us as f64 / 1e3;
+        StoreStats {
+            failed: stats.failed,
+            queue_messages: stats.queue_messages as u64,
+            queue_bytes: stats.queue_bytes as u64,
+            reads: stats.reads as u64,
+            commits: stats.commits,
+            operations: stats.ops,
+            commit_ms_last: ms(stats.commit_us_last),
+            commit_ms_mean: ms(stats.commit_us_sum) / stats.commits.max(1) as f64,
+            commit_ms_max: ms(stats.commit_us_max),
+            failures: stats.failures,
+            damaged_reads: stats.damaged_reads,
+            damaged_topics: stats.damaged_topics,
+            file_bytes: stats.file_bytes,
+            topics: stats.topics,
+            messages: stats.messages,
+        }
+    }
+}
+
+/// Upper bounds: at least this share was no slower.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+/// The node in numbers.
+#[utoipa::path(get, path = "/api/stats", tag = "operate", responses(
+    (status = 200, body = Stats)))]
+pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
+    let sum = |read: &dyn Fn(&Metrics) -> u64| node.sum(read);
+    let mut by_transport = BTreeMap::new();
+    for protocol in node.shared.protocols.all() {
+        let at = usize::from(protocol.encoding().0);
+        *by_transport.entry(protocol.name()).or_default() +=
+            sum(&|metrics| metrics.connections[at].get());
+    }
+    let closed_by_reason: BTreeMap<_, _> = CloseReason::ALL
+        .iter()
+        .map(|close| (close.name(), sum(&|metrics| metrics.closed[*close as usize].get())))
+        .collect();
+    let refused_by_reason = Refusal::ALL
+        .iter()
+        .map(|refusal| (refusal.name(), sum(&|metrics| metrics.refused[*refusal as usize].get())))
+        .collect();
+    let history = node.history();
+    let memory = process::memory();
+    let connections = node.shared.connections.load(Ordering::Relaxed);
+    let latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
+    Json(Stats {
+        version: env!("CARGO_PKG_VERSION"),
+        epoch: node.broker.epoch().to_string(),
+        uptime_seconds: node.started.elapsed().as_secs(),
+        connections,
+        connections_by_transport: by_transport,
+        connections_by_shard: node.metrics().map(|metrics| metrics.held.get()).collect(),
+        opened: sum(&|metrics| metrics.admitted.get()),
+        closed: closed_by_reason.values().sum(),
+        closed_by_reason,
+        refused_by_reason,
+        topics: sum(&|metrics| metrics.topics.get()),
+        messages_in: sum(&|metrics| metrics.messages_in.get()),
+        messages_delivered: sum(&|metrics| metrics.delivered.get()),
+        bytes_out: sum(&|metrics| metrics.bytes_out.get()),
+        bytes_in: sum(&|metrics| metrics.bytes_in.get()),
+        outboxes: sum(&|metrics| metrics.outboxes.get()),
+        outbox_bytes: sum(&|metrics| metrics.outbox_bytes.get()),
+        delivery_ms: Percentiles {
+            p50: percentile_ms(&latency, 50),
+            p90: percentile_ms(&latency, 90),
+            p99: percentile_ms(&latency, 99),
+        },
+        rss_bytes: memory.resident,
+        rss_anon_bytes: memory.anonymous,
+        bytes_per_connection: node.bytes_per_connection(memory.anonymous),
+        cpu_seconds: process::cpu_seconds(),
+        history: HistoryStats::of(history),
+        store: node.store.as_ref().map(|store| StoreStats::new(store.stats())),
+    })
+}

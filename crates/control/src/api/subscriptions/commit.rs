@@ -1,0 +1,146 @@
+//! Makes planned changes of subscriptions so: in the store, in memory, and on open connections.
+
+use std::sync::Arc;
+
+use ::subscriptions::{Change, Edited};
+use axum::http::StatusCode;
+use model::Name;
+use model::name::personal;
+use shard::Command;
+use tokio::sync::oneshot;
+
+use crate::http::Rejection;
+use crate::node::{Answers, Node, Turn};
+
+/// Users whose connections the shards count at a time.
+const USERS_AT_ONCE: usize = 256;
+
+/// A user's edit, and how many open connections it reached, where that is known.
+type Committed = ((Name, Edited), Option<u64>);
+
+/// Stores what was planned, applies it, and has the connections enter and leave.
+pub(super) async fn commit(
+    node: Arc<Node>,
+    change: Change,
+    edits: Vec<(Name, Edited)>,
+    turn: Turn,
+) -> Result<Vec<Committed>, Rejection> {
+    let task = tokio::spawn(async move {
+        store(&node, &change).await?;
+        node.subscriptions.apply(&change);
+        let sent = send_all(&node, &edits).await;
+        // The commands of the next change come after these, in the shards' mailboxes.
+        drop(turn);
+        let mut committed = Vec::with_capacity(edits.len());
+        for (edit, sent) in edits.into_iter().zip(sent) {
+            committed.push((edit, sent.connections().await));
+        }
+        Ok(committed)
+    });
+    task.await.unwrap_or_else(|_| Err(Rejection::going_down()))
+}
+
+/// Waits until the change is on disk, if there is a store.
+async fn store(node: &Node, change: &Change) -> Result<(), Rejection> {
+    let Some(store) = node.keep_subscriptions.as_ref().filter(|_| !change.is_empty()) else {
+        return Ok(());
+    };
+    let unavailable = |code, error: String| {
+        let message = format!("the subscriptions are as before: {error}");
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
+    };
+    let (done, result) = oneshot::channel();
+    let done = Box::new(move |result| {
+        // The task that waits is gone only when the process ends.
+        let _ = done.send(result);
+    });
+    store.save(change.clone(), done).map_err(|error| unavailable("store_busy", error))?;
+    let result = result.await.map_err(|_| Rejection::going_down())?;
+    result.map_err(|error| unavailable("store_failed", error))
+}
+
+/// The commands about one user that are on their way.
+#[derive(Default)]
+struct Sent {
+    connections: u64,
+    /// A shard did not answer how many it has.
+    is_unknown: bool,
+    answers: Vec<Answers<u32>>,
+}
+
+impl Sent {
+    /// How many connections they reach; `None` if that is not known.
+    async fn connections(self) -> Option<u64> {
+        let mut is_known = !self.is_unknown;
+        for answer in self.answers {
+            is_known &= answer.all().await.is_ok();
+        }
+        is_known.then_some(self.connections)
+    }
+}
+
+/// Has the open connections of users enter and leave topics, on the shards where they have any.
+/// Who connects later finds the table changed. A shard that doesn't answer
+/// gets all commands.
+async fn send_all(node: &Node, edits: &[(Name, Edited)]) -> Vec<Sent> {
+    let mut all_sent = Vec::with_capacity(edits.len());
+    let mut silent = vec![false; node.shards.count()];
+    for edits in edits.chunks(USERS_AT_ONCE) {
+        let counts: Vec<Vec<Option<Answers<u32>>>> =
+            edits.iter().map(|edit| count(node, edit, &silent)).collect();
+        for ((user, edited), counts) in edits.iter().zip(counts) {
+            let mut sent = Sent::default();
+            for (shard, count) in counts.into_iter().enumerate() {
+                let answers = match count {
+                    Some(count) => count.all().await.ok(),
+                    None => None,
+                };
+                match answers {
+                    Some(counts) if counts.iter().all(|count| *count == 0) => continue,
+                    Some(counts) => {
+                        sent.connections += counts.into_iter().map(u64::from).sum::<u64>();
+                    }
+                    None => {
+                        silent[shard] = true;
+                        sent.is_unknown = true;
+                    }
+                }
+                send(node, shard, user, edited, &mut sent.answers);
+            }
+            all_sent.push(sent);
+        }
+    }
+    all_sent
+}
+
+/// Asks each shard that is not known to be silent how many connections the user has there; no
+/// shard about somebody for whom nothing changed.
+fn count(
+    node: &Node,
+    (user, edited): &(Name, Edited),
+    silent: &[bool],
+) -> Vec<Option<Answers<u32>>> {
+    if edited.added.is_empty() && edited.removed.is_empty() {
+        return Vec::new();
+    }
+    let topic = personal(user);
+    let ask = |shard| node.ask(shard, |reply| Command::Topic { topic: topic.clone(), reply });
+    silent.iter().enumerate().map(|(shard, silent)| (!silent).then(|| ask(shard))).collect()
+}
+
+fn send(node: &Node, shard: usize, user: &Name, edited: &Edited, answers: &mut Vec<Answers<u32>>) {
+    for topic in &edited.removed {
+        answers.push(node.ask(shard, |reply| Command::Unsubscribe {
+            user: user.clone(),
+            topic: topic.clone(),
+            reply,
+        }));
+    }
+    for topic in &edited.added {
+        answers.push(node.ask(shard, |reply| Command::Subscribe {
+            user: user.clone(),
+            topic: topic.clone(),
+            reply,
+        }));
+    }
+}

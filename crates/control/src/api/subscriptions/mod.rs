@@ -1,0 +1,357 @@
+//! Durable subscriptions: the topics that a user enters on connect, changed one by one, in bulk, or
+//! from a file.
+//!
+//! A change is stored first and made after, so that what a connection enters is what a restart would
+//! find; one that can't be stored changes nothing. While it is on its way, others of the same user
+//! wait for their turn, for the store writes each row whole. All of it runs in a task of its own: a
+//! caller who goes away leaves nothing half done.
+
+mod commit;
+
+use std::sync::Arc;
+
+use ::subscriptions::{Change, EditError, Edited, Plan, csv};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::StatusCode;
+use model::Name;
+use model::name::check_name;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::http::{Body, ErrorBody, Rejection, check_media, parse, path_name, whole_body};
+use crate::node::{Node, Turn};
+use commit::commit;
+
+/// Changes in one call.
+const CHANGES_MAX: usize = 1_000;
+
+/// Rows that are planned, or changes, before others of this thread have their turn.
+const ROWS_AT_ONCE: usize = 4_096;
+const CHANGES_AT_ONCE: usize = 64;
+
+/// A change of one user's topics (`user`, `add`, `remove`), or of many users' (`changes`).
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Subscribe {
+    /// The user need not be here.
+    #[schema(example = "alice")]
+    user: Option<String>,
+    /// Topics to enter on every connect from now on, and at once where the user is here.
+    #[schema(example = json!(["feed:bob"]))]
+    add: Option<Vec<String>>,
+    /// Topics to leave, before those of `add` are entered.
+    #[schema(example = json!(["feed:eve"]))]
+    remove: Option<Vec<String>>,
+    /// At most 1,000, instead of the other fields: all that are good are done, in order.
+    #[schema(value_type = Option<Vec<UserChange>>)]
+    changes: Option<Vec<Box<RawValue>>>,
+}
+
+/// A change of one user's topics.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UserChange {
+    #[schema(example = "alice")]
+    user: String,
+    /// Topics to enter.
+    #[serde(default)]
+    #[schema(example = json!(["feed:bob"]))]
+    add: Vec<String>,
+    /// Topics to leave, before those of `add` are entered.
+    #[serde(default)]
+    remove: Vec<String>,
+}
+
+/// What became of a user's topics.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Changed {
+    #[schema(example = "alice")]
+    user: String,
+    /// Topics that the user didn't have.
+    #[schema(example = 1)]
+    added: usize,
+    /// Topics that the user had.
+    #[schema(example = 1)]
+    removed: usize,
+    /// Topics that the user has now.
+    #[schema(example = 17)]
+    count: usize,
+    /// Open connections of the user that enter and leave, 0 where nothing changed; null when a shard did not answer in 5 seconds, and may still do it.
+    #[schema(example = 2)]
+    connections: Option<u64>,
+}
+
+/// The answer to one change, or to many, in their order.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    /// Of one user.
+    One(Changed),
+    /// Of many.
+    Many {
+        /// One for each change.
+        results: Vec<ChangeResult>,
+    },
+}
+
+/// The answer to one of many changes.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum ChangeResult {
+    /// It was done.
+    Done {
+        /// What became of the user's topics.
+        ok: Changed,
+    },
+    /// It was not done; others were.
+    Rejected(ErrorBody),
+}
+
+/// A user's topics.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct UserTopics {
+    #[schema(example = "alice")]
+    user: String,
+    /// By name.
+    #[schema(example = json!(["feed:bob"]))]
+    topics: Vec<String>,
+}
+
+/// What an import did.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Imported {
+    /// Rows in the body.
+    #[schema(example = 50_000)]
+    rows: usize,
+    /// Those that were not there yet.
+    #[schema(example = 49_871)]
+    added: usize,
+}
+
+/// Change which topics users enter on connect. Their open connections enter and leave at once.
+/// Answered when the change is stored, where a store is configured.
+#[utoipa::path(post, path = "/api/subscriptions", tag = "subscriptions", request_body = Subscribe,
+    responses((status = 200, body = Answer),
+    (status = 409, body = ErrorBody,
+        description = "The user would have too many (history.subscriptions_per_user_max)")))]
+pub(crate) async fn change(
+    State(node): State<Arc<Node>>,
+    Body(body): Body<Subscribe>,
+) -> Result<Json<Answer>, Rejection> {
+    match body {
+        Subscribe { user: Some(user), add, remove, changes: None } => {
+            let (add, remove) = (add.unwrap_or_default(), remove.unwrap_or_default());
+            change_one(node, UserChange { user, add, remove }).await
+        }
+        Subscribe { user: None, add: None, remove: None, changes: Some(changes) } => {
+            change_many(node, changes).await
+        }
+        _ => Err(Rejection::bad_request(
+            "bad_request",
+            "say either user, add and remove, or changes",
+        )),
+    }
+    .map(Json)
+}
+
+/// A user's topics; none for somebody who is not known.
+#[utoipa::path(get, path = "/api/subscriptions/{user}", tag = "subscriptions",
+    params(("user" = String, Path, description = "The user, percent-encoded")), responses(
+    (status = 200, body = UserTopics)))]
+pub(crate) async fn list(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<UserTopics>, Rejection> {
+    let user = path_name(name)?;
+    check_name(&user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    let mut topics: Vec<String> =
+        node.subscriptions.of(&user).into_iter().map(String::from).collect();
+    topics.sort_unstable();
+    Ok(Json(UserTopics { user, topics }))
+}
+
+/// Take all topics from a user. Open connections leave them at once.
+#[utoipa::path(delete, path = "/api/subscriptions/{user}", tag = "subscriptions",
+    params(("user" = String, Path, description = "The user, percent-encoded")), responses(
+    (status = 200, body = Changed)))]
+pub(crate) async fn clear(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Changed>, Rejection> {
+    let user = path_name(name)?;
+    let turn = node.subscription_turns.of([user.as_str()].into_iter()).await;
+    let mut plan = node.subscriptions.plan(0);
+    let edited = plan.set(&user, &[])?;
+    let change = plan.change();
+    Ok(Json(commit_one(node, user, change, edited, turn).await?))
+}
+
+/// Subscribe many users at once: lines of `user,topic`. A body with a bad line changes nothing.
+#[utoipa::path(post, path = "/api/subscriptions/import", tag = "subscriptions",
+    request_body(content = String, content_type = "text/csv",
+        description = "`user,topic` a line, with that as a header or without; RFC 4180 quoting"),
+    responses((status = 200, body = Imported),
+    (status = 400, body = ErrorBody, description = "A line is bad; the message begins with its number"),
+    (status = 409, body = ErrorBody,
+        description = "A user would have too many (history.subscriptions_per_user_max)"),
+    (status = 415, body = ErrorBody, description = "The body is not sent as text/csv")))]
+pub(crate) async fn import(
+    State(node): State<Arc<Node>>,
+    Csv(text): Csv,
+) -> Result<Json<Imported>, Rejection> {
+    let turn = node.subscription_turns.of_all().await;
+    let mut plan = node.subscriptions.plan(max(&node));
+    let (rows, edits) = plan_rows(&mut plan, &text).await?;
+    let change = plan.change();
+    let added = edits.iter().map(|(_, edited)| edited.added.len()).sum();
+    commit(node, change, edits, turn).await?;
+    Ok(Json(Imported { rows, added }))
+}
+
+/// A user whose name is a path of its own.
+pub(crate) const IMPORT: &str = "import";
+
+/// A CSV body.
+pub(crate) struct Csv(Bytes);
+
+impl FromRequest<Arc<Node>> for Csv {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, node: &Arc<Node>) -> Result<Self, Rejection> {
+        check_media(request.headers(), "text/csv")?;
+        whole_body(request, &**node).await.map(Csv)
+    }
+}
+
+impl From<EditError> for Rejection {
+    fn from(error: EditError) -> Self {
+        let message = error.to_string();
+        match error {
+            EditError::TooMany { .. } => {
+                let message = format!("{message} (history.subscriptions_per_user_max)");
+                Rejection::new(StatusCode::CONFLICT, "too_many_subscriptions", message)
+            }
+            EditError::User(_) => Rejection::bad_request("bad_user", message),
+            EditError::Topic(..) => Rejection::bad_request("bad_topic", message),
+            EditError::Full(_) => {
+                Rejection::new(StatusCode::INSUFFICIENT_STORAGE, "names_full", message)
+            }
+        }
+    }
+}
+
+fn max(node: &Node) -> usize {
+    node.live().subscriptions_per_user_max
+}
+
+fn texts(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+impl UserChange {
+    fn plan(&self, plan: &mut Plan) -> Result<Edited, Rejection> {
+        Ok(plan.edit(&self.user, &texts(&self.add), &texts(&self.remove))?)
+    }
+}
+
+impl Changed {
+    fn new(user: String, edited: &Edited, connections: Option<u64>) -> Self {
+        let (added, removed) = (edited.added.len(), edited.removed.len());
+        Changed { user, added, removed, count: edited.count, connections }
+    }
+}
+
+async fn change_one(node: Arc<Node>, change: UserChange) -> Result<Answer, Rejection> {
+    let turn = node.subscription_turns.of([change.user.as_str()].into_iter()).await;
+    let mut plan = node.subscriptions.plan(max(&node));
+    let edited = change.plan(&mut plan)?;
+    let planned = plan.change();
+    commit_one(node, change.user, planned, edited, turn).await.map(Answer::One)
+}
+
+async fn commit_one(
+    node: Arc<Node>,
+    user: String,
+    change: Change,
+    edited: Edited,
+    turn: Turn,
+) -> Result<Changed, Rejection> {
+    let edits = vec![(Name::from(user.as_str()), edited)];
+    let committed = commit(node, change, edits, turn).await?.pop();
+    let ((_, edited), connections) = committed.ok_or_else(Rejection::going_down)?;
+    Ok(Changed::new(user, &edited, connections))
+}
+
+async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Answer, Rejection> {
+    if changes.len() > CHANGES_MAX {
+        let message = format!("a call has at most {CHANGES_MAX} changes");
+        return Err(Rejection::bad_request("batch_too_long", message));
+    }
+    let parsed: Vec<Result<UserChange, Rejection>> =
+        changes.iter().map(|change| parse(change.get().as_bytes())).collect();
+    let users = parsed.iter().flatten().map(|change| change.user.as_str());
+    let turn = node.subscription_turns.of(users).await;
+    let mut plan = node.subscriptions.plan(max(&node));
+    let (mut edits, mut rejected) = (Vec::new(), Vec::new());
+    for (at, change) in parsed.into_iter().enumerate() {
+        match change.and_then(|change| Ok((change.plan(&mut plan)?, change.user))) {
+            Ok((edited, user)) => edits.push((Name::from(user), edited)),
+            Err(rejection) => rejected.push((at, ChangeResult::Rejected(rejection.body()))),
+        }
+        if at % CHANGES_AT_ONCE == CHANGES_AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let change = plan.change();
+    let committed = commit(node, change, edits, turn).await?;
+    let mut results: Vec<ChangeResult> = committed
+        .into_iter()
+        .map(|((user, edited), connections)| ChangeResult::Done {
+            ok: Changed::new(user.into(), &edited, connections),
+        })
+        .collect();
+    // In ascending order, so each index is right when its turn comes.
+    for (at, result) in rejected {
+        results.insert(at, result);
+    }
+    Ok(Answer::Many { results })
+}
+
+/// Plans all rows of a text: how many there are, and what becomes of whom.
+async fn plan_rows(
+    plan: &mut Plan<'_>,
+    text: &[u8],
+) -> Result<(usize, Vec<(Name, Edited)>), Rejection> {
+    let mut rows = csv::rows(text).peekable();
+    let (mut count, mut since_yield, mut edits) = (0, 0, Vec::new());
+    while let Some(first) = rows.next() {
+        let first = first.map_err(|error| Rejection::bad_request("bad_line", error.to_string()))?;
+        let mut topics = vec![first.topic];
+        while topics.len() < ROWS_AT_ONCE
+            && let Some(Ok(row)) =
+                rows.next_if(|row| row.as_ref().is_ok_and(|row| row.user == first.user))
+        {
+            topics.push(row.topic);
+        }
+        count += topics.len();
+        since_yield += topics.len();
+        let topics: Vec<&str> = topics.iter().map(|topic| &**topic).collect();
+        let edited = plan.edit(&first.user, &topics, &[]).map_err(|error| {
+            let rejection = Rejection::from(error);
+            let message = format!("line {}: {}", first.line, rejection.message);
+            Rejection { message, ..rejection }
+        })?;
+        if !edited.added.is_empty() {
+            edits.push((Name::from(&*first.user), edited));
+        }
+        if since_yield >= ROWS_AT_ONCE {
+            since_yield = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok((count, edits))
+}

@@ -1,0 +1,51 @@
+//! The topics on top.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::{QueryParams, Rejection, checked_limit};
+use crate::monitor::Monitor;
+use crate::monitor::top::{By, TopTopic};
+
+/// Topics in an answer, by default.
+const ROWS: usize = 20;
+
+/// Topics in an answer at most.
+const ROWS_MAX: usize = 100;
+
+/// Which topics, and how many.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopQuery {
+    /// `members` for the biggest, without users' own (the default), or `messages` for the
+    /// busiest.
+    #[serde(default)]
+    #[param(inline)]
+    by: By,
+    /// At most so many, up to 100; 20 by default.
+    limit: Option<usize>,
+}
+
+/// The topics on top.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Top {
+    by: By,
+    topics: Vec<TopTopic>,
+}
+
+/// The topics with the most members, or with the most messages in the recent window. The answer
+/// may be 2 seconds old.
+#[utoipa::path(get, path = "/api/top", tag = "inspect", params(TopQuery), responses(
+    (status = 200, body = Top)))]
+pub(crate) async fn top(
+    State(monitor): State<Arc<Monitor>>,
+    QueryParams(query): QueryParams<TopQuery>,
+) -> Result<Json<Top>, Rejection> {
+    let limit = checked_limit(query.limit, ROWS, ROWS_MAX)?;
+    let topics = monitor.tops.get(&monitor.node, query.by, limit).await?;
+    Ok(Json(Top { by: query.by, topics }))
+}

@@ -1,0 +1,243 @@
+//! The operator's dashboard: the files of the page at `/`, which draws what the API answers.
+//!
+//! The files need no key, for they hold nothing about the node; every call that they make needs it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::http::guard;
+use crate::node::Node;
+
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+macro_rules! files {
+    ($($kind:ident $name:literal)*) => {
+        [$((concat!("/dashboard/", $name), $kind, include_str!(concat!("page/", $name)))),*]
+    };
+}
+
+const SVG: &str = "image/svg+xml";
+
+/// Path, media type and text of each file.
+const FILES: [(&str, &str, &str); 26] = files! {
+    CSS "style.css"
+    SVG "icon.svg"
+    JS "api.js"
+    JS "app.js"
+    JS "chart.js"
+    JS "config.js"
+    JS "connections.js"
+    JS "dom.js"
+    JS "format.js"
+    JS "help.js"
+    JS "history.js"
+    JS "live.js"
+    JS "overview.js"
+    JS "paint.js"
+    JS "publish.js"
+    JS "route.js"
+    JS "samples.js"
+    JS "scale.js"
+    JS "shards.js"
+    JS "sse.js"
+    JS "theme.js"
+    JS "tiles.js"
+    JS "toml.js"
+    JS "top.js"
+    JS "topic.js"
+    JS "user.js"
+};
+
+/// The page, and its files below `/dashboard/`.
+pub(crate) fn router() -> Router<Arc<Node>> {
+    let router = Router::new().route("/", get(page));
+    FILES.iter().fold(router, |router, &(path, kind, text)| {
+        router.route(path, get(async move || (headers(kind, ""), text)))
+    })
+}
+
+async fn page(State(node): State<Arc<Node>>, request: HeaderMap) -> Response {
+    let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    let client_url = client_url(&node.client_url, host);
+    let text = include_str!("page/index.html").replace("{{CLIENT_URL}}", &client_url);
+    (headers("text/html; charset=utf-8", &client_url), text).into_response()
+}
+
+/// The page loads nothing from elsewhere; it talks to this port, and to the client port to listen.
+fn headers(kind: &'static str, client_url: &str) -> [(header::HeaderName, String); 5] {
+    let policy = format!(
+        "default-src 'self'; connect-src 'self' {client_url}; object-src 'none'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    [
+        (header::CONTENT_TYPE, kind.into()),
+        // A page of one version with modules of another would break: the browser asks each time.
+        (header::CACHE_CONTROL, "no-cache".into()),
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".into()),
+        (header::REFERRER_POLICY, "no-referrer".into()),
+    ]
+}
+
+/// Where the page's browser finds the client port: one that is bound to every address (0.0.0.0 or
+/// ::) is under the name in the Host of the page's own request. Nothing that isn't an address or a
+/// host's name gets into the page.
+fn client_url(configured: &str, host: &str) -> String {
+    let url = match configured.split_once("://") {
+        Some((scheme, rest)) => {
+            let every = ["0.0.0.0", "[::]"].into_iter().find_map(|any| rest.strip_prefix(any));
+            match (every, guard::host_name(host)) {
+                (Some(port), name) if name.contains(':') => format!("{scheme}://[{name}]{port}"),
+                (Some(port), name) if !name.is_empty() => format!("{scheme}://{name}{port}"),
+                _ => configured.to_string(),
+            }
+        }
+        None => configured.to_string(),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/[]%".contains(c);
+    if url.chars().all(is_plain) { url } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::http::guard::OPEN_FOLDER;
+    use crate::tests::fake::{Mood, bench};
+
+    #[tokio::test]
+    async fn every_file_of_the_folder_is_served_without_the_key() {
+        let bench = bench(Mood::Willing);
+        bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/page");
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut served = 0;
+        for name in names.map(|name| name.into_string().unwrap()) {
+            let path =
+                if name == "index.html" { "/".into() } else { format!("{OPEN_FOLDER}{name}") };
+            let answer = bench.get(&path).await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert_eq!(answer.headers["cache-control"], "no-cache", "{path}");
+            assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+            let kind = match name.rsplit_once('.').unwrap().1 {
+                "html" => "text/html; charset=utf-8",
+                "css" => CSS,
+                "svg" => SVG,
+                _ => JS,
+            };
+            assert_eq!(answer.headers["content-type"], kind, "{path}");
+            let policy = answer.headers["content-security-policy"].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'self';"), "{policy}");
+            served += 1;
+        }
+        assert_eq!(served, FILES.len() + 1);
+        assert_eq!(bench.get("/dashboard/nothing.js").await.status, 404);
+    }
+
+    #[tokio::test]
+    async fn the_page_loads_nothing_from_elsewhere() {
+        let page = bench(Mood::Willing).get("/").await;
+        let policy = page.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("connect-src 'self' http://127.0.0.1:8000;"), "{policy}");
+        assert!(page.text.contains("data-client=\"http://127.0.0.1:8000\""));
+        assert!(!page.text.contains("{{"));
+        assert_eq!(foreign(&page.text), ["http://127.0.0.1:8000"]);
+        for link in ["href", "src"].iter().flat_map(|name| attributes(&page.text, name)) {
+            let known = link.starts_with('#') || FILES.iter().any(|(path, ..)| *path == link);
+            assert!(known, "{link}");
+        }
+        for (path, kind, text) in FILES {
+            assert!(foreign(text).is_empty(), "{path}: {:?}", foreign(text));
+            let loads = ["@import", "url("].iter().any(|word| text.contains(word));
+            assert!(kind != CSS || !loads, "{path}");
+        }
+    }
+
+    /// Addresses of other hosts in a file, as they stand between quotes or brackets.
+    fn foreign(text: &str) -> Vec<&str> {
+        let strings = text.split(['"', '\'', '`', '(', ')']);
+        let elsewhere = strings.filter(|part| {
+            // A comment of JavaScript has a blank after its slashes.
+            let host = part.strip_prefix("//").is_some_and(|rest| !rest.starts_with([' ', '\n']));
+            host || part.contains("://")
+        });
+        elsewhere.filter(|address| *address != "http://www.w3.org/2000/svg").collect()
+    }
+
+    fn attributes<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+        let start = format!(" {name}=\"");
+        text.split(start.as_str()).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_found() {
+        let text = "'//cdn/x.js' `//y` fetch(\"https://z\") // a comment\nh('b') //\nurl(//w)";
+        assert_eq!(foreign(text), ["//cdn/x.js", "//y", "https://z", "//w"]);
+    }
+
+    #[test]
+    fn modules_import_what_is_served() {
+        for (path, _, text) in FILES.iter().filter(|(_, kind, _)| *kind == JS) {
+            for import in imports(text) {
+                let file = import.strip_prefix("./").unwrap_or_else(|| panic!("{path}: {import}"));
+                let served = format!("{OPEN_FOLDER}{file}");
+                assert!(FILES.iter().any(|(path, ..)| *path == served), "{path}: {import}");
+            }
+            for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"] {
+                assert!(!text.contains(forbidden), "{path}: {forbidden}");
+            }
+        }
+    }
+
+    /// What a module imports: `from '…'`, `import '…'` and `import('…')`. One that is computed is
+    /// reported as what stands there, which is no file.
+    fn imports(text: &str) -> Vec<&str> {
+        let mut found = Vec::new();
+        for word in ["from", "import"] {
+            for (at, _) in text.match_indices(word) {
+                let is_part = |c: char| c.is_alphanumeric() || "_$.".contains(c);
+                if text[..at].ends_with(is_part) {
+                    continue;
+                }
+                let rest = text[at + word.len()..].trim_start();
+                let called = rest.strip_prefix('(').filter(|_| word == "import");
+                let rest = called.unwrap_or(rest).trim_start();
+                match rest.strip_prefix(['\'', '"']) {
+                    Some(name) => found.extend(name.split(['\'', '"']).next()),
+                    None if called.is_some() => found.extend(rest.split(')').next()),
+                    None => {}
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_form_of_an_import_is_seen() {
+        let text = "import { a } from './a.js';\nimport './b.js'; import\"./c.js\";\n\
+                    await import( './d.js' ); import(name); export * from \"./e.js\"; x.from('no');";
+        assert_eq!(imports(text), ["./a.js", "./e.js", "./b.js", "./c.js", "./d.js", "name"]);
+    }
+
+    #[test]
+    fn the_page_finds_a_client_port_on_every_address() {
+        for (configured, host, want) in [
+            ("http://127.0.0.1:8000", "localhost:8001", "http://127.0.0.1:8000"),
+            ("http://0.0.0.0:8000", "10.1.2.3:8001", "http://10.1.2.3:8000"),
+            ("http://[::]:8000", "[fe80::1]:8001", "http://[fe80::1]:8000"),
+            ("http://[::]:8000", "push.example", "http://push.example:8000"),
+            ("http://0.0.0.0:8000", "", "http://0.0.0.0:8000"),
+            ("http://0.0.0.0:8000", "\"><script>", ""),
+            ("http://a; script-src *", "localhost", ""),
+        ] {
+            assert_eq!(client_url(configured, host), want);
+        }
+    }
+}

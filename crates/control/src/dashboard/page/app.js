@@ -1,0 +1,142 @@
+// The page around the views: address, search, theme, key, and the state of the connection.
+
+import * as api from './api.js';
+import { recolor } from './chart.js';
+import * as config from './config.js';
+import { h, text } from './dom.js';
+import * as help from './help.js';
+import { retryNow, run, store, subscribe } from './live.js';
+import * as overview from './overview.js';
+import { parse, target } from './route.js';
+import * as topic from './topic.js';
+import * as user from './user.js';
+
+const VIEWS = { overview, topic, user, config, help };
+const by = id => document.getElementById(id);
+
+// The views.
+
+let open;
+
+function show(isFirst = false) {
+  const to = parse(location.hash);
+  open?.close?.();
+  open = to ? VIEWS[to.view].view(to) : {
+    title: 'Not found',
+    element: h('div.view-head', {}, h('h1', {}, 'There is no such view'), h('p', {}, h('a', { href: '#/' }, 'To the overview'))) };
+  by('view').replaceChildren(open.element);
+  open.shown?.();
+  document.title = `${open.title} · Throng`;
+  for (const link of document.querySelectorAll('nav a')) {
+    const here = to && link.getAttribute('href') === `#/${to.view === 'overview' ? '' : to.view}`;
+    if (here) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  if (isFirst) return;
+  scrollTo(0, 0);
+  by('view').focus({ preventScroll: true });
+}
+
+addEventListener('hashchange', () => show());
+by('skip').addEventListener('click', event => {
+  event.preventDefault();
+  by('view').focus();
+});
+
+// The search.
+
+by('search').addEventListener('submit', event => {
+  event.preventDefault();
+  const to = target(by('find').value, by('kind').value);
+  if (!to) return;
+  location.hash = to;
+  by('find').value = '';
+});
+
+let suggesting;
+by('find').addEventListener('input', () => {
+  clearTimeout(suggesting);
+  const prefix = by('find').value.trim();
+  if (!prefix || (by('kind').value === 'user' && !prefix.startsWith('@'))) return;
+  suggesting = setTimeout(async () => {
+    try {
+      const { topics } = await api.get(`/api/topics?limit=10&prefix=${encodeURIComponent(prefix)}`);
+      by('found').replaceChildren(...topics.map(found => h('option', { value: found.topic })));
+    } catch {
+      // Suggestions are a help: without them the search works.
+    }
+  }, 200);
+});
+
+addEventListener('keydown', event => {
+  if (event.key !== '/' || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.target.closest?.('input, textarea, select, dialog')) return;
+  event.preventDefault();
+  by('find').focus();
+});
+
+// The theme, which theme.js chooses.
+
+function showTheme() {
+  by('theme').setAttribute('aria-pressed', String(document.documentElement.dataset.theme === 'dark'));
+  recolor();
+}
+
+by('theme').addEventListener('click', () => document.dispatchEvent(new Event('theme-toggle')));
+document.addEventListener('theme-change', showTheme);
+showTheme();
+
+// The key.
+
+let answerKey;
+
+api.askKeyWith(wasRejected => new Promise((done, fail) => {
+  by('key-error').hidden = !wasRejected;
+  by('key').value = '';
+  answerKey = { done, fail };
+  if (!by('key-dialog').open) by('key-dialog').showModal();
+}));
+
+by('key-form').addEventListener('submit', () => {
+  const value = by('key').value.trim();
+  if (!value) return;
+  api.key.set(value);
+  answerKey?.done();
+  answerKey = undefined;
+});
+
+by('key-dialog').addEventListener('close', () => {
+  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node asks for its API key.'));
+  answerKey = undefined;
+});
+
+by('key-cancel').addEventListener('click', () => by('key-dialog').close());
+
+// The state of the connection.
+
+const STATES = { live: 'Live', connecting: 'Connecting', waiting: 'Disconnected', paused: 'Paused' };
+
+function showState() {
+  const { state, error, isKeyMissing, retryAt } = store;
+  const element = by('state');
+  if (element.dataset.state !== state) {
+    element.dataset.state = state;
+    text(by('state-name'), STATES[state]);
+  }
+  const isDown = state === 'waiting' || (state === 'connecting' && Boolean(error));
+  by('offline').hidden = !isDown;
+  if (!isDown) return;
+  text(by('offline-text'), error);
+  by('offline-old').hidden = !store.samples.length;
+  // Trying again asks for the key, also after that was declined.
+  text(by('retry'), isKeyMissing ? 'Enter key' : 'Try now');
+  const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
+  text(by('offline-wait'), state === 'waiting' && seconds ? `Trying again in ${seconds} s.` : 'Trying again…');
+}
+
+by('retry').addEventListener('click', retryNow);
+subscribe(what => what === 'state' && showState());
+setInterval(() => store.state === 'waiting' && showState(), 500);
+
+show(true);
+run();

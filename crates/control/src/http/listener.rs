@@ -1,0 +1,405 @@
+//! The admin port's listener: so many connections, none that sends nothing for long, and none whose
+//! request takes for ever.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Sleep;
+
+use super::admission::{AdmissionError, CloseReason, Connections, Peer, Permit};
+
+/// Connections that may wait in the kernel to be accepted: a burst of them is no reason for a
+/// client to try again after a second, as TCP does.
+pub(crate) const BACKLOG: i32 = 4_096;
+
+/// The largest head of a request, with all of a browser's cookies for localhost. The server would
+/// otherwise hold some 400 KiB for each peer that never ends one.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// Connections that are accepted before others have their turn.
+const ACCEPTS: u64 = 16;
+
+/// How long accept rests after an error: until then the connection that lost its place is closed.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// The answer to a connection that there is no place for.
+const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+    Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nRetry-After: 1\r\n\
+    Content-Length: 133\r\nConnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"overloaded\",\"message\":\"all connections of the admin port are busy \
+    (admin.connections_max): try again in a second\"}}";
+
+/// The answer to a connection whose head is too large.
+const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
+    Content-Type: application/json\r\nCache-Control: no-store\r\n\
+    X-Content-Type-Options: nosniff\r\nContent-Length: 86\r\nConnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"head_too_large\",\"message\":\"the request's head is over 32768 bytes\"}}";
+
+/// A listener with bounds.
+pub(crate) struct Bounded {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+    accepted: u64,
+}
+
+impl Bounded {
+    pub fn new(listener: TcpListener, connections: Arc<Connections>) -> Self {
+        Bounded { listener, connections, accepted: 0 }
+    }
+}
+
+impl Listener for Bounded {
+    type Io = Timed;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Timed, SocketAddr) {
+        loop {
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::debug!("the admin port can't accept: {error}");
+                    self.connections.make_room();
+                    tokio::time::sleep(ACCEPT_REST).await;
+                    continue;
+                }
+            };
+            let permit = loop {
+                match self.connections.admit(address.ip()) {
+                    Ok(permit) => break Some(permit),
+                    Err(AdmissionError::Until(then)) => tokio::time::sleep_until(then).await,
+                    Err(AdmissionError::Never) => break None,
+                }
+            };
+            let Some(permit) = permit else {
+                // A new socket takes it whole, or nobody waits for it.
+                let _ = stream.try_write(NO_PLACE);
+                continue;
+            };
+            self.accepted += 1;
+            if permit.is_pressed || self.accepted.is_multiple_of(ACCEPTS) {
+                // Connections that came send their requests before the next ones take their places.
+                tokio::task::yield_now().await;
+            }
+            // Answers are small and somebody waits for each. A socket without the option is a slower one.
+            let _ = stream.set_nodelay(true);
+            return (Timed::new(stream, permit), address);
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// For requests: the connection that they came on.
+#[derive(Clone)]
+pub(crate) struct On(pub Arc<Peer>);
+
+impl Connected<IncomingStream<'_, Bounded>> for On {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        On(stream.io().permit.peer.clone())
+    }
+}
+
+/// A connection that fails when nothing moves on it, when a request takes too long, or when another
+/// needs its place more.
+pub(crate) struct Timed {
+    stream: TcpStream,
+    /// Wakes the task that checks the deadline.
+    end: Pin<Box<Sleep>>,
+    permit: Permit,
+}
+
+impl Timed {
+    fn new(stream: TcpStream, permit: Permit) -> Self {
+        let end = Box::pin(tokio::time::sleep_until(permit.peer.deadline().0));
+        Timed { stream, end, permit }
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.permit.peer
+    }
+
+    /// Ends a connection on which nothing moves if its time is over or its place taken.
+    fn waits<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.peer().is_evicted(context.waker()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        loop {
+            let (deadline, reason) = self.peer().deadline();
+            if self.end.deadline() != deadline {
+                self.end.as_mut().reset(deadline);
+            }
+            if self.end.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            // What the connection does may have changed since, and its deadline with it.
+            if self.peer().deadline().0 <= deadline {
+                self.permit.connections.count(reason);
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+
+    fn wrote(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if poll.is_ready() {
+            self.peer().sent();
+            return poll;
+        }
+        self.peer().set_stuck();
+        self.waits(context)
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.peer().head_bytes() > HEAD_BYTES_MAX {
+            if !self.peer().has_answers() {
+                let _ = self.stream.try_write(HEAD_TOO_LARGE);
+            }
+            self.permit.connections.count(CloseReason::HeadTooLarge);
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if poll.is_pending() {
+            return self.waits(context);
+        }
+        let bytes = &buffer.filled()[before..];
+        if !bytes.is_empty() {
+            self.peer().received(bytes);
+        }
+        poll
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(context, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::http::admission::ConnectionLimits;
+    use crate::http::admission::tests::limits;
+
+    async fn bounded(limits: ConnectionLimits) -> (Bounded, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (Bounded::new(listener, Connections::new(limits)), address)
+    }
+
+    fn timeouts(head_ms: u64, idle_ms: u64) -> ConnectionLimits {
+        let [head_max, idle_max] = [head_ms, idle_ms].map(Duration::from_millis);
+        ConnectionLimits { head_max, idle_max, ..limits(1) }
+    }
+
+    async fn soon<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(5), future).await.expect("in time")
+    }
+
+    #[test]
+    fn answers_without_a_server_are_whole() {
+        for answer in [NO_PLACE, HEAD_TOO_LARGE] {
+            let text = std::str::from_utf8(answer).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(body["error"]["code"].is_string());
+        }
+        assert!(std::str::from_utf8(HEAD_TOO_LARGE).unwrap().contains("over 32768 bytes"));
+        assert_eq!(HEAD_BYTES_MAX, 32_768);
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_gives_its_place_to_a_new_one() {
+        let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (mut first, _) = bounded.accept().await;
+        let reads = tokio::spawn(async move { first.read_u8().await });
+        tokio::task::yield_now().await;
+        let mut other = TcpStream::connect(address).await.unwrap();
+        let (mut second, _) = soon(bounded.accept()).await;
+        let end = soon(reads).await.unwrap().unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionAborted);
+        other.write_all(b"x").await.unwrap();
+        assert_eq!(soon(second.read_u8()).await.unwrap(), b'x');
+    }
+
+    #[tokio::test]
+    async fn an_address_that_renews_its_share_does_not_hold_up_others() {
+        let share = ConnectionLimits { per_address_max: 2, ..limits(100) };
+        let (mut bounded, address) = bounded(share).await;
+        let mut held = VecDeque::new();
+        let all = async {
+            for _ in 0..1_000 {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+                let stream = socket.connect(address).await.unwrap();
+                held.push_back((stream, bounded.accept().await));
+                held.drain(..held.len().saturating_sub(4));
+            }
+        };
+        // Were each to wait until one of the two is 20 ms old, it would take 10 seconds.
+        soon(all).await;
+        let _other = TcpStream::connect(address).await.unwrap();
+        assert_eq!(soon(bounded.accept()).await.1.ip(), address.ip());
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_place_is_answered() {
+        let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
+        let mut busy = Vec::new();
+        for _ in 0..33 {
+            busy.push(TcpStream::connect(address).await.unwrap());
+            let (accepted, _) = bounded.accept().await;
+            accepted.peer().begin(true);
+            busy.push(accepted.stream);
+            std::mem::forget(accepted.permit);
+        }
+        let mut other = TcpStream::connect(address).await.unwrap();
+        tokio::spawn(async move { bounded.accept().await });
+        let mut answer = Vec::new();
+        soon(other.read_to_end(&mut answer)).await.unwrap();
+        assert_eq!(answer, NO_PLACE);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_sends_nothing_fails() {
+        let (mut bounded, address) = bounded(timeouts(50, 60_000)).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        let read = soon(accepted.read_u8()).await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(bounded.connections.stats().closed.contains(&("silent", 1)));
+    }
+
+    #[tokio::test]
+    async fn a_head_without_end_is_not_held() {
+        let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        let reads = tokio::spawn(async move {
+            let mut received = Vec::new();
+            let end = accepted.read_to_end(&mut received).await;
+            (received.len(), end.unwrap_err().kind())
+        });
+        // It may be gone before all is written.
+        let _ = peer.write_all(&[b'x'; 4 * HEAD_BYTES_MAX]).await;
+        let (received, end) = soon(reads).await.unwrap();
+        assert_eq!(end, io::ErrorKind::InvalidData);
+        assert!(received <= 3 * HEAD_BYTES_MAX, "{received}");
+    }
+
+    /// Sends a byte every 20 ms until the other end is gone, for 4 seconds at most.
+    async fn dribble(mut stream: TcpStream) {
+        for _ in 0..200 {
+            if stream.write_all(b"x").await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_dribbles_in_fails_though_something_moves() {
+        let (mut bounded, address) = bounded(timeouts(100, 1_000)).await;
+        tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
+        let (mut accepted, _) = bounded.accept().await;
+        let mut received = Vec::new();
+        let end = accepted.read_to_end(&mut received).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::TimedOut);
+        assert!((1..100).contains(&received.len()), "{}", received.len());
+    }
+
+    #[tokio::test]
+    async fn an_answer_gives_the_next_request_its_full_time() {
+        let (mut bounded, address) = bounded(timeouts(500, 10_000)).await;
+        tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
+        let (mut accepted, _) = bounded.accept().await;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(800) {
+            accepted.read_u8().await.unwrap();
+            accepted.write_all(b"y").await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_has_more_time_than_its_head() {
+        let (mut bounded, address) = bounded(timeouts(100, 10_000)).await;
+        let _peer = TcpStream::connect(address).await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        // The time of the head is running already when the head is whole.
+        let first = tokio::time::timeout(Duration::from_millis(20), accepted.read_u8()).await;
+        assert!(first.is_err(), "{first:?}");
+        accepted.peer().begin(true);
+        let more = tokio::time::timeout(Duration::from_millis(400), accepted.read_u8()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_goes_on_while_something_moves() {
+        let (mut bounded, address) = bounded(timeouts(300, 300)).await;
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        peer.write_all(b"x").await.unwrap();
+        let (mut accepted, _) = bounded.accept().await;
+        accepted.read_u8().await.unwrap();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(900) {
+            accepted.write_all(b"y").await.unwrap();
+            // A server also waits for the peer's next bytes, or for its end.
+            let more = tokio::time::timeout(Duration::from_millis(50), accepted.read_u8()).await;
+            assert!(more.is_err(), "{more:?}");
+        }
+    }
+}

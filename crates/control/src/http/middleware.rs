@@ -1,0 +1,60 @@
+//! What surrounds every call: a time limit, the headers of all answers, and the progress of the
+//! request, which its connection needs to know.
+
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::Rejection;
+use super::listener::On;
+
+/// A request whose body has not arrived, or that is not done, after so long is answered 408.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
+
+/// Paths that are answered when all connections are busy: what watches over the node.
+const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Ends a request that takes longer than [`REQUEST_MAX`].
+pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = "the request did not arrive whole, or could not be done, in 30 seconds: \
+                           part of a batch may be done";
+            Rejection::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).into_response()
+        }
+    }
+}
+
+/// Marks on the connection where its request is. A connection that was only admitted for health
+/// checks gets no other call.
+pub(crate) async fn track(request: Request, next: Next) -> Response {
+    let Some(ConnectInfo(On(peer))) = request.extensions().get::<ConnectInfo<On>>().cloned() else {
+        return next.run(request).await;
+    };
+    peer.begin(request.body().is_end_stream());
+    let response = match peer.is_spare && !VITAL.contains(&request.uri().path()) {
+        true => {
+            let message = "all connections of the admin port are busy (admin.connections_max, \
+                           admin.connections_per_address_max): try again in a second";
+            let rejection = Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+            ([(header::CONNECTION, "close")], rejection).into_response()
+        }
+        false => next.run(request).await,
+    };
+    peer.answered();
+    response
+}
+
+/// Sets the headers that no answer may lack: a browser neither guesses the type nor caches.
+pub(crate) async fn headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}

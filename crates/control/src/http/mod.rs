@@ -1,0 +1,30 @@
+//! HTTP on the admin port, below the calls: who may connect, who may call, how a request is read,
+//! and what a caller gets instead of a result.
+//!
+//! Nothing here knows a call of the API. What it needs of the node comes through [`Served`].
+
+pub(crate) mod admission;
+pub(crate) mod guard;
+pub(crate) mod listener;
+pub(crate) mod middleware;
+mod rejection;
+mod request;
+
+pub(crate) use rejection::{ErrorBody, Rejection};
+pub(crate) use request::{
+    Body, QueryParams, check_media, checked_limit, parse, path_name, whole_body,
+};
+
+use admission::Connections;
+
+/// What this port needs of the node that it serves.
+pub(crate) trait Served: Send + Sync + 'static {
+    /// The key that every call must carry; `None` while the node asks for no key.
+    fn api_key(&self) -> Option<String>;
+
+    /// The largest body of a request, in bytes.
+    fn body_bytes_max(&self) -> usize;
+
+    /// Who is connected to the port.
+    fn connections(&self) -> &Connections;
+}

@@ -1,0 +1,126 @@
+//! What a caller gets instead of a result: `{"error":{"code":…,"message":…}}` with a status.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use model::{Epoch, Position};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Why a call is not done, or not known to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub message: String,
+    pub detail: Option<Detail>,
+}
+
+/// What a program needs to call again in another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// The topic's newest message.
+    Last(Position),
+    /// The epoch of the ids that count now.
+    Epoch(Epoch),
+}
+
+/// An error's body.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// Why the call is not done.
+    pub error: ErrorText,
+}
+
+/// An error, for programs and for people.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorText {
+    /// A name that doesn't change.
+    #[schema(example = "bad_topic")]
+    pub code: &'static str,
+    /// What happened, whose fault it is, and what to do.
+    pub message: String,
+    /// With `newer_message`: the id of the topic's newest message.
+    #[schema(example = "5f3a91c2:1042")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// With `epoch_changed`: the epoch of the ids that count now.
+    #[schema(example = "5f3a91c2")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<String>,
+}
+
+impl Rejection {
+    /// A rejection with a code that doesn't change, and a message for people.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Rejection { status, code, message: message.into(), detail: None }
+    }
+
+    /// The caller sent what the call doesn't take.
+    pub fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
+        Rejection::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// The shards have ended.
+    pub fn going_down() -> Self {
+        let message = "the server is going down: nothing was done; ask another node or try later";
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "going_down", message)
+    }
+
+    /// The node takes no new connections, for it is at its memory limit.
+    pub fn memory_full() -> Self {
+        let message = "the server is at its memory limit (limits.memory_bytes_max) and refuses new \
+                       connections until it is below it again; those that it has are served";
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "memory_full", message)
+    }
+
+    /// A shard did not answer in time.
+    pub fn no_answer() -> Self {
+        let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
+                       still be done; try again later";
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "no_answer", message)
+    }
+
+    /// An id has another epoch than this one.
+    pub fn epoch_changed(now: Epoch) -> Self {
+        let message = "this id is of another numbering, from before the server's restart or of a \
+                       topic without history: begin anew with what is kept now";
+        let rejection = Rejection::new(StatusCode::CONFLICT, "epoch_changed", message);
+        Rejection { detail: Some(Detail::Epoch(now)), ..rejection }
+    }
+
+    /// The topic has a newer message than the caller knew.
+    pub fn newer_message(last: Position, message: impl Into<String>) -> Self {
+        let rejection = Rejection::new(StatusCode::CONFLICT, "newer_message", message);
+        Rejection { detail: Some(Detail::Last(last)), ..rejection }
+    }
+
+    /// The answer's body, for answers that hold several.
+    pub fn body(&self) -> ErrorBody {
+        let (last, epoch) = match self.detail {
+            Some(Detail::Last(id)) => (Some(id.to_string()), None),
+            Some(Detail::Epoch(epoch)) => (None, Some(epoch.to_string())),
+            None => (None, None),
+        };
+        ErrorBody {
+            error: ErrorText { code: self.code, message: self.message.clone(), last, epoch },
+        }
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

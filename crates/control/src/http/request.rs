@@ -1,0 +1,137 @@
+//! Reading requests: bodies, queries and names in paths.
+
+use std::sync::Arc;
+
+use axum::body::{Bytes, HttpBody};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
+use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
+
+use super::listener::On;
+use super::{Rejection, Served};
+
+/// A JSON body.
+pub(crate) struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for Body<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, served: &Arc<S>) -> Result<Self, Rejection> {
+        check_media(request.headers(), "application/json")?;
+        parse(&whole_body(request, &**served).await?).map(Body)
+    }
+}
+
+/// Reads a whole body. What has arrived of the bodies under way shares one bound.
+pub(crate) async fn whole_body(
+    request: Request,
+    served: &(impl Served + ?Sized),
+) -> Result<Bytes, Rejection> {
+    let (parts, mut body) = request.into_parts();
+    let (max, connections) = (served.body_bytes_max(), served.connections());
+    let fits = |bytes: u64| usize::try_from(bytes).is_ok_and(|bytes| bytes <= max);
+    if !fits(body.size_hint().lower()) {
+        return Err(too_large(max));
+    }
+    let mut held = connections.held();
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|_| Rejection::bad_request("bad_body", "the body did not arrive whole"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if bytes.len() + piece.len() > max {
+            return Err(too_large(max));
+        }
+        connections.hold(&mut held, piece.len()).ok_or_else(bodies_full)?;
+        // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
+        // more than it has.
+        if bytes.is_empty() && body.is_end_stream() {
+            arrived(&parts);
+            return Ok(piece);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    arrived(&parts);
+    Ok(bytes.into())
+}
+
+/// Marks on the connection that what follows is the server's work.
+fn arrived(parts: &Parts) {
+    if let Some(ConnectInfo(On(peer))) = parts.extensions.get() {
+        peer.body_arrived();
+    }
+}
+
+fn too_large(max: usize) -> Rejection {
+    let message = format!("the body is over {max} bytes (admin.body_bytes_max)");
+    Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+}
+
+fn bodies_full() -> Rejection {
+    let message = "the bodies of requests under way fill their memory (admin.bodies_bytes_max): \
+                   try again in a second";
+    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+}
+
+/// Takes the media type of a call, no media type at all, and what `curl -d` sends by itself.
+pub(crate) fn check_media(headers: &HeaderMap, expected: &str) -> Result<(), Rejection> {
+    let Some(media) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let media = media.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
+    let known = [expected, "application/x-www-form-urlencoded"];
+    if known.iter().any(|known| media.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    let message = format!("send the body as {expected}");
+    Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
+}
+
+/// Reads a JSON object.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
+    protocol::object::read(bytes).map_err(|error| {
+        let code = if error.is_data() { "bad_request" } else { "bad_json" };
+        Rejection::bad_request(code, format!("this is not what the call takes: {error}"))
+    })
+}
+
+/// The parameters in a query. Unlike [`Query`] it rejects what is not UTF-8: to show something else
+/// than what the caller meant helps nobody.
+pub(crate) struct QueryParams<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        let query = parts.uri.query().unwrap_or_default();
+        percent_decode_str(query).decode_utf8().map_err(|_| {
+            Rejection::bad_request("bad_query", "the query is not percent-encoded UTF-8")
+        })?;
+        let Query(params) = Query::try_from_uri(&parts.uri)
+            .map_err(|error| Rejection::bad_request("bad_query", error.body_text()))?;
+        Ok(QueryParams(params))
+    }
+}
+
+/// The name of a topic or user in a path.
+pub(crate) fn path_name(path: Result<Path<String>, PathRejection>) -> Result<String, Rejection> {
+    let Path(name) = path.map_err(|error| Rejection::bad_request("bad_path", error.body_text()))?;
+    Ok(name)
+}
+
+/// Rejects a `limit` of 0 or above `max`; `usual` stands for none.
+pub(crate) fn checked_limit(
+    limit: Option<usize>,
+    usual: usize,
+    max: usize,
+) -> Result<usize, Rejection> {
+    let limit = limit.unwrap_or(usual);
+    if (1..=max).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Rejection::bad_request("bad_limit", format!("limit is from 1 to {max}")))
+}

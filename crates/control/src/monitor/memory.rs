@@ -1,0 +1,70 @@
+//! The memory limit: this module checks it once a second, and a flag tells the shards.
+//!
+//! Memory in use counts. Freed memory that the allocator still holds is resident, too, so the
+//! allocator returns it before anybody is turned away, and again while anybody is: otherwise a burst
+//! that is long over would lock everybody out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::process;
+use crate::node::Node;
+
+/// Memory must fall so far below the limit before new connections are welcome again.
+const HYSTERESIS_PERCENT: u64 = 2;
+
+/// Sets the flag `memory_full` by the limit, for as long as the node runs.
+pub(crate) async fn watch(node: Arc<Node>) {
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        clock.tick().await;
+        let configured = node.live().memory_bytes_max;
+        let limit = match configured {
+            0 => process::cgroup_limit().map(|limit| limit / 100 * 90),
+            bytes => Some(bytes),
+        };
+        let was = node.shared.memory_full.load(Ordering::Relaxed);
+        let mut resident = process::memory().resident;
+        if let Some(give_back) = node.give_back.filter(|_| is_over(resident, limit, was)) {
+            // The system needs time to take back much: on a thread that nobody waits for.
+            let _ = tokio::task::spawn_blocking(give_back).await;
+            resident = process::memory().resident;
+        }
+        let full = is_over(resident, limit, was);
+        if full != was {
+            node.shared.memory_full.store(full, Ordering::Relaxed);
+            let limit = limit.unwrap_or(0);
+            if full {
+                tracing::warn!(
+                    "resident memory is {resident} bytes, the limit {limit}: new connections are \
+                     answered 503 (limits.memory_bytes_max)"
+                );
+            } else {
+                tracing::info!(
+                    "resident memory is {resident} bytes again: connections are welcome"
+                );
+            }
+        }
+    }
+}
+
+fn is_over(resident: u64, limit: Option<u64>, was: bool) -> bool {
+    let bound =
+        limit.map(|limit| if was { limit / 100 * (100 - HYSTERESIS_PERCENT) } else { limit });
+    bound.is_some_and(|bound| resident > bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_takes_a_margin_to_be_welcome_again() {
+        assert!(!is_over(1000, Some(1000), false));
+        assert!(is_over(1001, Some(1000), false));
+        assert!(is_over(990, Some(1000), true));
+        assert!(!is_over(980, Some(1000), true));
+        assert!(!is_over(u64::MAX, None, true));
+    }
+}

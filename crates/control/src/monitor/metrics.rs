@@ -1,0 +1,454 @@
+//! What is counted, in the text format that Prometheus reads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use model::CloseReason;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use shard::{Histogram, Limited, Metrics, Refusal};
+
+use super::histogram::merged;
+use super::process;
+use crate::node::Node;
+use crate::webhook::{ErrorKind, UrlStats};
+
+/// Everything that is counted, as OpenMetrics text.
+pub(crate) fn openmetrics(node: Arc<Node>) -> String {
+    let mut registry = Registry::with_prefix("throng");
+    registry.register_collector(Box::new(Reading(node)));
+    let mut text = String::new();
+    // Writing to a String can't fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+/// URLs of webhooks that have rows of their own: those for which most waits.
+const WEBHOOK_URLS_MAX: usize = 100;
+
+struct Reading(Arc<Node>);
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reading")
+    }
+}
+
+/// Values with one label each.
+type Labelled = Vec<(&'static str, String, f64)>;
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        self.connections(&mut encoder)?;
+        self.messages(&mut encoder)?;
+        self.history(&mut encoder)?;
+        if let Some(store) = &self.0.store {
+            self::store(&mut encoder, &store.stats())?;
+        }
+        self.webhook(&mut encoder)?;
+        self.admin(&mut encoder)?;
+        self.shards(&mut encoder)?;
+        self.process(&mut encoder)
+    }
+}
+
+impl Reading {
+    fn sum(&self, read: impl Fn(&Metrics) -> u64) -> f64 {
+        self.0.sum(read) as f64
+    }
+
+    /// One value for each transport: a transport's encodings are added up.
+    fn by_transport(&self, read: impl Fn(&Metrics, usize) -> u64) -> Labelled {
+        let mut rows: Labelled = Vec::new();
+        for protocol in self.0.shared.protocols.all() {
+            let at = usize::from(protocol.encoding().0);
+            let value = self.sum(|metrics| read(metrics, at));
+            match rows.iter_mut().find(|(_, name, _)| name == protocol.name()) {
+                Some((_, _, sum)) => *sum += value,
+                None => rows.push(("transport", protocol.name().into(), value)),
+            }
+        }
+        rows
+    }
+
+    fn connections(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let rows = self.by_transport(|metrics, at| metrics.connections[at].get());
+        gauges(encoder, "connections", "Connections that are open", None, rows)?;
+        let rows = self.by_transport(|metrics, at| metrics.opened[at].get());
+        counters(
+            encoder,
+            "connections_opened",
+            "Connections that took up a transport",
+            None,
+            rows,
+        )?;
+        let rows = CloseReason::ALL
+            .map(|close| {
+                let value = self.sum(|metrics| metrics.closed[close as usize].get());
+                ("reason", close.name().to_string(), value)
+            })
+            .into();
+        counters(encoder, "connections_closed", "Connections that ended", None, rows)?;
+        let rows = Refusal::ALL
+            .map(|refusal| {
+                let value = self.sum(|metrics| metrics.refused[refusal as usize].get());
+                ("reason", refusal.name().to_string(), value)
+            })
+            .into();
+        counters(encoder, "connections_refused", "New connections answered 503", None, rows)?;
+        let rows = Limited::ALL
+            .map(|limited| {
+                let value = self.sum(|metrics| metrics.limited[limited as usize].get());
+                ("name", limited.name().to_string(), value)
+            })
+            .into();
+        let help = "How often a connection was held up, refused something or closed for a limit";
+        counters(encoder, "limited", help, None, rows)?;
+        let value = self.sum(|metrics| metrics.accepted.get());
+        counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
+        let value = self.sum(|metrics| metrics.accept_errors.get());
+        counter(encoder, "accept_errors", "Calls of accept that failed", None, value)?;
+        let slow = CloseReason::SlowConsumer as usize;
+        let value = self.sum(|metrics| metrics.closed[slow].get());
+        let help = "Connections closed because they did not read what they were sent";
+        counter(encoder, "slow_consumers_closed", help, None, value)?;
+        let rows = (1..=5)
+            .map(|class| {
+                let value = self.sum(|metrics| metrics.answers[class].get());
+                ("class", format!("{class}xx"), value)
+            })
+            .collect();
+        counters(encoder, "http_answers", "Short answers on the client port", None, rows)
+    }
+
+    fn messages(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let value = self.sum(|metrics| metrics.messages_in.get());
+        counter(encoder, "messages_in", "Messages taken in by shards", None, value)?;
+        let value = self.sum(|metrics| metrics.delivered.get());
+        let help = "Messages handed to connections, one for each member";
+        counter(encoder, "messages_delivered", help, None, value)?;
+        let value = self.sum(|metrics| metrics.bytes_out.get());
+        counter(encoder, "sent", "Bytes written to clients", Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.bytes_in.get());
+        counter(encoder, "received", "Bytes read from clients", Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.outboxes.get());
+        gauge(
+            encoder,
+            "outboxes",
+            "Connections that are sent to faster than they read",
+            None,
+            value,
+        )?;
+        let value = self.sum(|metrics| metrics.outbox_bytes.get());
+        gauge(encoder, "outbox", "Bytes that wait for such connections", Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.outbox_held.get());
+        let help = "Memory for those: what waits for several in a shard is counted once";
+        gauge(encoder, "outbox_memory", help, Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.input_bytes.get());
+        let help = "Memory for requests and messages of clients that have not come whole";
+        gauge(encoder, "input_memory", help, Some(Unit::Bytes), value)?;
+        let value = self.sum(|metrics| metrics.fanouts.get());
+        gauge(encoder, "fanouts", "Fan-outs that are under way or wait", None, value)?;
+        let help = "From the first to the last member of a fan-out on one shard";
+        self.histogram(encoder, "fanout", help, |metrics| &metrics.fanout_time)?;
+        let help = "From publish to the kernel, for each delivered message";
+        self.histogram(encoder, "delivery_latency", help, |metrics| &metrics.delivery_latency)
+    }
+
+    fn histogram(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        name: &str,
+        help: &str,
+        read: impl Fn(&Metrics) -> &Histogram,
+    ) -> fmt::Result {
+        let counts = merged(self.0.metrics().map(&read));
+        let sum_us = self.0.sum(|metrics| read(metrics).sum_us.get());
+        let bounded = bounded(&counts, Histogram::bound_seconds);
+        self::histogram(encoder, name, help, &bounded, sum_us)
+    }
+
+    /// Topics with history, and what goes with them.
+    fn history(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.history().stats();
+        let help = "Messages of topics with history that are in memory";
+        gauge(encoder, "history_messages", help, None, stats.messages as f64)?;
+        let help = "What these messages hold";
+        gauge(encoder, "history", help, Some(Unit::Bytes), stats.bytes as f64)?;
+        let help = "Topics with history that something is known of in memory";
+        gauge(encoder, "history_topics", help, None, stats.topics as f64)?;
+        let help = "Users and topics of which is known how far the user has acknowledged";
+        gauge(encoder, "cursors", help, None, stats.cursors as f64)?;
+        let help = "Idempotency keys that are remembered";
+        gauge(encoder, "idempotency_keys", help, None, stats.idempotency_keys as f64)?;
+        let help = "Users with topics that they enter whenever they connect";
+        gauge(encoder, "subscribers", help, None, self.0.subscriptions.users() as f64)?;
+        let help = "Topics that users enter whenever they connect, over all users";
+        gauge(encoder, "subscriptions", help, None, self.0.subscriptions.edges() as f64)?;
+        let (help, bytes) = ("Memory for those", self.0.subscriptions.memory_bytes() as f64);
+        gauge(encoder, "subscriptions", help, Some(Unit::Bytes), bytes)?;
+        let help = "Messages published to topics with history";
+        counter(encoder, "history_published", help, None, stats.published as f64)?;
+        let help = "Publishes that had been done before with the same idempotency key";
+        counter(encoder, "publishes_repeated", help, None, stats.repeated as f64)?;
+        let help = "Messages of topics that are not durable which the store could not write";
+        counter(encoder, "history_lost", help, None, stats.unwritten as f64)?;
+        let help = "Acknowledgements that moved a cursor";
+        counter(encoder, "acknowledgements", help, None, stats.acknowledged as f64)?;
+        let help = "Messages delivered again, to connections that had them, because they were not \
+                    acknowledged in time";
+        counter(encoder, "messages_redelivered", help, None, stats.redelivered as f64)?;
+        let rows = vec![
+            ("outcome", "dead_lettered".into(), stats.dead_lettered as f64),
+            ("outcome", "dropped".into(), stats.dropped as f64),
+        ];
+        let help = "Messages that were not acknowledged in all their tries, by what became of them";
+        counters(encoder, "messages_given_up", help, None, rows)?;
+        let rows = vec![
+            ("result", "recovered".into(), stats.recovered as f64),
+            ("result", "lost".into(), stats.unrecovered as f64),
+        ];
+        let help = "Clients that came back, by whether they could be given all that they missed";
+        counters(encoder, "recoveries", help, None, rows)?;
+        let help = "Looks into history that memory could not answer";
+        counter(encoder, "history_disk_reads", help, None, stats.disk_reads as f64)
+    }
+
+    fn webhook(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.webhook.stats();
+        let mut rows: Labelled = vec![
+            ("result", "ok".into(), stats.ok as f64),
+            ("result", "error".into(), stats.error as f64),
+        ];
+        for kind in ErrorKind::ALL {
+            rows.push(("result", kind.name().into(), stats.unanswered[kind as usize] as f64));
+        }
+        let help = "Questions to the application, by what came of them";
+        counters(encoder, "webhook_events", help, None, rows)?;
+        let help = "Questions to the application that were taken";
+        counter(encoder, "webhook_asked", help, None, stats.accepted as f64)?;
+        let value = stats.http_requests as f64;
+        counter(encoder, "webhook_requests", "Requests to the application", None, value)?;
+        let help = "Questions to the application without an answer so far";
+        gauge(encoder, "webhook_waiting", help, None, stats.waiting as f64)?;
+        let help = "Bytes of the payloads and names of such questions";
+        let value = stats.waiting_bytes as f64;
+        gauge(encoder, "webhook_waiting", help, Some(Unit::Bytes), value)?;
+        let urls = self.0.webhook.urls(WEBHOOK_URLS_MAX);
+        let rows = |read: fn(&UrlStats) -> u64| -> Labelled {
+            urls.iter().map(|(url, stats)| ("url", url.clone(), read(stats) as f64)).collect()
+        };
+        let help = "Questions to the application without an answer so far, by URL";
+        gauges(encoder, "webhook_url_waiting", help, None, rows(|stats| stats.waiting))?;
+        let help = "Questions refused because too many waited, by URL";
+        counters(encoder, "webhook_url_refused", help, None, rows(|stats| stats.rejected))?;
+        let latency = self.0.webhook.latency();
+        let counts = latency.buckets.each_ref().map(shard::Counter::get);
+        let help = "From a question to the application to its answer";
+        let bounded = bounded(&counts, Histogram::bound_seconds);
+        histogram(encoder, "webhook_latency", help, &bounded, latency.sum_us.get())?;
+        // For a statement only: shards wait for this lock.
+        let stats = self.0.shared.presence.stats();
+        let help = "Topics with presence that somebody is in";
+        gauge(encoder, "presence_topics", help, None, stats.topics as f64)?;
+        let help = "Connections of users in such topics: one in two topics counts twice";
+        gauge(encoder, "presence_connections", help, None, stats.connections as f64)?;
+        let help = "Messages about who came and went";
+        counter(encoder, "presence_notices", help, None, stats.notices as f64)?;
+        let help = "Such messages that had to wait, because the server was behind";
+        counter(encoder, "presence_notices_kept", help, None, stats.notices_delayed as f64)?;
+        let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
+        gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
+    }
+
+    /// The admin port.
+    fn admin(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.connections.stats();
+        let help = "Connections to the admin port";
+        gauge(encoder, "admin_connections", help, None, stats.open as f64)?;
+        let help = "Those of them whose next request has not arrived up to the end of its head";
+        gauge(encoder, "admin_connections_silent", help, None, stats.silent as f64)?;
+        let rows = stats.closed.map(|(reason, count)| ("reason", reason.into(), count as f64));
+        let help = "Connections to the admin port that the server ended or refused";
+        counters(encoder, "admin_connections_closed", help, None, rows.into())?;
+        let help = "What is here of bodies that have not arrived whole at the admin port";
+        gauge(encoder, "admin_bodies", help, Some(Unit::Bytes), stats.bodies_bytes as f64)?;
+        let help = "Requests refused because such bodies filled their memory";
+        counter(encoder, "admin_bodies_refused", help, None, stats.bodies_rejected as f64)
+    }
+
+    fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
+            let shards = self.0.metrics().enumerate();
+            shards.map(|(at, metrics)| ("shard", at.to_string(), read(metrics) as f64)).collect()
+        };
+        let rows = each(&|metrics| metrics.held.get());
+        gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
+        let rows = each(&|metrics| metrics.topics.get());
+        gauges(
+            encoder,
+            "shard_topics",
+            "Topics with members in a shard, users' own included",
+            None,
+            rows,
+        )?;
+        let rows = each(&|metrics| metrics.delivered.get());
+        counters(
+            encoder,
+            "shard_messages_delivered",
+            "Messages a shard handed to connections",
+            None,
+            rows,
+        )
+    }
+
+    fn process(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let node = &self.0;
+        let memory = process::memory();
+        let unit = || Some(Unit::Bytes);
+        let help = "Resident memory of the process";
+        gauge(encoder, "process_resident_memory", help, unit(), memory.resident as f64)?;
+        let help = "Resident memory that the program itself has written";
+        gauge(encoder, "process_anonymous_memory", help, unit(), memory.anonymous as f64)?;
+        let value = node.bytes_per_connection(memory.anonymous);
+        let help = "Growth of anonymous memory since the start, over the open connections";
+        gauge(encoder, "memory_per_connection", help, unit(), value)?;
+        let value = process::cpu_seconds();
+        counter(encoder, "process_cpu", "Processor time", Some(Unit::Seconds), value)?;
+        let value = process::start_seconds();
+        let help = "When the process started, since 1970";
+        gauge(encoder, "process_start_time", help, Some(Unit::Seconds), value)?;
+        let uptime = node.started.elapsed().as_secs_f64();
+        gauge(encoder, "uptime", "Time since the start", Some(Unit::Seconds), uptime)?;
+        let value = f64::from(u8::from(node.shared.memory_full.load(Ordering::Relaxed)));
+        gauge(
+            encoder,
+            "memory_full",
+            "1 while new connections are refused for memory",
+            None,
+            value,
+        )?;
+        let value = f64::from(u8::from(node.shared.ready()));
+        gauge(
+            encoder,
+            "ready",
+            "1 while new connections are taken, 0 while it drains or is at its memory limit",
+            None,
+            value,
+        )?;
+        let live = node.live();
+        let rows = live.limits.iter().map(|(name, max)| ("name", name.to_string(), *max as f64));
+        gauges(
+            encoder,
+            "limit",
+            "Limits by their configuration key, in its unit",
+            None,
+            rows.collect(),
+        )
+    }
+}
+
+/// What is on disk, and how it gets there.
+fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
+    let help = "Operations that wait to be written";
+    gauge(encoder, "store_queue_messages", help, None, stats.queue_messages as f64)?;
+    let (help, unit) = ("What these operations hold", Some(Unit::Bytes));
+    gauge(encoder, "store_queue", help, unit, stats.queue_bytes as f64)?;
+    let help = "Reads that wait for the store's reader";
+    gauge(encoder, "store_reads", help, None, stats.reads as f64)?;
+    let help = "Transactions that were committed to the disk";
+    counter(encoder, "store_commits", help, None, stats.commits as f64)?;
+    let help = "Operations in them";
+    counter(encoder, "store_operations", help, None, stats.ops as f64)?;
+    let help = "From the begin of a transaction to its being on disk";
+    let bound = |at| store::COMMIT_US.get(at).map_or(f64::INFINITY, |us| *us as f64 / 1e6);
+    let buckets = bounded(&stats.commit_us, bound);
+    histogram(encoder, "store_commit", help, &buckets, stats.commit_us_sum)?;
+    let help = "Transactions that failed";
+    counter(encoder, "store_failures", help, None, stats.failures as f64)?;
+    let help = "Reads that met damage";
+    counter(encoder, "store_damaged_reads", help, None, stats.damaged_reads as f64)?;
+    let help = "Topics that nothing is stored in, for what they have is damaged";
+    gauge(encoder, "store_damaged_topics", help, None, stats.damaged_topics as f64)?;
+    let failed = f64::from(u8::from(stats.failed.is_some()));
+    gauge(encoder, "store_failed", "1 while the store can't write", None, failed)?;
+    let help = "The length of the store's file";
+    gauge(encoder, "store_file", help, Some(Unit::Bytes), stats.file_bytes as f64)?;
+    gauge(encoder, "store_topics", "Topics in the store", None, stats.topics as f64)?;
+    gauge(encoder, "store_messages", "Messages in the store", None, stats.messages as f64)
+}
+
+/// Counts with their upper bounds in seconds, the last of which may be infinite.
+fn bounded(counts: &[u64], bound_seconds: impl Fn(usize) -> f64) -> Vec<(f64, u64)> {
+    // prometheus-client writes f64::MAX as +Inf.
+    let bound = |at| Some(bound_seconds(at)).filter(|bound| bound.is_finite()).unwrap_or(f64::MAX);
+    counts.iter().enumerate().map(|(at, count)| (bound(at), *count)).collect()
+}
+
+fn counter(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: f64,
+) -> fmt::Result {
+    let metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    ConstCounter::new(value).encode(metric)
+}
+
+fn gauge(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: f64,
+) -> fmt::Result {
+    let metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    ConstGauge::new(value).encode(metric)
+}
+
+fn histogram(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    buckets: &[(f64, u64)],
+    sum_us: u64,
+) -> fmt::Result {
+    let kind = MetricType::Histogram;
+    let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
+    let total = buckets.iter().map(|(_, count)| count).sum();
+    metric.encode_histogram::<NoLabelSet>(sum_us as f64 / 1e6, total, buckets, None)
+}
+
+fn counters(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: Labelled,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    for (label, of, value) in rows {
+        ConstCounter::new(value).encode(metric.encode_family(&[(label, of)])?)?;
+    }
+    Ok(())
+}
+
+fn gauges(
+    e: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: Labelled,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    for (label, of, value) in rows {
+        ConstGauge::new(value).encode(metric.encode_family(&[(label, of)])?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! The node's figures: what the process takes, samples of every second, topics on top, and metrics.
+
+pub(crate) mod histogram;
+pub(crate) mod memory;
+pub(crate) mod metrics;
+pub(crate) mod process;
+mod sampler;
+mod samples;
+pub(crate) mod top;
+
+pub(crate) use sampler::{INTERVAL_SECONDS, Monitor, connections_max};
+#[cfg(test)]
+pub(crate) use sampler::{READERS_MAX, Sampler};
+pub(crate) use samples::{Sample, SampleRing};
+
+/// What this process has written to memory so far (RssAnon), in bytes.
+pub fn anonymous_bytes() -> u64 {
+    process::memory().anonymous
+}

@@ -1,0 +1,179 @@
+//! This process as the kernel knows it: memory, processor time, sockets.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Resident memory, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub resident: u64,
+    /// What the program itself has written: heap and stacks.
+    pub anonymous: u64,
+}
+
+pub(crate) fn memory() -> Memory {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    Memory { resident: kib(&text, "VmRSS:"), anonymous: kib(&text, "RssAnon:") }
+}
+
+/// A line like `VmRSS:     1234 kB`, in bytes.
+fn kib(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+/// Processor time of all threads, in seconds.
+pub(crate) fn cpu_seconds() -> f64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}
+
+/// The host's TCP sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    /// Sockets in use, over IPv4 and IPv6, in this network namespace.
+    pub sockets: u64,
+    /// Memory of their buffers, in bytes; in containers that of the whole host.
+    pub buffer_bytes: u64,
+}
+
+pub(crate) fn tcp() -> Tcp {
+    let v4 = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/sockstat6").unwrap_or_default();
+    tcp_of(&v4, &v6, rustix::param::page_size() as u64)
+}
+
+/// Lines like `TCP: inuse 5 orphan 0 tw 0 alloc 6 mem 3`, where `mem` is in pages and of both
+/// families, and `TCP6: inuse 2`.
+fn tcp_of(v4: &str, v6: &str, page_bytes: u64) -> Tcp {
+    let number = |text: &str, line: &str, name: &str| {
+        let line = text.lines().find_map(|text| text.strip_prefix(line)).unwrap_or("");
+        let mut words = line.split_whitespace().skip_while(|word| *word != name);
+        words.nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+    };
+    Tcp {
+        sockets: number(v4, "TCP:", "inuse") + number(v6, "TCP6:", "inuse"),
+        buffer_bytes: number(v4, "TCP:", "mem") * page_bytes,
+    }
+}
+
+impl Tcp {
+    /// Slab that the kernel keeps for one end of an established connection, in bytes: measured
+    /// with idle ones over loopback, as is the advice on memory of `throng tune`.
+    const SLAB_BYTES: u64 = 4_170;
+
+    /// What the kernel keeps for connections of this process, in bytes. An estimate, for Linux
+    /// accounts for sockets by host only: the slab of an idle connection, and of the buffers of
+    /// all TCP sockets the part that our number of them has.
+    pub fn kernel_bytes(self, connections: u64) -> u64 {
+        let share = connections as f64 / self.sockets.max(connections).max(1) as f64;
+        connections * Tcp::SLAB_BYTES + (self.buffer_bytes as f64 * share) as u64
+    }
+}
+
+/// When this process started, in seconds since 1970; 0 where the kernel doesn't tell.
+pub(crate) fn start_seconds() -> f64 {
+    let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
+    started(&own, &kernel).unwrap_or(0.0)
+}
+
+/// `starttime`, the 22nd field of /proc/self/stat, is in ticks after the machine's `btime`.
+fn started(own: &str, kernel: &str) -> Option<f64> {
+    let ticks: u64 = own.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
+    let boot: u64 =
+        kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(boot as f64 + ticks as f64 / 100.0)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The memory limit of the cgroup that this process is in, in bytes: the least of its own and of
+/// those around it, which all count.
+pub(crate) fn cgroup_limit() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // Without a limit version 2 writes "max", and version 1 a number near 2^63.
+    let limit = |file: String| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    limit_files(&own).into_iter().filter_map(limit).filter(|limit| *limit < 1 << 60).min()
+}
+
+/// Where the limits stand, after the lines of /proc/self/cgroup (cgroups(7)):
+/// `hierarchy:controllers:path`, where version 2 is hierarchy 0 and names no controllers.
+fn limit_files(own: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            some if some.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // In a container the path may be the host's, where only the root is to be seen.
+        let around = Path::new(path.trim_start_matches('/')).ancestors();
+        files
+            .extend(around.map(|path| Path::new(root).join(path).join(name).display().to_string()));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figures_are_read() {
+        let memory = memory();
+        assert!(
+            memory.resident > 1 << 20 && memory.anonymous > 0 && memory.anonymous < memory.resident
+        );
+        assert_eq!(kib("X: 1\nVmRSS:\t   12 kB\n", "VmRSS:"), 12 * 1024);
+        assert!((0.0001..3600.0).contains(&cpu_seconds()));
+        let ago = unix_seconds() as f64 - start_seconds();
+        assert!((-2.0..3600.0).contains(&ago), "{ago}");
+        let own = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
+        assert_eq!(started(own, "cpu 1\nbtime 1000\n"), Some(1002.5));
+        assert_eq!(started("", "btime 1000"), None);
+    }
+
+    #[test]
+    fn the_kernels_part_is_slab_and_a_share_of_the_buffers() {
+        let v4 = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 7 alloc 6 mem 5\nUDP: inuse 1 mem 2\n";
+        let tcp = tcp_of(v4, "TCP6: inuse 1\nUDP6: inuse 2\n", 4096);
+        assert_eq!(tcp, Tcp { sockets: 4, buffer_bytes: 5 * 4096 });
+        assert_eq!(tcp.kernel_bytes(0), 0);
+        assert_eq!(tcp.kernel_bytes(2), 2 * 4170 + 5 * 4096 / 2);
+        assert_eq!(tcp.kernel_bytes(8), 8 * 4170 + 5 * 4096);
+        assert_eq!(tcp_of("", "", 4096).kernel_bytes(1), 4170);
+    }
+
+    #[test]
+    fn a_limit_is_sought_in_all_groups_around() {
+        let own = "9:name=systemd:/x\n4:cpu,memory:/a:b/c\n0::/user.slice/d\n?\n";
+        let want = [
+            "/sys/fs/cgroup/memory/a:b/c/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a:b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/user.slice/d/memory.max",
+            "/sys/fs/cgroup/user.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(limit_files(own), want);
+        assert_eq!(limit_files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
+    }
+}

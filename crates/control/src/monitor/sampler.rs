@@ -1,0 +1,133 @@
+//! Takes a sample of the node every second, for all who watch it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use model::CloseReason;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::histogram::merged;
+use super::process;
+use super::samples::{Counters, Figure, Gauges, Reading, Sample, SampleRing, Transports};
+use super::top::Tops;
+use crate::node::Node;
+
+/// Readers of the live figures at the same time.
+pub(crate) const READERS_MAX: usize = 64;
+
+/// Between two samples, in seconds.
+pub(crate) const INTERVAL_SECONDS: u64 = 1;
+
+/// What all who watch the node share, so that many of them cost as much as one.
+pub(crate) struct Monitor {
+    pub node: Arc<Node>,
+    /// The biggest and the busiest topics, as they were a moment ago.
+    pub tops: Tops,
+    /// The samples of the last 15 minutes.
+    pub samples: Mutex<SampleRing>,
+    /// The newest sample as an event's bytes; empty before the first.
+    pub newest: watch::Receiver<Bytes>,
+    /// A permit for each reader of the live figures.
+    pub readers: Arc<Semaphore>,
+}
+
+/// Takes the samples. Streams of them end when it is dropped.
+pub(crate) struct Sampler {
+    monitor: Arc<Monitor>,
+    before: Reading,
+    sender: watch::Sender<Bytes>,
+}
+
+impl Monitor {
+    pub fn new(node: Arc<Node>) -> (Arc<Self>, Sampler) {
+        let (sender, newest) = watch::channel(Bytes::new());
+        let before = read(&node);
+        let samples = Mutex::new(SampleRing::new());
+        let readers = Arc::new(Semaphore::new(READERS_MAX));
+        let tops = Tops::default();
+        let monitor = Arc::new(Monitor { node, tops, samples, newest, readers });
+        (monitor.clone(), Sampler { monitor, before, sender })
+    }
+}
+
+impl Sampler {
+    /// Takes a sample every second, whether somebody watches or not.
+    pub async fn run(mut self) {
+        let mut clock = tokio::time::interval(Duration::from_secs(INTERVAL_SECONDS));
+        // A whole second follows one that came late: rates over an instant mean little.
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        clock.tick().await;
+        loop {
+            clock.tick().await;
+            self.sample();
+        }
+    }
+
+    /// Takes a sample over the time since the one before.
+    pub fn sample(&mut self) {
+        let after = read(&self.monitor.node);
+        let sample = Sample::between(&self.before, after.clone());
+        self.before = after;
+        let mut event = b"event: sample\ndata: ".to_vec();
+        // Numbers and names: neither can fail.
+        let _ = serde_json::to_writer(&mut event, &sample);
+        event.extend_from_slice(b"\n\n");
+        self.monitor.samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+        self.sender.send_replace(event.into());
+    }
+}
+
+/// limits.connections_max, which a reload may change.
+pub(crate) fn connections_max(node: &Node) -> u64 {
+    let live = node.live();
+    let limit = live.limits.iter().find(|(name, _)| *name == "limits.connections_max");
+    limit.map_or(0, |(_, max)| *max)
+}
+
+/// The node's counters and gauges now.
+fn read(node: &Node) -> Reading {
+    let (mut counters, mut transports) =
+        (Counters::default(), Transports::of(node.shared.protocols));
+    let (memory, tcp) = (process::memory(), process::tcp());
+    let connections = node.shared.connections.load(Ordering::Relaxed);
+    // A session of Phoenix's long poll is a connection without a socket of its own.
+    let sessions = node.shared.sessions.load(Ordering::Relaxed);
+    let kernel_bytes = tcp.kernel_bytes(connections.saturating_sub(sessions));
+    let mut gauges = Gauges {
+        connections,
+        connections_max: connections_max(node),
+        rss_bytes: memory.resident,
+        user_bytes: memory.anonymous,
+        user_bytes_per_connection: Figure::new(node.bytes_per_connection(memory.anonymous)),
+        kernel_bytes,
+        kernel_bytes_per_connection: Figure::new(kernel_bytes as f64 / connections.max(1) as f64),
+        ..Gauges::default()
+    };
+    for metrics in node.metrics() {
+        counters.opened += metrics.admitted.get();
+        counters.messages_in += metrics.messages_in.get();
+        counters.delivered += metrics.delivered.get();
+        counters.bytes_in += metrics.bytes_in.get();
+        counters.bytes_out += metrics.bytes_out.get();
+        counters.refused += metrics.refused.iter().map(shard::Counter::get).sum::<u64>();
+        counters.answers += metrics.answers.iter().map(shard::Counter::get).sum::<u64>();
+        for close in CloseReason::ALL {
+            counters.closed[close as usize] += metrics.closed[close as usize].get();
+        }
+        for (sum, held) in transports.counts.iter_mut().zip(&metrics.connections) {
+            *sum += held.get() as u32;
+        }
+        gauges.outboxes += metrics.outboxes.get();
+        gauges.outbox_bytes += metrics.outbox_bytes.get();
+        gauges.topics += metrics.topics.get();
+        gauges.fanouts += metrics.fanouts.get();
+    }
+    counters.latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
+    counters.cpu_seconds = process::cpu_seconds();
+    gauges.transports = transports;
+    let shards = node.metrics().map(|metrics| metrics.held.get()).collect();
+    Reading { taken: Instant::now(), at: process::unix_ms(), counters, gauges, shards }
+}

@@ -1,0 +1,161 @@
+//! The topics on top: the biggest and the busiest.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use broker::Activity;
+use model::Name;
+use model::name::BROADCAST;
+use serde::{Deserialize, Serialize};
+use shard::Command;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::samples::Figure;
+use crate::node::{AskError, Node};
+
+/// Topics that a scan lists at least: the next caller may want more than this one.
+const SCAN_MIN: usize = 20;
+
+/// How long the top topics are good for everyone who asks.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Messages are counted over so long at most.
+const ACTIVITY_SECONDS_MAX: u64 = 60;
+
+/// By what topics are on top.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum By {
+    /// The biggest: by connections in them.
+    #[default]
+    Members,
+    /// The busiest: by messages in the recent window.
+    Messages,
+}
+
+/// A topic on top.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct TopTopic {
+    /// Its name; `@alice` is the user `alice`, `*` everyone.
+    topic: String,
+    /// Connections in it, on this node.
+    members: u64,
+    /// Over the last minute, or as much of it as the recent window reaches back.
+    #[schema(value_type = f64)]
+    messages_per_minute: Figure,
+}
+
+/// The topics on top as they were at the last scan.
+#[derive(Default)]
+pub(crate) struct Tops {
+    biggest: Mutex<Option<Found>>,
+    busiest: Mutex<Option<Found>>,
+}
+
+/// What a scan found. Its errors count, too: those who wait don't each ask a silent shard again.
+struct Found {
+    at: Instant,
+    limit: usize,
+    topics: Result<Vec<TopTopic>, AskError>,
+}
+
+impl Tops {
+    /// The topics on top, from a scan that is at most 2 seconds old.
+    pub async fn get(&self, node: &Node, by: By, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+        let cache = if by == By::Members { &self.biggest } else { &self.busiest };
+        // One scan at a time: who comes meanwhile waits for what it finds.
+        let mut found = cache.lock().await;
+        let is_fresh = |found: &&Found| found.at.elapsed() < FRESH && found.limit >= limit;
+        let mut topics = match found.as_ref().filter(is_fresh) {
+            Some(fresh) => fresh.topics.clone()?,
+            None => {
+                let limit = limit.max(SCAN_MIN);
+                let topics = match by {
+                    By::Members => biggest(node, limit).await,
+                    By::Messages => busiest(node, limit).await,
+                };
+                *found = Some(Found { at: Instant::now(), limit, topics: topics.clone() });
+                topics?
+            }
+        };
+        topics.truncate(limit);
+        Ok(topics)
+    }
+}
+
+/// The biggest topics. Connections are spread over the shards by chance, so those of the node are
+/// among twice as many of each shard; one that is left out is hardly bigger than the last.
+async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+    let per_shard = 2 * limit;
+    let lists = node.ask_all(|reply| Command::Biggest { limit: per_shard, reply }).all().await?;
+    // A list that is not full leaves out no topic that has members on its shard.
+    let full_lists = lists.iter().filter(|list| list.len() >= per_shard).count();
+    let mut sums: HashMap<Name, (u64, usize)> = HashMap::new();
+    for list in lists {
+        let is_full = list.len() >= per_shard;
+        for info in list {
+            let (members, in_full) = sums.entry(info.topic).or_default();
+            *members += u64::from(info.members);
+            *in_full += usize::from(is_full);
+        }
+    }
+    let mut topics: Vec<_> = sums.into_iter().collect();
+    let by_members = |a: &(Name, (u64, usize)), b: &(Name, (u64, usize))| {
+        b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0))
+    };
+    topics.sort_unstable_by(by_members);
+    topics.truncate(limit);
+    let is_partial = |(_, (_, in_full)): &&mut (Name, (u64, usize))| *in_full < full_lists;
+    let partial: Vec<_> = topics.iter_mut().filter(is_partial).collect();
+    let names = partial.iter().map(|(topic, _)| topic.clone()).collect();
+    for ((_, (members, _)), counted) in partial.into_iter().zip(members_of(node, names).await?) {
+        *members = counted;
+    }
+    topics.sort_unstable_by(by_members);
+    let activity = node.broker.activity(ACTIVITY_SECONDS_MAX);
+    let topics = topics.into_iter().map(|(topic, (members, _))| {
+        let messages = activity.messages(node.broker.hash(&topic));
+        TopTopic::new(topic, members, messages, &activity)
+    });
+    Ok(topics.collect())
+}
+
+/// The topics with the most messages in the recent window, users' own and everyone's included.
+async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+    let mut activity = node.broker.activity(ACTIVITY_SECONDS_MAX);
+    let mut topics: Vec<_> = activity.topics.drain().map(|(_, topic)| topic).collect();
+    topics.sort_unstable_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.topic.cmp(&b.topic)));
+    topics.truncate(limit);
+    let names = topics.iter().map(|topic| topic.topic.clone()).collect();
+    let members = members_of(node, names).await?;
+    let topics = topics.into_iter().zip(members).map(|(topic, members)| {
+        let members = match topic.topic == BROADCAST {
+            true => node.shared.connections.load(Ordering::Relaxed),
+            false => members,
+        };
+        TopTopic::new(topic.topic, members, topic.messages, &activity)
+    });
+    Ok(topics.collect())
+}
+
+/// How many connections are in each of the topics. It asks for all before it waits for any.
+async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, AskError> {
+    let ask = |topic: Name| node.ask_all(|reply| Command::Topic { topic: topic.clone(), reply });
+    let waiting: Vec<_> = topics.into_iter().map(ask).collect();
+    let mut members = Vec::with_capacity(waiting.len());
+    for answers in waiting {
+        members.push(answers.all().await?.into_iter().map(u64::from).sum());
+    }
+    Ok(members)
+}
+
+impl TopTopic {
+    fn new(topic: Name, members: u64, messages: u64, activity: &Activity) -> Self {
+        let seconds = (activity.span_us as f64 / 1e6).clamp(1.0, ACTIVITY_SECONDS_MAX as f64);
+        let messages_per_minute = Figure::new(messages as f64 * 60.0 / seconds);
+        TopTopic { topic: topic.into(), members, messages_per_minute }
+    }
+}

@@ -1,0 +1,142 @@
+//! The node as the control thread sees it: what it serves, and how it reaches the shards.
+
+mod shards;
+mod turns;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
+
+pub(crate) use ::history::History;
+use broker::Broker;
+use shard::{Command, Metrics, Reply};
+
+use crate::http::Served;
+use crate::http::admission::Connections;
+use crate::webhook;
+
+pub use shards::Shards;
+pub(crate) use shards::{Answers, AskError, SHARD_TIMEOUT};
+pub(crate) use turns::Turn;
+pub use turns::Turns;
+
+/// What the control thread serves.
+pub struct Node<S: ?Sized = dyn Shards> {
+    /// Where messages are published.
+    pub broker: Arc<dyn Broker>,
+    /// The topics with history.
+    pub history: Arc<dyn History>,
+    /// Where messages outlive the process, for its figures.
+    pub store: Option<store::Store>,
+    /// The flags that all threads share.
+    pub shared: Arc<shard::Shared>,
+    /// When the node's clock began.
+    pub started: Instant,
+    /// Where clients connect, for the page: `http://127.0.0.1:8000`.
+    pub client_url: String,
+    /// The largest body of a request, in bytes.
+    pub body_bytes_max: usize,
+    /// Who is connected to the admin port.
+    pub connections: Arc<Connections>,
+    /// [`crate::anonymous_bytes`] before the first connection: what grows beyond it belongs to the
+    /// connections.
+    pub anonymous_at_start: u64,
+    /// Has the allocator return freed memory to the system, if it can. It may take a while, and runs
+    /// on a thread of its own.
+    pub give_back: Option<fn()>,
+    /// What may change while it runs.
+    pub live: Arc<RwLock<Live>>,
+    /// Sends clients' events to the application, for the metrics.
+    pub webhook: Arc<webhook::Dispatcher>,
+    /// The topics that users enter when they connect.
+    pub subscriptions: Arc<::subscriptions::Subscriptions>,
+    /// Where changes of those are stored, if they outlive the process.
+    pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
+    /// Whose subscriptions are being changed.
+    pub subscription_turns: Turns,
+    /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
+    pub shards: S,
+}
+
+/// What may change while the control thread runs.
+#[derive(Clone, Default)]
+pub struct Live {
+    /// The key that every call must carry; without one no call needs a key.
+    pub api_key: Option<String>,
+    /// The payload of a message, in bytes.
+    pub message_bytes_max: usize,
+    /// Topics that a user may be subscribed to for good.
+    pub subscriptions_per_user_max: usize,
+    /// Resident memory at which the node takes no new connections, in bytes; 0 is 90 % of the
+    /// cgroup's limit where there is one.
+    pub memory_bytes_max: u64,
+    /// What clients may do with which topics.
+    pub rules: model::Rules,
+    /// Every limit by name, for the metrics.
+    pub limits: Vec<(&'static str, u64)>,
+    /// The configuration in force as TOML, without secrets.
+    pub config: String,
+}
+
+impl<S: Shards + ?Sized> Node<S> {
+    /// What may change, as it is now. Hold it for a statement only: a reload waits for it.
+    pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Topics' history, in memory and on disk.
+    pub(crate) fn history(&self) -> &dyn History {
+        &*self.history
+    }
+
+    /// Asks one shard.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        shard: usize,
+        command: impl Fn(Reply<T>) -> Command,
+    ) -> Answers<T> {
+        Answers::of(&self.shards, shard..shard + 1, command)
+    }
+
+    /// Asks every shard.
+    pub(crate) fn ask_all<T: Send + 'static>(
+        &self,
+        command: impl Fn(Reply<T>) -> Command,
+    ) -> Answers<T> {
+        Answers::of(&self.shards, 0..self.shards.count(), command)
+    }
+
+    /// The counters of all shards.
+    pub(crate) fn metrics(&self) -> impl Iterator<Item = &Metrics> {
+        (0..self.shards.count()).map(|shard| self.shards.metrics(shard))
+    }
+
+    /// A counter, added up over all shards.
+    pub(crate) fn sum(&self, read: impl Fn(&Metrics) -> u64) -> u64 {
+        self.metrics().map(read).sum()
+    }
+
+    /// What the program's own memory grew since the start, over the open connections, in bytes;
+    /// 0 while there is no connection.
+    pub(crate) fn bytes_per_connection(&self, anonymous: u64) -> f64 {
+        let open = self.shared.connections.load(Ordering::Relaxed);
+        if open == 0 {
+            return 0.0;
+        }
+        anonymous.saturating_sub(self.anonymous_at_start) as f64 / open as f64
+    }
+}
+
+impl Served for Node {
+    fn api_key(&self) -> Option<String> {
+        self.live().api_key.clone()
+    }
+
+    fn body_bytes_max(&self) -> usize {
+        self.body_bytes_max
+    }
+
+    fn connections(&self) -> &Connections {
+        &self.connections
+    }
+}

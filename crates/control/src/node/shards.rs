@@ -1,0 +1,95 @@
+//! The shards as this thread sees them: commands in, answers and counters out.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use shard::{Command, Metrics, Reply};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+/// How long a shard may take to answer.
+pub(crate) const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// All shards of a node, by number.
+pub trait Shards: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Leaves a command in the mailbox of a shard below [`Shards::count`]; never blocks.
+    fn send(&self, shard: usize, command: Command);
+
+    /// What a shard below [`Shards::count`] counts.
+    fn metrics(&self, shard: usize) -> &Metrics;
+}
+
+impl Shards for Vec<shard::Handle> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn send(&self, shard: usize, command: Command) {
+        self[shard].send(command);
+    }
+
+    fn metrics(&self, shard: usize) -> &Metrics {
+        &self[shard].metrics
+    }
+}
+
+/// Why a shard's answer can't be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AskError {
+    /// The shard has ended.
+    #[error("a shard has ended")]
+    Ended,
+    /// The shard took longer than [`SHARD_TIMEOUT`]; it may still do the command.
+    #[error("a shard did not answer in 5 seconds")]
+    Timeout,
+}
+
+/// Answers of shards that have not all come.
+pub(crate) struct Answers<T> {
+    waiting: Vec<oneshot::Receiver<T>>,
+    until: Instant,
+}
+
+impl<T: Send + 'static> Answers<T> {
+    /// Asks these shards.
+    pub fn of<S: Shards + ?Sized>(
+        all: &S,
+        shards: Range<usize>,
+        command: impl Fn(Reply<T>) -> Command,
+    ) -> Self {
+        let ask = |shard| {
+            let (reply, answer) = reply();
+            all.send(shard, command(reply));
+            answer
+        };
+        Answers { waiting: shards.map(ask).collect(), until: Instant::now() + SHARD_TIMEOUT }
+    }
+
+    /// No answers, from no shard.
+    pub fn none() -> Self {
+        Answers { waiting: Vec::new(), until: Instant::now() }
+    }
+
+    /// All answers, by shard. Fails when a shard has ended or is silent for [`SHARD_TIMEOUT`].
+    pub async fn all(self) -> Result<Vec<T>, AskError> {
+        let mut answers = Vec::with_capacity(self.waiting.len());
+        for answer in self.waiting {
+            let answer = timeout_at(self.until, answer).await.map_err(|_| AskError::Timeout)?;
+            answers.push(answer.map_err(|_| AskError::Ended)?);
+        }
+        Ok(answers)
+    }
+}
+
+/// A reply that can be awaited.
+fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
+    let (sender, receiver) = oneshot::channel();
+    let reply = Box::new(move |value| {
+        // Nobody waits any more: the caller went away.
+        let _ = sender.send(value);
+    });
+    (reply, receiver)
+}

@@ -1,0 +1,130 @@
+//! The thread `control`: it serves the admin port, takes samples, and runs what recurs.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::MissedTickBehavior;
+
+use crate::http::listener::{BACKLOG, Bounded, On};
+use crate::monitor::{Monitor, SampleRing, memory};
+use crate::node::{Node, Shards};
+use crate::{api, webhook};
+
+/// A running control thread.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Ends the requests that are under way, and the thread.
+    pub fn stop(self) {
+        let _ = self.stop.send(());
+        // A control thread that panicked has written so to standard error.
+        let _ = self.thread.join();
+    }
+}
+
+/// What the control thread runs on.
+///
+/// Shards wake it through one of its descriptors when they answer, so make it before they take
+/// descriptor tables of their own: a later one would mean something else to them.
+pub struct Runtime(tokio::runtime::Runtime);
+
+impl Runtime {
+    /// Makes a runtime.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map(Runtime)
+    }
+}
+
+/// Starts the thread `control` on a bound listener.
+///
+/// # Errors
+/// When the listener can't be set up, or the system has no thread left.
+pub fn spawn<S: Shards + 'static>(
+    Runtime(runtime): Runtime,
+    listener: std::net::TcpListener,
+    mut node: Node<S>,
+    worker: webhook::Worker,
+) -> io::Result<Running> {
+    // What the samples take is no connection's.
+    node.anonymous_at_start += SampleRing::BYTES;
+    listener.set_nonblocking(true)?;
+    // Once more, for a longer queue than the standard library's.
+    rustix::net::listen(&listener, BACKLOG)?;
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("control".into());
+    let thread = thread.spawn(move || {
+        raise_priority();
+        runtime.block_on(async {
+            tokio::spawn(worker.run());
+            if let Err(error) = serve(listener, Arc::new(node), stopped).await {
+                tracing::error!("the admin port failed: {error}");
+            }
+        });
+        // A name that is being looked up for a webhook doesn't keep the process from ending.
+        runtime.shutdown_background();
+    })?;
+    Ok(Running { stop, thread })
+}
+
+/// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).
+const NICE: i32 = -10;
+
+/// Lets the calling thread have its turn before the shards, of which there may be far more than
+/// cores: it needs little time, and every publish waits for it. Without the right to do so it stays
+/// as it is.
+fn raise_priority() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!("the admin port's thread keeps its priority: {error}");
+    }
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    node: Arc<Node>,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = Bounded::new(listener, node.connections.clone());
+    tokio::spawn(memory::watch(node.clone()));
+    tokio::spawn(expire_history(node.clone()));
+    let (monitor, sampler) = Monitor::new(node);
+    let sampler = tokio::spawn(sampler.run());
+    let (ending, ended) = watch::channel(());
+    let router = api::router(monitor).into_make_service_with_connect_info::<On>();
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let _ = stopped.await;
+        // Streams of samples end with what takes them.
+        sampler.abort();
+        drop(ending);
+    });
+    tokio::select! {
+        result = server => result,
+        // Connections that stay open don't keep the process from ending.
+        () = grace(ended) => Ok(()),
+    }
+}
+
+/// Ends a second after the stop.
+async fn grace(mut ended: watch::Receiver<()>) {
+    while ended.changed().await.is_ok() {}
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// Lets histories drop what is too old, once a second.
+pub(crate) async fn expire_history(node: Arc<Node>) {
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        clock.tick().await;
+        node.history().sweep();
+    }
+}

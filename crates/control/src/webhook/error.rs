@@ -1,0 +1,181 @@
+//! Why a request has no response of the application, what its client gets then, and the log.
+
+use std::time::{Duration, Instant};
+
+use shard::WebhookResponse;
+
+/// A line about one kind of error is written at most this often.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a request had no response of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorKind {
+    /// No whole answer within the time, be it that the request did not go out before.
+    Timeout,
+    /// No connection, or it broke before the whole answer was there.
+    Unreachable,
+    /// A status other than 200 and 204.
+    Status,
+    /// An answer that can't be read: not HTTP, not JSON, too large, or not one reply per event.
+    Body,
+    /// Too many requests waited: it was rejected when it came.
+    Full,
+    /// There was no URL to send it to.
+    Nowhere,
+    /// The node shut down first.
+    Stopped,
+}
+
+impl ErrorKind {
+    /// All, in the order of their discriminants.
+    pub const ALL: [ErrorKind; 7] = [
+        ErrorKind::Timeout,
+        ErrorKind::Unreachable,
+        ErrorKind::Status,
+        ErrorKind::Body,
+        ErrorKind::Full,
+        ErrorKind::Nowhere,
+        ErrorKind::Stopped,
+    ];
+
+    /// The label in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Unreachable => "unreachable",
+            ErrorKind::Status => "status",
+            ErrorKind::Body => "body",
+            ErrorKind::Full => "full",
+            ErrorKind::Nowhere => "nowhere",
+            ErrorKind::Stopped => "stopped",
+        }
+    }
+
+    /// What a client learns: nothing of how things are inside.
+    pub fn reason(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => "the application did not answer in time",
+            ErrorKind::Unreachable => "the application can't be reached",
+            ErrorKind::Status => "the application answered with an error",
+            ErrorKind::Body => "the application's answer was not understood",
+            ErrorKind::Full => "too many events wait for the application",
+            ErrorKind::Nowhere => "no application is there to answer",
+            ErrorKind::Stopped => "the server is shutting down",
+        }
+    }
+
+    /// What takes the place of the application's response.
+    pub fn response(self) -> WebhookResponse {
+        // The reasons above need no escapes.
+        WebhookResponse {
+            ok: false,
+            response: format!(r#"{{"reason":"{}"}}"#, self.reason()).into(),
+        }
+    }
+}
+
+/// Why requests have no response, with the cause in full, for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub(super) struct RequestError {
+    pub kind: ErrorKind,
+    pub cause: String,
+}
+
+impl RequestError {
+    pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
+        RequestError { kind, cause: cause.into() }
+    }
+}
+
+/// Warnings, each kind of error about once a second.
+#[derive(Default)]
+pub(super) struct Log {
+    kinds: [Throttle; ErrorKind::ALL.len()],
+}
+
+impl Log {
+    /// Warns of an error of so many events at this URL, unless it has just warned of one like it.
+    pub fn warn(&mut self, error: &RequestError, url: Option<&str>, events: u64) {
+        let Some(left_out) = self.kinds[error.kind as usize].pass(Instant::now(), events) else {
+            return;
+        };
+        let kind = error.kind.name();
+        let url = url.map_or_else(|| "(no URL)".into(), shown);
+        let more = match left_out {
+            0 => String::new(),
+            events => format!(" ({events} events that failed like this since were not told)"),
+        };
+        tracing::warn!("webhook {url}: {events} events failed ({kind}): {error}{more}");
+    }
+}
+
+/// Lets one through each [`LOG_EVERY`], and counts what it holds back.
+#[derive(Default)]
+struct Throttle {
+    next: Option<Instant>,
+    left_out: u64,
+}
+
+impl Throttle {
+    /// `None` to leave so many out; else how many it left out before.
+    fn pass(&mut self, now: Instant, events: u64) -> Option<u64> {
+        if self.next.is_some_and(|next| now < next) {
+            self.left_out += events;
+            return None;
+        }
+        self.next = Some(now + LOG_EVERY);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// A URL as a log may hold it: queries and user names, which the configuration rejects, carry
+/// secrets.
+pub(super) fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or("");
+    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    let authority_ends = rest.find('/').unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority_ends);
+    let host = authority.rsplit('@').next().unwrap_or("");
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_stands_at_its_place_and_responds_in_json() {
+        for (at, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+            let response = kind.response();
+            assert!(!response.ok);
+            let value: serde_json::Value = serde_json::from_str(&response.response).unwrap();
+            assert_eq!(value["reason"], kind.reason());
+        }
+    }
+
+    #[test]
+    fn of_many_lines_one_a_second_passes() {
+        let start = Instant::now();
+        let mut throttle = Throttle::default();
+        assert_eq!(throttle.pass(start, 3), Some(0));
+        assert_eq!(throttle.pass(start + LOG_EVERY / 3, 2), None);
+        assert_eq!(throttle.pass(start + LOG_EVERY / 2, 5), None);
+        assert_eq!(throttle.pass(start + LOG_EVERY, 1), Some(7));
+        assert_eq!(throttle.pass(start + LOG_EVERY * 5, 1), Some(0));
+    }
+
+    #[test]
+    fn a_url_is_shown_without_what_may_be_secret() {
+        for (url, want) in [
+            ("http://a.example/hook?key=s3cret#x", "http://a.example/hook"),
+            ("https://me:s3cret@a.example:8443/a@b", "https://a.example:8443/a@b"),
+            ("http://a.example?s3cret", "http://a.example"),
+            ("not a url?s3cret", "not a url"),
+        ] {
+            assert_eq!(shown(url), want);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! The dispatcher against an application that is there, slow, in error, or not there.
+
+mod end;
+mod errors;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use model::{ConnectionId, Data};
+use serde_json::{Value, json};
+use shard::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+
+const SECRET: &str = "s3cret-of-the-hook";
+
+/// A request of connection `0-slot-3` whose response nobody reads.
+pub fn ask(slot: u32) -> WebhookRequest {
+    WebhookRequest {
+        url: None,
+        kind: WebhookKind::Event,
+        topic: "room:1".into(),
+        event: "say".into(),
+        payload: Data::Json("{}".into()),
+        users: vec!["alice".into(), "bob".into()],
+        connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
+        reply: Box::new(|_| ()),
+    }
+}
+
+/// A request that came in.
+struct Seen {
+    headers: HeaderMap,
+    events: Vec<Value>,
+}
+
+impl Seen {
+    fn payloads(&self) -> Vec<Value> {
+        self.events.iter().map(|event| event["payload"].clone()).collect()
+    }
+}
+
+type Answer = dyn Fn(&[Value]) -> Response + Send + Sync;
+
+/// An application that records what it gets, and answers as a test wants when the gate lets it.
+struct App {
+    url: String,
+    seen: Mutex<Vec<Seen>>,
+    gate: Semaphore,
+    under_way: AtomicUsize,
+    under_way_max: AtomicUsize,
+    answer: Box<Answer>,
+}
+
+async fn app(
+    gate: usize,
+    answer: impl Fn(&[Value]) -> Response + Send + Sync + 'static,
+) -> Arc<App> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let app = Arc::new(App {
+        url: format!("http://{}/hook", listener.local_addr().unwrap()),
+        seen: Mutex::default(),
+        gate: Semaphore::new(gate),
+        under_way: AtomicUsize::new(0),
+        under_way_max: AtomicUsize::new(0),
+        answer: Box::new(answer),
+    });
+    let moved = || async { echo(&[Value::Null]) };
+    let router = Router::new().route("/hook", post(hook)).route("/moved", get(moved).post(moved));
+    let router = router.with_state(app.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    app
+}
+
+async fn hook(State(app): State<Arc<App>>, headers: HeaderMap, body: String) -> Response {
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    let Value::Array(events) = body["events"].take() else { panic!("no events") };
+    let answer = (app.answer)(&events);
+    let under_way = app.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+    app.under_way_max.fetch_max(under_way, Ordering::Relaxed);
+    app.seen.lock().unwrap().push(Seen { headers, events });
+    app.gate.acquire().await.unwrap().forget();
+    app.under_way.fetch_sub(1, Ordering::Relaxed);
+    answer
+}
+
+impl App {
+    /// How many events each request had, as soon as there were so many requests.
+    async fn sizes(&self, requests: usize) -> Vec<usize> {
+        for _ in 0..1000 {
+            let sizes: Vec<_> = self.seen.lock().unwrap().iter().map(|s| s.events.len()).collect();
+            if sizes.len() >= requests {
+                return sizes;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the application did not get {requests} requests");
+    }
+}
+
+/// Replies that say which event they are for.
+fn echo(events: &[Value]) -> Response {
+    let replies = events.iter().map(|event| json!({"response": event["payload"]}));
+    json!({"replies": replies.collect::<Vec<_>>()}).to_string().into_response()
+}
+
+const OPEN: usize = Semaphore::MAX_PERMITS;
+
+/// A dispatcher at work, and who asks it.
+struct Bench {
+    dispatcher: Arc<Dispatcher>,
+    worker: JoinHandle<()>,
+    sender: mpsc::UnboundedSender<(u32, WebhookResponse)>,
+    responses: mpsc::UnboundedReceiver<(u32, WebhookResponse)>,
+}
+
+fn settings(url: &str) -> Settings {
+    Settings {
+        url: Some(url.into()),
+        secret: None,
+        timeout: Duration::from_secs(60),
+        batch_events_max: 100,
+    }
+}
+
+/// One URL may have half of three quarters of these events.
+fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
+    let queue_events_per_url_max = queue_events_max;
+    Fixed { queue_events_max, queue_events_per_url_max, queue_bytes_max: 2 << 20, requests_max }
+}
+
+fn bench(requests_max: usize, settings: Settings) -> Bench {
+    let fixed = fixed(2666, requests_max);
+    let (dispatcher, worker) = Dispatcher::new(fixed, settings);
+    let (sender, responses) = mpsc::unbounded_channel();
+    Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses }
+}
+
+impl Bench {
+    /// Asks for connection `slot`, with the number `n` as payload.
+    fn ask(&self, slot: u32, n: u32) -> Result<(), Full> {
+        self.ask_at(None, slot, n)
+    }
+
+    fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
+        let sender = self.sender.clone();
+        let reply = Box::new(move |response| drop(sender.send((n, response))));
+        let payload = Data::Json(n.to_string().into());
+        self.dispatcher.send(WebhookRequest {
+            url: url.map(Into::into),
+            payload,
+            reply,
+            ..ask(slot)
+        })
+    }
+
+    /// The next response: whose it is, whether it is ok, and its response.
+    async fn response(&mut self) -> (u32, bool, String) {
+        let next = tokio::time::timeout(Duration::from_secs(30), self.responses.recv()).await;
+        let (n, response) = next.expect("a response").unwrap();
+        (n, response.ok, response.response.into())
+    }
+
+    /// Asks once, and checks that it fails so.
+    async fn fails(&mut self, kind: ErrorKind) {
+        let before = self.dispatcher.stats().unanswered[kind as usize];
+        self.ask(1, 1).unwrap();
+        let reason = format!(r#"{{"reason":"{}"}}"#, kind.reason());
+        assert_eq!(self.response().await, (1, false, reason));
+        let stats = self.dispatcher.stats();
+        assert_eq!((stats.unanswered[kind as usize], stats.waiting), (before + 1, 0));
+    }
+}
+
+#[tokio::test]
+async fn what_waits_for_a_slow_answer_goes_together_in_order() {
+    let app = app(0, echo).await;
+    let mut bench = bench(1, Settings { batch_events_max: 3, ..settings(&app.url) });
+    bench.ask(0, 0).unwrap();
+    app.sizes(1).await;
+    for n in 1..6 {
+        bench.ask(n, n).unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(app.sizes(1).await, [1], "one request at a time");
+    assert_eq!(bench.dispatcher.stats().waiting, 6);
+    app.gate.add_permits(3);
+    for n in 0..6 {
+        assert_eq!(bench.response().await, (n, true, n.to_string()));
+    }
+    assert_eq!(app.sizes(3).await, [1, 3, 2]);
+    let stats = bench.dispatcher.stats();
+    assert_eq!((stats.accepted, stats.ok, stats.http_requests, stats.waiting), (6, 6, 3, 0));
+    let latency: u64 = bench.dispatcher.latency().buckets.iter().map(|count| count.get()).sum();
+    assert_eq!(latency, 6);
+}
+
+#[tokio::test]
+async fn queues_work_side_by_side_and_in_the_order_of_each_connection() {
+    let app = app(0, echo).await;
+    let mut bench = bench(4, Settings { batch_events_max: 5, ..settings(&app.url) });
+    // The port, which is part of what chooses a queue, is another in each run: so many
+    // connections leave none of the four queues empty.
+    for n in 0..12 {
+        for slot in 0..64 {
+            bench.ask(slot, slot * 100 + n).unwrap();
+        }
+    }
+    app.sizes(4).await;
+    app.gate.add_permits(OPEN);
+    for _ in 0..12 * 64 {
+        let (n, ok, response) = bench.response().await;
+        assert_eq!((ok, response), (true, n.to_string()));
+    }
+    assert_eq!(app.under_way_max.load(Ordering::Relaxed), 4);
+    let seen = app.seen.lock().unwrap();
+    let mut next = [0; 64];
+    for n in seen.iter().flat_map(Seen::payloads) {
+        let (slot, n) = (n.as_u64().unwrap() / 100, n.as_u64().unwrap() % 100);
+        assert_eq!(next[slot as usize], n, "of connection {slot}");
+        next[slot as usize] += 1;
+    }
+    assert!(seen.iter().all(|request| request.events.len() <= 5));
+}
+
+#[tokio::test]
+async fn rules_with_their_own_url_go_there() {
+    let (one, other) = (app(OPEN, echo).await, app(OPEN, echo).await);
+    let mut bench = bench(1, settings(&one.url));
+    bench.ask(1, 1).unwrap();
+    bench.ask_at(Some(&other.url), 1, 2).unwrap();
+    bench.ask(1, 3).unwrap();
+    let mut numbers =
+        [bench.response().await.0, bench.response().await.0, bench.response().await.0];
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!(one.seen.lock().unwrap()[0].payloads(), [1, 3]);
+    assert_eq!(other.seen.lock().unwrap()[0].payloads(), [2]);
+}
+
+#[tokio::test]
+async fn an_url_that_nobody_answers_at_slows_no_other() {
+    let (dead, other) = (app(0, echo).await, app(OPEN, echo).await);
+    let mut bench = bench(2, settings(&other.url));
+    (0..40).for_each(|n| bench.ask_at(Some(&dead.url), n, n).unwrap());
+    dead.sizes(2).await;
+    for n in 40..60 {
+        bench.ask(n % 4, n).unwrap();
+        assert_eq!(bench.response().await, (n, true, n.to_string()));
+    }
+    assert_eq!(dead.under_way_max.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.dispatcher.stats().waiting, 40);
+    dead.gate.add_permits(OPEN);
+    for _ in 0..40 {
+        assert!(bench.response().await.1);
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_hangs_rejects_no_client_of_another() {
+    // It takes connections and says nothing.
+    let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hangs = format!("http://{}/", hangs.local_addr().unwrap());
+    let good = app(OPEN, echo).await;
+    let mut bench = bench(2, settings(&good.url));
+    let taken = (0..3000).filter(|n| bench.ask_at(Some(&hangs), *n, *n).is_ok()).count();
+    assert_eq!(taken, 1000, "half of what is not reserved for others");
+    // More than all that the queue holds, and the other is renewed all the time.
+    for n in 0..3000 {
+        assert_eq!(bench.ask_at(Some(&hangs), n, n), Err(Full));
+        bench.ask(n, n).expect("room for one that answers");
+        assert_eq!(bench.response().await, (n, true, n.to_string()));
+    }
+    let urls = bench.dispatcher.urls(9);
+    let (name, of) = &urls[0];
+    assert_eq!((name, of.waiting, of.rejected), (&hangs, 1000, 5000));
+    assert_eq!((&urls[1].0, urls[1].1.rejected), (&good.url, 0));
+}
+
+#[tokio::test]
+async fn a_queue_is_there_while_something_is_in_it() {
+    let app = app(OPEN, echo).await;
+    let fixed = fixed(9, 2);
+    let (dispatcher, mut worker) = Dispatcher::new(fixed, settings(&app.url));
+    (0..2).for_each(|_| dispatcher.send(ask(1)).unwrap());
+    let touched = worker.sort(dispatcher.intake.take().unwrap());
+    let mut batches = tokio::task::JoinSet::new();
+    let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
+    for waiting in [1, 0] {
+        worker.send(&touched[0], &settings, &mut batches);
+        assert_eq!(worker.queues.len(), 1);
+        let done = batches.join_next_with_id().await.unwrap();
+        assert_eq!(worker.finish(done).as_ref(), Some(&touched[0]));
+        assert_eq!(dispatcher.stats().waiting, waiting);
+    }
+    worker.send(&touched[0], &settings, &mut batches);
+    assert!(worker.queues.is_empty() && batches.is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_late_is_not_waited_for() {
+    let app = app(0, echo).await;
+    let mut bench =
+        bench(1, Settings { timeout: Duration::from_millis(100), ..settings(&app.url) });
+    bench.fails(ErrorKind::Timeout).await;
+    app.gate.add_permits(OPEN);
+    bench.ask(1, 2).unwrap();
+    assert_eq!(bench.response().await, (2, true, "2".into()));
+}
+
+#[tokio::test]
+async fn what_is_never_sent_is_late_as_well() {
+    let app = app(0, echo).await;
+    let timeout = Duration::from_millis(500);
+    let mut bench = bench(1, Settings { timeout, batch_events_max: 1, ..settings(&app.url) });
+    let start = Instant::now();
+    (0..20).for_each(|n| bench.ask(n, n).unwrap());
+    for n in 0..20 {
+        assert_eq!((bench.response().await.0, start.elapsed() >= timeout), (n, true));
+    }
+    assert!(start.elapsed() < timeout * 4, "all at once, not one after another");
+    let stats = bench.dispatcher.stats();
+    assert_eq!(stats.unanswered[ErrorKind::Timeout as usize], 20);
+    assert!(stats.http_requests < 20, "{} requests", stats.http_requests);
+    assert_eq!((stats.waiting, stats.waiting_bytes), (0, 0));
+    app.gate.add_permits(OPEN);
+    bench.ask(1, 21).unwrap();
+    assert_eq!(bench.response().await, (21, true, "21".into()), "the queue is free again");
+}
+
+#[tokio::test]
+async fn a_request_goes_on_for_those_that_have_time() {
+    let app = app(1, echo).await;
+    let timeout = Duration::from_secs(2);
+    let mut bench = bench(1, settings(&app.url));
+    // The first one waits for the certificates to be read.
+    bench.ask(0, 0).unwrap();
+    assert!(bench.response().await.1);
+    bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
+    bench.ask(0, 1).unwrap();
+    app.sizes(2).await;
+    bench.ask(1, 2).unwrap();
+    tokio::time::sleep(timeout / 2).await;
+    bench.ask(2, 3).unwrap();
+    app.gate.add_permits(1);
+    assert_eq!(bench.response().await, (1, true, "1".into()));
+    assert_eq!(app.sizes(3).await, [1, 1, 2]);
+    assert_eq!(bench.response().await, (2, false, ErrorKind::Timeout.response().response.into()));
+    app.gate.add_permits(1);
+    assert_eq!(bench.response().await, (3, true, "3".into()));
+}
+
+#[tokio::test]
+async fn a_shorter_timeout_holds_at_once() {
+    let app = app(0, echo).await;
+    let mut bench = bench(1, Settings { timeout: Duration::from_secs(60), ..settings(&app.url) });
+    bench.ask(1, 1).unwrap();
+    app.sizes(1).await;
+    let timeout = Duration::from_millis(10);
+    bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
+    assert_eq!(bench.response().await, (1, false, ErrorKind::Timeout.response().response.into()));
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_late_too() {
+    let url = raw_app(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", false).await;
+    let mut bench = bench(1, Settings { timeout: Duration::from_millis(100), ..settings(&url) });
+    bench.fails(ErrorKind::Timeout).await;
+}
+
+/// Answers each connection's first bytes with these; then closes it, or keeps quiet.
+async fn raw_app(answer: &'static [u8], close: bool) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(answer).await;
+            if !close {
+                open.push(stream);
+            }
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_full_queue_takes_no_more_until_something_is_answered() {
+    let app = app(0, echo).await;
+    let fixed = fixed(4, 1);
+    let (dispatcher, worker) = Dispatcher::new(fixed, settings(&app.url));
+    let (sender, responses) = mpsc::unbounded_channel();
+    let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses };
+    assert_eq!([1, 2, 3].map(|n| bench.ask(n, n)), [Ok(()), Ok(()), Err(Full)]);
+    app.sizes(1).await;
+    assert_eq!(bench.ask(4, 4), Err(Full));
+    app.gate.add_permits(OPEN);
+    assert_eq!((bench.response().await.0, bench.response().await.0), (1, 2));
+    bench.ask(5, 5).unwrap();
+    assert_eq!(bench.response().await.0, 5, "rejected ones get none");
+    let stats = bench.dispatcher.stats();
+    assert_eq!(
+        (stats.accepted, stats.unanswered[ErrorKind::Full as usize], stats.waiting),
+        (3, 2, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_request_says_what_it_is_and_proves_who_asks() {
+    let app = app(OPEN, echo).await;
+    let mut bench = bench(1, settings(&app.url));
+    bench.ask(1, 1).unwrap();
+    bench.response().await;
+    bench.dispatcher.set(Settings { secret: Some(SECRET.into()), ..settings(&app.url) });
+    bench.ask(1, 2).unwrap();
+    bench.response().await;
+    let seen = app.seen.lock().unwrap();
+    let header = |at: usize, name| seen[at].headers.get(name).map(|v| v.to_str().unwrap());
+    assert_eq!(header(0, header::CONTENT_TYPE), Some("application/json"));
+    let agent = concat!("throng/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(header(0, header::USER_AGENT), Some(agent));
+    assert_eq!(header(0, header::AUTHORIZATION), None);
+    assert_eq!(header(1, header::AUTHORIZATION), Some(format!("Bearer {SECRET}").as_str()));
+}
+
+#[tokio::test]
+async fn new_settings_hold_for_what_waits_but_for_its_url() {
+    let (one, other) = (app(0, echo).await, app(OPEN, echo).await);
+    let mut bench = bench(1, settings(&one.url));
+    for n in 0..4 {
+        bench.ask(1, n).unwrap();
+        one.sizes(1).await;
+    }
+    // Time for the worker to put them into their queue.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    bench.dispatcher.set(Settings { batch_events_max: 2, ..settings(&other.url) });
+    bench.ask(1, 4).unwrap();
+    assert_eq!(bench.response().await.0, 4);
+    one.gate.add_permits(3);
+    for n in 0..4 {
+        assert_eq!(bench.response().await.0, n);
+    }
+    assert_eq!((one.sizes(3).await, other.sizes(1).await), (vec![1, 2, 1], vec![1]));
+}
+
+#[tokio::test]
+async fn threads_of_all_shards_may_ask_at_once() {
+    let app = app(OPEN, echo).await;
+    let mut bench = bench(3, settings(&app.url));
+    // Time for the worker to fall asleep.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let threads: Vec<_> = (0..4)
+        .map(|shard| {
+            let (dispatcher, sender) = (bench.dispatcher.clone(), bench.sender.clone());
+            std::thread::spawn(move || {
+                for n in shard * 100..shard * 100 + 100 {
+                    let sender = sender.clone();
+                    let reply = Box::new(move |response| drop(sender.send((n, response))));
+                    let payload = Data::Json(n.to_string().into());
+                    dispatcher.send(WebhookRequest { payload, reply, ..ask(shard) }).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut next = [0, 100, 200, 300];
+    for _ in 0..400 {
+        let (n, ok, response) = bench.response().await;
+        assert_eq!((ok, response), (true, n.to_string()));
+        assert_eq!(next[n as usize / 100], n);
+        next[n as usize / 100] += 1;
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

@@ -1,0 +1,277 @@
+//! Sends what is in the intake, and hands out the responses.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::{self, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::body::{self, Responses};
+use super::client::Client;
+use super::error::{ErrorKind, Log, RequestError};
+use super::intake::PendingRequest;
+use super::queue::{Queue, QueueKey};
+use super::{Dispatcher, Settings};
+
+/// The control thread's side: sends requests to the application.
+pub struct Worker {
+    dispatcher: Arc<Dispatcher>,
+    /// Made for the first request: a node that sends nothing needs no certificates in memory.
+    client: Option<Client>,
+    queues_per_url: usize,
+    /// Those with something in them.
+    pub(super) queues: HashMap<QueueKey, Queue>,
+    /// No request's time is over before; `None` if there is none.
+    due: Option<Instant>,
+    /// The one that `due` was reckoned with.
+    timeout: Duration,
+    log: Log,
+    /// How many rejected requests are in the log.
+    full_logged: u64,
+}
+
+/// What came of a batch.
+pub(super) struct Done {
+    key: QueueKey,
+    result: Result<Responses, RequestError>,
+}
+
+impl Worker {
+    /// A worker with so many queues for each URL, at least one.
+    pub(super) fn new(dispatcher: Arc<Dispatcher>, queues_per_url: usize) -> Self {
+        Worker {
+            timeout: dispatcher.settings().timeout,
+            dispatcher,
+            client: None,
+            queues_per_url: queues_per_url.max(1),
+            queues: HashMap::new(),
+            due: None,
+            log: Log::default(),
+            full_logged: 0,
+        }
+    }
+
+    /// Runs until [`Dispatcher::stop`], or until it is dropped; either way whatever waits gets an
+    /// error as response. Needs a tokio runtime with I/O and time.
+    pub async fn run(mut self) {
+        let mut batches = JoinSet::new();
+        loop {
+            let due = self.due;
+            let mut touched = tokio::select! {
+                () = self.dispatcher.intake.ready.notified() => {
+                    let Some(requests) = self.dispatcher.intake.take() else { return };
+                    self.sort(requests)
+                }
+                Some(done) = batches.join_next_with_id() => Vec::from_iter(self.finish(done)),
+                () = until(due) => Vec::new(),
+            };
+            let settings = self.dispatcher.settings();
+            let now = Instant::now();
+            if settings.timeout != self.timeout || self.due.is_some_and(|due| due <= now) {
+                self.timeout = settings.timeout;
+                touched.extend(self.fail_late(now));
+            }
+            for key in touched {
+                self.send(&key, &settings, &mut batches);
+            }
+            self.log_full();
+        }
+    }
+
+    /// Puts requests into their queues, and returns these.
+    pub(super) fn sort(&mut self, requests: VecDeque<PendingRequest>) -> Vec<QueueKey> {
+        let mut touched = Vec::with_capacity(requests.len());
+        let mut nowhere = Vec::new();
+        for request in requests {
+            let Some(url) = request.url.clone() else {
+                nowhere.push(request);
+                continue;
+            };
+            let key = QueueKey::of(url, request.ask.connection, self.queues_per_url);
+            if self.due.is_none() {
+                self.due = request.accepted_at.checked_add(self.timeout);
+            }
+            self.queues.entry(key.clone()).or_default().put(request);
+            touched.push(key);
+        }
+        let cause = "no URL is configured for these events, nor one for all";
+        self.fail(nowhere, &RequestError::new(ErrorKind::Nowhere, cause), None);
+        touched
+    }
+
+    /// Fails the requests whose time is over, and returns the queues in which such were.
+    fn fail_late(&mut self, now: Instant) -> Vec<QueueKey> {
+        let timeout = self.timeout;
+        let mut all = Vec::new();
+        for (key, queue) in &mut self.queues {
+            let late = queue.take_late(now, timeout);
+            if !late.sent.is_empty() || !late.waiting.is_empty() {
+                all.push((key.clone(), late));
+            }
+        }
+        let oldest = self.queues.values().filter_map(Queue::oldest).min();
+        self.due = oldest.and_then(|oldest| oldest.checked_add(timeout));
+        let unanswered =
+            RequestError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"));
+        let cause = format!("not sent within {timeout:?}, as those before them had no answer");
+        let unsent = RequestError::new(ErrorKind::Timeout, cause);
+        let touched = all.into_iter().map(|(key, late)| {
+            self.fail(late.sent, &unanswered, Some(&key.url));
+            self.fail(late.waiting, &unsent, Some(&key.url));
+            key
+        });
+        touched.collect()
+    }
+
+    /// Starts a batch of a queue that is free and has requests; forgets the queue if it has none.
+    pub(super) fn send(
+        &mut self,
+        key: &QueueKey,
+        settings: &Settings,
+        batches: &mut JoinSet<Done>,
+    ) {
+        while let Some(queue) = self.queues.get_mut(key) {
+            if queue.is_empty() {
+                self.queues.remove(key);
+                return;
+            }
+            let Some(requests) = queue.take(settings.batch_events_max) else { return };
+            self.begin(key, requests, settings, batches);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        key: &QueueKey,
+        requests: VecDeque<PendingRequest>,
+        settings: &Settings,
+        batches: &mut JoinSet<Done>,
+    ) {
+        let client = match self.client() {
+            Ok(client) => client,
+            Err(error) => {
+                let cause = format!("TLS can't be set up: {error}");
+                let error = RequestError::new(ErrorKind::Unreachable, cause);
+                return self.fail(requests, &error, Some(&key.url));
+            }
+        };
+        self.dispatcher.http_requests.fetch_add(1, Ordering::Relaxed);
+        let body = body::write(requests.iter().map(|request| &request.ask));
+        let (secret, events) = (settings.secret.clone(), requests.len());
+        let of = key.clone();
+        let task = batches.spawn(async move {
+            let answer = client.post(&of.url, secret.as_deref(), events, body).await;
+            let result = answer.and_then(|body| {
+                body::read(&body, events)
+                    .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))
+            });
+            Done { key: of, result }
+        });
+        self.queues.entry(key.clone()).or_default().begin(task, requests);
+    }
+
+    fn client(&mut self) -> std::io::Result<Client> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = Client::new(self.queues_per_url)?;
+        Ok(self.client.insert(client).clone())
+    }
+
+    /// Responds to the requests of a batch that is over, and returns the queue that is free now.
+    pub(super) fn finish(&mut self, done: Result<(task::Id, Done), JoinError>) -> Option<QueueKey> {
+        let (id, Done { key, result }) = match done {
+            Ok(done) => done,
+            // Aborted: it was too late for all.
+            Err(error) if error.is_cancelled() => return None,
+            Err(error) => {
+                tracing::error!("a webhook request ended without a result: {error}");
+                // Dropping its requests responds to them.
+                return self.queues.iter_mut().find_map(|(key, queue)| {
+                    queue.end(error.id())?;
+                    Some(key.clone())
+                });
+            }
+        };
+        let (requests, late) = self.queues.get_mut(&key)?.end(id)?;
+        match result {
+            Ok(responses) => {
+                for (request, response) in
+                    requests.into_iter().zip(responses.into_iter().skip(late))
+                {
+                    match response {
+                        Ok(response) => {
+                            self.record(&request);
+                            request.respond(response);
+                        }
+                        Err(error) => {
+                            let error = RequestError::new(ErrorKind::Body, error.to_string());
+                            self.fail([request], &error, Some(&key.url));
+                        }
+                    }
+                }
+            }
+            Err(error) => self.fail(requests, &error, Some(&key.url)),
+        }
+        Some(key)
+    }
+
+    /// Responds to requests in the application's place.
+    fn fail<I>(&mut self, requests: I, error: &RequestError, url: Option<&str>)
+    where
+        I: IntoIterator<Item = PendingRequest, IntoIter: ExactSizeIterator>,
+    {
+        let requests = requests.into_iter();
+        if requests.len() > 0 {
+            self.log.warn(error, url, requests.len() as u64);
+        }
+        for request in requests {
+            self.record(&request);
+            request.fail(error.kind);
+        }
+    }
+
+    fn record(&self, request: &PendingRequest) {
+        let us = u64::try_from(request.age().as_micros()).unwrap_or(u64::MAX);
+        self.dispatcher.latency.record(us, 1);
+    }
+
+    /// Logs the requests that were rejected: not by the shards, whose threads have no time for it.
+    fn log_full(&mut self) {
+        let full =
+            self.dispatcher.counts.unanswered[ErrorKind::Full as usize].load(Ordering::Relaxed);
+        let new = full - self.full_logged;
+        if new > 0 {
+            self.full_logged = full;
+            let waiting = self.dispatcher.counts.waiting.load(Ordering::Relaxed);
+            let bytes = self.dispatcher.counts.waiting_bytes.load(Ordering::Relaxed);
+            let most = self.dispatcher.urls(1).pop();
+            let most = most.map_or_else(String::new, |(url, stats)| {
+                format!(", {} of them for {url}", stats.waiting)
+            });
+            let cause = format!(
+                "{waiting} events wait for the application ({bytes} bytes){most}, and fill the \
+                 queue or their URL's share of it"
+            );
+            let url = self.dispatcher.intake.last_rejected();
+            self.log.warn(&RequestError::new(ErrorKind::Full, cause), url.as_deref(), new);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Nobody would take from the intake again.
+        self.dispatcher.stop();
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,268 @@
+//! What the control thread may ask of a shard, and what it answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use broker::Delivery;
+use model::{CloseReason, ConnectionId, Name};
+use protocol::phoenix::ClientMessage;
+
+use crate::login::{LoggedIn, LoginError};
+pub use crate::longpoll::{SessionAnswer, SessionRequest};
+pub use crate::phoenix::PendingHook;
+use crate::settings::Settings;
+use crate::webhook::WebhookResponse;
+
+/// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
+/// ended drops it uncalled.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// One thing for a shard to do, taken from its mailbox in order.
+pub enum Command {
+    /// Carry a message to the topic's members.
+    Deliver(Delivery),
+    /// Close connections; answers how many were closed.
+    Disconnect {
+        /// Which ones.
+        target: Target,
+        /// The reason that they are told.
+        close: CloseReason,
+        /// Told how many were closed.
+        reply: Reply<u32>,
+    },
+    /// Put all connections of a user into a topic; answers how many are in it now.
+    Subscribe {
+        /// Whose connections.
+        user: Name,
+        /// The topic to enter.
+        topic: Name,
+        /// Told how many connections of the user are in the topic now.
+        reply: Reply<u32>,
+    },
+    /// Take all connections of a user out of a topic; answers how many left.
+    Unsubscribe {
+        /// Whose connections.
+        user: Name,
+        /// The topic to leave.
+        topic: Name,
+        /// Told how many connections left.
+        reply: Reply<u32>,
+    },
+    /// Make a user one more of a connection's; answers what the connection has then.
+    Login {
+        /// Which connection.
+        connection: ConnectionId,
+        /// Who.
+        user: Name,
+        /// Told what the connection has now.
+        reply: Reply<Result<LoggedIn, LoginError>>,
+    },
+    /// Make a user none of a connection's; answers what the connection has then.
+    Logout {
+        /// Which connection.
+        connection: ConnectionId,
+        /// Who.
+        user: Name,
+        /// Told what the connection has now.
+        reply: Reply<Result<LoggedIn, LoginError>>,
+    },
+    /// List topics that have members, in no order, up to the limit: names are sorted and merged
+    /// by whoever asks all shards.
+    Topics {
+        /// Only names that begin so.
+        prefix: String,
+        /// Only names after this one in byte order.
+        after: Option<String>,
+        /// The first so many in byte order.
+        limit: usize,
+        /// Told each topic with its members on this shard, sorted by name.
+        reply: Reply<Vec<TopicInfo>>,
+    },
+    /// Count one topic's members on this shard.
+    Topic {
+        /// The topic.
+        topic: Name,
+        /// Told the number of members.
+        reply: Reply<u32>,
+    },
+    /// List the topics that have the most members on this shard, users' personal ones left out.
+    Biggest {
+        /// So many at most.
+        limit: usize,
+        /// Told the topics, the biggest first, those of one size by name. Which of those with a
+        /// single member are among them is left to chance.
+        reply: Reply<Vec<TopicInfo>>,
+    },
+    /// Count a topic's members on this shard, and describe some of them.
+    Members {
+        /// The topic; a user's personal one for the user's connections.
+        topic: Name,
+        /// Describe so many at most.
+        limit: usize,
+        /// Told the number of members and some of them.
+        reply: Reply<(u32, Vec<ConnectionInfo>)>,
+    },
+    /// The application's answer to what a connection of this shard sent.
+    WebhookAnswered {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// What was asked.
+        hook: PendingHook,
+        /// The message that was asked about.
+        message: Box<ClientMessage>,
+        /// The answer.
+        response: WebhookResponse,
+    },
+    /// A request for a Phoenix long-poll session of this shard.
+    Session {
+        /// The session.
+        session: ConnectionId,
+        /// What is asked of it.
+        request: SessionRequest,
+        /// The request's connection, which waits for [`Command::SessionAnswer`].
+        from: ConnectionId,
+    },
+    /// The answer to a request of this shard's.
+    SessionAnswer {
+        /// The session.
+        session: ConnectionId,
+        /// The request's connection.
+        to: ConnectionId,
+        /// The answer.
+        answer: SessionAnswer,
+    },
+    /// The history knows from where a connection follows topics.
+    Started {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// The number of the query.
+        query: u32,
+        /// From where; nothing when the history can't say.
+        start: Option<history::Start>,
+    },
+    /// The history has read what a connection missed.
+    Pulled {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// For which of what it follows.
+        numbers: Vec<u32>,
+        /// What was missed; nothing when it can't be read.
+        piece: Option<history::Piece>,
+    },
+    /// A user has acknowledged a topic.
+    Acknowledged {
+        /// Who.
+        user: Name,
+        /// Which.
+        topic: Name,
+        /// Up to which offset.
+        offset: u64,
+    },
+    /// What a client published is on disk, or is not.
+    Published {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// How it is to be answered.
+        answer: Answer,
+        /// What became of it.
+        result: Result<model::Position, broker::PublishError>,
+    },
+    /// Who is in a topic, where the registry of presence did not answer at once.
+    PresenceListed {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// What it asked.
+        query: PresenceQuery,
+        /// The answer.
+        list: presence::List,
+    },
+    /// Take new settings.
+    Settings(Arc<Settings>),
+    /// Stop accepting, say goodbye to everyone, flush, and end the thread at the deadline at the
+    /// latest. Connections close over the first half of the time, so that they don't all come
+    /// back at once.
+    Drain {
+        /// How long it may take, in seconds.
+        seconds: u32,
+    },
+}
+
+/// How a client's publish is answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// As an HTTP request.
+    Http(protocol::request::Respond),
+    /// As a WebSocket's command with this id.
+    Id(Box<str>),
+    /// As a Phoenix client's message.
+    Phoenix(Box<ClientMessage>),
+}
+
+/// Why a connection asks who is in a topic.
+#[derive(Debug)]
+pub enum PresenceQuery {
+    /// A Phoenix client has joined the topic.
+    Join {
+        /// The topic.
+        topic: Name,
+        /// The join's ref: with another one it is another join, which gets a list of its own.
+        join_ref: Box<str>,
+    },
+    /// An HTTP request.
+    Http {
+        /// The topic.
+        topic: Name,
+        /// How to answer.
+        respond: protocol::request::Respond,
+    },
+}
+
+/// Which connections to close.
+pub enum Target {
+    /// All of a user's.
+    User(Name),
+    /// This one.
+    Connection(ConnectionId),
+}
+
+/// A topic and its members on one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name; `@alice` is the personal topic of `alice`.
+    pub topic: Name,
+    /// How many connections are in it.
+    pub members: u32,
+}
+
+/// One connection, as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Its name in the API.
+    pub id: ConnectionId,
+    /// The transport's name.
+    pub transport: &'static str,
+    /// How long it has been open, in seconds.
+    pub age_seconds: u32,
+    /// The peer's address, as the kernel knows it.
+    pub address: Option<SocketAddr>,
+    /// Users it carries.
+    pub users: Vec<Name>,
+    /// Topics it is in, users' personal topics left out.
+    pub topics: Vec<Name>,
+    /// Bytes that the peer acknowledged, from the kernel.
+    pub bytes_sent: u64,
+    /// Bytes received from the peer, from the kernel.
+    pub bytes_received: u64,
+    /// Bytes that wait in its outbox.
+    pub outbox_bytes: usize,
+}

@@ -1,0 +1,258 @@
+//! The connections of an engine: how they are opened, enter topics, leave them and end.
+
+use std::sync::atomic::Ordering;
+
+use auth::Principal;
+use model::CloseReason;
+use protocol::request::Entry;
+
+use crate::connection::{Connection, Flag};
+use crate::core::{Core, Effect};
+use crate::flow::Rates;
+use crate::login::Chosen;
+use crate::output::Output;
+use crate::recovery::Recovery;
+
+/// All that an engine holds of its connections. Each part knows its own state of a connection by the
+/// connection's slot; [`Connections::forget`] lists all of these.
+pub(crate) struct Connections {
+    pub core: Core,
+    /// How connections catch up with topics that have history.
+    pub recovery: Recovery,
+    /// How much connections ask of others.
+    pub rates: Rates,
+    /// What a logout leaves alone.
+    pub chosen: Chosen,
+    /// How many connections were opened, as a number that wraps around.
+    pub serial: u32,
+    /// Connections beyond the limit of their address that may be health checks.
+    pub reserved: u32,
+}
+
+/// How much of a connection is forgotten.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Its topics, and what goes with them.
+    Topics,
+    /// All of it.
+    All,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(core: Core) -> Self {
+        Connections {
+            core,
+            recovery: Recovery::default(),
+            rates: Rates::default(),
+            chosen: Chosen::default(),
+            serial: 0,
+            reserved: 0,
+        }
+    }
+
+    /// A connection was opened; gives its slot. `reserved` for one beyond the limit of its address.
+    pub(crate) fn open(&mut self, reserved: bool) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let encoding = self.core.shared.protocols.first().encoding();
+        let connection = Connection::new(self.serial, self.core.now_s(), encoding);
+        let slot = self.core.table.insert(connection);
+        if reserved {
+            self.reserved += 1;
+            if let Some(cold) = self.core.table.cold_or_new(slot) {
+                cold.reserved = true;
+            }
+        }
+        self.core.metrics.connections[usize::from(encoding.0)].add(1);
+        self.core.metrics.held.add(1);
+        self.core.metrics.admitted.add(1);
+        slot
+    }
+
+    /// Begins to end a connection: nothing more is delivered to it or read from it. `last` is
+    /// sent, if it can be; then it is closed, at once where the peer is known to have said
+    /// everything, else when it has closed its side too.
+    pub(crate) fn close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
+        self.core.close_soon(slot, close, last.to_vec());
+        self.perform_effects();
+    }
+
+    /// Lets the recovery do something, and then the other parts what it caused.
+    pub(crate) fn recover<R>(&mut self, act: impl FnOnce(&mut Recovery, &mut Core) -> R) -> R {
+        let result = act(&mut self.recovery, &mut self.core);
+        self.perform_effects();
+        result
+    }
+
+    /// Does what the part that has just returned caused in other parts.
+    pub(crate) fn perform_effects(&mut self) {
+        while !self.core.effects.is_empty() {
+            for effect in std::mem::take(&mut self.core.effects) {
+                match effect {
+                    Effect::Close { slot, close, last } => self.complete_close(slot, close, &last),
+                    Effect::SessionTaken { slot } => self.session_taken(slot),
+                }
+            }
+        }
+    }
+
+    /// Sends bytes to one connection, behind what it has waiting.
+    pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32) {
+        self.core.send(slot, bytes, messages);
+        self.perform_effects();
+    }
+
+    /// The rest of a close, of a connection that counts as closing.
+    fn complete_close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
+        let polled = self.core.is_gathered(slot);
+        let Some(connection) = self.core.table.get_mut(slot) else {
+            return;
+        };
+        connection.heard_s = (self.core.now_us / 1_000_000) as u16;
+        let serial = connection.serial;
+        let blocked = polled || connection.is(Flag::Blocked);
+        let mut asking = None;
+        if let Some(cold) = self.core.table.cold_or_new(slot) {
+            cold.input = Vec::new();
+            cold.decoder = None;
+            cold.poll = None;
+            (cold.paused, cold.waits) = (false, false);
+            cold.closing = Some(close);
+            asking = cold.asking.take();
+        }
+        self.core.count_input(slot);
+        if let Some(asking) = asking {
+            self.core.asking_ended(&asking, self.core.id(slot, serial));
+        }
+        self.leave_topics(slot);
+        if blocked && close == CloseReason::SlowConsumer {
+            // It wouldn't read the rest either.
+            return self.end(slot, close);
+        }
+        if !last.is_empty() {
+            self.send(slot, last, 0);
+        }
+        if polled {
+            return self.close_session(slot);
+        }
+        // Closing outright while input is unread would make the kernel reset the connection, and the
+        // peer lose the last bytes.
+        let said_all =
+            matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered);
+        self.core.outputs.push(Output::Close { slot, linger: !said_all });
+    }
+
+    /// Takes a connection away, now. The kernel sends what it has taken.
+    pub(crate) fn end(&mut self, slot: u32, close: CloseReason) {
+        self.forget(slot, Extent::All);
+        let Some((connection, mut cold)) = self.core.table.remove(slot) else {
+            return;
+        };
+        let (mut session, mut asking, mut reason) = (None, None, close);
+        if let Some(cold) = &mut cold {
+            self.core.metrics.input_bytes.sub(u64::from(cold.counted));
+            self.reserved -= u32::from(cold.reserved);
+            (session, asking) = (cold.session.take(), cold.asking.take());
+            reason = cold.closing.unwrap_or(close);
+        }
+        self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
+        self.core.metrics.closed[reason as usize].add(1);
+        self.core.metrics.held.sub(1);
+        self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        let id = self.core.id(slot, connection.serial);
+        match session {
+            Some(session) => self.core.session_ended(id, *session),
+            None => self.core.outputs.push(Output::Drop { slot }),
+        }
+        if let Some(asking) = asking {
+            self.core.asking_ended(&asking, id);
+        }
+    }
+
+    /// Puts a connection into the topics of its users, its own, and those that its users have
+    /// subscribed to for good: the users are there.
+    pub(crate) fn enter_hub(&mut self, slot: u32, principal: &Principal, entries: &[Entry]) {
+        // Nobody may stand in the hub under a number that is no connection's.
+        if !self.core.is_open(slot) {
+            return;
+        }
+        self.core.hub.insert(slot);
+        for user in &principal.users {
+            self.join(slot, &model::name::personal(user), false);
+        }
+        for Entry { topic, permit } in entries {
+            self.join(slot, topic, permit.presence);
+        }
+        for user in &principal.users {
+            for topic in self.core.shared.subscriptions.of(user) {
+                let presence = self.core.settings.session.policy.topic(&topic).presence();
+                let chosen = |entry: &Entry| entry.topic == topic;
+                if !self.join(slot, &topic, presence) && entries.iter().any(chosen) {
+                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                }
+            }
+        }
+    }
+
+    /// Enters a topic, of which the members know of each other where it has `presence`. False when
+    /// the connection is in it already.
+    pub(crate) fn join(&mut self, slot: u32, topic: &str, presence: bool) -> bool {
+        self.join_with(slot, topic, presence, "{}")
+    }
+
+    /// The same with a meta, the text of a JSON object, for its presence.
+    pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
+        let hash = self.core.broker.hash(topic);
+        let joined = self.core.hub.join(slot, hash, topic);
+        self.core.handle.inbox.filter.insert(hash);
+        self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
+        if joined && presence {
+            self.enter_presence(slot, topic, meta);
+        } else if !joined && meta != "{}" {
+            // The application had put it there, without one.
+            self.core.entries.update(slot, hash, meta, self.core.now_us);
+        }
+        joined
+    }
+
+    /// Leaves a topic; false when the connection is not in it.
+    pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
+        let hash = self.core.broker.hash(topic);
+        let left = self.core.hub.leave(slot, hash, topic);
+        self.chosen.remove(slot, hash);
+        self.recovery.end_topic(slot, hash);
+        self.core.topics_ended += usize::from(left == Some(true));
+        if left.is_some() {
+            self.core.entries.leave(slot, topic, self.core.now_us);
+        }
+        left.is_some()
+    }
+
+    /// The connection leaves all of its topics, and stays open.
+    pub(crate) fn leave_topics(&mut self, slot: u32) {
+        self.forget(slot, Extent::Topics);
+    }
+
+    /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
+    /// by its slot: a part that begins to hold more adds it here. What is left is its place in the
+    /// table, with its cold state, which [`Connections::end`] removes.
+    fn forget(&mut self, slot: u32, extent: Extent) {
+        self.core.entries.leave_all(slot, self.core.now_us);
+        self.recovery.forget(slot);
+        self.core.lists_due.remove(&slot);
+        self.chosen.clear(slot);
+        self.core.joins.clear(slot);
+        self.core.topics_ended += self.core.hub.remove(slot) as usize;
+        self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
+        if extent == Extent::All {
+            self.rates.forget(slot);
+        }
+    }
+
+    /// Closes a connection with the last words to it: what was published to it before, and why it
+    /// ends.
+    pub(crate) fn say_goodbye(&mut self, slot: u32, close: CloseReason) {
+        let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));
+        self.close(slot, close, &last);
+    }
+}

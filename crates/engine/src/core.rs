@@ -1,0 +1,154 @@
+//! What every part of an engine uses: its connections and topics, the services that it calls, and the
+//! outputs that wait for its driver.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use broker::Broker;
+use history::History;
+use hub::Hub;
+use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
+use protocol::{Codecs, Delivery, ProtocolRef};
+
+use crate::command::Command;
+use crate::connection::{Connection, Flag, Phase, Table};
+use crate::handle::{Handle, Shared};
+use crate::joins::Joins;
+use crate::metrics::Metrics;
+use crate::output::Outputs;
+use crate::presence::PresenceEntries;
+use crate::settings::Settings;
+
+/// What every part of an engine uses. It knows none of the parts: what they have to do because of it
+/// waits as an [`Effect`].
+pub(crate) struct Core {
+    pub number: u16,
+    pub handle: Handle,
+    /// All engines, this one included, by number.
+    pub engines: Arc<[Handle]>,
+    pub metrics: Arc<Metrics>,
+    pub shared: Arc<Shared>,
+    pub settings: Arc<Settings>,
+    pub broker: Arc<dyn Broker>,
+    /// The topics with history.
+    pub history: Arc<dyn History>,
+    pub codecs: Codecs,
+    pub table: Table,
+    pub hub: Hub<Arc<Envelope>>,
+    /// The joins of Phoenix clients.
+    pub joins: Joins,
+    /// What connections have in the registry of presence, by slot.
+    pub entries: PresenceEntries,
+    /// Topics whose presence a Phoenix client is told when it has taken what waits for it, by slot.
+    pub lists_due: HashMap<u32, Vec<Name>>,
+    /// Topics that have lost their last member since the filter was made anew.
+    pub topics_ended: usize,
+    /// Commands taken from the mailbox and not done yet.
+    pub commands: VecDeque<Command>,
+    /// Connections whose input goes on as soon as the part has returned: their request is answered.
+    pub resumed: Vec<u32>,
+    /// The engine drains: no connection is used again for another request.
+    pub draining: bool,
+    /// Polls and sessions that something was published for.
+    pub woken: Vec<u32>,
+    /// Short answers since the driver last asked.
+    pub answers: u64,
+    /// The time of this turn, in microseconds of the node's clock.
+    pub now_us: u64,
+    /// What the driver has to do.
+    pub outputs: Outputs,
+    /// What the engine does as soon as the part that runs has returned.
+    pub effects: Vec<Effect>,
+}
+
+/// What a part of the engine causes in other parts. The engine performs effects as soon as the part
+/// has returned, so that no part is entered twice.
+pub(crate) enum Effect {
+    /// The connection was marked as closing: the rest of its close is due.
+    Close { slot: u32, close: CloseReason, last: Vec<u8> },
+    /// A long-poll session's client has taken what waited for it.
+    SessionTaken { slot: u32 },
+}
+
+impl Core {
+    pub(crate) fn now_s(&self) -> u32 {
+        (self.now_us / 1_000_000) as u32
+    }
+
+    pub(crate) fn id(&self, slot: u32, serial: u32) -> ConnectionId {
+        ConnectionId { node: self.shared.node, shard: self.number, slot, serial }
+    }
+
+    /// What a connection speaks.
+    pub(crate) fn protocol(&self, slot: u32) -> Option<ProtocolRef> {
+        self.table.get(slot).map(|connection| self.shared.protocols.of(connection.encoding))
+    }
+
+    /// True for a connection that speaks what all begin in.
+    pub(crate) fn speaks_first(&self, slot: u32) -> bool {
+        let first = self.shared.protocols.first().encoding();
+        self.table.get(slot).is_some_and(|connection| connection.encoding == first)
+    }
+
+    /// How messages come to a connection.
+    pub(crate) fn delivery(&self, connection: &Connection) -> Delivery {
+        self.shared.protocols.delivery(connection.encoding)
+    }
+
+    /// True for a connection without a socket: what is sent to it is gathered.
+    pub(crate) fn is_gathered(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|found| self.delivery(found) == Delivery::Gathered)
+    }
+
+    /// True while the connection is there and not about to end.
+    pub(crate) fn is_open(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| !connection.is_closing())
+    }
+
+    pub(crate) fn is(&self, slot: u32, flag: Flag) -> bool {
+        self.table.get(slot).is_some_and(|connection| connection.is(flag))
+    }
+
+    pub(crate) fn set(&mut self, slot: u32, flag: Flag, on: bool) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.set(flag, on);
+        }
+    }
+
+    /// The connection is in another phase now.
+    pub(crate) fn enter(&mut self, slot: u32, phase: Phase) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.enter(phase);
+        }
+    }
+
+    /// The connection takes up an encoding, to wait for an answer in it or for good.
+    pub(crate) fn take_up(&mut self, slot: u32, encoding: Encoding, phase: Phase) {
+        self.speak(slot, encoding);
+        self.metrics.opened[usize::from(encoding.0)].add(1);
+        self.enter(slot, phase);
+    }
+
+    /// A request was answered: the connection is ready for the next one.
+    pub(crate) fn await_request(&mut self, slot: u32) {
+        self.speak(slot, self.shared.protocols.first().encoding());
+        self.enter(slot, Phase::Request);
+    }
+
+    pub(crate) fn speak(&mut self, slot: u32, encoding: Encoding) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            let before = std::mem::replace(&mut connection.encoding, encoding);
+            self.metrics.connections[usize::from(before.0)].sub(1);
+            self.metrics.connections[usize::from(encoding.0)].add(1);
+        }
+    }
+
+    /// Closes a connection: from now on it counts as closing, and the engine does the rest when the
+    /// part that runs has returned.
+    pub fn close_soon(&mut self, slot: u32, close: CloseReason, last: Vec<u8>) {
+        if self.is_open(slot) {
+            self.enter(slot, Phase::Closing);
+            self.effects.push(Effect::Close { slot, close, last });
+        }
+    }
+}

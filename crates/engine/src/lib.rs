@@ -1,0 +1,63 @@
+//! All that one shard does, without a socket, a clock, a thread or a descriptor: connections, their
+//! topics, recovery and acknowledgement, Phoenix channels and long-poll sessions, timers.
+//!
+//! A driver gives an [`Engine`] its inputs (a connection was opened, bytes came, all bytes have left, a
+//! command, the time) and does what it finds in the engine's [`Outputs`] after each of them. Other
+//! threads reach an engine by its [`Handle`].
+//!
+//! Inside of it, `Core` is what every part uses (connections, topics, services, outputs). `Recovery`,
+//! `Rates` and `PresenceEntries` hold their own state and take the core. `Connections` holds all of
+//! these, and lists what is forgotten of a connection. Channels, polls and what peers ask for see the
+//! connections only; the engine has the inputs, the timers and the fan-out. A part that causes
+//! something in another part leaves an effect, which is performed as soon as the part has returned.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod commands;
+mod connection;
+mod connections;
+mod core;
+mod deliver;
+mod engine;
+pub mod filter;
+mod flow;
+mod handle;
+mod input;
+mod joins;
+mod lists;
+mod login;
+mod longpoll;
+mod metrics;
+mod outbox;
+mod output;
+mod phoenix;
+mod poll;
+mod presence;
+mod principal;
+mod publish;
+mod receive;
+mod recovery;
+mod refuse;
+mod settings;
+mod sweep;
+pub mod sync;
+#[cfg(test)]
+mod testing;
+mod tidy;
+mod webhook;
+
+pub use command::{Answer, Command, ConnectionInfo, PresenceQuery, Reply, Target, TopicInfo};
+pub use engine::{Config, Engine};
+pub use flow::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+pub use handle::{Addresses, Handle, Queue, Shared};
+pub use login::{LoggedIn, LoginError};
+pub use longpoll::{SessionAnswer, SessionRequest};
+pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
+pub use outbox::{Chunk, Outbox, Piece, Room};
+pub use output::{Describe, Output, Outputs};
+pub use phoenix::PendingHook;
+pub use refuse::{refuse, refused};
+pub use settings::{SILENCE_SECONDS_MAX, Settings};
+pub use tidy::Roomy;
+pub use webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};

@@ -1,0 +1,318 @@
+//! Users that come and go on an open connection.
+//!
+//! A login does what the connect does for a user that it names: the user's own topic with its inbox,
+//! the topics of the user's stored subscriptions, presence. A logout takes that back, but for topics
+//! that another user of the connection has stored as well, and those that the client entered itself. A
+//! topic that becomes a stored one while the connection is in it counts as the user's.
+
+use std::collections::{HashMap, HashSet};
+
+use model::name::personal;
+use model::{ConnectionId, Name, ResumeRequest};
+use protocol::{Delivery, ProtocolRef};
+
+use crate::connections::Connections;
+use crate::recovery::ReplyTo;
+use crate::tidy::Roomy;
+
+/// What a connection has after a login or a logout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// Its users.
+    pub users: u32,
+    /// Nothing had to be done: the user was logged in before.
+    pub already: bool,
+}
+
+/// Why nobody was logged in or out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoginError {
+    /// The connection has ended, or never was, or is a request that somebody waits for.
+    #[error(
+        "no connection of this name is open: it has ended, or the name is of another node or \
+         another run; /api/users and the greeting of a connection tell its name"
+    )]
+    NoConnection,
+    /// The user's own topic would be one too many.
+    #[error("this connection is in as many topics as it may")]
+    TooManyTopics,
+    /// The user is none of the connection's.
+    #[error("this connection is not logged in as that user")]
+    NotLoggedIn,
+}
+
+impl LoginError {
+    /// Its name for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            LoginError::NoConnection => "no_connection",
+            LoginError::TooManyTopics => "too_many_topics",
+            LoginError::NotLoggedIn => "not_logged_in",
+        }
+    }
+}
+
+/// Topics, by their hashes, that clients entered themselves although stored subscriptions of their
+/// users bring them in as well: a logout leaves them alone. By slot; nearly no connection has any.
+#[derive(Default)]
+pub(crate) struct Chosen(HashMap<u32, Vec<u64>>);
+
+impl Chosen {
+    /// The client has entered the topic itself.
+    pub fn insert(&mut self, slot: u32, hash: u64) {
+        let topics = self.0.entry(slot).or_default();
+        if !topics.contains(&hash) {
+            topics.push(hash);
+        }
+    }
+
+    fn holds(&self, slot: u32, hash: u64) -> bool {
+        self.0.get(&slot).is_some_and(|topics| topics.contains(&hash))
+    }
+
+    /// The connection has left the topic.
+    pub fn remove(&mut self, slot: u32, hash: u64) {
+        if let Some(topics) = self.0.get_mut(&slot) {
+            topics.retain(|topic| *topic != hash);
+            if topics.is_empty() {
+                self.0.remove(&slot);
+            }
+        }
+    }
+
+    /// The connection has left all topics.
+    pub fn clear(&mut self, slot: u32) {
+        self.0.remove(&slot);
+    }
+
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.0.tidy();
+    }
+}
+
+impl Connections {
+    /// The client logs another user in, and may do so.
+    pub(crate) fn login_request(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        user: &str,
+        out: &mut Vec<u8>,
+    ) {
+        self.rates.has_joined(&mut self.core, slot);
+        let entered = match self.enter_user(slot, user) {
+            Ok((state, topics)) => {
+                // What comes with the user counts as well.
+                topics.iter().skip(1).for_each(|_| self.rates.has_joined(&mut self.core, slot));
+                let object = logged_in_json(user, state);
+                protocol.reply(id, Ok(&object), &mut self.core.codecs, out);
+                topics
+            }
+            Err(error) => return self.login_error(protocol, id, error, out),
+        };
+        self.catch_up_user(slot, &entered, out);
+    }
+
+    /// The client logs a user out, and may do so.
+    pub(crate) fn logout_request(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        user: &str,
+        out: &mut Vec<u8>,
+    ) {
+        // A client whose users come and go all the time is slowed.
+        self.rates.has_joined(&mut self.core, slot);
+        match self.leave_user(slot, user, out) {
+            Ok(state) => {
+                let object = logged_out_json(user, state);
+                protocol.reply(id, Ok(&object), &mut self.core.codecs, out);
+            }
+            Err(error) => self.login_error(protocol, id, error, out),
+        }
+    }
+
+    fn login_error(
+        &mut self,
+        protocol: ProtocolRef,
+        id: &str,
+        error: LoginError,
+        out: &mut Vec<u8>,
+    ) {
+        let message = error.to_string();
+        protocol.reply(id, Err((error.code(), &message)), &mut self.core.codecs, out);
+    }
+
+    /// The application logs a user in.
+    pub(crate) fn login(
+        &mut self,
+        connection: ConnectionId,
+        user: &str,
+    ) -> Result<LoggedIn, LoginError> {
+        let slot = self.lasting(connection)?;
+        let (state, topics) = self.enter_user(slot, user)?;
+        let mut out = Vec::new();
+        self.catch_up_user(slot, &topics, &mut out);
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+        }
+        Ok(state)
+    }
+
+    /// The application logs a user out.
+    pub(crate) fn logout(
+        &mut self,
+        connection: ConnectionId,
+        user: &str,
+    ) -> Result<LoggedIn, LoginError> {
+        let slot = self.lasting(connection)?;
+        let mut out = Vec::new();
+        let state = self.leave_user(slot, user, &mut out)?;
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+        }
+        Ok(state)
+    }
+
+    /// The slot of a connection that has users: a poll is a request, and comes again with its own.
+    fn lasting(&self, connection: ConnectionId) -> Result<u32, LoginError> {
+        let ConnectionId { slot, serial, .. } = connection;
+        let found = self.core.table.get(slot).filter(|found| {
+            found.serial == serial
+                && !found.is_closing()
+                && self.core.delivery(found) != Delivery::Woken
+        });
+        match found {
+            Some(_) if self.core.hub.is_here(slot) => Ok(slot),
+            _ => Err(LoginError::NoConnection),
+        }
+    }
+
+    /// Gives the topics that the connection has entered, the user's own first; none if it was in
+    /// them already.
+    fn enter_user(&mut self, slot: u32, user: &str) -> Result<(LoggedIn, Vec<Name>), LoginError> {
+        if self.core.users(slot).any(|known| known == user) {
+            let users = self.core.users(slot).count() as u32;
+            return Ok((LoggedIn { users, already: true }, Vec::new()));
+        }
+        let max = self.core.settings.session.topics_per_connection_max;
+        if self.core.hub.count(slot) + self.core.joins.pending(slot) >= max {
+            return Err(LoginError::TooManyTopics);
+        }
+        let others: Vec<Name> = self.core.users(slot).map(Name::from).collect();
+        let own = personal(user);
+        self.join(slot, &own, false);
+        self.enter_presence_as(slot, user);
+        let (mut entered, mut stored) = (vec![own], None);
+        // As at the connect, these are not refused; but they count for what is entered later.
+        for topic in self.core.shared.subscriptions.of(user) {
+            let presence = self.core.settings.session.policy.topic(&topic).presence();
+            if self.join(slot, &topic, presence) {
+                entered.push(topic);
+            } else if !stored.get_or_insert_with(|| self.stored(&others)).contains(&topic) {
+                self.chosen.insert(slot, self.core.broker.hash(&topic));
+            }
+        }
+        Ok((LoggedIn { users: others.len() as u32 + 1, already: false }, entered))
+    }
+
+    /// What the user's topics had before comes now, as at the connect. A Phoenix client follows what
+    /// it joins.
+    fn catch_up_user(&mut self, slot: u32, topics: &[Name], out: &mut Vec<u8>) {
+        let joins = self.core.protocol(slot).is_none_or(|protocol| protocol.joins());
+        if !joins && !topics.is_empty() && self.core.history().retains_any() {
+            self.recover(|recovery, core| {
+                recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)
+            });
+        }
+    }
+
+    /// Appends what the connection is owed of the topics that it leaves with the user.
+    fn leave_user(
+        &mut self,
+        slot: u32,
+        user: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<LoggedIn, LoginError> {
+        let (own, others): (Vec<Name>, Vec<Name>) =
+            self.core.users(slot).map(Name::from).partition(|known| known == user);
+        if own.is_empty() {
+            return Err(LoginError::NotLoggedIn);
+        }
+        self.core.entries.leave_as(slot, user, self.core.now_us);
+        self.leave_topic(slot, &personal(user), out);
+        let mut stored = None;
+        for topic in self.core.shared.subscriptions.of(user) {
+            let hash = self.core.broker.hash(&topic);
+            if self.core.joins.get(slot, hash).is_some() || self.chosen.holds(slot, hash) {
+                continue;
+            }
+            if !stored.get_or_insert_with(|| self.stored(&others)).contains(&topic) {
+                self.leave_topic(slot, &topic, out);
+            }
+        }
+        self.recover(|recovery, core| recovery.begin_as_others(core, slot, user, out));
+        Ok(LoggedIn { users: others.len() as u32, already: false })
+    }
+
+    /// The topics that any of the users has stored.
+    fn stored(&self, users: &[Name]) -> HashSet<Name> {
+        users.iter().flat_map(|user| self.core.shared.subscriptions.of(user)).collect()
+    }
+
+    /// Takes a connection out of a topic; what it is owed of it goes to `out`.
+    pub(crate) fn leave_topic(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) -> bool {
+        self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+        let left = self.leave(slot, topic);
+        self.phoenix_left(slot, topic, out);
+        left
+    }
+}
+
+/// `{"user":"…","users":2,"already":false}`
+fn logged_in_json(user: &str, state: LoggedIn) -> String {
+    let named = logged_out_json(user, state);
+    format!("{},\"already\":{}}}", named.trim_end_matches('}'), state.already)
+}
+
+/// `{"user":"…","users":1}`
+fn logged_out_json(user: &str, state: LoggedIn) -> String {
+    let named = crate::receive::named("user", user);
+    // Only the object's own end: a name may end with a brace, behind which comes its quotation mark.
+    format!("{},\"users\":{}}}", named.trim_end_matches('}'), state.users)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_objects_whatever_the_user_is_called() {
+        for user in ["alice", "a}", "\"}}", "é\\"] {
+            let state = LoggedIn { users: 3, already: true };
+            let read = |json: String| serde_json::from_str::<serde_json::Value>(&json).unwrap();
+            let want = serde_json::json!({"user": user, "users": 3, "already": true});
+            assert_eq!(read(logged_in_json(user, state)), want);
+            let want = serde_json::json!({"user": user, "users": 3});
+            assert_eq!(read(logged_out_json(user, state)), want);
+        }
+    }
+
+    #[test]
+    fn what_a_client_chose_is_known_until_it_leaves() {
+        let mut chosen = Chosen::default();
+        chosen.insert(1, 7);
+        chosen.insert(1, 7);
+        chosen.insert(1, 8);
+        assert!(chosen.holds(1, 7) && !chosen.holds(2, 7));
+        chosen.remove(1, 7);
+        assert!(!chosen.holds(1, 7) && chosen.holds(1, 8));
+        chosen.remove(1, 8);
+        chosen.insert(2, 9);
+        chosen.clear(2);
+        assert!(chosen.0.is_empty());
+    }
+}

@@ -1,0 +1,543 @@
+//! What a Phoenix client asks for: joins, leaves, and events for its topics.
+
+use auth::{Action, Decision, Permit};
+use model::ResumeRequest;
+use model::event::check_event;
+use model::name::{check_name, check_topic};
+use model::{Publication, Rule};
+use protocol::phoenix::{self, ClientMessage, Content, Event, Form, Phoenix, Serializer, Status};
+use protocol::request::Acknowledgement;
+use protocol::{Delivery, ProtocolRef};
+
+use crate::command::{Answer, Command};
+use crate::connections::Connections;
+use crate::publish::acknowledged_json;
+use crate::recovery::ReplyTo;
+use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+
+/// What the application is asked about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingHook {
+    /// Whether the client may join; with the number of the request.
+    Join(u32),
+    /// What to answer to an event.
+    Event,
+}
+
+/// Requests about one connection that the application has not answered: more are refused, so that no
+/// client fills the queue of all.
+const HOOKS_PENDING_MAX: u32 = 128;
+
+/// An answer that has nothing to say.
+const NOTHING: Content<'static> = Content::Json("{}");
+
+/// The Phoenix clients of an engine: their channels, and their long-poll sessions.
+pub(crate) struct Channels<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Channels<'_> {
+    /// Does what the message says; answers go to `out`, for a long-poll session as the elements of
+    /// its next answer.
+    pub(crate) fn phoenix(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        match message.kind() {
+            Event::Heartbeat => answer(protocol, &message, Status::Ok, NOTHING, out),
+            Event::Join => self.phoenix_join(slot, protocol, message, out),
+            Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
+            Event::Other => self.phoenix_event(slot, protocol, message, out),
+        }
+    }
+
+    fn phoenix_join(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        if message.topic == phoenix::TOPIC_PHOENIX {
+            return refuse(protocol, &message, "unmatched topic", out);
+        }
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let settings = self.connections.core.settings.clone();
+        let (policy, name) = (&settings.session.policy, message.topic.clone());
+        let (topic, principal) = (policy.topic(&name), self.connections.core.principal(slot));
+        let own = principal.owns(topic.kind);
+        if !own && let Err(wrong) = check_topic(&message.topic) {
+            return refuse(protocol, &message, wrong, out);
+        }
+        let hash = self.connections.core.broker.hash(&message.topic);
+        // A client that joins again has lost its first join: the old one ends.
+        if !own
+            && self.connections.core.joins.get(slot, hash).is_some()
+            && topic.history().is_some()
+            && phoenix::join_since(&message.payload).is_ok_and(|since| since.is_some())
+        {
+            // What it is still owed is among what it asks for.
+            self.connections
+                .recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.connections.leave(slot, &message.topic);
+        }
+        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        out.extend_from_slice(&end);
+        if !self.connections.core.is_open(slot) {
+            return;
+        }
+        let max = self.connections.core.settings.session.topics_per_connection_max;
+        let is_in =
+            own || self.connections.core.hub.topics_of(slot).any(|name| *name == message.topic);
+        if !is_in
+            && self.connections.core.hub.count(slot) + self.connections.core.joins.pending(slot)
+                >= max
+        {
+            return refuse(protocol, &message, "too many channels joined", out);
+        }
+        if let Some(why) = self.too_large(&message) {
+            return refuse(protocol, &message, &why, out);
+        }
+        if let Err(wrong) = self.payload_fault(&message) {
+            return refuse(protocol, &message, &wrong, out);
+        }
+        match policy.decide(&principal, Action::Subscribe, &topic) {
+            Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
+            Decision::Allow(permit) => {
+                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                self.phoenix_joined(slot, message, permit, "{}".into(), out);
+            }
+            Decision::Ask(_) => {
+                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                let hook = PendingHook::Join(self.connections.core.joins.ask(slot, hash));
+                if let Some(message) = self.ask(slot, hook, topic.rule, message) {
+                    self.connections.core.joins.remove(slot, hash);
+                    refuse(protocol, &message, FULL, out);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with a join's payload.
+    fn payload_fault(&self, message: &ClientMessage) -> Result<(), String> {
+        phoenix::join_meta(
+            &message.payload,
+            self.connections.core.settings.presence_meta_bytes_max,
+        )?;
+        phoenix::join_since(&message.payload)?;
+        phoenix::join_tags(&message.payload)?;
+        Ok(())
+    }
+
+    /// The join is allowed: the connection enters, and is told so when it is known from where.
+    fn phoenix_joined(
+        &mut self,
+        slot: u32,
+        message: ClientMessage,
+        permit: Permit,
+        response: Box<str>,
+        out: &mut Vec<u8>,
+    ) {
+        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        let meta = phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
+        let topic = message.topic.clone();
+        if !self.connections.core.is_own(slot, &topic) {
+            self.connections.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
+        }
+        // All three were read before.
+        let tags = phoenix::join_tags(&message.payload).unwrap_or_default();
+        let since = phoenix::join_since(&message.payload).ok().flatten();
+        self.connections.recovery.catchups.choose(
+            &mut self.connections.core,
+            slot,
+            Some(&topic),
+            &tags,
+        );
+        let topics = since.map(|since| (topic.clone(), since)).into_iter().collect();
+        let request = ResumeRequest { all: None, topics };
+        let to = ReplyTo::Phoenix(message.into(), response);
+        self.connections.recover(|recovery, core| {
+            recovery.begin(core, slot, std::slice::from_ref(&topic), &request, to, out)
+        });
+    }
+
+    fn phoenix_leave(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let hash = self.connections.core.broker.hash(&message.topic);
+        if let Some(join) = self.connections.core.joins.get(slot, hash)
+            && message.join_ref.as_deref().is_some_and(|of| of != join.join_ref)
+        {
+            return;
+        }
+        // What was published before is the member's still, and leaves before the answer; after it
+        // comes the end of the join.
+        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        answer(protocol, message, Status::Ok, NOTHING, out);
+        out.extend_from_slice(&end);
+    }
+
+    /// Why a client's message is too large, if it is.
+    fn too_large(&self, message: &ClientMessage) -> Option<String> {
+        let max = self.connections.core.settings.session.message_bytes_max;
+        (message.payload.bytes() > max).then(|| format!("a message is at most {max} bytes"))
+    }
+
+    fn phoenix_event(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let hash = self.connections.core.broker.hash(&message.topic);
+        let join = self.connections.core.joins.get(slot, hash).filter(|join| !join.pending);
+        let Some(join) = join else {
+            let unmatched = ClientMessage { join_ref: None, ..message };
+            return refuse(protocol, &unmatched, "unmatched topic", out);
+        };
+        if message.join_ref.as_deref().is_some_and(|of| of != join.join_ref) {
+            // Of a join that was before.
+            return;
+        }
+        if let Some(why) = self.too_large(&message) {
+            return refuse(protocol, &message, &why, out);
+        }
+        if let Err(wrong) = check_name(&message.event) {
+            return refuse(protocol, &message, wrong, out);
+        }
+        let settings = self.connections.core.settings.clone();
+        let (policy, name) = (&settings.session.policy, message.topic.clone());
+        let topic = policy.topic(&name);
+        if message.event == phoenix::EVENT_PRESENCE_UPDATE && topic.presence() {
+            return self.phoenix_presence_update(slot, protocol, &message, hash, out);
+        }
+        let is_acknowledged = topic.history().is_some_and(|history| history.acknowledge.is_some());
+        if message.event == phoenix::EVENT_ACK && is_acknowledged {
+            return self.phoenix_ack(slot, protocol, &message, out);
+        }
+        match policy.decide(&self.connections.core.principal(slot), Action::Publish, &topic) {
+            Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
+            // To the application an event may have any name: nobody else hears it.
+            Decision::Ask(_) => {
+                if let Some(message) = self.ask(slot, PendingHook::Event, topic.rule, message) {
+                    refuse(protocol, &message, FULL, out);
+                }
+            }
+            Decision::Allow(permit) => match check_event(&message.event) {
+                Ok(()) => self.phoenix_publish(slot, protocol, message, permit, out),
+                Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
+            },
+        }
+    }
+
+    fn phoenix_publish(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        mut message: ClientMessage,
+        permit: Permit,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(serial) =
+            self.connections.core.table.get(slot).map(|connection| connection.serial)
+        else {
+            return;
+        };
+        let topic = message.topic.clone();
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) =
+                self.connections.rates.publish_refusal(&mut self.connections.core, slot, &topic)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        let empty = model::Data::Binary([].into());
+        let publication = Publication {
+            topic: message.topic.clone(),
+            event: Some(message.event.clone()).filter(|event| event != "message"),
+            data: std::mem::replace(&mut message.payload, empty),
+            except: permit
+                .audience
+                .leaves_sender_out()
+                .then(|| self.connections.core.id(slot, serial)),
+            attributes: None,
+        };
+        if permit.durable {
+            self.connections.core.publish_durable(
+                slot,
+                publication,
+                Answer::Phoenix(message.into()),
+            );
+        } else {
+            let published = self.connections.core.publish(publication);
+            phoenix_published(protocol, &message, &published, out);
+        }
+        self.connections.rates.has_published(&mut self.connections.core, slot, &topic);
+    }
+
+    fn phoenix_ack(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let id = match phoenix::ack_id(&message.payload) {
+            Ok(id) => id,
+            Err(wrong) => return refuse(protocol, message, &wrong, out),
+        };
+        let acknowledged = Acknowledgement { user: None, topic: Some(message.topic.clone()), id };
+        match self
+            .connections
+            .core
+            .acknowledge(&self.connections.core.principal(slot), acknowledged)
+        {
+            Ok((topic, place)) => {
+                let response = acknowledged_json(&topic, place);
+                answer(protocol, message, Status::Ok, Content::Json(&response), out);
+            }
+            Err(error) => refuse(protocol, message, &error.to_string(), out),
+        }
+    }
+
+    fn phoenix_presence_update(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        let core = &mut self.connections.core;
+        match phoenix::meta(&message.payload, meta_bytes_max) {
+            Ok(meta) if core.entries.update(slot, hash, meta, core.now_us) => {
+                answer(protocol, message, Status::Ok, NOTHING, out);
+            }
+            Ok(_) => {
+                let why = "this connection has no user: connect with the parameter user";
+                refuse(protocol, message, why, out);
+            }
+            Err(wrong) => refuse(protocol, message, &wrong, out),
+        }
+    }
+
+    /// Asks the application. Gives the message back when it can't be asked now.
+    fn ask(
+        &mut self,
+        slot: u32,
+        hook: PendingHook,
+        rule: Option<&Rule>,
+        mut message: ClientMessage,
+    ) -> Option<ClientMessage> {
+        let (Some(webhook), Some(connection)) =
+            (self.webhook, self.connections.core.table.get(slot))
+        else {
+            return Some(message);
+        };
+        if self
+            .connections
+            .core
+            .table
+            .cold(slot)
+            .is_some_and(|cold| cold.hooks_pending >= HOOKS_PENDING_MAX)
+        {
+            return Some(message);
+        }
+        let (handle, serial) = (self.connections.core.handle.clone(), connection.serial);
+        // A join's payload is needed again when it is allowed.
+        let (kind, payload) = match hook {
+            PendingHook::Join(_) => (WebhookKind::Join, message.payload.clone()),
+            PendingHook::Event => {
+                let empty = model::Data::Binary([].into());
+                (WebhookKind::Event, std::mem::replace(&mut message.payload, empty))
+            }
+        };
+        let back = message.clone();
+        let request = WebhookRequest {
+            url: rule.and_then(|rule| rule.webhook_url.clone()),
+            kind,
+            topic: message.topic.clone(),
+            event: message.event.clone(),
+            payload,
+            users: self.connections.core.users(slot).map(Into::into).collect(),
+            connection: self.connections.core.id(slot, serial),
+            reply: Box::new(move |response| {
+                handle.send(Command::WebhookAnswered {
+                    slot,
+                    serial,
+                    hook,
+                    message: Box::new(message),
+                    response,
+                });
+            }),
+        };
+        if let Err(Full) = webhook.send(request) {
+            return Some(back);
+        }
+        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+            cold.hooks_pending += 1;
+        }
+        None
+    }
+
+    /// The application has answered.
+    pub(crate) fn webhook_answered(
+        &mut self,
+        slot: u32,
+        hook: PendingHook,
+        message: &ClientMessage,
+        response: &WebhookResponse,
+    ) {
+        if let Some(cold) = self.connections.core.table.cold_mut(slot) {
+            cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
+        }
+        self.connections.core.table.trim(slot);
+        let Some(protocol) = self.connections.core.protocol(slot) else {
+            return;
+        };
+        let mut out = Vec::new();
+        match hook {
+            PendingHook::Event => {
+                let status = if response.ok { Status::Ok } else { Status::Error };
+                answer(protocol, message, status, Content::Json(&response.response), &mut out);
+            }
+            PendingHook::Join(number) => {
+                let hash = self.connections.core.broker.hash(&message.topic);
+                if self.connections.core.joins.answered(slot, hash, number) {
+                    if response.ok {
+                        let response = response.response.clone();
+                        // The rule may be another one than when the application was asked.
+                        let permit = Permit::of(
+                            &self.connections.core.settings.session.policy.topic(&message.topic),
+                        );
+                        self.phoenix_joined(slot, message.clone(), permit, response, &mut out);
+                    } else {
+                        self.connections.core.joins.remove(slot, hash);
+                        let response = Content::Json(&response.response);
+                        answer(protocol, message, Status::Error, response, &mut out);
+                    }
+                }
+            }
+        }
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+}
+
+impl Connections {
+    /// The application took the connection out of a topic: its join, if it has one, has ended.
+    pub(crate) fn phoenix_left(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) {
+        let Some(protocol) = self.core.protocol(slot) else {
+            return;
+        };
+        if protocol.joins() {
+            let hash = self.core.broker.hash(topic);
+            let end = self.phoenix_end_join(slot, protocol, topic, hash, out);
+            out.extend_from_slice(&end);
+        }
+    }
+
+    /// Ends a join, if there is one: what it is still owed goes to `out`. Gives the message that it
+    /// has ended.
+    fn phoenix_end_join(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: &str,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Vec<u8> {
+        let mut end = Vec::new();
+        let Some(join) = self.core.joins.get(slot, hash) else {
+            return end;
+        };
+        let join_ref = join.join_ref.into_owned();
+        self.core.joins.remove(slot, hash);
+        if self.core.is_own(slot, topic) {
+            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.recovery.end_topic(slot, hash);
+        } else {
+            self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+            self.leave(slot, topic);
+        }
+        say(protocol, &mut end, |serializer, end| serializer.close(&join_ref, topic, end));
+        end
+    }
+}
+
+/// Tells a client what became of what it sent.
+pub(crate) fn phoenix_published(
+    protocol: ProtocolRef,
+    message: &ClientMessage,
+    published: &Result<model::Position, broker::PublishError>,
+    out: &mut Vec<u8>,
+) {
+    match published {
+        Ok(_) => answer(protocol, message, Status::Ok, NOTHING, out),
+        Err(error) => refuse(protocol, message, &error.to_string(), out),
+    }
+}
+
+/// The join's ref, as the client knows it; clients of old versions have just the message's.
+fn join_ref(message: &ClientMessage) -> &str {
+    message.join_ref.as_deref().or(message.ref_.as_deref()).unwrap_or_default()
+}
+
+/// Why the application can't be asked.
+const FULL: &str = "the application is busy: try again later";
+
+/// Appends an answer, if one is wanted.
+pub(crate) fn answer(
+    protocol: ProtocolRef,
+    message: &ClientMessage,
+    status: Status,
+    response: Content<'_>,
+    out: &mut Vec<u8>,
+) {
+    if message.ref_.is_some() {
+        say(protocol, out, |serializer, out| {
+            serializer.reply(message.address(), status, response, out)
+        });
+    }
+}
+
+/// Appends an answer that says why it was not done.
+fn refuse(protocol: ProtocolRef, message: &ClientMessage, reason: &str, out: &mut Vec<u8>) {
+    let mut response = b"{\"reason\":".to_vec();
+    protocol::json::string(reason, &mut response);
+    response.push(b'}');
+    let response = String::from_utf8_lossy(&response);
+    answer(protocol, message, Status::Error, Content::Json(&response), out);
+}
+
+/// Appends one message as the protocol writes it. What can't be written (names are checked, so that
+/// this is a fault of ours) is left out.
+pub(crate) fn say(
+    protocol: ProtocolRef,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(Serializer, &mut Vec<u8>) -> Result<Form, phoenix::PhoenixError>,
+) {
+    let Some(phoenix) = Phoenix::of(protocol.encoding()) else {
+        return;
+    };
+    let mut payload = Vec::new();
+    match write(phoenix.serializer, &mut payload) {
+        Ok(form) => phoenix.pack(form, &payload, out),
+        Err(error) => tracing::error!("a Phoenix message could not be written: {error}"),
+    }
+}

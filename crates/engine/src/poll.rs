@@ -1,0 +1,382 @@
+//! Long polls: answered from what was published, and woken when more is.
+
+use broker::Recent;
+use history::{Answer, Piece, Pull, Start, TopicCursor};
+use model::ResumeRequest;
+use model::{Behind, CloseReason, Frontier, Position, RecoveryGap, ResumeToken};
+use protocol::Protocol;
+use protocol::http::json_answer;
+use protocol::poll::{self, LongPoll};
+use protocol::request;
+
+use crate::command::Command;
+use crate::connection::{Phase, Poll};
+use crate::connections::Connections;
+
+/// Messages with history in one answer; the next poll gets more.
+const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
+
+/// The topics of a poll that have history.
+#[derive(Default)]
+pub(crate) struct PollHistory {
+    /// They, and how far it has them.
+    pub cursors: Vec<TopicCursor>,
+    /// So many of them, the first, are not acknowledged.
+    plain: usize,
+    /// What the client asked for and can't be given.
+    pub gap: Option<RecoveryGap>,
+    /// Messages in one answer: a poll has a new window with each, for it says how far it has
+    /// everything.
+    pub messages_max: usize,
+    /// The history was asked; with the number of the query.
+    pub reading: Option<u32>,
+    /// It was asked from where to begin.
+    starting: Option<PollStart>,
+    /// Something has come while the history was asked.
+    woken: bool,
+    /// The poll is to be answered with whatever the history says.
+    now: bool,
+}
+
+/// What a poll begins with, beside what the history says.
+struct PollStart {
+    request: ResumeRequest,
+    /// The cursors of the acknowledged topics.
+    cursors: Vec<u64>,
+}
+
+impl PollHistory {
+    fn begin(&mut self, start: Start, PollStart { request, cursors }: &PollStart) {
+        self.gap = start.gaps.iter().take(self.plain).flatten().next().copied();
+        let claimed = std::mem::replace(&mut self.cursors, start.topics);
+        for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
+            if request.of(&it.topic).is_none() {
+                // What was published while the history was asked is not missed.
+                it.after = it.after.min(claimed.after);
+            }
+        }
+        let acknowledged = self.cursors.iter_mut().zip(&start.gaps).skip(self.plain);
+        for ((it, gap), cursor) in acknowledged.zip(cursors) {
+            // A poll says how far it has everything with each request.
+            let says = request.of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
+            it.after = if says { it.after.max(*cursor) } else { *cursor };
+        }
+    }
+}
+
+/// The long polls of an engine.
+pub(crate) struct Polls<'a> {
+    pub connections: &'a mut Connections,
+}
+
+impl Polls<'_> {
+    /// A poll enters its topics first and then scans: whatever is published after the scan wakes
+    /// it, and whatever was before is found. So nothing falls between.
+    pub(crate) fn poll(&mut self, slot: u32, poll: request::Poll, out: &mut Vec<u8>) {
+        if !self.connections.send_earlier(slot, out) {
+            return;
+        }
+        self.connections.core.take_up(slot, LongPoll.encoding(), Phase::Waiting);
+        self.connections.enter_hub(slot, &poll.principal, &poll.topics);
+        self.connections.recovery.catchups.choose(
+            &mut self.connections.core,
+            slot,
+            None,
+            &poll.tags,
+        );
+        let deadline_s = self.connections.core.now_s().saturating_add(poll.seconds);
+        let history = self.poll_history(slot, &poll.resume);
+        let resumes = !poll.resume.is_empty();
+        let from = poll
+            .resume
+            .all
+            .as_ref()
+            .and_then(|since| since.offset(self.connections.core.broker.epoch()));
+        let from =
+            from.map(|offset| Position { epoch: self.connections.core.broker.epoch(), offset });
+        // An id of another life: the broker says so.
+        let from =
+            from.or(poll.resume.all.as_ref().map(|since| since.id).filter(|_| history.is_none()));
+        let recent = self.recent(slot, from);
+        let no_history = resumes && from.is_none() && history.is_none();
+        let gap = match (&history, from) {
+            (Some(history), _) if history.gap.is_some() => history.gap,
+            (_, Some(from)) if !recent.complete => {
+                let same = from.epoch == self.connections.core.broker.epoch();
+                Some(if same { RecoveryGap::TooOld } else { RecoveryGap::Epoch })
+            }
+            _ => no_history.then_some(RecoveryGap::NoHistory),
+        };
+        let recovered = resumes.then_some(gap.is_none());
+        let now = !recent.messages.is_empty() || gap.is_some() || poll.seconds == 0;
+        let since = if now { from.unwrap_or(recent.top) } else { recent.top };
+        let history = history.map(Box::new);
+        let wait = Poll { since, recovered, deadline_s, respond: poll.respond, history };
+        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+            cold.poll = Some(Box::new(wait));
+        }
+        self.scan(slot, Some(recent), now, gap);
+    }
+
+    /// The topics with history of a poll that has entered its topics.
+    fn poll_history(&mut self, slot: u32, request: &ResumeRequest) -> Option<PollHistory> {
+        let topics: Vec<model::Name> = self.connections.core.hub.topics_of(slot).cloned().collect();
+        let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
+        let mut messages_max = ANSWER_MESSAGES;
+        for topic in &topics {
+            let Some(keep) = self.connections.core.history().rule(topic) else { continue };
+            let hash = self.connections.core.broker.hash(topic);
+            let user =
+                keep.acknowledge.as_ref().and_then(|_| self.connections.core.user_of(slot, topic));
+            match user {
+                None => hashed.push((hash, topic.as_str())),
+                Some(user) => {
+                    let rule = keep.acknowledge.as_ref();
+                    let window = rule.map_or(1, |rule| rule.window_messages_max as usize);
+                    messages_max = messages_max.min(window.max(1));
+                    let cursor = self.connections.core.history().cursor(&user, topic);
+                    acknowledged.push((hash, topic.as_str(), cursor));
+                }
+            }
+        }
+        if hashed.is_empty() && acknowledged.is_empty() {
+            return None;
+        }
+        let plain = hashed.len();
+        hashed.extend(acknowledged.iter().map(|(hash, topic, _)| (*hash, *topic)));
+        let (start, query) =
+            self.connections.recovery.ask_start(&mut self.connections.core, slot, &hashed, request);
+        let cursors = acknowledged.iter().map(|(_, _, cursor)| *cursor).collect();
+        let from = PollStart { request: request.clone(), cursors };
+        let mut history =
+            PollHistory { plain, messages_max, reading: query, ..PollHistory::default() };
+        history.begin(start, &from);
+        history.starting = query.map(|_| from);
+        Some(history)
+    }
+
+    /// What was published lately to the poll's topics without history.
+    fn recent(&self, slot: u32, since: Option<Position>) -> Recent {
+        let own = self
+            .connections
+            .core
+            .hub
+            .topics_of(slot)
+            .filter(|topic| self.connections.core.history().rule(topic).is_none())
+            .cloned();
+        let topics: Vec<(u64, model::Name)> = own
+            .chain(std::iter::once(model::name::BROADCAST.into()))
+            .map(|topic| (self.connections.core.broker.hash(&topic), topic))
+            .collect();
+        let topics: Vec<(u64, &str)> =
+            topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
+        self.connections.core.broker.recent(&topics, since)
+    }
+
+    /// Something may have come for a poll, or its time is over.
+    pub(crate) fn poll_again(&mut self, slot: u32, over: bool) {
+        self.scan(slot, None, over, None);
+    }
+
+    fn scan(&mut self, slot: u32, recent: Option<Recent>, now: bool, gap: Option<RecoveryGap>) {
+        let Some(connection) = self.connections.core.table.get(slot) else {
+            return;
+        };
+        let Some(poll) = self.poll_of(slot) else {
+            return;
+        };
+        let (since, serial) = (poll.since, connection.serial);
+        if poll.history.as_ref().is_some_and(|history| history.reading.is_some()) {
+            // Answered when the history has, or with the next scan after that.
+            if let Some(history) = self.poll_history_mut(slot) {
+                (history.woken, history.now) = (true, history.now || now);
+            }
+            return;
+        }
+        let messages_max = poll.history.as_ref().map_or(0, |history| history.messages_max);
+        let cursors = poll.history.as_ref().map(|history| history.cursors.clone());
+        let piece = match cursors {
+            None => None,
+            Some(cursors) => {
+                let bytes_max = self.connections.core.settings.outbox_bytes_max / 2;
+                let pull = Pull { topics: cursors, messages_max, bytes_max };
+                match self.poll_piece(slot, serial, pull, now) {
+                    Some(piece) => Some(piece),
+                    None => return,
+                }
+            }
+        };
+        let recent = match recent {
+            Some(recent) => recent,
+            None => self.recent(slot, Some(since)),
+        };
+        let gap = gap.or(piece.as_ref().and_then(|piece| self.gone(slot, piece)));
+        self.answer_if(slot, &recent, piece, now, gap);
+    }
+
+    /// The next piece for a poll, if it is to be had at once.
+    fn poll_piece(&mut self, slot: u32, serial: u32, pull: Pull, now: bool) -> Option<Piece> {
+        let (handle, query) =
+            (self.connections.core.handle.clone(), self.connections.recovery.catchups.query());
+        let numbers = vec![query];
+        let completion = Box::new(move |piece: Result<Piece, _>| {
+            handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
+        });
+        match self.connections.core.history.read(pull, completion) {
+            Ok(Answer::Now(piece)) => return Some(piece),
+            Ok(Answer::Later) => {
+                if let Some(history) = self.poll_history_mut(slot) {
+                    (history.reading, history.woken, history.now) = (Some(query), false, now);
+                }
+            }
+            Err(_) => {
+                self.connections.recover(|recovery, core| recovery.come_back_later(core, slot))
+            }
+        }
+        None
+    }
+
+    /// The history has said from where a poll begins.
+    pub(crate) fn poll_started(&mut self, slot: u32, query: u32, start: Start) {
+        let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(query));
+        let Some(history) = history else {
+            return;
+        };
+        history.reading = None;
+        if let Some(from) = history.starting.take() {
+            history.begin(start, &from);
+        }
+        let (gap, now) = (history.gap, std::mem::take(&mut history.now));
+        self.scan(slot, None, now || gap.is_some(), gap);
+    }
+
+    /// What a poll can't be given, since it is gone while the poll waited.
+    fn gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+        let plain = self.poll_of(slot)?.history.as_ref()?.plain;
+        piece.gone.iter().take(plain).any(|gone| *gone).then_some(RecoveryGap::TooOld)
+    }
+
+    fn poll_history_mut(&mut self, slot: u32) -> Option<&mut PollHistory> {
+        self.connections.core.table.cold_mut(slot)?.poll.as_mut()?.history.as_deref_mut()
+    }
+
+    /// The history has answered.
+    pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
+        let gone = self.gone(slot, &piece);
+        // Not what another poll of this connection asked before.
+        let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
+        let Some(history) = history else {
+            return;
+        };
+        history.reading = None;
+        let gap = history.gap.or(gone);
+        let (woken, now) = (std::mem::take(&mut history.woken), std::mem::take(&mut history.now));
+        let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
+            return;
+        };
+        let recent = self.recent(slot, Some(since));
+        if piece.messages.is_empty() && gap.is_none() {
+            // There is nothing up to here.
+            if let Some(history) = self.poll_history_mut(slot) {
+                for cursor in &mut history.cursors {
+                    cursor.after = cursor.after.max(piece.through);
+                }
+            }
+            if piece.caught_up && !woken {
+                return self.answer_if(slot, &recent, Some(piece), now, None);
+            }
+            return self.scan(slot, Some(recent), now, None);
+        }
+        self.answer_if(slot, &recent, Some(piece), false, gap);
+    }
+
+    fn poll_of(&self, slot: u32) -> Option<&Poll> {
+        self.connections.core.table.cold(slot)?.poll.as_deref()
+    }
+
+    /// Answers when there is something to say.
+    fn answer_if(
+        &mut self,
+        slot: u32,
+        recent: &Recent,
+        piece: Option<Piece>,
+        now: bool,
+        gap: Option<RecoveryGap>,
+    ) {
+        let found = piece.as_ref().is_some_and(|piece| !piece.messages.is_empty());
+        let tells = now || gap.is_some() || found;
+        if tells || !recent.messages.is_empty() || !recent.complete {
+            self.answer_poll(slot, recent, piece, gap);
+        }
+    }
+
+    /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
+    /// have been ahead of it.
+    fn poll_position(&self, mut cursors: Vec<TopicCursor>, through: u64) -> Frontier {
+        let epoch = self.connections.core.history().epoch();
+        cursors.iter_mut().for_each(|topic| topic.after = topic.after.max(through));
+        let ahead = cursors.iter().map(|topic| topic.after).max().unwrap_or(through);
+        let behind: Vec<Behind> = cursors
+            .iter()
+            .filter(|topic| topic.after < ahead)
+            .map(|topic| Behind { topic: model::resume::mark(&topic.topic), through: topic.after })
+            .collect();
+        if behind.len() > model::resume::BEHIND_MAX {
+            // Too many to name: better some twice than one not at all.
+            return Frontier::at(Position { epoch, offset: through });
+        }
+        Frontier { through: Position { epoch, offset: ahead }, behind }
+    }
+
+    fn answer_poll(
+        &mut self,
+        slot: u32,
+        recent: &Recent,
+        piece: Option<Piece>,
+        gap: Option<RecoveryGap>,
+    ) {
+        let mut messages = recent.messages.clone();
+        messages.extend(piece.iter().flat_map(|piece| piece.messages.iter().cloned()));
+        messages.retain(|message| self.connections.recovery.catchups.chooses(slot, message));
+        let history = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
+        let acknowledged = history.map(|history| history.cursors[history.plain..].to_vec());
+        if let Some(acknowledged) = acknowledged.filter(|topics| !topics.is_empty()) {
+            self.connections.recovery.count_polled(
+                &mut self.connections.core,
+                slot,
+                &acknowledged,
+                &mut messages,
+            );
+        }
+        let Some(cold) = self.connections.core.table.cold_mut(slot) else {
+            return;
+        };
+        let Some(poll) = cold.poll.take() else {
+            return;
+        };
+        let gap = gap.or((!recent.complete).then_some(RecoveryGap::TooOld));
+        let recovered = if gap.is_some() { Some(false) } else { poll.recovered };
+        let position = match (&piece, poll.history) {
+            (Some(piece), Some(history)) => {
+                Some(self.poll_position(history.cursors, piece.through))
+            }
+            _ => None,
+        };
+        let since = ResumeToken { id: recent.top, frontier: position };
+        let body =
+            poll::answer(messages.iter().map(|message| &message.message), &since, recovered, gap);
+        let mut answer = Vec::with_capacity(body.len() + 256);
+        json_answer(&poll.respond, &body, &mut answer);
+        self.connections.leave_topics(slot);
+        self.connections.core.metrics.delivered.add(messages.len() as u64);
+        self.connections.core.await_request(slot);
+        self.connections.core.count_answer(&answer);
+        if poll.respond.keep_alive {
+            self.connections.send(slot, &answer, messages.len() as u32);
+            self.connections.rest_or_close(slot, true, &mut Vec::new());
+            self.connections.core.resumed.push(slot);
+        } else {
+            self.connections.close(slot, CloseReason::Answered, &answer);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Who speaks on a connection.
+
+use auth::Principal;
+use model::{Name, TopicKind};
+
+use crate::core::Core;
+
+impl Core {
+    /// The users of a connection. Their own topics in the hub say who they are, so that nothing else
+    /// has to be held for each connection.
+    pub(crate) fn users(&self, slot: u32) -> impl Iterator<Item = &str> {
+        self.hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user())
+    }
+
+    /// Who speaks on a connection now: whoever it said it is, and whom it was logged in as since.
+    pub(crate) fn principal(&self, slot: u32) -> Principal {
+        Principal::anonymous(self.users(slot).map(Name::from).collect())
+    }
+
+    /// Whether a connection is in the topic by itself: everyone's, or its users' own. To join it lets a
+    /// Phoenix client hear what comes anyway.
+    pub(crate) fn is_own(&self, slot: u32, topic: &str) -> bool {
+        let kind = TopicKind::of(topic);
+        !kind.is_ordinary() && self.principal(slot).owns(kind)
+    }
+}

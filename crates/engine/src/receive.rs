@@ -1,0 +1,512 @@
+//! What a connection's peer sends: its protocol reads it, and what it asks for is done here.
+
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+
+use auth::{Permit, Principal};
+use model::{CloseReason, Name, Publication, ResumeRequest};
+use protocol::http;
+use protocol::request::{Open, ReplyTo as To, Respond, Subscribe};
+use protocol::websocket::Decoder;
+use protocol::{Delivery, ProtocolRef, Reader, Request};
+
+use crate::command::Answer;
+use crate::connection::{Flag, Phase};
+use crate::connections::Connections;
+use crate::core::Core;
+use crate::engine::Engine;
+use crate::input::is_held;
+use crate::metrics::{Counter, Metrics};
+use crate::phoenix::Channels;
+use crate::poll::Polls;
+use crate::recovery::ReplyTo;
+use crate::webhook::Webhook;
+
+/// Answers that are gathered before they are sent, in bytes.
+const OUT_BYTES: usize = 64 << 10;
+
+/// Who speaks on a connection that has not said it yet.
+static NOBODY: LazyLock<Principal> = LazyLock::new(|| Principal::anonymous(Vec::new()));
+
+impl Engine {
+    /// The peer has shut its side.
+    pub fn peer_closed(&mut self, slot: u32) {
+        let Some(connection) = self.connections.core.table.get(slot) else {
+            return;
+        };
+        // Half-closed peers (`printf … | nc`) still want the answers that are under way.
+        let (backlogged, closing) = (connection.is_backlogged(), connection.is_closing());
+        let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
+        if backlogged && between {
+            return self.connections.close(slot, CloseReason::ByClient, &[]);
+        }
+        if !(backlogged && closing) {
+            self.connections.end(slot, CloseReason::ByClient);
+        }
+    }
+
+    /// The peer of a connection that is left unread has shut its side. Its input has its turn later,
+    /// and so has the end behind it; but nobody waits for an answer whose reader is gone.
+    pub fn hung_up(&mut self, slot: u32) {
+        let found = self.connections.core.table.get(slot);
+        let waits = found.is_some_and(|connection| connection.phase() == Phase::Waiting);
+        if waits {
+            self.connections.end(slot, CloseReason::ByClient);
+        }
+    }
+
+    /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
+    pub fn received(&mut self, slot: u32, bytes: &mut [u8]) {
+        let now_s = self.connections.core.now_s() as u16;
+        let held = is_held(&self.connections.core.table, slot);
+        let Some(connection) = self.connections.core.table.get_mut(slot) else {
+            return;
+        };
+        match connection.phase() {
+            Phase::Closing | Phase::HalfClosed => return,
+            // A request has its own time, from its first byte on.
+            Phase::Idle if !held => {
+                connection.enter(Phase::Request);
+                connection.heard_s = now_s;
+            }
+            Phase::Open if !held => connection.heard_s = now_s,
+            Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
+        }
+        if held {
+            return self.connections.core.buffer_input(slot, bytes);
+        }
+        let buffered = match self.connections.core.table.cold_mut(slot) {
+            // Nothing of it means anything before it is whole.
+            Some(cold) if (cold.needs as usize) > cold.input.len() + bytes.len() => {
+                return self.connections.core.buffer_input(slot, bytes);
+            }
+            Some(cold) => std::mem::take(&mut cold.input),
+            None => Vec::new(),
+        };
+        if buffered.is_empty() {
+            self.process_input(slot, bytes);
+        } else {
+            let mut all = buffered;
+            all.extend_from_slice(bytes);
+            self.process_input(slot, &mut all);
+        }
+    }
+
+    /// What held the connection up is over: what it asked for meanwhile has its turn.
+    pub(crate) fn resume_input(&mut self, slot: u32) {
+        if !self.connections.core.is_open(slot) || is_held(&self.connections.core.table, slot) {
+            return;
+        }
+        if let Some(cold) = self.connections.core.table.cold_mut(slot) {
+            let mut input = std::mem::take(&mut cold.input);
+            self.process_input(slot, &mut input);
+        }
+    }
+
+    /// Does what whole requests and frames say, sends the answers, and keeps what is not whole.
+    pub(crate) fn process_input(&mut self, slot: u32, bytes: &mut [u8]) {
+        let mut at = 0;
+        let mut out = std::mem::take(&mut self.out);
+        while at < bytes.len() {
+            let Some(connection) = self.connections.core.table.get(slot) else {
+                break;
+            };
+            if connection.is_closing() {
+                at = bytes.len();
+                break;
+            }
+            if is_held(&self.connections.core.table, slot) {
+                break;
+            }
+            // One request, frame or line at a time: after each it may have to wait.
+            let taken = self.actions().read(slot, &mut bytes[at..], &mut out);
+            self.connections.flush_if_large(slot, &mut out);
+            at += taken;
+            if taken == 0 {
+                break;
+            }
+        }
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+            out.clear();
+        }
+        out.shrink_to(OUT_BYTES);
+        self.out = out;
+        let now_s = self.connections.core.now_s() as u16;
+        if let Some(connection) = self.connections.core.table.get_mut(slot)
+            && at < bytes.len()
+            && !connection.is_closing()
+        {
+            if connection.phase() == Phase::Idle {
+                // The next request has begun, and has its own time.
+                connection.enter(Phase::Request);
+                connection.heard_s = now_s;
+            }
+            if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+                cold.input = bytes[at..].to_vec();
+            }
+        }
+        self.connections.core.count_input(slot);
+        self.connections.core.resume(slot);
+        self.connections.core.table.trim(slot);
+        self.resume_inputs();
+    }
+}
+
+/// Does what requests and frames say, and what comes later because of them.
+pub(crate) struct Actions<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Actions<'_> {
+    fn channels(&mut self) -> Channels<'_> {
+        Channels { connections: self.connections, webhook: self.webhook }
+    }
+
+    fn polls(&mut self) -> Polls<'_> {
+        Polls { connections: self.connections }
+    }
+
+    /// Reads one request, frame or line and does what it asks for; gives the bytes taken, 0 when more
+    /// must come.
+    fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> usize {
+        let core = &mut self.connections.core;
+        let Some(connection) = core.table.get(slot) else {
+            return bytes.len();
+        };
+        let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
+        if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
+            return self.connections.request_beyond(slot, bytes, out);
+        }
+        let Some(protocol) = core.recognised(slot, bytes) else {
+            return 0;
+        };
+        let speaks = open.then(|| core.principal(slot));
+        let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
+        // Most frames come whole, and need no decoder that outlives them.
+        let mut fresh = Decoder::default();
+        let id = core.id(slot, serial);
+        let from = out.len();
+        let mut reader = Reader {
+            settings: &core.settings.session,
+            protocols: core.shared.protocols,
+            id,
+            principal: speaks.as_ref().unwrap_or(&NOBODY),
+            codecs: &mut core.codecs,
+            decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
+            open,
+        };
+        let read = protocol.read(&mut reader, bytes, out);
+        if !reader.decoder.is_idle()
+            && let Some(cold) = core.table.cold_or_new(slot)
+        {
+            cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
+        }
+        if let Some(request) = read.request {
+            if !open
+                && read.taken > 0
+                && let Some(cold) = core.table.cold_mut(slot)
+            {
+                (cold.needs, cold.continued) = (0, false);
+            }
+            self.act(slot, protocol, request, from, out);
+        }
+        read.taken
+    }
+
+    fn act(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        request: Request,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let connections = &mut *self.connections;
+        match request {
+            Request::Answered { keep_alive } => connections.answered(slot, from, keep_alive, out),
+            Request::Rejected => {
+                connections.core.count_answer(&out[from..]);
+                connections.close_after(slot, CloseReason::BadRequest, out);
+            }
+            Request::Continue { bytes, interim } => {
+                connections.core.await_rest(slot, bytes, interim, out);
+            }
+            Request::Open(open) => connections.open_transport(slot, open, out),
+            Request::Poll(poll) => {
+                connections.rates.has_joined(&mut connections.core, slot);
+                self.polls().poll(slot, *poll, out);
+            }
+            Request::Subscribe(id, subscription, permit) => {
+                connections.subscribe(slot, protocol, id, subscription, permit, out);
+            }
+            Request::Unsubscribe(id, topic) => {
+                connections.unsubscribe(slot, protocol, &id, &topic, out);
+            }
+            Request::Publish { publication, permit, to: To::Http(respond) } => {
+                connections.publish_request(slot, publication, permit, respond, from, out);
+            }
+            Request::Publish { publication, permit, to: To::Id(id) } => {
+                connections.publish_by_id(slot, protocol, id, publication, permit, out);
+            }
+            Request::Acknowledge { acknowledgement, to, principal } => {
+                let principal = principal.unwrap_or_else(|| connections.core.principal(slot));
+                let done = connections.core.acknowledge(&principal, acknowledgement);
+                match to {
+                    To::Http(respond) => {
+                        connections.respond_acknowledged(slot, done, &respond, from, out);
+                    }
+                    To::Id(id) => connections.reply_acknowledged(protocol, &id, done, out),
+                }
+            }
+            Request::Login(id, user) => connections.login_request(slot, protocol, &id, &user, out),
+            Request::Logout(id, user) => {
+                connections.logout_request(slot, protocol, &id, &user, out);
+            }
+            Request::Presence { topic, respond } => {
+                connections.presence_request(slot, topic, respond, from, out);
+            }
+            Request::Status { respond } => connections.status_request(slot, &respond, from, out),
+            Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
+            Request::Longpoll(request) => self.channels().longpoll(slot, request, out),
+            Request::Close(close) => connections.close_after(slot, close, out),
+        }
+    }
+}
+
+impl Connections {
+    /// Sends earlier answers of a pipeline, before a request that is not answered at once. False when
+    /// the connection ended with that.
+    pub(crate) fn send_earlier(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
+        if !out.is_empty() {
+            let earlier = std::mem::take(out);
+            self.send(slot, &earlier, 0);
+        }
+        self.core.is_open(slot)
+    }
+
+    /// Sends the answers so far when they are many: what a client asks for with few bytes may be
+    /// large, and a client that does not read it must be noticed before it asks for more.
+    pub(crate) fn flush_if_large(&mut self, slot: u32, out: &mut Vec<u8>) {
+        if out.len() > OUT_BYTES {
+            self.core.send_and_wait(slot, out);
+            self.perform_effects();
+            out.clear();
+        }
+    }
+
+    fn status_request(&mut self, slot: u32, respond: &Respond, from: usize, out: &mut Vec<u8>) {
+        http::json_answer(respond, self.status().as_bytes(), out);
+        self.answered(slot, from, respond.keep_alive, out);
+    }
+
+    /// The figures of the public status page, over all shards.
+    fn status(&self) -> String {
+        let sum = |read: &dyn Fn(&Metrics) -> u64| -> u64 {
+            self.core.engines.iter().map(|shard| read(&shard.metrics)).sum()
+        };
+        format!(
+            "{{\"connections\":{},\"answers\":{},\"answer_us\":{},\"uptime_ms\":{}}}",
+            self.core.shared.connections.load(Ordering::Relaxed),
+            sum(&|metrics| metrics.answers[2..].iter().map(Counter::get).sum()),
+            sum(&|metrics| metrics.answer_us.get()),
+            self.core.now_us / 1_000
+        )
+    }
+
+    /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
+    pub(crate) fn answered(&mut self, slot: u32, from: usize, keep_alive: bool, out: &mut Vec<u8>) {
+        self.core.count_answer(&out[from..]);
+        self.rest_or_close(slot, keep_alive, out);
+    }
+
+    /// After a short answer the connection rests, or ends with it.
+    pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+        if keep_alive && !self.core.draining {
+            let now_s = self.core.now_s() as u16;
+            if let Some(connection) = self.core.table.get_mut(slot) {
+                connection.enter(Phase::Idle);
+                connection.heard_s = now_s;
+            }
+        } else {
+            self.close_after(slot, CloseReason::Answered, out);
+        }
+    }
+
+    /// Sends what is in `out` and closes.
+    pub(crate) fn close_after(&mut self, slot: u32, close: CloseReason, out: &mut Vec<u8>) {
+        let last = std::mem::take(out);
+        self.close(slot, close, &last);
+    }
+
+    /// The connection stays and enters its topics. Its greeting is in `out`, and leaves before
+    /// anything that is published from now on.
+    fn open_transport(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
+        let protocol = self.core.shared.protocols.of(open.encoding);
+        self.core.take_up(slot, open.encoding, Phase::Open);
+        if protocol.delivery() != Delivery::Nothing {
+            self.enter_hub(slot, &open.principal, &open.topics);
+            self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
+            // Where clients join, they catch up with what they join.
+            let asks = self.core.history().retains_any() || !open.resume.is_empty();
+            if asks && !protocol.joins() {
+                let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
+                self.recover(|recovery, core| {
+                    recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)
+                });
+            }
+        }
+        let now_s = self.core.now_s() as u16;
+        if let Some(connection) = self.core.table.get_mut(slot) {
+            connection.heard_s = now_s;
+            // The greeting breaks the silence: no heartbeat follows on its heels.
+            connection.set(Flag::WroteRecently, true);
+        }
+    }
+
+    fn publish_by_id(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: Box<str>,
+        publication: Publication,
+        permit: Permit,
+        out: &mut Vec<u8>,
+    ) {
+        let topic = publication.topic.clone();
+        if permit.durable {
+            self.core.publish_durable(slot, publication, Answer::Id(id));
+        } else {
+            let published = self.core.publish(publication);
+            self.reply_published(protocol, &id, &published, out);
+        }
+        self.rates.has_published(&mut self.core, slot, &topic);
+    }
+
+    fn unsubscribe(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        topic: &Name,
+        out: &mut Vec<u8>,
+    ) {
+        let named = named("topic", topic);
+        self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+        let result = match self.leave(slot, topic) {
+            true => Ok(named.as_str()),
+            false => Err(("not_subscribed", "this connection is not in that topic")),
+        };
+        protocol.reply(id, result, &mut self.core.codecs, out);
+    }
+
+    fn subscribe(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: Box<str>,
+        subscription: Subscribe,
+        permit: Permit,
+        out: &mut Vec<u8>,
+    ) {
+        let Subscribe { topic, token, tags } = subscription;
+        self.rates.has_joined(&mut self.core, slot);
+        let max = self.core.settings.session.topics_per_connection_max;
+        let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
+        if !is_in && self.core.hub.count(slot) >= max {
+            let full = ("too_many_topics", "this connection is in as many topics as it may");
+            return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
+        }
+        if is_in && token.is_some() {
+            // It begins anew from there: what it is still owed is among what it asks for.
+            let hash = self.core.broker.hash(&topic);
+            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.recovery.end_topic(slot, hash);
+        }
+        self.join(slot, &topic, permit.presence);
+        if is_in {
+            self.chosen.insert(slot, self.core.broker.hash(&topic));
+        }
+        self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
+        if is_in && token.is_none() {
+            let named = named("topic", &topic);
+            return protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
+        }
+        let all = None;
+        let request = ResumeRequest {
+            all,
+            topics: token.map(|token| (topic.clone(), token)).into_iter().collect(),
+        };
+        self.recover(|recovery, core| {
+            recovery.begin(
+                core,
+                slot,
+                std::slice::from_ref(&topic),
+                &request,
+                ReplyTo::Id(id, topic.clone()),
+                out,
+            )
+        });
+    }
+
+    /// For an answer to a request that did not come in time.
+    pub(crate) fn request_timeout(&mut self, slot: u32) {
+        let mut out = Vec::new();
+        if self.core.table.cold(slot).is_some_and(|cold| cold.reserved) {
+            // It is no health check: it gets the answer that it would have had at once.
+            self.refuse_beyond(slot);
+            return;
+        }
+        if !self.core.speaks_first(slot) {
+            return self.say_goodbye(slot, CloseReason::RequestTimeout);
+        }
+        let message = "the request did not arrive in time: send it whole, at once";
+        let refused = http::Rejection::new(408, "request_timeout", message);
+        http::reject(&refused, "", false, false, &mut out);
+        self.core.count_answer(&out);
+        self.close(slot, CloseReason::RequestTimeout, &out);
+    }
+}
+
+impl Core {
+    /// What a connection's bytes are to be read by; nothing while too few have come to say it. The
+    /// first bytes of a request decide.
+    fn recognised(&mut self, slot: u32, bytes: &[u8]) -> Option<ProtocolRef> {
+        let (protocols, connection) = (self.shared.protocols, self.table.get(slot)?);
+        if connection.phase() != Phase::Request || !self.speaks_first(slot) {
+            return Some(protocols.of(connection.encoding));
+        }
+        let recognised = protocols.recognise(bytes)?;
+        if recognised.encoding() != connection.encoding {
+            self.speak(slot, recognised.encoding());
+        }
+        Some(recognised)
+    }
+
+    /// More of a request must come. Whoever waits for a word to send it gets that, once.
+    fn await_rest(&mut self, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
+        if let Some(cold) = self.table.cold_or_new(slot) {
+            cold.needs = bytes as u32;
+            if !interim.is_empty() && !std::mem::replace(&mut cold.continued, true) {
+                out.extend_from_slice(interim);
+            }
+        }
+    }
+
+    /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
+    pub(crate) fn count_answer(&mut self, answer: &[u8]) {
+        if let Some(class @ b'1'..=b'5') = answer.get(9) {
+            self.metrics.answers[usize::from(class - b'0')].add(1);
+            self.answers += 1;
+        }
+    }
+}
+
+/// `{"topic":"…"}`
+pub(crate) fn named(key: &str, name: &str) -> String {
+    let mut out = format!("{{\"{key}\":").into_bytes();
+    protocol::json::string(name, &mut out);
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,566 @@
+//! Topics whose users acknowledge: what is not acknowledged is delivered again.
+//!
+//! A connection has a window of messages that it may have without an acknowledgement; the next one
+//! is pulled from the history when there is room. Acknowledgements are cumulative. A connection is
+//! given each message once, and whoever connects is given all that is not acknowledged: what was
+//! written to a connection that is open arrives, or the connection ends. Only where the rule says so,
+//! and the client acknowledges on the connection itself, so that a handler that failed can be told
+//! from a page that nobody reads, a message is given again there after a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use auth::{Action, Principal};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use history::{AcknowledgeError, GivenUp, Piece, Pull, TopicCursor};
+use model::ResumeRequest;
+use model::name::personal;
+use model::{
+    AcknowledgeRule, Data, Envelope, HistoryRule, Message, Name, Position, Publication, TopicKind,
+};
+use protocol::encoded;
+use protocol::request::Acknowledgement;
+
+use super::{ALL, Catchup, CatchupTable, Catchups, Recovery, ReplyTo, id_with};
+use crate::command::Command;
+use crate::connection::Flag;
+use crate::core::Core;
+
+/// Connections that one second delivers to again; more wait for the next.
+const AGAIN_MAX: usize = 10_000;
+
+/// A window of more messages than this is looked through for such as are gone once a second only.
+const SCANNED_MAX: usize = 1_000;
+
+/// How a connection stands with a topic that its user acknowledges.
+pub(crate) struct Acks {
+    user: Name,
+    rule: AcknowledgeRule,
+    /// It was given everything after this offset, as far as it was there.
+    from: u64,
+    /// The messages that it has and that are not acknowledged, in order.
+    flight: VecDeque<Delivery>,
+    /// When it is looked at whether they are delivered again; not always the same, so that an
+    /// acknowledgement costs nothing.
+    pub(super) queued_s: Option<u32>,
+    /// When it was last looked at which of them are gone.
+    scanned_s: u32,
+    /// There was nothing more after this offset when the history answered later; 0 is unknown.
+    rests_at: u64,
+}
+
+/// A message that a connection has.
+struct Delivery {
+    offset: u64,
+    delivered_s: u32,
+    /// It was not acknowledged in time and is given again.
+    again: bool,
+}
+
+impl Acks {
+    fn window(&self) -> usize {
+        self.rule.window_messages_max as usize
+    }
+}
+
+/// What becomes of a message of an acknowledged topic.
+enum Next {
+    /// The connection gets it.
+    Deliver,
+    /// It has it, or is not to have it.
+    Pass,
+    /// There is no room for it now.
+    Wait,
+}
+
+impl Recovery {
+    /// Begins a catch-up with an acknowledged topic, from where its user has acknowledged it. Only who
+    /// names the topic skips what another of the user's connections has got.
+    pub(super) fn begin_acknowledged(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        topic: &Name,
+        user: Name,
+        rule_of_topic: Arc<HistoryRule>,
+        request: &ResumeRequest,
+    ) -> (u32, bool) {
+        let history = core.history();
+        let named = request.topics.iter().find(|(name, _)| name == topic);
+        let named = named.and_then(|(_, since)| since.offset(history.epoch()));
+        let top = history.top().offset;
+        let named = named.filter(|offset| *offset <= top).unwrap_or(0);
+        let after = history.cursor(&user, topic).max(named);
+        let hash = core.broker.hash(topic);
+        self.catchups.number = self.catchups.number.wrapping_add(1);
+        let number = self.catchups.number;
+        let rule = rule_of_topic.acknowledge.clone().unwrap_or(AcknowledgeRule {
+            window_messages_max: 1,
+            redelivery_seconds: 0,
+            tries_max: 0,
+            dead_letter: None,
+        });
+        let flight = VecDeque::new();
+        let acks =
+            Acks { user, rule, from: after, flight, queued_s: None, scanned_s: 0, rests_at: 0 };
+        let cursor = TopicCursor { hash, topic: topic.clone(), after, state: false };
+        let catchups = self.catchups.by_slot.entry(slot).or_default();
+        for old in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
+            super::cancel_redelivery(&mut self.again, slot, &old);
+        }
+        let (starting, held_back, acks) = (None, 0, Some(acks.into()));
+        let through = ALL;
+        catchups.list.push(Catchup { number, cursor, through, starting, held_back, acks });
+        // One who begins with all that waits has missed nothing.
+        (number, after == 0 || core.history().has_all(hash, topic, after))
+    }
+
+    /// The user is the connection's no longer: the topics that it acknowledged as this user, and stays
+    /// in, it catches up with as another of its users, or as nobody who acknowledges.
+    pub(crate) fn begin_as_others(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        user: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        let theirs =
+            |catchup: &mut Catchup| catchup.acks.as_ref().is_some_and(|acks| acks.user == user);
+        let mut topics = Vec::new();
+        for old in catchups.list.extract_if(.., theirs) {
+            super::cancel_redelivery(&mut self.again, slot, &old);
+            topics.push(old.cursor.topic);
+        }
+        if !topics.is_empty() {
+            self.begin(core, slot, &topics, &ResumeRequest::default(), ReplyTo::Nobody, out);
+        }
+    }
+
+    /// Appends what the connection's acknowledged topics have for it, as their windows allow.
+    pub(super) fn serve(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
+        let numbers: Vec<u32> = match self.catchups.by_slot.get(&slot) {
+            Some(catchups) if catchups.reading.is_none() => {
+                let acknowledged = catchups.list.iter().filter(|it| it.acks.is_some());
+                acknowledged.map(|catchup| catchup.number).collect()
+            }
+            _ => return,
+        };
+        for number in numbers {
+            let mut pieces = 0;
+            while self.serve_one(core, slot, number, out) {
+                pieces += 1;
+                if pieces == super::pull::PIECES {
+                    // The others have their turn.
+                    self.due.push(slot);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// One piece of one topic; true when there may be more.
+    fn serve_one(&mut self, core: &mut Core, slot: u32, number: u32, out: &mut Vec<u8>) -> bool {
+        if !self.takes_more(core, slot, out) {
+            return false;
+        }
+        if self.catchups.rests(slot, number) {
+            return false;
+        }
+        let room = self.room(core, slot, number);
+        let Some((cursor, _)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {
+            return false;
+        };
+        if room == 0 {
+            return false;
+        }
+        let topics = vec![cursor.clone()];
+        let bytes_max = core.settings.outbox_bytes_max / 2;
+        let pull = Pull { topics, messages_max: room, bytes_max };
+        let Some(piece) = self.ask_piece(core, slot, &[number], pull, out) else {
+            return false;
+        };
+        let more = !piece.caught_up;
+        self.serve_piece(core, slot, number, piece, out);
+        more
+    }
+
+    /// The history answered later, and had nothing after this offset: it is not asked again before
+    /// something has come.
+    pub(super) fn rest_at(&mut self, slot: u32, number: u32, end: Option<u64>) {
+        if let Some((_, acks)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) {
+            acks.rests_at = end.unwrap_or(0);
+        }
+    }
+
+    /// How many messages of one topic the connection may be given now, with those that it has and
+    /// that are passed on the way.
+    fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> usize {
+        let now_s = core.now_s();
+        let history = core.history.clone();
+        let Some((cursor, acks)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {
+            return 0;
+        };
+        let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
+        if acks.flight.len() >= acks.window() && scans {
+            // What the limits of history have dropped can't be acknowledged, and holds up nothing.
+            acks.scanned_s = now_s;
+            let offsets: Vec<u64> = acks.flight.iter().map(|delivered| delivered.offset).collect();
+            let here = history.retained(cursor.hash, &cursor.topic, &offsets);
+            acks.flight.retain(|delivered| here.binary_search(&delivered.offset).is_ok());
+        }
+        let free = acks.window().saturating_sub(acks.flight.len());
+        match acks.flight.back() {
+            Some(last) if cursor.after < last.offset => free + acks.flight.len(),
+            _ => free,
+        }
+    }
+
+    /// Messages of an acknowledged topic, as many as its window had room for.
+    pub(super) fn serve_piece(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        number: u32,
+        piece: Piece,
+        out: &mut Vec<u8>,
+    ) {
+        for message in &piece.messages {
+            match self.next(core, slot, number, message) {
+                Next::Deliver => self.deliver_one(core, slot, message, out),
+                Next::Pass => {}
+                Next::Wait => return,
+            }
+        }
+        let by_slot = &mut self.catchups.by_slot;
+        if let Some((cursor, _)) = acks_of(by_slot.get_mut(&slot), number) {
+            cursor.after = cursor.after.max(piece.through);
+        }
+    }
+
+    /// What becomes of the next message of a topic. One that is given is in the window from now on.
+    fn next(&mut self, core: &mut Core, slot: u32, number: u32, message: &Message) -> Next {
+        let (now_s, offset) = (core.now_s(), message.id.offset);
+        let by_slot = &mut self.catchups.by_slot;
+        let Some((cursor, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
+            return Next::Wait;
+        };
+        if offset <= cursor.after {
+            return Next::Pass;
+        }
+        let place = acks.flight.binary_search_by_key(&offset, |delivered| delivered.offset);
+        let again = match place {
+            Ok(at) => acks.flight[at].again,
+            Err(at) if at == acks.flight.len() && at >= acks.window() => return Next::Wait,
+            Err(_) => false,
+        };
+        cursor.after = offset;
+        // There is no room for one that the client said it has, and that is before others.
+        let no_room = place.is_err() && acks.flight.len() >= acks.window();
+        if (place.is_ok() && !again) || no_room {
+            return Next::Pass;
+        }
+        let own = core.table.get(slot).map(|connection| core.id(slot, connection.serial));
+        if !self.catchups.chooses(slot, message) || message.publication.except == own {
+            return Next::Pass;
+        }
+        if self.is_done(core, slot, number, message) {
+            return Next::Pass;
+        }
+        let acknowledges = core.protocol(slot).is_some_and(|protocol| protocol.acknowledges());
+        let by_slot = &mut self.catchups.by_slot;
+        let Some((_, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
+            return Next::Wait;
+        };
+        let delivered = Delivery { offset, delivered_s: now_s, again: false };
+        match place {
+            Ok(at) => acks.flight[at] = delivered,
+            Err(at) => acks.flight.insert(at, delivered),
+        }
+        let seconds = acks.rule.redelivery_seconds;
+        if acknowledges && seconds > 0 && acks.queued_s.is_none() {
+            let due_s = now_s.saturating_add(seconds);
+            acks.queued_s = Some(due_s);
+            self.again.insert((due_s, slot, number));
+        }
+        if again {
+            core.history().delivered_again();
+        }
+        Next::Deliver
+    }
+
+    /// Counts a delivery where there is an end to them. True for a message that was delivered as often
+    /// as it may be, and is given up now, or that is done meanwhile. Only the first that is not done
+    /// can be given up: what is before it must not be taken for done.
+    fn is_done(&mut self, core: &mut Core, slot: u32, number: u32, message: &Message) -> bool {
+        let (now_s, offset) = (core.now_s(), message.id.offset);
+        let by_slot = &mut self.catchups.by_slot;
+        let Some((cursor, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
+            return false;
+        };
+        if acks.rule.tries_max == 0 {
+            return false;
+        }
+        let is_first = acks.flight.front().is_none_or(|first| first.offset >= offset);
+        let (rule, from) = (acks.rule.clone(), acks.from);
+        let (user, topic) = (acks.user.clone(), cursor.topic.clone());
+        let tries = core.history().delivered(&user, &topic, offset, now_s, &rule);
+        if tries == 0 {
+            return true;
+        }
+        let may = is_first && from <= core.history().cursor(&user, &topic);
+        if tries <= rule.tries_max || !may || !core.give_up(&user, &rule, message) {
+            return false;
+        }
+        // It takes no place in this connection's window, nor in others'.
+        let by_slot = &mut self.catchups.by_slot;
+        if let Some((_, acks)) = acks_of(by_slot.get_mut(&slot), number) {
+            acks.flight.pop_front_if(|first| first.offset == offset);
+        }
+        core.announce_acknowledged(&user, &topic, offset);
+        true
+    }
+
+    /// The same for what a poll is answered, which has a new window each time: counts the deliveries
+    /// of its acknowledged topics, and takes out what is done.
+    pub(crate) fn count_polled(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        acknowledged: &[TopicCursor],
+        messages: &mut Vec<Arc<Envelope>>,
+    ) {
+        let now_s = core.now_s();
+        for TopicCursor { hash, topic, after, .. } in acknowledged {
+            let rule_of_topic = core.history().rule(topic);
+            let rule =
+                rule_of_topic.as_ref().and_then(|rule_of_topic| rule_of_topic.acknowledge.as_ref());
+            let rule = rule.filter(|rule| rule.tries_max > 0);
+            let (Some(rule), Some(user)) = (rule, core.user_of(slot, topic)) else {
+                continue;
+            };
+            let mut is_first = *after <= core.history().cursor(&user, topic);
+            messages.retain(|message| {
+                if message.topic_hash != *hash {
+                    return true;
+                }
+                let offset = message.id.offset;
+                let tries = core.history().delivered(&user, topic, offset, now_s, rule);
+                if tries == 0 {
+                    return false;
+                }
+                if is_first && tries > rule.tries_max && core.give_up(&user, rule, message) {
+                    core.announce_acknowledged(&user, topic, offset);
+                    return false;
+                }
+                is_first = false;
+                true
+            });
+        }
+    }
+
+    fn deliver_one(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        message: &Arc<Envelope>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        core.metrics.delivered.add(1);
+        if core.is(slot, Flag::Resumable) && !self.catchups.says_all(core, slot, message) {
+            let id = id_with(message.id, self.catchups.position_now(core, slot));
+            protocol.encode_with(message, &id, out);
+        } else {
+            out.extend_from_slice(&encoded(message, protocol, &mut core.codecs));
+        }
+    }
+
+    /// Serves the connections for which something came. To be called when a batch has left.
+    pub fn serve_due(&mut self, core: &mut Core) {
+        if self.due.is_empty() {
+            return;
+        }
+        let mut due = std::mem::take(&mut self.due);
+        due.sort_unstable();
+        due.dedup();
+        for slot in due {
+            self.pull_more(core, slot);
+        }
+    }
+
+    /// Delivers again what was not acknowledged in time. To be called about once a second.
+    pub(crate) fn deliver_again(&mut self, core: &mut Core) {
+        let now_s = core.now_s();
+        for _ in 0..AGAIN_MAX {
+            let Some(&(due_s, slot, number)) = self.again.first() else {
+                return;
+            };
+            if due_s > now_s {
+                return;
+            }
+            self.again.pop_first();
+            let by_slot = &mut self.catchups.by_slot;
+            let Some((cursor, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
+                continue;
+            };
+            acks.queued_s = None;
+            let seconds = acks.rule.redelivery_seconds.max(1);
+            let Some(first_s) = acks.flight.iter().map(|delivered| delivered.delivered_s).min()
+            else {
+                continue;
+            };
+            let (user, topic) = (acks.user.clone(), cursor.topic.clone());
+            let is_due = first_s.saturating_add(seconds) <= now_s;
+            // One that does not read gets it when it does.
+            let reads = !core.is_backlogged(slot) && !self.catchups.is_reading(slot);
+            let acknowledged = core.history().cursor(&user, &topic);
+            let by_slot = &mut self.catchups.by_slot;
+            let Some((cursor, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
+                continue;
+            };
+            let mut next_s = first_s.saturating_add(seconds);
+            if is_due && reads {
+                next_s = now_s;
+                for delivered in &mut acks.flight {
+                    if delivered.delivered_s.saturating_add(seconds) <= now_s {
+                        (delivered.delivered_s, delivered.again) = (now_s, true);
+                    }
+                    next_s = next_s.min(delivered.delivered_s);
+                }
+                next_s = next_s.saturating_add(seconds);
+                (cursor.after, acks.from, acks.rests_at) = (acknowledged, acknowledged, 0);
+            }
+            // Never the same second: this would go on for ever.
+            let next_s = next_s.max(now_s + 1);
+            acks.queued_s = Some(next_s);
+            self.again.insert((next_s, slot, number));
+            if is_due && reads {
+                self.pull_more(core, slot);
+            }
+        }
+    }
+
+    /// A user has acknowledged a topic up to this offset, or it was given up: the windows of the
+    /// user's connections have room for more.
+    pub(crate) fn acknowledged(&mut self, core: &mut Core, user: &str, topic: &str, offset: u64) {
+        let own = personal(user);
+        let hash = core.broker.hash(topic);
+        for slot in core.hub.slots(core.broker.hash(&own), &own) {
+            let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+                continue;
+            };
+            let ours = |catchup: &&mut Catchup| catchup.cursor.hash == hash;
+            let Some(catchup) = catchups.list.iter_mut().find(ours) else {
+                continue;
+            };
+            let Some(acks) = catchup.acks.as_mut().filter(|acks| acks.user == user) else {
+                continue;
+            };
+            while acks.flight.pop_front_if(|first| first.offset <= offset).is_some() {}
+            if catchup.cursor.after < offset {
+                catchup.cursor.after = offset;
+            }
+            self.pull_more(core, slot);
+        }
+    }
+}
+
+impl CatchupTable {
+    pub(crate) fn rests(&self, slot: u32, number: u32) -> bool {
+        let catchups = self.by_slot.get(&slot);
+        let catchup = catchups.and_then(|it| it.list.iter().find(|it| it.number == number));
+        catchup.is_some_and(|Catchup { cursor, held_back, acks, .. }| {
+            let rests_at = acks.as_ref().map_or(0, |acks| acks.rests_at);
+            rests_at > 0 && cursor.after >= rests_at && *held_back <= cursor.after
+        })
+    }
+
+    /// The disk is asked for the connection's next piece.
+    pub(crate) fn is_reading(&self, slot: u32) -> bool {
+        self.by_slot.get(&slot).is_some_and(|catchups| catchups.reading.is_some())
+    }
+}
+
+impl Core {
+    /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
+    /// that has no room for it now.
+    fn give_up(&self, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
+        let publication = &message.publication;
+        let Some(topic) = &rule.dead_letter else {
+            self.history().give_up(user, &publication.topic, message.id.offset, GivenUp::Dropped);
+            return true;
+        };
+        let mut text = b"{\"topic\":".to_vec();
+        protocol::json::string(&publication.topic, &mut text);
+        text.extend_from_slice(b",\"user\":");
+        protocol::json::string(user, &mut text);
+        text.extend_from_slice(format!(",\"id\":\"{}\",\"event\":", message.id).as_bytes());
+        protocol::json::string(message.event(), &mut text);
+        text.extend_from_slice(format!(",\"tries\":{},", rule.tries_max).as_bytes());
+        match &publication.data {
+            Data::Json(json) => text.extend_from_slice(format!("\"data\":{json}}}").as_bytes()),
+            Data::Text(string) => {
+                text.extend_from_slice(b"\"data\":");
+                protocol::json::string(string, &mut text);
+                text.push(b'}');
+            }
+            Data::Binary(bytes) => {
+                let base64 = STANDARD.encode(bytes);
+                let field = format!("\"encoding\":\"base64\",\"data\":\"{base64}\"}}");
+                text.extend_from_slice(field.as_bytes());
+            }
+        }
+        let json = String::from_utf8_lossy(&text).into_owned();
+        let event = Some("dead_letter".into());
+        let letter =
+            Publication { event, ..Publication::new(topic.clone(), Data::Json(json.into())) };
+        if let Err(error) = self.broker.publish(letter, None) {
+            tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
+            return false;
+        }
+        self.history().give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);
+        true
+    }
+
+    /// A client says what a user has got. Gives the topic and the place that is acknowledged now.
+    /// Whoever says so may speak for its own users only, and names the first of them by naming none.
+    pub(crate) fn acknowledge(
+        &mut self,
+        principal: &Principal,
+        acknowledged: Acknowledgement,
+    ) -> Result<(Name, Position), AcknowledgeError> {
+        let Acknowledgement { user, topic, id } = acknowledged;
+        let own = topic.as_deref().and_then(|topic| TopicKind::of(topic).user());
+        let user = user.or(own.map(Name::from)).or_else(|| principal.users.first().cloned());
+        let user = user.ok_or(AcknowledgeError::NoUser)?;
+        let topic = topic.unwrap_or_else(|| personal(&user));
+        let policy = &self.settings.session.policy;
+        let decision = policy.decide(principal, Action::Acknowledge(&user), &policy.topic(&topic));
+        decision.unasked().map_err(|_| AcknowledgeError::NoUser)?;
+        let offset = self.history().acknowledge(&user, &topic, id)?;
+        self.announce_acknowledged(&user, &topic, offset);
+        Ok((topic, Position { offset, ..id }))
+    }
+
+    /// Tells all shards that a user has done with a topic's messages up to this offset.
+    fn announce_acknowledged(&self, user: &Name, topic: &Name, offset: u64) {
+        let hash = self.broker.hash(&personal(user));
+        for shard in self.engines.iter().filter(|shard| shard.inbox.filter.holds(hash)) {
+            let (user, topic) = (user.clone(), topic.clone());
+            shard.send(Command::Acknowledged { user, topic, offset });
+        }
+    }
+}
+
+/// The cursor and the acknowledgements of one catch-up.
+fn acks_of(catchups: Option<&mut Catchups>, number: u32) -> Option<(&mut TopicCursor, &mut Acks)> {
+    let catchup = catchups?.list.iter_mut().find(|catchup| catchup.number == number)?;
+    let Catchup { cursor, acks, .. } = catchup;
+    Some((cursor, acks.as_deref_mut()?))
+}

@@ -1,0 +1,451 @@
+//! How a connection recovers what it missed of topics with history, so that what was before and what comes
+//! meet.
+//!
+//! It enters the topic in the hub first and then asks the history, at one place of the order:
+//! whatever was published up to there is found, and whatever comes after it arrives by the mailbox.
+//! What arrives by the mailbox and is not after it, since it was under way at that moment, is held
+//! back from this connection, until all that was under way has passed.
+//!
+//! What was missed is pulled in pieces, the next one when the connection has taken the one before;
+//! until it has caught up nothing of the topic reaches it live. Of a topic whose users acknowledge
+//! nothing ever does: it is pulled as the window allows, and a message only wakes it.
+
+mod acknowledge;
+mod position;
+mod pull;
+mod request;
+#[cfg(test)]
+pub(crate) mod simulation;
+mod special;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use history::{History, TopicCursor};
+use model::ResumeRequest;
+use model::{Name, Position, RecoveryGap, TopicKind};
+use protocol::phoenix::ClientMessage;
+
+use crate::connection::Flag;
+use crate::core::Core;
+use crate::tidy::Roomy;
+use position::{Delivered, Pulled, id_with};
+
+pub(crate) use acknowledge::Acks;
+
+/// Catches connections up with their topics that have history, and delivers again what users do not
+/// acknowledge.
+#[derive(Default)]
+pub(crate) struct Recovery {
+    pub(crate) catchups: CatchupTable,
+    /// Connections for which a message of an acknowledged topic came.
+    pub(crate) due: Vec<u32>,
+    /// When messages are delivered again: second, slot, and the catch-up's number.
+    again: BTreeSet<(u32, u32, u32)>,
+}
+
+/// How connections catch up, by slot, and what goes with it. Most connections are in none of these.
+#[derive(Default)]
+pub(crate) struct CatchupTable {
+    by_slot: HashMap<u32, Catchups>,
+    /// Connections on SSE that are in more than one topic with history: the id of a message alone
+    /// doesn't say how far they have everything.
+    many: HashSet<u32>,
+    /// What connections choose by tags.
+    filters: HashMap<u32, Filter>,
+    /// Holds that end when all that was under way has passed, in the order of their places.
+    releases: VecDeque<Release>,
+    /// Every message with history up to this offset that was for this shard has been taken from its
+    /// mailbox.
+    taken: u64,
+    /// The last number that a catch-up or a query has.
+    number: u32,
+    /// How often the mailbox was emptied.
+    pub(crate) takes: u64,
+}
+
+/// The catch-ups of a connection. They stay here while something is to be done.
+#[derive(Default)]
+struct Catchups {
+    list: Vec<Catchup>,
+    /// The history reads the next piece; with the number of the query.
+    reading: Option<u32>,
+    /// What the client is answered when the first piece is there.
+    replies: Vec<PendingReply>,
+}
+
+/// How a connection catches up with a topic.
+struct Catchup {
+    /// Tells it from one of the same topic that was before.
+    number: u32,
+    /// The topic, and the offset up to which it was pulled.
+    cursor: TopicCursor,
+    /// What comes live is held back up to this offset; all of it, while there is more to pull.
+    through: u64,
+    /// The history has still to say from where. Until then `wanted` claims no more than is known.
+    starting: Option<Starting>,
+    /// The last message that came live and was held back, or only woke the connection.
+    held_back: u64,
+    /// The connection's user acknowledges the messages.
+    acks: Option<Box<Acks>>,
+}
+
+/// The history was asked where a catch-up begins.
+struct Starting {
+    query: u32,
+    /// The client said how far it has the topic; one that did not begins where it entered.
+    says: bool,
+    /// The last offset that was handed on when it entered.
+    top: u64,
+}
+
+/// Releases that one turn checks.
+const RELEASES: usize = 1_024;
+
+/// Everything that comes live is held back.
+const ALL: u64 = u64::MAX;
+
+impl CatchupTable {
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.by_slot.tidy();
+        self.many.tidy();
+        self.filters.tidy();
+        self.releases.tidy();
+    }
+
+    /// A number for a query or a catch-up.
+    pub fn query(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+}
+
+impl Catchup {
+    fn pulls(&self) -> bool {
+        self.acks.is_none() && self.through == ALL
+    }
+}
+
+struct Release {
+    slot: u32,
+    number: u32,
+    /// How often the mailbox had been emptied when the hold was made.
+    takes: u64,
+}
+
+/// The messages that a connection wants, by their tags.
+#[derive(Default)]
+struct Filter {
+    /// Of all topics that are not named below.
+    all: Box<[Name]>,
+    topics: Vec<(u64, Box<[Name]>)>,
+}
+
+/// How a client learns where its catch-up begins.
+#[derive(Debug)]
+pub(crate) enum ReplyTo {
+    /// Nobody asked.
+    Nobody,
+    /// By a line or an event of its own, where that is the transport's way.
+    Line,
+    /// By the reply to the request of this id, for this topic.
+    Id(Box<str>, Name),
+    /// By the answer to a Phoenix client's join, with the application's response to it.
+    Phoenix(Box<ClientMessage>, Box<str>),
+}
+
+/// An answer to a client that waits for the first piece.
+struct PendingReply {
+    to: ReplyTo,
+    /// The place from which it would have to ask again.
+    since: Position,
+    /// That place is what can be claimed until the history has said where the catch-up begins.
+    claimed: bool,
+    /// It asked for what it missed.
+    requested: bool,
+    /// The catch-ups that it is about.
+    numbers: Vec<u32>,
+    gaps: Vec<(Name, RecoveryGap)>,
+}
+
+impl Recovery {
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.catchups.tidy();
+        self.due.tidy();
+    }
+
+    /// The connection is in these topics now, and asked for what it missed. The answer and the
+    /// first of that go to `out`.
+    pub(crate) fn begin(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        topics: &[Name],
+        request: &ResumeRequest,
+        to: ReplyTo,
+        out: &mut Vec<u8>,
+    ) {
+        if !core.is_open(slot) {
+            return;
+        }
+        let mut reply = PendingReply {
+            to,
+            since: core.history().top(),
+            claimed: false,
+            requested: !request.is_empty(),
+            numbers: Vec::new(),
+            gaps: Vec::new(),
+        };
+        let (mut plain, mut any) = (Vec::new(), false);
+        for topic in topics {
+            let Some(rule_of_topic) = core.history().rule(topic) else {
+                // Users' own topics come along with everything: only who names them learns of a gap.
+                let own = TopicKind::of(topic).is_personal();
+                if request.of(topic).is_some_and(|_| !own)
+                    || request.topics.iter().any(|it| it.0 == *topic)
+                {
+                    reply.gaps.push((topic.clone(), RecoveryGap::NoHistory));
+                }
+                continue;
+            };
+            any = true;
+            let user = rule_of_topic.acknowledge.as_ref().and_then(|_| core.user_of(slot, topic));
+            match user {
+                Some(user) => {
+                    let (number, whole) =
+                        self.begin_acknowledged(core, slot, topic, user, rule_of_topic, request);
+                    reply.numbers.push(number);
+                    if reply.requested && !whole {
+                        reply.gaps.push((topic.clone(), RecoveryGap::TooOld));
+                    }
+                }
+                None => plain.push(topic.clone()),
+            }
+        }
+        if reply.requested && !any && reply.gaps.is_empty() {
+            let named = topics.iter().find(|topic| !TopicKind::of(topic).is_personal());
+            reply.gaps.extend(
+                named.or(topics.first()).map(|name| (name.clone(), RecoveryGap::NoHistory)),
+            );
+        }
+        self.begin_plain(core, slot, &plain, request, &mut reply);
+        self.become_recoverable(core, slot, any, plain.len());
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return self.reply(core, slot, reply, out);
+        };
+        let waits = |number: &u32| {
+            catchups.list.iter().any(|catchup| catchup.number == *number && catchup.pulls())
+        };
+        if reply.numbers.iter().any(waits) {
+            catchups.replies.push(reply);
+        } else {
+            self.reply(core, slot, reply, out);
+        }
+        self.pull_on(core, slot, out);
+    }
+
+    /// The same for topics that nobody asked anything about, and that the connection got into.
+    pub(crate) fn begin_now(&mut self, core: &mut Core, slot: u32, topics: &[Name]) {
+        if core.protocol(slot).is_some_and(|protocol| protocol.joins()) {
+            // Its client catches up with what it joins.
+            return;
+        }
+        let mut out = Vec::new();
+        self.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Nobody, &mut out);
+        if !out.is_empty() {
+            core.send(slot, &out, 0);
+        }
+    }
+
+    fn begin_plain(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        topics: &[Name],
+        request: &ResumeRequest,
+        reply: &mut PendingReply,
+    ) {
+        if topics.is_empty() {
+            return;
+        }
+        let hashed: Vec<(u64, &str)> =
+            topics.iter().map(|topic| (core.broker.hash(topic), topic.as_str())).collect();
+        let (start, query) = self.ask_start(core, slot, &hashed, request);
+        let top = start.top.offset;
+        (reply.since, reply.claimed) = (start.top, query.is_some());
+        for (cursor, gap) in start.topics.into_iter().zip(start.gaps) {
+            if let Some(gap) = gap {
+                reply.gaps.push((cursor.topic.clone(), gap));
+            }
+            let says = request.of(&cursor.topic).is_some();
+            let starting = query.map(|query| Starting { query, says, top });
+            let pulls = cursor.after < top || starting.is_some();
+            if pulls && says {
+                reply.since.offset = reply.since.offset.min(cursor.after);
+            }
+            self.catchups.number = self.catchups.number.wrapping_add(1);
+            let number = self.catchups.number;
+            let through = if pulls { ALL } else { top };
+            reply.numbers.push(number);
+            if !pulls {
+                self.catchups.release_later(slot, number);
+            }
+            let catchups = self.catchups.by_slot.entry(slot).or_default();
+            catchups.list.retain(|catchup| catchup.cursor.hash != cursor.hash);
+            let (held_back, acks) = (0, None);
+            catchups.list.push(Catchup { number, cursor, through, starting, held_back, acks });
+        }
+    }
+
+    /// Where ids are what a client returns with, those of a connection that is in topics with history say
+    /// how far it has everything.
+    fn become_recoverable(&mut self, core: &mut Core, slot: u32, any: bool, plain: usize) {
+        if !any || !core.protocol(slot).is_some_and(|protocol| protocol.ids_resume()) {
+            return;
+        }
+        // Topics that it leaves count on: what it comes back with may name them.
+        if plain > 0 && self.catchups.plain_topics(core, slot).nth(1).is_some() {
+            self.catchups.many.insert(slot);
+        }
+        core.set(slot, Flag::Resumable, true);
+    }
+
+    /// The connection has left a topic.
+    pub(crate) fn end_topic(&mut self, slot: u32, hash: u64) {
+        if let Some(catchups) = self.catchups.by_slot.get_mut(&slot) {
+            for catchup in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
+                cancel_redelivery(&mut self.again, slot, &catchup);
+            }
+            let Catchups { list, replies, .. } = catchups;
+            let is_here = |number: &u32| list.iter().any(|catchup| catchup.number == *number);
+            replies.retain(|reply| reply.numbers.iter().any(is_here));
+            // While the disk reads for it, it asks for nothing else.
+            if catchups.list.is_empty() && catchups.reading.is_none() {
+                self.catchups.by_slot.remove(&slot);
+            }
+        }
+        if let Some(filter) = self.catchups.filters.get_mut(&slot) {
+            filter.topics.retain(|(of, _)| *of != hash);
+        }
+    }
+
+    /// The connection has left.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(catchups) = self.catchups.by_slot.remove(&slot) {
+            catchups
+                .list
+                .iter()
+                .for_each(|catchup| cancel_redelivery(&mut self.again, slot, catchup));
+        }
+        self.catchups.many.remove(&slot);
+        self.catchups.filters.remove(&slot);
+    }
+
+    /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
+    /// commands have been done.
+    pub fn release_held(&mut self, core: &mut Core) {
+        if self.catchups.releases.is_empty() || !core.commands.is_empty() {
+            return;
+        }
+        let (mut later, mut left) = (VecDeque::new(), RELEASES);
+        // What was pushed before a hold was made has been taken, if the mailbox was emptied since or
+        // is empty; and all that was taken is done.
+        let takes = self.catchups.takes;
+        let empty = core.handle.inbox.queue.is_empty();
+        while let Some(release) = self
+            .catchups
+            .releases
+            .pop_front_if(|release| left > 0 && (empty || release.takes < takes))
+        {
+            left -= 1;
+            let Some(catchups) = self.catchups.by_slot.get(&release.slot) else {
+                continue;
+            };
+            let found = catchups.list.iter().find(|catchup| catchup.number == release.number);
+            let Some(catchup) = found else {
+                continue;
+            };
+            let (through, hash) = (catchup.through, catchup.cursor.hash);
+            let owed = core.hub.owed(release.slot, Some((hash, &catchup.cursor.topic)));
+            if owed.iter().any(|message| message.id.offset <= through) {
+                later.push_back(release);
+                continue;
+            }
+            self.catchups.taken = self.catchups.taken.max(through);
+            self.catchups.complete(release.slot, release.number);
+        }
+        self.catchups.releases.append(&mut later);
+    }
+}
+
+impl CatchupTable {
+    /// The connection wants only messages with one of these tags: of one topic, or of all but
+    /// users' own.
+    pub(crate) fn choose(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        topic: Option<&str>,
+        tags: &[Name],
+    ) {
+        if topic.is_none() && tags.is_empty() {
+            return;
+        }
+        let hash = topic.map(|topic| core.broker.hash(topic));
+        let filter = self.filters.entry(slot).or_default();
+        match hash {
+            None => filter.all = tags.into(),
+            Some(hash) => {
+                filter.topics.retain(|(of, _)| *of != hash);
+                if !tags.is_empty() {
+                    filter.topics.push((hash, tags.into()));
+                }
+            }
+        }
+        if filter.all.is_empty() && filter.topics.is_empty() {
+            self.filters.remove(&slot);
+        }
+    }
+
+    /// A message with history was taken from the mailbox.
+    pub(crate) fn took(&mut self, offset: u64) {
+        self.taken = self.taken.max(offset);
+    }
+
+    pub(crate) fn release_later(&mut self, slot: u32, number: u32) {
+        let takes = self.takes;
+        self.releases.push_back(Release { slot, number, takes });
+    }
+
+    pub(crate) fn complete(&mut self, slot: u32, number: u32) {
+        if let Some(catchups) = self.by_slot.get_mut(&slot) {
+            catchups.list.retain(|catchup| catchup.number != number);
+            if catchups.list.is_empty() && catchups.reading.is_none() {
+                self.by_slot.remove(&slot);
+            }
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn history(&self) -> &dyn History {
+        &*self.history
+    }
+
+    /// The user of the connection who acknowledges messages of this topic.
+    pub(crate) fn user_of(&self, slot: u32, topic: &str) -> Option<Name> {
+        let mut users = self.users(slot);
+        match TopicKind::of(topic).user() {
+            Some(own) => users.find(|user| *user == own).map(Name::from),
+            None => users.next().map(Name::from),
+        }
+    }
+}
+
+/// Nothing of a catch-up that has ended is delivered again.
+fn cancel_redelivery(again: &mut BTreeSet<(u32, u32, u32)>, slot: u32, catchup: &Catchup) {
+    if let Some(second) = catchup.acks.as_ref().and_then(|acks| acks.queued_s) {
+        again.remove(&(second, slot, catchup.number));
+    }
+}

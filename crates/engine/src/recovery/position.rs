@@ -1,0 +1,187 @@
+//! How far a connection has everything, so that it may ask for the rest when it comes back.
+
+use std::sync::Arc;
+
+use history::TopicCursor;
+use model::{Behind, Envelope, Frontier, Message, Name, Position, ResumeToken};
+
+use super::{Catchup, CatchupTable};
+use crate::core::Core;
+
+impl CatchupTable {
+    /// How far a connection has everything of its topics with history, when what was sent to it so
+    /// far has come, and what is said in `given`.
+    pub(super) fn position(&self, core: &Core, slot: u32, delivered: &Delivered<'_>) -> Frontier {
+        // Of one topic, what is behind comes before what waits.
+        let mut behind =
+            self.first_of_each(slot, delivered.behind.iter().map(|message| &message.message));
+        delivered.waiting.iter().for_each(|waits| lower(&mut behind, *waits));
+        let mut through = self.taken;
+        if self.plain_catchups(slot).next().is_some() {
+            // Not all topics are as far as the mailbox.
+            let has = self.has(core, slot, delivered);
+            through = has.iter().map(|topic| topic.after).max().unwrap_or(through);
+            for topic in has.into_iter().filter(|topic| topic.after < through) {
+                let mark = model::resume::mark(&topic.topic);
+                lower(&mut behind, Behind { topic: mark, through: topic.after });
+            }
+        }
+        if behind.len() > model::resume::BEHIND_MAX {
+            // Too many to name: better some twice than one not at all.
+            through = behind.iter().map(|it| it.through).min().unwrap_or(through);
+            behind.clear();
+        }
+        Frontier { through: Position { epoch: core.history().epoch(), offset: through }, behind }
+    }
+
+    /// How far a connection has the topics of which the hub owes it something.
+    pub(crate) fn waiting(&self, core: &Core, slot: u32) -> Vec<Behind> {
+        self.first_of_each(
+            slot,
+            core.hub.owed(slot, None).into_iter().map(|message| &message.message),
+        )
+    }
+
+    /// The places before the first message of each topic.
+    pub(crate) fn first_of_each<'a>(
+        &self,
+        slot: u32,
+        messages: impl Iterator<Item = &'a Message>,
+    ) -> Vec<Behind> {
+        let mut behind = Vec::new();
+        for message in messages.filter(|message| message.is_retained()) {
+            if self.held(slot, message.topic_hash) < message.id.offset {
+                let topic = model::resume::mark(&message.publication.topic);
+                lower(&mut behind, Behind { topic, through: message.id.offset - 1 });
+            }
+        }
+        behind
+    }
+
+    /// The position at the end of all that was sent.
+    pub(crate) fn position_now(&self, core: &Core, slot: u32) -> Frontier {
+        self.position(
+            core,
+            slot,
+            &Delivered { waiting: &self.waiting(core, slot), ..Delivered::default() },
+        )
+    }
+
+    /// Whether an event with this message needs no more than the message's own id, which is the same
+    /// each time. A place in its only topic with history says how far the connection has everything;
+    /// where all such topics are acknowledged, their users' cursors do.
+    pub(crate) fn says_all(&self, core: &Core, slot: u32, message: &Message) -> bool {
+        let catchups = self.by_slot.get(&slot);
+        let acknowledged = || {
+            let ours = |it: &Catchup| it.cursor.hash == message.topic_hash && it.acks.is_some();
+            catchups.is_some_and(|catchups| catchups.list.iter().any(ours))
+        };
+        let plain = message.is_retained() && !acknowledged();
+        (plain && !self.many.contains(&slot)) || self.plain_topics(core, slot).next().is_none()
+    }
+
+    pub(super) fn plain_catchups(&self, slot: u32) -> impl Iterator<Item = &Catchup> {
+        let catchups = self.by_slot.get(&slot);
+        let list = catchups.map_or(&[][..], |catchups| &catchups.list);
+        list.iter().filter(|catchup| catchup.acks.is_none())
+    }
+
+    /// The topics of a connection that have history and that its user doesn't acknowledge.
+    pub(crate) fn plain_topics<'a>(
+        &'a self,
+        core: &'a Core,
+        slot: u32,
+    ) -> impl Iterator<Item = (u64, &'a Name)> {
+        let catchups = self.by_slot.get(&slot);
+        let acknowledges = move |hash: u64| {
+            catchups.is_some_and(|catchups| {
+                catchups.list.iter().any(|it| it.cursor.hash == hash && it.acks.is_some())
+            })
+        };
+        let with_history =
+            core.hub.topics_of(slot).filter(|topic| core.history().rule(topic).is_some());
+        with_history
+            .map(|topic| (core.broker.hash(topic), topic))
+            .filter(move |it| !acknowledges(it.0))
+    }
+
+    /// How far a connection has each of those, but for what is under way to it in the hub.
+    pub(super) fn has(
+        &self,
+        core: &Core,
+        slot: u32,
+        delivered: &Delivered<'_>,
+    ) -> Vec<TopicCursor> {
+        let taken = self.taken;
+        let topics = self.plain_topics(core, slot).map(|(hash, topic)| {
+            let catchup = self.plain_catchups(slot).find(|catchup| catchup.cursor.hash == hash);
+            let after = match catchup {
+                Some(catchup) if catchup.pulls() => {
+                    let after = catchup.cursor.after;
+                    let pulled = delivered.pulled.as_ref();
+                    let pulled = pulled.filter(|it| it.numbers.contains(&catchup.number));
+                    pulled.map_or(after, |pulled| match pulled.next(hash) {
+                        Some(_) => after.max(pulled.offset),
+                        None => after.max(pulled.through),
+                    })
+                }
+                Some(catchup) => taken.max(catchup.through),
+                None => taken,
+            };
+            TopicCursor { hash, topic: topic.clone(), after, state: false }
+        });
+        topics.collect()
+    }
+
+    /// What comes live of a topic is held back from the connection up to this offset.
+    pub(crate) fn held(&self, slot: u32, hash: u64) -> u64 {
+        let catchups = self.by_slot.get(&slot);
+        let catchup = catchups.and_then(|it| it.list.iter().find(|it| it.cursor.hash == hash));
+        catchup.map_or(0, |catchup| catchup.through)
+    }
+}
+
+/// What is about to be sent to a connection, at the place of it for which a position is wanted.
+#[derive(Default)]
+pub(super) struct Delivered<'a> {
+    /// Messages that come behind it in the same write.
+    pub behind: &'a [Arc<Envelope>],
+    /// The first message of each topic that the hub has for it: see [`CatchupTable::waiting`].
+    pub waiting: &'a [Behind],
+    /// The same with a piece of what was missed.
+    pub pulled: Option<Pulled<'a>>,
+}
+
+/// A place in a piece of what was missed.
+pub(super) struct Pulled<'a> {
+    /// The catch-ups that the piece is for.
+    pub numbers: &'a [u32],
+    /// They have everything up to here.
+    pub offset: u64,
+    /// What comes behind.
+    pub rest: &'a [&'a Arc<Envelope>],
+    /// They have everything up to here when all of it has come.
+    pub through: u64,
+}
+
+impl Pulled<'_> {
+    /// What comes next of a topic in the piece.
+    fn next(&self, hash: u64) -> Option<u64> {
+        let next = self.rest.iter().find(|message| message.topic_hash == hash);
+        next.map(|message| message.id.offset)
+    }
+}
+
+/// The id of a message that says how far its reader has everything, if its own does not.
+pub(super) fn id_with(own: Position, position: Frontier) -> ResumeToken {
+    let plain = position.through == own && position.behind.is_empty();
+    ResumeToken { id: own, frontier: Some(position).filter(|_| !plain) }
+}
+
+/// Notes that of a topic no more is there than this.
+fn lower(behind: &mut Vec<Behind>, less: Behind) {
+    match behind.iter_mut().find(|it| it.topic == less.topic) {
+        Some(it) => it.through = it.through.min(less.through),
+        None => behind.push(less),
+    }
+}

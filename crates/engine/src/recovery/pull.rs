@@ -1,0 +1,407 @@
+//! What was missed, a piece at a time.
+
+use std::sync::Arc;
+
+use history::{Piece, Pull, TopicCursor};
+use model::{CloseReason, Envelope, Message, Name, Position, RecoveryGap, ResumeToken};
+use protocol::{Delivery, encoded};
+
+use super::{
+    ALL, Catchup, CatchupTable, Catchups, Delivered, PendingReply, Pulled, Recovery, ReplyTo,
+    id_with,
+};
+use crate::connection::Flag;
+use crate::core::Core;
+
+/// Messages in a piece.
+const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
+
+/// Pieces that one connection is given in a turn.
+pub(super) const PIECES: usize = 4;
+
+/// Bytes of payload in a piece: less than what may wait for a connection.
+const PIECE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+
+/// What a small message takes up when it is written, in bytes, generously.
+const MESSAGE_BYTES: usize = 1 << 10;
+
+impl Recovery {
+    /// The connection has taken what it was sent: it gets more, if there is more.
+    pub(crate) fn pull_more(&mut self, core: &mut Core, slot: u32) {
+        if !self.catchups.by_slot.contains_key(&slot) {
+            return;
+        }
+        let mut out = Vec::new();
+        self.pull_on(core, slot, &mut out);
+        if !out.is_empty() {
+            core.send(slot, &out, 0);
+        }
+    }
+
+    /// Appends the next pieces to `out`, as far as the connection takes them and memory has them.
+    pub(super) fn pull_on(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
+        for pieces in 0.. {
+            let Some(catchups) = self.catchups.by_slot.get(&slot) else {
+                return;
+            };
+            if catchups.reading.is_some() || !core.is_open(slot) {
+                return;
+            }
+            let pulling = catchups.list.iter().filter(|it| it.pulls() && it.starting.is_none());
+            let (numbers, cursor): (Vec<u32>, Vec<TopicCursor>) =
+                pulling.map(|catchup| (catchup.number, catchup.cursor.clone())).unzip();
+            if cursor.is_empty() {
+                break;
+            }
+            if pieces == PIECES {
+                // The others have their turn.
+                self.due.push(slot);
+                return;
+            }
+            if !self.takes_more(core, slot, out) {
+                return;
+            }
+            let (messages_max, bytes_max) = self.piece(core);
+            let pull = Pull { topics: cursor, messages_max, bytes_max };
+            match self.ask_piece(core, slot, &numbers, pull, out) {
+                Some(piece) => self.pulled(core, slot, &numbers, piece, out),
+                None => return,
+            }
+        }
+        self.serve(core, slot, out);
+    }
+
+    fn piece(&self, core: &Core) -> (usize, usize) {
+        // What is around the payloads has to fit as well.
+        let messages_max =
+            (core.settings.outbox_bytes_max / MESSAGE_BYTES).clamp(1, PIECE_MESSAGES);
+        (messages_max, self.piece_bytes(core))
+    }
+
+    fn piece_bytes(&self, core: &Core) -> usize {
+        PIECE_BYTES.min(core.settings.outbox_bytes_max / 4)
+    }
+
+    /// Sends what is in `out` when it is much. False while the connection has not taken it.
+    pub(super) fn takes_more(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
+        let polled = core.protocol(slot).is_some_and(|it| it.delivery() == Delivery::Gathered);
+        if out.len() >= self.piece_bytes(core) || (polled && !out.is_empty()) {
+            core.send_and_wait(slot, out);
+            out.clear();
+        }
+        core.is_open(slot) && !core.is_backlogged(slot)
+    }
+
+    /// The disk is too busy or can't be read: what was missed is not skipped, the client asks again.
+    pub(crate) fn come_back_later(&mut self, core: &mut Core, slot: u32) {
+        self.dismiss(core, slot, CloseReason::Overloaded, &mut Vec::new());
+    }
+
+    /// Closes a connection with its last words; the answers that wait go before.
+    pub(super) fn dismiss(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        close: CloseReason,
+        out: &mut Vec<u8>,
+    ) {
+        let mut last = std::mem::take(out);
+        last.extend(self.goodbye(core, slot, close));
+        core.close_soon(slot, close, last);
+    }
+
+    /// The history has answered.
+    pub(crate) fn was_read(&mut self, core: &mut Core, slot: u32, numbers: &[u32], piece: Piece) {
+        let Some((query, numbers)) = numbers.split_first() else {
+            return;
+        };
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        if catchups.reading != Some(*query) {
+            return;
+        }
+        catchups.reading = None;
+        if catchups.list.is_empty() {
+            self.catchups.by_slot.remove(&slot);
+            return;
+        }
+        let acknowledged = catchups
+            .list
+            .iter()
+            .any(|catchup| numbers.contains(&catchup.number) && catchup.acks.is_some());
+        let mut out = Vec::new();
+        if let Some(number) = numbers.first().filter(|_| acknowledged) {
+            let end = piece.caught_up.then_some(piece.through);
+            self.serve_piece(core, slot, *number, piece, &mut out);
+            self.rest_at(slot, *number, end);
+        } else {
+            self.pulled(core, slot, numbers, piece, &mut out);
+        }
+        self.pull_on(core, slot, &mut out);
+        if !out.is_empty() {
+            core.send(slot, &out, 0);
+        }
+    }
+
+    /// A piece is there: the client learns where its catch-up begins, if it is the first, and gets the
+    /// messages.
+    fn pulled(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        numbers: &[u32],
+        piece: Piece,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        let is_gone = |number: &u32| {
+            let at = numbers.iter().position(|it| it == number);
+            at.is_some_and(|at| piece.gone.get(at) == Some(&true))
+        };
+        let mut gone: Vec<(u32, Name, u64)> = Vec::new();
+        for Catchup { number, cursor, .. } in &catchups.list {
+            if is_gone(number) {
+                gone.push((*number, cursor.topic.clone(), cursor.after));
+            }
+        }
+        let replies: Vec<PendingReply> = {
+            let ours =
+                |reply: &mut PendingReply| reply.numbers.iter().any(|it| numbers.contains(it));
+            catchups.replies.extract_if(.., ours).collect()
+        };
+        for mut reply in replies {
+            let requested = reply.requested;
+            let its = |it: &mut (u32, Name, u64)| requested && reply.numbers.contains(&it.0);
+            for (_, topic, _) in gone.extract_if(.., its) {
+                if reply.gaps.iter().all(|(name, _)| *name != topic) {
+                    reply.gaps.push((topic, RecoveryGap::TooOld));
+                }
+            }
+            self.reply(core, slot, reply, out);
+        }
+        self.report_gone(core, slot, &gone, out);
+        if !core.is_open(slot) {
+            return;
+        }
+        let nothing = piece.messages.is_empty();
+        self.deliver_piece(core, slot, numbers, &piece, out);
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        let mut releases = Vec::new();
+        for catchup in &mut catchups.list {
+            if numbers.contains(&catchup.number) {
+                catchup.cursor.after = catchup.cursor.after.max(piece.through);
+                // What came live while the answer was under way may be more than it has.
+                if piece.caught_up && catchup.held_back <= catchup.cursor.after {
+                    catchup.through = catchup.cursor.after;
+                    releases.push(catchup.number);
+                }
+            }
+        }
+        releases.into_iter().for_each(|number| self.catchups.release_later(slot, number));
+        if piece.caught_up && nothing {
+            self.write_position(core, slot, out);
+        }
+    }
+
+    /// Tells a client that what it was about to be given is gone, for it took long.
+    fn report_gone(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        gone: &[(u32, Name, u64)],
+        out: &mut Vec<u8>,
+    ) {
+        let (Some(protocol), Some(after)) =
+            (core.protocol(slot), gone.iter().map(|(_, _, after)| *after).min())
+        else {
+            return;
+        };
+        if protocol.joins() {
+            // It learns of gaps when it joins: it comes back.
+            return self.dismiss(core, slot, CloseReason::SlowConsumer, out);
+        }
+        let since = ResumeToken::from(Position { epoch: core.history().epoch(), offset: after });
+        let gaps: Vec<(Name, RecoveryGap)> =
+            gone.iter().map(|(_, topic, _)| (topic.clone(), RecoveryGap::TooOld)).collect();
+        let mut text = Vec::new();
+        protocol::json::recovery(&since, Some(&gaps), &mut text);
+        protocol.recovery(&text, &mut core.codecs, out);
+    }
+
+    /// Tells what waits for the first piece of this topic alone, which the connection is about to
+    /// leave.
+    pub(crate) fn reply_waiting(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(Catchups { list, replies, .. }) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        let waits = |number: &u32| {
+            let catchup = list.iter().find(|catchup| catchup.number == *number);
+            catchup.is_some_and(|catchup| catchup.pulls() && catchup.cursor.hash != hash)
+        };
+        let due: Vec<PendingReply> =
+            replies.extract_if(.., |reply| !reply.numbers.iter().any(waits)).collect();
+        due.into_iter().for_each(|reply| self.reply(core, slot, reply, out));
+    }
+
+    /// Appends messages that were missed.
+    fn deliver_piece(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        numbers: &[u32],
+        piece: &Piece,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        let Some(catchups) = self.catchups.by_slot.get(&slot) else {
+            return;
+        };
+        // One that left a topic meanwhile gets nothing more of it.
+        let wants = |message: &Message| {
+            catchups.list.iter().any(|catchup| {
+                catchup.cursor.hash == message.topic_hash
+                    && numbers.contains(&catchup.number)
+                    && catchup.cursor.after < message.id.offset
+            })
+        };
+        let messages: Vec<&Arc<Envelope>> =
+            piece.messages.iter().filter(|message| wants(message)).collect();
+        let plain_from = match core.is(slot, Flag::Resumable) {
+            true => self.catchups.plain_from(core, slot, numbers),
+            false => 0,
+        };
+        let own = core.table.get(slot).map(|connection| core.id(slot, connection.serial));
+        let mut count = 0;
+        for (at, message) in messages.iter().enumerate() {
+            if !self.catchups.chooses(slot, message) || message.publication.except == own {
+                continue;
+            }
+            count += 1;
+            let offset = message.id.offset;
+            if offset < plain_from && !self.catchups.says_all(core, slot, message) {
+                let (rest, through) = (&messages[at + 1..], piece.through);
+                let pulled = Some(Pulled { numbers, offset, rest, through });
+                let waiting = &self.catchups.waiting(core, slot);
+                let delivered = Delivered { waiting, pulled, ..Delivered::default() };
+                let position = self.catchups.position(core, slot, &delivered);
+                let id = id_with(message.id, position);
+                protocol.encode_with(message, &id, out);
+            } else {
+                out.extend_from_slice(&encoded(message, protocol, &mut core.codecs));
+            }
+        }
+        core.metrics.delivered.add(count);
+    }
+
+    /// Tells a client where its catch-up begins, in its transport's way.
+    pub(super) fn reply(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        reply: PendingReply,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        let since = ResumeToken::from(reply.since);
+        let gaps = reply.requested.then_some(&reply.gaps[..]);
+        match reply.to {
+            ReplyTo::Nobody => {}
+            ReplyTo::Line => {
+                let retained = !reply.numbers.is_empty();
+                if reply.requested || (retained && !protocol.ids_resume()) {
+                    let mut text = Vec::new();
+                    protocol::json::recovery(&since, gaps, &mut text);
+                    protocol.recovery(&text, &mut core.codecs, out);
+                }
+                // What is pulled says by its ids how far it came.
+                if retained && !self.catchups.pulls_any(slot, &reply.numbers) {
+                    self.write_position(core, slot, out);
+                }
+            }
+            ReplyTo::Id(ref id, ref topic) => {
+                let mut topic_text = b"{\"topic\":".to_vec();
+                protocol::json::string(topic, &mut topic_text);
+                topic_text.push(b'}');
+                let ok = entered(&reply, &String::from_utf8_lossy(&topic_text));
+                protocol.reply(id, Ok(&ok), &mut core.codecs, out);
+            }
+            ReplyTo::Phoenix(ref message, ref response) => {
+                let response = entered(&reply, response);
+                core.phoenix_entered(slot, protocol, message, &response, out);
+            }
+        }
+    }
+
+    /// On SSE: what to ask for if nothing comes any more.
+    fn write_position(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
+        let Some(connection) = core.table.get(slot) else {
+            return;
+        };
+        // Of topics that are acknowledged the user's cursor says it.
+        if connection.is(Flag::Resumable) && self.catchups.plain_topics(core, slot).next().is_some()
+        {
+            let encoding = connection.encoding;
+            let position = self.catchups.position_now(core, slot);
+            let own = position.through;
+            core.shared.protocols.of(encoding).position(&id_with(own, position), out);
+        }
+    }
+}
+
+impl CatchupTable {
+    /// From this offset on, a message of a piece says by its own id how far the connection has
+    /// everything: all of its topics are in the piece, and none is ahead.
+    pub(crate) fn plain_from(&self, core: &Core, slot: u32, numbers: &[u32]) -> u64 {
+        let in_piece = |hash: u64| {
+            let mut pulled =
+                self.plain_catchups(slot).filter(|catchup| numbers.contains(&catchup.number));
+            pulled.find(|catchup| catchup.cursor.hash == hash).map(|catchup| catchup.cursor.after)
+        };
+        let places = self.plain_topics(core, slot).map(|(hash, _)| in_piece(hash));
+        places.map(|after| after.unwrap_or(ALL)).max().unwrap_or(ALL)
+    }
+
+    pub(crate) fn pulls_any(&self, slot: u32, numbers: &[u32]) -> bool {
+        let catchups = self.by_slot.get(&slot);
+        let list = catchups.map_or(&[][..], |catchups| &catchups.list);
+        list.iter().any(|catchup| catchup.pulls() && numbers.contains(&catchup.number))
+    }
+}
+
+/// The answer to whoever enters one topic: an object, with the place where the topic has history,
+/// and whether what was missed comes now.
+fn entered(reply: &PendingReply, object: &str) -> String {
+    let mut fields = Vec::new();
+    if !reply.numbers.is_empty() {
+        fields.push(format!("\"since\":\"{}\"", reply.since));
+    }
+    if reply.requested {
+        fields.push(format!("\"recovered\":{}", reply.gaps.is_empty()));
+    }
+    if let Some((_, gaps)) = reply.gaps.first().filter(|_| reply.requested) {
+        fields.push(format!("\"reason\":\"{}\"", gaps.name()));
+    }
+    let fields = fields.join(",");
+    match object.strip_suffix('}') {
+        _ if fields.is_empty() => object.into(),
+        Some("{") => format!("{{{fields}}}"),
+        Some(rest) if object.starts_with('{') => format!("{rest},{fields}}}"),
+        // An application may answer with any value, and only an object has room.
+        _ => object.into(),
+    }
+}

@@ -1,0 +1,469 @@
+//! A client, what it knows when it comes back, and what it must hear.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::Position;
+
+use crate::testing::ClientEnd;
+
+use super::read::{self, Kind, Reader, Unit};
+use super::{AGAIN, ALL, Log, TOPICS, What, what};
+
+/// How far a client has heard a topic with history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// The message that comes next, by its place in the topic.
+    pub next: usize,
+    /// It was told that some are lost: the next may be a later one.
+    pub jump: bool,
+    /// Others of its user have acknowledged so many messages; of a poll's topic.
+    pub acknowledged: usize,
+}
+
+impl Heard {
+    fn new(next: usize, jump: bool) -> Self {
+        Heard { next, jump, acknowledged: 0 }
+    }
+}
+
+/// How one connection stands with an acknowledged topic.
+#[derive(Debug, Default)]
+pub(super) struct Acks {
+    next: usize,
+    /// All that came on this connection.
+    given: BTreeSet<usize>,
+    /// Those that are not acknowledged.
+    pub received: BTreeSet<usize>,
+    /// Where the user's cursor was since the connection began.
+    pub cursors: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum Command {
+    /// Enter a topic, and the place that it asked from.
+    Enter {
+        from: Option<usize>,
+        was_in: bool,
+    },
+    Leave,
+}
+
+#[derive(Debug)]
+struct Pending {
+    id: u64,
+    topic: usize,
+    command: Command,
+}
+
+pub(super) struct Connection {
+    pub socket: ClientEnd,
+    reader: Reader,
+    /// Of topics without history, and such as the application put it in: the next message.
+    live: BTreeMap<usize, usize>,
+    /// How many messages each topic had when it came: of those it may get some, where nothing is
+    /// retained.
+    joined: Vec<usize>,
+    /// The application takes it out of topics.
+    pub loose: bool,
+    pub acks: BTreeMap<usize, Acks>,
+    pending: VecDeque<Pending>,
+    /// The topics that it is in.
+    inside: BTreeSet<usize>,
+    /// A poll waits for its answer.
+    pub asks: bool,
+}
+
+pub(super) struct Client {
+    pub name: usize,
+    pub kind: Kind,
+    pub user: String,
+    /// Those that it names when it connects.
+    pub topics: Vec<usize>,
+    /// What it comes back with, where one place says all.
+    place: Option<String>,
+    /// The same for single topics.
+    since: BTreeMap<usize, String>,
+    pub heard: BTreeMap<usize, Heard>,
+    pub connection: Option<Connection>,
+    /// The application has put it into a topic.
+    pub is_put_in: bool,
+    commands: u64,
+}
+
+impl Client {
+    pub fn new(name: usize, kind: Kind, user: String, topics: Vec<usize>) -> Self {
+        Client {
+            name,
+            kind,
+            user,
+            topics,
+            place: None,
+            since: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            connection: None,
+            is_put_in: false,
+            commands: 0,
+        }
+    }
+
+    /// The request with which it connects or polls. `reload`: what a page was made with says where
+    /// it is, for each topic.
+    pub fn request(&self, seconds: u32, reload: bool) -> String {
+        let path = match self.kind {
+            Kind::Sse => "/sse?",
+            Kind::SseJson => "/sse?format=json&",
+            Kind::Stream => "/stream?",
+            Kind::Poll => "/poll?",
+            Kind::Ws => "/ws?",
+            Kind::Phoenix => "/socket/websocket?vsn=2.0.0&",
+        };
+        let mut target = format!("{path}user={}", self.user);
+        let mut headers = String::new();
+        if self.kind != Kind::Phoenix {
+            self.topics.iter().for_each(|it| target += &format!("&topic={}", TOPICS[*it].0));
+        }
+        let each = matches!(self.kind, Kind::Stream | Kind::Ws) || reload;
+        if each {
+            for (topic, since) in self.since.iter().filter(|it| self.topics.contains(it.0)) {
+                target += &format!("&since:{}={since}", TOPICS[*topic].0);
+            }
+        } else if let Some(place) = &self.place {
+            match self.kind {
+                Kind::Poll => target += &format!("&since={place}"),
+                _ => headers += &format!("Last-Event-ID: {place}\r\n"),
+            }
+        }
+        if self.kind == Kind::Poll {
+            target += &format!("&timeout={seconds}");
+        }
+        if self.kind.is_socket() {
+            headers += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        }
+        format!("GET {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
+    }
+
+    /// An event stream's page can be made anew when it knows where it is in each topic.
+    pub fn may_reload(&self) -> bool {
+        let retained = self.topics.iter().filter(|it| what(**it).has_history());
+        self.kind.is_sse() && retained.clone().all(|it| self.since.contains_key(it))
+    }
+
+    /// The request is about to be understood: from now on it hears what it does not know.
+    pub fn begin(&mut self, log: &Log, socket: ClientEnd, cursor: &dyn Fn(usize) -> usize) {
+        let poll = self.kind == Kind::Poll;
+        let mut connection = Connection {
+            socket,
+            reader: Reader::default(),
+            live: BTreeMap::new(),
+            joined: log.iter().map(Vec::len).collect(),
+            loose: false,
+            acks: BTreeMap::new(),
+            pending: VecDeque::new(),
+            inside: self.topics.iter().copied().collect(),
+            asks: poll,
+        };
+        if self.kind == Kind::Phoenix {
+            connection.inside.clear();
+        }
+        let single = matches!(self.kind, Kind::Stream | Kind::Ws);
+        for topic in self.topics.iter().copied().chain(poll.then_some(ALL)) {
+            let knows = match single {
+                true => self.since.contains_key(&topic),
+                false => self.place.is_some(),
+            };
+            let next = match what(topic) {
+                What::Ack => cursor(topic),
+                _ => log[topic].len(),
+            };
+            if what(topic) == What::Ack && !poll {
+                let acks = Acks { next, cursors: vec![next], ..Acks::default() };
+                connection.acks.insert(topic, acks);
+            } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
+                self.heard.insert(topic, Heard::new(next, false));
+            }
+        }
+        self.connection = Some(connection);
+    }
+
+    /// Reads some bytes. False when the server has closed.
+    pub fn read(&mut self, log: &Log, bytes_max: usize) -> bool {
+        let Some(connection) = &mut self.connection else {
+            return true;
+        };
+        let open = match connection.socket.read(bytes_max) {
+            Some(bytes) => {
+                connection.reader.push(&bytes);
+                true
+            }
+            None => false,
+        };
+        while let Some(unit) = self.connection.as_mut().and_then(|it| it.reader.next(self.kind)) {
+            self.process_input(log, unit);
+        }
+        if !open {
+            self.connection = None;
+        }
+        open
+    }
+
+    fn process_input(&mut self, log: &Log, unit: Unit) {
+        super::trace(|| format!("  client {} {:?} hears {unit:?}", self.name, self.kind));
+        match unit {
+            Unit::Message(heard) => {
+                self.message(log, &heard);
+                let read::Heard { topic, id, .. } = heard;
+                if self.kind.is_sse() {
+                    let id = id.expect("an event has an id");
+                    self.know(topic, id.split('/').next().unwrap());
+                    self.place = Some(id);
+                } else if let Some(id) = id {
+                    self.know(topic, &id);
+                }
+            }
+            Unit::Place(place) => self.place = Some(place),
+            Unit::Recovery { since, recovered, lost } => {
+                self.recovery(log, &since, recovered, &lost);
+            }
+            Unit::Reply { id, ok, since, recovered, why } => {
+                assert!(ok, "client {}: {why}", self.name);
+                self.reply(log, id, since, recovered, &why);
+            }
+            Unit::Poll { messages, since, recovered, why } => {
+                if recovered == Some(false) {
+                    assert_eq!(why, "too_old", "client {}", self.name);
+                    let topics = self.topics.clone();
+                    let lost: Vec<usize> =
+                        topics.into_iter().filter(|it| self.has_lost(log, *it)).collect();
+                    assert!(!lost.is_empty(), "client {}: nothing was lost", self.name);
+                    for topic in lost {
+                        self.heard.get_mut(&topic).unwrap().jump = true;
+                    }
+                }
+                messages.iter().for_each(|heard| self.message(log, heard));
+                self.place = Some(since);
+                self.connection.as_mut().unwrap().asks = false;
+            }
+        }
+    }
+
+    fn know(&mut self, topic: usize, id: &str) {
+        if what(topic).has_history() {
+            self.since.insert(topic, id.into());
+        }
+    }
+
+    /// Whether the limits have dropped what the client has not heard.
+    fn has_lost(&self, log: &Log, topic: usize) -> bool {
+        let What::Small(retained) = what(topic) else { return false };
+        self.heard.get(&topic).is_some_and(|it| it.next + retained < log[topic].len())
+    }
+
+    /// A message says the same of itself each time, and no more where that is all there is to say.
+    fn check_id(&self, log: &Log, topic: usize, number: usize, id: &str) {
+        let own: Position = id.split('/').next().unwrap().parse().unwrap();
+        assert_eq!(own.offset, log[topic][number], "client {}: {id}", self.name);
+        let histories = self.topics.iter().filter(|it| what(**it).has_history()).count();
+        let is_only = histories == 0 || (histories == 1 && what(topic).has_history());
+        let is_plain = !id.contains('/');
+        assert!(is_plain || (self.kind.is_sse() && (self.is_put_in || !is_only)), "{id}");
+    }
+
+    fn message(&mut self, log: &Log, heard: &read::Heard) {
+        let read::Heard { topic, number, ref id } = *heard;
+        if let Some(id) = id {
+            self.check_id(log, topic, number, id);
+        }
+        let Client { name, kind, .. } = *self;
+        let connection = self.connection.as_mut().unwrap();
+        let wrong = |what: &str, next: usize| -> ! {
+            let topic = TOPICS[topic].0;
+            panic!("client {name} {kind:?}: {what}: {topic} {number}, where {next} was next")
+        };
+        let live = matches!(what(topic), What::Plain | What::All | What::Extra);
+        if live && kind != Kind::Poll {
+            let next = connection.live.entry(topic).or_insert(number);
+            match number.cmp(next) {
+                std::cmp::Ordering::Less => wrong("a duplicate", *next),
+                std::cmp::Ordering::Greater
+                    if !connection.loose && number > connection.joined[topic] =>
+                {
+                    wrong("a gap", *next)
+                }
+                _ => *next = number + 1,
+            }
+            return;
+        }
+        assert!(number < log[topic].len() || topic == ALL);
+        if topic != ALL && !connection.inside.contains(&topic) {
+            wrong("not subscribed", 0);
+        }
+        if let Some(acks) = connection.acks.get_mut(&topic) {
+            let is_again = !acks.given.insert(number);
+            if is_again && !(topic == AGAIN && kind.is_socket()) {
+                wrong("twice on one connection", acks.next);
+            }
+            if !is_again && number != acks.next && !acks.cursors.contains(&number) {
+                wrong("not from the cursor", acks.next);
+            }
+            acks.next = acks.next.max(number + 1);
+            acks.received.insert(number);
+            let cursor = *acks.cursors.last().unwrap();
+            let flight = acks.received.range(cursor..).count();
+            assert!(flight <= super::WINDOW, "client {name}: {flight} in flight");
+            return;
+        }
+        let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
+        match number.cmp(&heard.next) {
+            std::cmp::Ordering::Less => wrong("a duplicate", heard.next),
+            std::cmp::Ordering::Greater if !heard.jump && number > heard.acknowledged => {
+                wrong("a gap", heard.next)
+            }
+            _ => *heard = Heard { next: number + 1, jump: false, ..*heard },
+        }
+    }
+
+    fn recovery(
+        &mut self,
+        log: &Log,
+        since: &str,
+        recovered: Option<bool>,
+        lost: &[(String, String)],
+    ) {
+        let name = self.name;
+        assert_eq!(recovered == Some(false), !lost.is_empty(), "client {name}");
+        for (topic, why) in lost {
+            let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap_or(ALL);
+            if why == "no_history" {
+                assert!(!what(topic).has_history(), "client {name}");
+                continue;
+            }
+            assert_eq!(why, "too_old", "client {name}");
+            assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
+            self.heard.get_mut(&topic).unwrap().jump = true;
+        }
+        if recovered.is_none() && !self.kind.is_sse() {
+            for topic in self.topics.clone().into_iter().filter(|it| what(*it).has_history()) {
+                assert_eq!(super::count(&log[topic], since), self.heard[&topic].next);
+                self.know(topic, since);
+            }
+        }
+    }
+
+    fn reply(
+        &mut self,
+        log: &Log,
+        id: u64,
+        since: Option<String>,
+        recovered: Option<bool>,
+        why: &str,
+    ) {
+        let name = self.name;
+        let connection = self.connection.as_mut().unwrap();
+        let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
+        let Pending { topic, command, .. } = connection.pending.remove(at).unwrap();
+        // What changes nothing is answered at once.
+        let changes = !matches!(command, Command::Enter { from: None, was_in: true });
+        let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
+        assert!(!changes || earlier.is_none(), "client {name}: answered before {earlier:?}");
+        let Command::Enter { from, was_in } = command else {
+            connection.inside.remove(&topic);
+            connection.live.remove(&topic);
+            return;
+        };
+        connection.inside.insert(topic);
+        if !was_in {
+            connection.joined[topic] = log[topic].len();
+        }
+        if !what(topic).has_history() || (was_in && from.is_none()) {
+            return;
+        }
+        let since = since.expect("where it is");
+        let next = super::count(&log[topic], &since);
+        assert_eq!(from.is_some(), recovered.is_some());
+        if let Some(from) = from {
+            assert_eq!(next, from, "client {name}: not from where it asked");
+        }
+        let jump = recovered == Some(false);
+        self.heard.insert(topic, Heard::new(next, jump));
+        if jump {
+            assert!(why.contains("too_old"), "client {name}: {why}");
+            assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
+        }
+        self.since.insert(topic, since);
+    }
+
+    /// Enters or leaves a topic, or asks anew for what it has missed there.
+    pub fn command(&mut self, topic: usize, enter: bool) {
+        let Some(connection) = &mut self.connection else { return };
+        let is_in = connection.inside.contains(&topic);
+        let last = connection.pending.iter().rfind(|it| it.topic == topic);
+        let is_in = last.map_or(is_in, |it| matches!(it.command, Command::Enter { .. }));
+        let phoenix = self.kind == Kind::Phoenix;
+        if (!enter && !is_in) || (enter && is_in && phoenix) || what(topic) == What::Ack {
+            return;
+        }
+        self.commands += 1;
+        let id = self.commands;
+        let since = self.since.get(&topic).filter(|_| enter);
+        let from = since.map(|_| self.heard[&topic].next);
+        let name = TOPICS[topic].0;
+        let since_field = since.map_or(String::new(), |since| format!("\"since\":\"{since}\""));
+        let text = match (phoenix, enter) {
+            (false, true) if since_field.is_empty() => {
+                format!(r#"{{"type":"subscribe","id":{id},"topic":"{name}"}}"#)
+            }
+            (false, true) => {
+                format!(r#"{{"type":"subscribe","id":{id},"topic":"{name}",{since_field}}}"#)
+            }
+            (false, false) => format!(r#"{{"type":"unsubscribe","id":{id},"topic":"{name}"}}"#),
+            (true, true) => format!(r#"["{id}","{id}","{name}","phx_join",{{{since_field}}}]"#),
+            (true, false) => format!(r#"[null,"{id}","{name}","phx_leave",{{}}]"#),
+        };
+        super::trace(|| format!("client {} sends {text}", self.name));
+        let command = if enter { Command::Enter { from, was_in: is_in } } else { Command::Leave };
+        connection.pending.push_back(Pending { id, topic, command });
+        let mut out = Vec::new();
+        let opcode = protocol::websocket::frame::Opcode::Text;
+        protocol::websocket::frame::encode_masked(opcode, false, text.as_bytes(), [0; 4], &mut out);
+        self.send(&out);
+    }
+
+    /// Polls again on the same connection.
+    pub fn poll_again(&mut self, seconds: u32) {
+        let request = self.request(seconds, false);
+        self.connection.as_mut().unwrap().asks = true;
+        self.send(request.as_bytes());
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let connection = self.connection.as_ref().unwrap();
+        connection.socket.send(bytes);
+    }
+
+    /// Everything was published and read: it must have all of it.
+    pub fn has_all(&self, log: &Log) -> Result<(), String> {
+        let Some(connection) = &self.connection else {
+            return Err(format!("client {} is not connected", self.name));
+        };
+        if !connection.pending.is_empty() {
+            return Err(format!("client {}: unanswered {:?}", self.name, connection.pending));
+        }
+        for topic in &connection.inside {
+            let next = match (self.heard.get(topic), connection.acks.get(topic)) {
+                (_, Some(acks)) => *acks.cursors.last().unwrap(),
+                (Some(heard), _) => heard.next.max(heard.acknowledged),
+                _ => match connection.live.get(topic) {
+                    Some(next) => connection.joined[*topic].max(*next),
+                    None => log[*topic].len(),
+                },
+            };
+            if next != log[*topic].len() {
+                let (name, topic, len) = (self.name, TOPICS[*topic].0, log[*topic].len());
+                let kind = self.kind;
+                return Err(format!("client {name} {kind:?}: {next} of {len} of {topic}"));
+            }
+        }
+        Ok(())
+    }
+}

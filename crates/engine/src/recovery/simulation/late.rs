@@ -1,0 +1,237 @@
+//! A history that answers later: what another process would have to be asked.
+
+use history_local::Local;
+use std::sync::{Arc, Mutex};
+
+use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError};
+use history::{
+    AcknowledgeError, Answer, Completion, Cursor, GivenUp, History, HistoryError, HistoryStats,
+    Page, PageQuery, Piece, Pull, Start,
+};
+use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Rules};
+
+use super::Random;
+
+/// Answers what the local history says, some turns later.
+pub(super) struct Late {
+    local: Local,
+    state: Mutex<State>,
+}
+
+struct State {
+    random: Random,
+    /// Nothing is answered at once.
+    always: bool,
+    /// Answers under way, and in how many turns each of them comes.
+    waiting: Vec<(usize, Box<dyn FnOnce() + Send>)>,
+    /// So many came.
+    answers: usize,
+    /// None comes.
+    holds: bool,
+}
+
+impl Late {
+    pub fn new(local: Local, seed: u64) -> Arc<Self> {
+        let (random, always) = (Random(seed), seed.is_multiple_of(2));
+        let state = State { random, always, waiting: Vec::new(), answers: 0, holds: false };
+        Arc::new(Late { local, state: Mutex::new(state) })
+    }
+
+    /// From now on no answer comes, or they come again.
+    pub fn hold(&self, holds: bool) {
+        self.state.lock().unwrap().holds = holds;
+    }
+
+    /// A turn is over: some answers come, not in the order in which they were asked for.
+    pub fn turn(&self) {
+        let mut state = self.state.lock().unwrap();
+        if state.holds {
+            return;
+        }
+        state.waiting.iter_mut().for_each(|(turns, _)| *turns = turns.saturating_sub(1));
+        let due: Vec<_> = state.waiting.extract_if(.., |(turns, _)| *turns == 0).collect();
+        state.answers += due.len();
+        drop(state);
+        due.into_iter().rev().for_each(|(_, answer)| answer());
+    }
+
+    /// How many answers came later.
+    pub fn answers(&self) -> usize {
+        self.state.lock().unwrap().answers
+    }
+
+    /// The answer is that of this moment, or that of a later one; it comes in some turns.
+    fn answer<T: Send + 'static>(
+        &self,
+        completion: Completion<T>,
+        look: impl FnOnce(&Local) -> T + Send + 'static,
+    ) -> Result<Answer<T>, HistoryError> {
+        let mut state = self.state.lock().unwrap();
+        let always = state.always;
+        let turns = 1 + state.random.below(30);
+        // What is held is not answered before, in any way.
+        let way = if state.holds { 9 } else { state.random.below(10) };
+        let answer: Box<dyn FnOnce() + Send> = match way {
+            0 if !always => return Ok(Answer::Now(look(&self.local))),
+            1 => return Err(HistoryError::Busy),
+            2 => Box::new(move || completion(Err(HistoryError::Unavailable("no answer".into())))),
+            3 => {
+                completion(Ok(look(&self.local)));
+                return Ok(Answer::Later);
+            }
+            4..7 => {
+                let found = look(&self.local);
+                Box::new(move || completion(Ok(found)))
+            }
+            _ => {
+                let local = self.local.clone();
+                Box::new(move || completion(Ok(look(&local))))
+            }
+        };
+        state.waiting.push((turns, answer));
+        Ok(Answer::Later)
+    }
+}
+
+fn now<T>(answer: Result<Answer<T>, HistoryError>) -> T {
+    match answer {
+        Ok(Answer::Now(now)) => now,
+        _ => panic!("without a store everything is answered at once"),
+    }
+}
+
+fn never<T>() -> Completion<T> {
+    Box::new(|_| panic!("it was answered at once"))
+}
+
+impl HistoryLog for Late {
+    fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        self.local.rule(topic)
+    }
+
+    fn append(&self, append: Append, done: Done) {
+        self.local.append(append, done);
+    }
+
+    fn append_now(&self, append: Append) -> Result<Position, PublishError> {
+        self.local.append_now(append)
+    }
+
+    fn latest(&self, limit: usize) -> Vec<Arc<Envelope>> {
+        self.local.latest(limit)
+    }
+
+    fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
+        self.local.latest_of(hash, topic, limit)
+    }
+
+    fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64 {
+        self.local.count_newest(from_us, messages_max, activity)
+    }
+}
+
+impl History for Late {
+    fn epoch(&self) -> Epoch {
+        self.local.epoch()
+    }
+
+    fn top(&self) -> Position {
+        self.local.top()
+    }
+
+    fn retains_any(&self) -> bool {
+        self.local.retains_any()
+    }
+
+    fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {
+        self.local.set_rules(rules, idempotency_seconds_max);
+    }
+
+    fn stats(&self) -> HistoryStats {
+        self.local.stats()
+    }
+
+    fn sweep(&self) {
+        self.local.sweep();
+    }
+
+    fn start(
+        &self,
+        topics: &[(u64, &str)],
+        request: &ResumeRequest,
+        completion: Completion<Start>,
+    ) -> Result<Answer<Start>, HistoryError> {
+        let topics: Vec<(u64, String)> =
+            topics.iter().map(|(hash, name)| (*hash, name.to_string())).collect();
+        let request = request.clone();
+        self.answer(completion, move |local| {
+            let topics: Vec<(u64, &str)> =
+                topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
+            now(local.start(&topics, &request, never()))
+        })
+    }
+
+    fn read(
+        &self,
+        pull: Pull,
+        completion: Completion<Piece>,
+    ) -> Result<Answer<Piece>, HistoryError> {
+        self.answer(completion, move |local| now(local.read(pull, never())))
+    }
+
+    fn page(
+        &self,
+        query: PageQuery,
+        completion: Completion<Page>,
+    ) -> Result<Answer<Page>, HistoryError> {
+        self.local.page(query, completion)
+    }
+
+    fn delete(
+        &self,
+        hash: u64,
+        topic: &str,
+        completion: Completion<()>,
+    ) -> Result<Answer<()>, HistoryError> {
+        self.local.delete(hash, topic, completion)
+    }
+
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool {
+        self.local.has_all(hash, topic, after)
+    }
+
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+        self.local.retained(hash, topic, offsets)
+    }
+
+    fn cursor(&self, user: &str, topic: &str) -> u64 {
+        self.local.cursor(user, topic)
+    }
+
+    fn progress(&self, user: &str, topic: &str) -> Cursor {
+        self.local.progress(user, topic)
+    }
+
+    fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError> {
+        self.local.acknowledge(user, topic, id)
+    }
+
+    fn delivered(
+        &self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        rule: &AcknowledgeRule,
+    ) -> u32 {
+        self.local.delivered(user, topic, offset, now_s, rule)
+    }
+
+    fn delivered_again(&self) {
+        self.local.delivered_again();
+    }
+
+    fn give_up(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp) {
+        self.local.give_up(user, topic, offset, given_up);
+    }
+}

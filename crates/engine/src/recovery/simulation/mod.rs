@@ -1,0 +1,583 @@
+//! A seeded simulation of topics with history: clients of all transports connect, read slowly, are
+//! cut and come back, while messages are published between any two steps of the shards. Each must
+//! hear every message once and in order, or be told that it can't. What a user has not acknowledged
+//! is never given up, and comes once on each connection, but where the rule has it again. A message
+//! has the same id whenever and however it comes.
+//!
+//! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step;
+//! `SHARD_SEEDS=n` does so many.
+
+mod client;
+mod late;
+mod read;
+mod setup;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use broker::Broker;
+use history::History;
+use history_local::{Begin, HistoryLimits};
+use model::{Data, Position, Publication};
+use protocol::request::Acknowledgement;
+
+use crate::command::{Command, Target};
+use crate::handle::{Handle, Shared};
+use crate::testing::{self, Driver};
+use client::Client;
+use late::Late;
+use read::Kind;
+use setup::rules;
+pub(crate) use setup::settings;
+
+/// What is retained of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Big,
+    /// So many messages.
+    Small(usize),
+    Plain,
+    Ack,
+    /// As big, but only the application puts clients in.
+    Extra,
+    /// Everyone's.
+    All,
+}
+
+impl What {
+    fn has_history(self) -> bool {
+        matches!(self, What::Big | What::Small(_))
+    }
+}
+
+const TOPICS: [(&str, What); 11] = [
+    ("big/a", What::Big),
+    ("big/b", What::Big),
+    ("big/c", What::Big),
+    ("small/a", What::Small(3)),
+    ("small/b", What::Small(7)),
+    ("plain/a", What::Plain),
+    ("plain/b", What::Plain),
+    ("ack/a", What::Ack),
+    ("ack/b", What::Ack),
+    ("extra", What::Extra),
+    ("*", What::All),
+];
+/// Whoever acknowledges on the connection is given this one's messages again.
+const AGAIN: usize = 8;
+const EXTRA: usize = 9;
+const ALL: usize = 10;
+
+/// Messages of an acknowledged topic that may be in flight.
+const WINDOW: usize = 3;
+const REDELIVERY_SECONDS: u32 = 5;
+
+/// The offsets of each topic's messages.
+type Log = Vec<Vec<u64>>;
+
+fn what(topic: usize) -> What {
+    TOPICS[topic].1
+}
+
+/// How many of these messages are not after a place.
+fn count(offsets: &[u64], since: &str) -> usize {
+    let id: Position = since.split('/').next().unwrap().parse().unwrap();
+    offsets.partition_point(|offset| *offset <= id.offset)
+}
+
+fn trace(text: impl FnOnce() -> String) {
+    static TRACES: LazyLock<bool> = LazyLock::new(|| std::env::var_os("SHARD_TRACE").is_some());
+    if *TRACES {
+        println!("{}", text());
+    }
+}
+
+/// A small generator, so that a seed means the same run for ever.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What one run does more or less of, so that runs differ.
+struct Swarm {
+    kinds: Vec<Kind>,
+    topics: Vec<usize>,
+    /// Of publishing, shards' turns, clients' reads, cuts, acknowledgements, what the application
+    /// does, clients' commands, and time.
+    weights: [usize; 8],
+}
+
+impl Swarm {
+    fn new(random: &mut Random) -> Self {
+        let mut kinds = Kind::ALL.to_vec();
+        while random.one_in(2) && kinds.len() > 1 {
+            kinds.swap_remove(random.below(kinds.len()));
+        }
+        let mut topics: Vec<usize> = (0..TOPICS.len()).collect();
+        while !random.one_in(8) && topics.len() > 1 {
+            topics.swap_remove(random.below(topics.len()));
+        }
+        let weights = [25, 40, 22, 4, 3, 3, 8, 3].map(|weight| weight * (1 + random.below(7)));
+        Swarm { kinds, topics, weights }
+    }
+}
+
+struct World {
+    random: Random,
+    swarm: Swarm,
+    broker: Arc<broker::Local>,
+    history: Arc<history_local::Local>,
+    /// The shards' history, where it answers later.
+    late: Option<Arc<Late>>,
+    handles: Vec<Handle>,
+    shards: Vec<Driver>,
+    /// Which part of its turn each shard has come to.
+    parts: Vec<usize>,
+    clients: Vec<Client>,
+    log: Log,
+    /// How many messages of a topic each user has acknowledged, or was there before.
+    acknowledged: BTreeMap<(String, usize), usize>,
+    /// Shards that have still to take a user's connections out of a topic.
+    leaving: BTreeMap<String, Arc<AtomicUsize>>,
+    publishes: bool,
+    now_us: u64,
+}
+
+impl World {
+    fn new(seed: u64, is_late: bool) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+        let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
+        let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
+        let held = HistoryLimits {
+            history_bytes_max: 1 << 30,
+            topics_max: 1_000,
+            idempotency_keys_max: 10,
+            cursors_max: 1_000,
+        };
+        let limits = broker::Limits {
+            recent_messages_max: 1_000_000,
+            recent_bytes_max: 1 << 30,
+            recent_seconds_max: 1_000_000,
+        };
+        let started = Instant::now();
+        let begin = Begin::in_memory(broker::epoch(&[7; 20]));
+        let history =
+            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+        history.set_rules(Arc::new(rules()), 60);
+        let broker =
+            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+        let late = is_late.then(|| Late::new((*history).clone(), seed));
+        let asked: Arc<dyn History> = match &late {
+            Some(late) => late.clone(),
+            None => history.clone(),
+        };
+        let presence = presence::Limits {
+            users_max: 0,
+            list_bytes_max: 0,
+            interval_us: 1_000,
+            members_per_ms: 0,
+        };
+        let presence = Arc::new(presence::Local::new(presence, presence::NodeId(1)));
+        let shared =
+            Arc::new(Shared::new(model::NodeId(1), protocol::standard(), presence, Arc::default()));
+        let mut shards = testing::drivers(&handles, settings(), broker.clone(), asked, shared);
+        for shard in &mut shards {
+            // These tell connections and follows apart that had a place in turn, and wrap around.
+            shard.engine.connections.serial = u32::MAX - (seed % 40) as u32;
+            shard.engine.connections.recovery.catchups.number = u32::MAX - (seed % 90) as u32;
+        }
+        let swarm = Swarm::new(&mut random);
+        // Many members make fan-outs long.
+        let count = 2 + random.below(8) + if random.one_in(3) { 14 } else { 0 };
+        let clients = (0..count).map(|name| Self::client(name, &swarm, &mut random));
+        World {
+            clients: clients.collect(),
+            swarm,
+            random,
+            broker,
+            history,
+            late,
+            handles,
+            parts: vec![0; shards.len()],
+            shards,
+            log: vec![Vec::new(); TOPICS.len()],
+            acknowledged: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            publishes: true,
+            now_us: 1_000_000,
+        }
+    }
+
+    fn client(name: usize, swarm: &Swarm, random: &mut Random) -> Client {
+        let kind = swarm.kinds[random.below(swarm.kinds.len())];
+        let mut topics = Vec::new();
+        for _ in 0..1 + random.below(4) {
+            let topic = swarm.topics[random.below(swarm.topics.len())];
+            if !topics.contains(&topic) && topic < EXTRA {
+                topics.push(topic);
+            }
+        }
+        if topics.is_empty() && kind == Kind::Poll {
+            topics.push(0);
+        }
+        if kind == Kind::Phoenix {
+            topics.clear();
+        }
+        let user = if random.one_in(3) { "both".into() } else { format!("u{name}") };
+        Client::new(name, kind, user, topics)
+    }
+
+    fn publish(&mut self, topic: usize) {
+        let number = self.log[topic].len();
+        let fill = "x".repeat(self.random.below(400));
+        let data = Data::Text(format!("<{topic}.{number}>{fill}").into());
+        if let Ok(id) = self.broker.publish(Publication::new(TOPICS[topic].0, data), None) {
+            trace(|| format!("published {} {number} as {}", TOPICS[topic].0, id.offset));
+            self.log[topic].push(id.offset);
+        }
+    }
+
+    /// One part of a shard's turn; see `Shard::turn`.
+    fn part(&mut self, at: usize) {
+        let shard = &mut self.shards[at];
+        shard.engine.set_now(self.now_us);
+        trace(|| format!("shard {at}: part {}", self.parts[at]));
+        match self.parts[at] {
+            0 => self.events(at),
+            1 => shard.engine.run_commands(),
+            2 => shard.engine.release_held(),
+            3 => shard.fan_out(),
+            _ => shard.sweep(),
+        }
+        self.shards[at].perform();
+        self.parts[at] = (self.parts[at] + 1) % 5;
+        self.late.iter().for_each(|late| late.turn());
+    }
+
+    /// What sockets and the mailbox say. Others publish meanwhile, as long as it is not the end.
+    fn events(&mut self, at: usize) {
+        self.shards[at].resume();
+        let (sockets, commands) = self.shards[at].events();
+        let mut events: Vec<Option<u32>> = sockets.into_iter().map(Some).collect();
+        if commands {
+            events.insert(self.random.below(events.len() + 1), None);
+        }
+        for event in events {
+            match event {
+                None => self.shards[at].engine.take_commands(),
+                Some(slot) => self.shards[at].ready(slot),
+            }
+            for _ in 0..if self.publishes { self.random.below(3) } else { 0 } {
+                let topic = self.topic();
+                self.publish(topic);
+            }
+        }
+    }
+
+    fn end_turn(&mut self, at: usize) {
+        while self.parts[at] != 0 {
+            self.part(at);
+        }
+    }
+
+    fn connect(&mut self, client: usize) {
+        let at = self.random.below(self.shards.len());
+        self.end_turn(at);
+        let (ours, theirs) = testing::pair();
+        let reload = self.random.one_in(4) && self.clients[client].may_reload();
+        let seconds = self.random.below(20) as u32;
+        let request = self.clients[client].request(seconds, reload);
+        trace(|| format!("client {client} connects to shard {at}: {request}"));
+        ours.send(request.as_bytes());
+        let user = self.clients[client].user.clone();
+        for topic in (0..TOPICS.len()).filter(|it| what(*it) == What::Ack) {
+            let progress = self.history.progress(&user, TOPICS[topic].0);
+            assert_eq!(progress.given_up, None, "{user} has not read all of {topic}");
+            let count = |offset| self.log[topic].partition_point(|it| *it <= offset);
+            let (has, known) = (progress.acknowledged.map(count), (user.clone(), topic));
+            if self.clients[client].topics.contains(&topic) {
+                self.acknowledged.entry(known.clone()).or_insert(self.log[topic].len());
+            }
+            let want = self.acknowledged.get(&known);
+            assert!(has.is_none() || has.as_ref() == want, "{user}: {has:?} of {topic}");
+        }
+        let acknowledged = &self.acknowledged;
+        let cursor = |topic: usize| acknowledged[&(user.clone(), topic)];
+        self.clients[client].begin(&self.log, ours, &cursor);
+        // It may be taken out by a command that was given before.
+        let leaving = self.leaving.get(&user).is_some_and(|it| it.load(Ordering::Relaxed) > 0);
+        self.clients[client].connection.iter_mut().for_each(|it| it.loose |= leaving);
+        self.shards[at].engine.set_now(self.now_us);
+        self.shards[at].connect(theirs);
+    }
+
+    /// A client says that its user has one of the messages that it got.
+    fn acknowledge(&mut self, client: usize, last: bool) {
+        self.end_turn(0);
+        let Client { user, connection, .. } = &self.clients[client];
+        let Some(connection) = connection else { return };
+        let found: Vec<(usize, usize)> = connection
+            .acks
+            .iter()
+            .filter_map(|(topic, acks)| {
+                let at = if last { acks.received.len() } else { acks.received.len().min(2) };
+                acks.received.iter().nth(at.checked_sub(1)?).map(|number| (*topic, *number))
+            })
+            .collect();
+        let user = user.clone();
+        for (topic, number) in found {
+            let epoch = self.history.epoch();
+            let id = Position { epoch, offset: self.log[topic][number] };
+            let name = TOPICS[topic].0;
+            trace(|| format!("{user} acknowledges {name} {number}"));
+            let acknowledged =
+                Acknowledgement { user: Some(user.as_str().into()), topic: Some(name.into()), id };
+            let principal = auth::Principal::anonymous(vec![user.as_str().into()]);
+            self.shards[0].engine.connections.core.acknowledge(&principal, acknowledged).unwrap();
+            self.shards[0].perform();
+            let cursor = self.acknowledged.get_mut(&(user.clone(), topic)).unwrap();
+            *cursor = (*cursor).max(number + 1);
+            let cursor = *cursor;
+            for other in self.clients.iter_mut().filter(|it| it.user == user) {
+                if let Some(heard) = other.heard.get_mut(&topic) {
+                    heard.acknowledged = cursor;
+                }
+                let acks = other.connection.as_mut().and_then(|it| it.acks.get_mut(&topic));
+                if let Some(acks) = acks {
+                    acks.cursors.push(cursor);
+                    acks.received.retain(|it| *it >= cursor);
+                }
+            }
+        }
+    }
+
+    fn application(&mut self, client: usize) {
+        let user: model::Name = self.clients[client].user.as_str().into();
+        let action = self.random.below(5);
+        trace(|| format!("the application does {action} to {user}"));
+        for handle in &self.handles {
+            let (user, topic) = (user.clone(), TOPICS[EXTRA].0.into());
+            handle.send(match action {
+                0..3 => Command::Subscribe { user, topic, reply: Box::new(|_| ()) },
+                3 => {
+                    let leaving = self.leaving.entry(user.to_string()).or_default().clone();
+                    leaving.fetch_add(1, Ordering::Relaxed);
+                    let reply = Box::new(move |_| _ = leaving.fetch_sub(1, Ordering::Relaxed));
+                    Command::Unsubscribe { user, topic, reply }
+                }
+                _ => {
+                    let (target, close) = (Target::User(user), model::CloseReason::ByApplication);
+                    Command::Disconnect { target, close, reply: Box::new(|_| ()) }
+                }
+            });
+        }
+        for other in self.clients.iter_mut().filter(|it| it.user == user) {
+            other.is_put_in |= action < 3;
+        }
+        if action == 3 {
+            for other in self.clients.iter_mut().filter(|it| it.user == user) {
+                other.connection.iter_mut().for_each(|it| it.loose = true);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let client = self.random.below(self.clients.len());
+        let sum: usize = self.swarm.weights.iter().sum();
+        let mut left = self.random.below(sum);
+        let taken = self.swarm.weights.iter().take_while(|weight| {
+            let more = left >= **weight;
+            left = left.wrapping_sub(if more { **weight } else { 0 });
+            more
+        });
+        match taken.count() {
+            0 => {
+                let one = self.topic();
+                for _ in 0..1 + self.random.below(5) {
+                    let topic = if self.random.one_in(3) { one } else { self.topic() };
+                    self.publish(topic);
+                }
+            }
+            1 => {
+                let at = self.random.below(self.shards.len());
+                for _ in 0..1 + self.random.below(7) {
+                    self.part(at);
+                }
+            }
+            2 => self.act(client),
+            3 => {
+                if self.clients[client].connection.take().is_some() {
+                    trace(|| format!("client {client} is cut"));
+                }
+            }
+            4 => self.acknowledge(client, self.now_us.is_multiple_of(2)),
+            5 => self.application(client),
+            6 => self.command(client),
+            _ => self.now_us += self.random.below(3_000_000) as u64,
+        }
+    }
+
+    fn topic(&mut self) -> usize {
+        self.swarm.topics[self.random.below(self.swarm.topics.len())]
+    }
+
+    fn command(&mut self, client: usize) {
+        let (topic, enter) = (self.topic(), !self.random.one_in(3));
+        if self.clients[client].kind.is_socket() && topic < EXTRA {
+            self.clients[client].command(topic, enter);
+        }
+    }
+
+    /// A client connects, polls or reads.
+    fn act(&mut self, client: usize) {
+        let bytes_max = [1, 50, 300, 2_000, 20_000][self.random.below(5)];
+        let seconds = self.random.below(20) as u32;
+        match &self.clients[client].connection {
+            None => self.connect(client),
+            Some(connection) if !connection.asks && self.clients[client].kind == Kind::Poll => {
+                self.clients[client].poll_again(seconds);
+            }
+            Some(_) => {
+                self.clients[client].read(&self.log, bytes_max);
+            }
+        }
+    }
+
+    /// Nothing is published any more, and everyone reads: who is there must get everything.
+    fn end(&mut self) {
+        self.publishes = false;
+        let mut missing = BTreeMap::new();
+        for _ in 0..4_000 {
+            missing.clear();
+            for client in 0..self.clients.len() {
+                match &self.clients[client].connection {
+                    None => self.connect(client),
+                    Some(it) if !it.asks && self.clients[client].kind == Kind::Poll => {
+                        self.clients[client].poll_again(1);
+                    }
+                    Some(_) => {
+                        self.clients[client].read(&self.log, 100_000);
+                    }
+                }
+                self.acknowledge(client, true);
+                if let Err(why) = self.clients[client].has_all(&self.log) {
+                    missing.insert(client, why);
+                }
+            }
+            for at in 0..self.shards.len() {
+                self.end_turn(at);
+                (0..15).for_each(|_| self.part(at));
+            }
+            self.now_us += 400_000;
+            if missing.is_empty() {
+                return;
+            }
+        }
+        panic!("at the end: {missing:?}");
+    }
+}
+
+/// Says which run it was that failed.
+struct Failing(u64, bool);
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("failed: SHARD_SEED={}{}", self.0, if self.1 { " (late)" } else { "" });
+        }
+    }
+}
+
+fn run(seed: u64, steps: usize, is_late: bool) {
+    let failing = Failing(seed, is_late);
+    let mut world = World::new(seed, is_late);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.end();
+    if let Some(late) = &world.late {
+        trace(|| format!("{} answers came later", late.answers()));
+    }
+    std::mem::forget(failing);
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn run_all(is_late: bool) {
+    if let Some(seed) = number("SHARD_SEED") {
+        return run(seed, 400, is_late);
+    }
+    let seeds = number("SHARD_SEEDS").unwrap_or(100);
+    let next = AtomicU64::new(0);
+    let runs = || {
+        let mut failed = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return failed;
+            }
+            if std::panic::catch_unwind(|| run(seed, 400, is_late)).is_err() {
+                failed.push(seed);
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let started = Instant::now();
+    let failed: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(runs)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    println!("{:.0} seeds a second", seeds as f64 / started.elapsed().as_secs_f64());
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+#[test]
+fn every_client_hears_everything_once_and_in_order() {
+    run_all(false);
+}
+
+#[test]
+fn every_client_hears_everything_from_a_history_that_answers_later() {
+    run_all(true);
+}
+
+#[test]
+fn what_comes_live_is_held_back_while_the_start_is_under_way() {
+    for kind in [Kind::Sse, Kind::Stream, Kind::Ws, Kind::Poll] {
+        let mut world = World::new(0, true);
+        let late = world.late.clone().unwrap();
+        late.hold(true);
+        world.clients = vec![Client::new(0, kind, "u0".into(), vec![0])];
+        world.publishes = false;
+        let turns = |world: &mut World| {
+            for _ in 0..20 {
+                (0..world.shards.len()).for_each(|at| {
+                    world.part(at);
+                    world.end_turn(at);
+                });
+                world.clients[0].read(&world.log, 100_000);
+            }
+        };
+        world.publish(0);
+        world.connect(0);
+        turns(&mut world);
+        (0..3).for_each(|_| world.publish(0));
+        turns(&mut world);
+        assert_eq!(world.clients[0].heard[&0].next, 1, "{kind:?}: nothing came before the answer");
+        late.hold(false);
+        (0..30).for_each(|_| turns(&mut world));
+        assert_eq!(world.clients[0].heard[&0].next, 4, "{kind:?}: all that came since it entered");
+    }
+}

@@ -1,0 +1,46 @@
+//! What may change while an engine runs.
+
+/// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
+/// looked at about once a second, so that a longer one would pass unseen.
+pub const SILENCE_SECONDS_MAX: u32 = 60_000;
+
+// A shard that is held up for an hour still sees it.
+const _: () = assert!(SILENCE_SECONDS_MAX + 3_600 < u16::MAX as u32);
+
+/// Settings that may change while the shard runs: [`crate::Command::Settings`].
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How bytes are answered.
+    pub session: protocol::Settings,
+    /// Connections in the whole process.
+    pub connections_max: u64,
+    /// Connections from one address; 0 is no limit.
+    pub connections_per_address_max: u32,
+    /// New connections a second in the whole process; 0 is no limit.
+    pub accept_per_second_max: u32,
+    /// Bytes that may wait for a connection that doesn't read.
+    pub outbox_bytes_max: usize,
+    /// Messages that may wait for it.
+    pub outbox_messages_max: usize,
+    /// Bytes that input which is not whole may take up in the whole process.
+    pub input_bytes_max: usize,
+    /// Bytes that all outboxes may take up in the whole process.
+    pub outboxes_bytes_max: usize,
+    /// Messages that a connection may publish in a second; 0 is no limit.
+    pub publishes_per_second_max: u32,
+    /// Topics that a connection may enter in a second; 0 is no limit.
+    pub joins_per_second_max: u32,
+    /// Until a request's head and body must be whole, in seconds, at most [`SILENCE_SECONDS_MAX`].
+    pub head_seconds: u32,
+    /// How long a connection may rest between requests, in seconds, at most
+    /// [`SILENCE_SECONDS_MAX`].
+    pub idle_seconds: u32,
+    /// How long a Phoenix long poll waits, in seconds.
+    pub longpoll_seconds: u32,
+    /// Phoenix long-poll sessions in the whole process.
+    pub longpoll_sessions_max: u64,
+    /// Those of one address; 0 is no limit.
+    pub longpoll_sessions_per_address_max: u32,
+    /// What a member may say about itself, in bytes.
+    pub presence_meta_bytes_max: usize,
+}

@@ -1,0 +1,419 @@
+//! What time brings: heartbeats, time-outs and the drain, by passing over the table in stripes.
+//! No connection has a timer.
+
+use model::{CloseReason, Encoding};
+use protocol::{Delivery, Liveness};
+
+use crate::connection::{ColdState, Connection, Flag, Phase};
+use crate::connections::Connections;
+use crate::core::Core;
+use crate::engine::Engine;
+
+/// The sweep passes over the table once a second, in so many stripes.
+pub(crate) const STRIPES: u32 = 16;
+
+const STRIPE_US: u64 = 1_000_000 / STRIPES as u64;
+
+/// Slots that are passed over at once at the least. Heartbeats of many connections in one go cost
+/// far less than the same in many small batches: the other ends are woken once for several.
+const STRIPE_SLOTS_MIN: u64 = 32 * 1024;
+
+/// How long a connection whose last bytes are sent may keep its side open, in seconds.
+const LINGER_SECONDS: u32 = 2;
+
+/// How long a connection that is about to end may take to read its last bytes, in seconds.
+const CLOSING_SECONDS: u32 = 10;
+
+/// How long somebody beyond the limit of its address has for its request, in seconds.
+const RESERVED_SECONDS: u32 = 2;
+
+/// Where the sweep is.
+#[derive(Default)]
+pub(crate) struct Sweep {
+    /// Stripes passed since the node's start: the clock of the sweep.
+    passed: u64,
+    /// The second that is being swept, and the table's end and the stripes' size in it: they stay
+    /// for a second, so that no slot is left out or met twice while the table grows.
+    second: u64,
+    end: u64,
+    together: u64,
+    /// In which second each stripe was last passed over.
+    last: [u64; STRIPES as usize],
+}
+
+impl Sweep {
+    /// Begins at this time, in microseconds of the node's clock.
+    pub fn at(now_us: u64) -> Self {
+        let passed = now_us / STRIPE_US;
+        let second = passed / u64::from(STRIPES);
+        Sweep { passed, second, end: 0, together: 1, last: [second; STRIPES as usize] }
+    }
+}
+
+/// The seconds that a pass over a slot makes up for: the one that it is, and those before in which
+/// there was none, because the shard was held up.
+#[derive(Clone, Copy)]
+struct Seconds {
+    now: u64,
+    span: u64,
+}
+
+impl Seconds {
+    /// True when one of them is this place in the slot's interval. Each slot has its own second of
+    /// the interval, so that what is done is spread evenly.
+    fn hit(self, slot: u32, interval: u64, place: u64) -> bool {
+        let at = (self.now + u64::from(slot) + interval - place) % interval;
+        at < self.span
+    }
+}
+
+/// How many stripes of a second are passed over together in a table of so many slots, and which of
+/// them are: shards take turns, so that not all of them work at the same moment.
+fn together(slots: u64, shard: u16) -> (u64, u64) {
+    let apart = (slots / STRIPE_SLOTS_MIN).clamp(1, u64::from(STRIPES)).next_power_of_two();
+    let together = u64::from(STRIPES) / apart.min(u64::from(STRIPES));
+    (together, u64::from(shard) % together)
+}
+
+/// A drain that is under way.
+pub(crate) struct Drain {
+    deadline_us: u64,
+    started_us: u64,
+    /// All connections have been told to go by then.
+    told_us: u64,
+    next: u32,
+}
+
+impl Drain {
+    /// Begins to drain: ends the connections over half of the time, so that their clients don't all
+    /// come back at once; few connections end at once.
+    pub fn begin(connections: &mut Connections, seconds: u32) -> Self {
+        let core = &mut connections.core;
+        core.draining = true;
+        let whole_us = u64::from(seconds) * 1_000_000;
+        let pace_us = core.table.count() as u64 * 500;
+        let mut drain = Drain {
+            deadline_us: core.now_us + whole_us,
+            started_us: core.now_us,
+            told_us: core.now_us + pace_us.min(whole_us / 2),
+            next: 0,
+        };
+        drain.end_some(connections);
+        drain
+    }
+
+    /// Ends the connections whose turn has come.
+    fn end_some(&mut self, connections: &mut Connections) {
+        let now_us = connections.core.now_us;
+        let span_us = (self.told_us - self.started_us).max(1);
+        let passed_us = (now_us - self.started_us + STRIPE_US).min(span_us);
+        let end = u64::from(connections.core.table.end());
+        let to = if now_us + STRIPE_US >= self.told_us { end } else { end * passed_us / span_us };
+        for slot in self.next..to as u32 {
+            // A request that is answered soon ends with its answer.
+            if !connections.core.is_answered_soon(slot) {
+                connections.say_goodbye(slot, CloseReason::Drain);
+            }
+        }
+        // The table may have become shorter meanwhile.
+        self.next = self.next.max(to as u32);
+    }
+
+    fn is_over(&self, core: &Core) -> bool {
+        core.table.count() == 0 || self.deadline_us <= core.now_us
+    }
+}
+
+/// What a connection is due.
+enum Due {
+    Nothing,
+    Heartbeat,
+    /// Something was sent since the last pass: whoever is between knows that it is alive.
+    NoHeartbeat,
+    PollOver,
+    /// A long-poll session is checked.
+    Session,
+    RequestTimeout,
+    Close(CloseReason),
+    End,
+}
+
+impl Engine {
+    /// Passes over the stripes that are due. A shard that was held up makes up for it with one pass:
+    /// nobody needs two heartbeats at once.
+    pub fn sweep(&mut self) {
+        if self.connections.core.now_us < self.sweep_due_us() {
+            return;
+        }
+        let due = (self.connections.core.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
+        for _ in 0..due.min(u64::from(STRIPES)) {
+            self.sweep.passed += 1;
+            self.stripe(self.sweep.passed);
+        }
+        self.sweep.passed = self.connections.core.now_us / STRIPE_US;
+        self.connections.rates.forget_idle(&mut self.connections.core);
+        self.connections.relieve_input();
+        self.connections.core.metrics.topics.set(u64::from(self.connections.core.hub.topics()));
+        self.connections.core.forget_topics();
+        self.connections.recover(|recovery, core| recovery.deliver_again(core));
+        self.connections.core.publish_presence();
+        self.tidy();
+        if let Some(drain) = &mut self.drain {
+            drain.end_some(&mut self.connections);
+        }
+    }
+
+    /// When something is to be done next, in microseconds of the node's clock.
+    pub fn sweep_due_us(&self) -> u64 {
+        let (together, turn) = match self.drain {
+            // The first shard also keeps the balance of new connections, always.
+            None if self.connections.core.number > 0 => {
+                together(u64::from(self.connections.core.table.end()), self.connections.core.number)
+            }
+            _ => (1, 0),
+        };
+        let next = self.sweep.passed + 1;
+        (next + (turn + together - next % together) % together) * STRIPE_US
+    }
+
+    /// Passes over a stripe, or over several together.
+    fn stripe(&mut self, number: u64) {
+        let (second, stripe) = (number / u64::from(STRIPES), number % u64::from(STRIPES));
+        if second != self.sweep.second || self.sweep.end == 0 {
+            let end = u64::from(self.connections.core.table.end());
+            let (together, _) = together(end, self.connections.core.number);
+            (self.sweep.second, self.sweep.end, self.sweep.together) = (second, end, together);
+        }
+        let Sweep { end, together, .. } = self.sweep;
+        let turn = u64::from(self.connections.core.number) % together;
+        if stripe % together != turn {
+            return;
+        }
+        let first = stripe - turn;
+        let last = &mut self.sweep.last[first as usize..(first + together) as usize];
+        let since = last.iter().copied().min().unwrap_or(second);
+        last.fill(second);
+        let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
+        let from = (end * first / u64::from(STRIPES)) as u32;
+        let to = (end * (first + together) / u64::from(STRIPES)) as u32;
+        for slot in from..to {
+            match self.connections.due(slot, seconds) {
+                Due::Nothing => {}
+                Due::NoHeartbeat => {
+                    if let Some(connection) = self.connections.core.table.get_mut(slot) {
+                        connection.set(Flag::WroteRecently, false);
+                    }
+                }
+                Due::Heartbeat => {
+                    if let Some(connection) = self.connections.core.table.get_mut(slot) {
+                        connection.set(Flag::WroteRecently, true);
+                        self.groups[usize::from(connection.encoding.0)].push(slot);
+                    }
+                }
+                Due::PollOver => {
+                    self.polls().poll_again(slot, true);
+                    self.resume_inputs();
+                }
+                Due::Session => self.channels().check_session(slot),
+                Due::RequestTimeout => self.connections.request_timeout(slot),
+                Due::Close(close) => self.connections.say_goodbye(slot, close),
+                Due::End => self.connections.end(slot, CloseReason::Lost),
+            }
+        }
+        self.send_heartbeats();
+    }
+
+    fn send_heartbeats(&mut self) {
+        for number in 0..Encoding::MAX {
+            let group = &mut self.groups[number];
+            if group.is_empty() {
+                continue;
+            }
+            // Somebody may have ended meanwhile.
+            group.retain(|slot| {
+                self.connections.core.table.get(*slot).is_some_and(|found| {
+                    usize::from(found.encoding.0) == number && !found.is_closing()
+                })
+            });
+            let heartbeat = self.heartbeats[number].clone();
+            self.connections.core.outputs.share(heartbeat, group, 0, None);
+            group.clear();
+        }
+    }
+
+    /// When something is to be done next, in microseconds of the node's clock.
+    pub fn due_us(&self) -> u64 {
+        self.sweep_due_us().min(self.connections.rates.waiters_due_us())
+    }
+
+    /// True while there is something to do now; fan-outs over long lists count only with `bulk`.
+    pub fn is_busy(&self, bulk: bool) -> bool {
+        let fanouts = match bulk {
+            true => self.connections.core.hub.fanouts(),
+            false => self.connections.core.hub.fanouts() - self.connections.core.hub.bulk_fanouts(),
+        };
+        // Commands that wait for room in the fan-outs can go on only when these do.
+        let commands =
+            !self.connections.core.commands.is_empty() && !self.connections.core.is_behind();
+        fanouts > 0
+            || commands
+            || !self.connections.recovery.due.is_empty()
+            || !self.connections.core.woken.is_empty()
+    }
+
+    /// True when a drain has come to its end.
+    pub fn is_over(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.is_over(&self.connections.core))
+    }
+}
+
+impl Connections {
+    /// What a connection is due in these seconds.
+    fn due(&self, slot: u32, seconds: Seconds) -> Due {
+        let Some(connection) = self.core.table.get(slot) else {
+            return Due::Nothing;
+        };
+        let silence_s = connection.silence_s(self.core.now_s());
+        let cold = self.core.table.cold(slot);
+        if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
+            if cold.waits {
+                // It is not read, so that nothing can be heard from it.
+                return Due::Nothing;
+            }
+            if cold.reserved && silence_s > RESERVED_SECONDS {
+                return Due::RequestTimeout;
+            }
+        }
+        match connection.phase() {
+            Phase::Request => self.request_due(connection, cold, silence_s),
+            Phase::Idle => self.idle_due(silence_s),
+            Phase::Waiting => self.answer_due(cold, silence_s),
+            Phase::Open if self.core.delivery(connection) == Delivery::Gathered => Due::Session,
+            Phase::Open => self.open_due(slot, connection, silence_s, seconds),
+            Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
+            Phase::HalfClosed if silence_s > LINGER_SECONDS => Due::End,
+            Phase::Closing | Phase::HalfClosed => Due::Nothing,
+        }
+    }
+
+    /// The same of one whose request is being read.
+    fn request_due(
+        &self,
+        connection: &Connection,
+        cold: Option<&ColdState>,
+        silence_s: u32,
+    ) -> Due {
+        match (silence_s <= self.core.settings.head_seconds, connection.is(Flag::Blocked)) {
+            (true, _) => Due::Nothing,
+            // It may still be reading the answer before.
+            (false, true) => self.idle_due(silence_s),
+            // Nothing was asked: there is nothing to answer.
+            (false, false) if cold.is_none() => Due::Close(CloseReason::RequestTimeout),
+            (false, false) => Due::RequestTimeout,
+        }
+    }
+
+    fn idle_due(&self, silence_s: u32) -> Due {
+        let idle = silence_s > self.core.settings.idle_seconds;
+        if idle { Due::Close(CloseReason::Idle) } else { Due::Nothing }
+    }
+
+    /// The same of one that waits for an answer.
+    fn answer_due(&self, cold: Option<&ColdState>, silence_s: u32) -> Due {
+        match cold.and_then(|cold| cold.poll.as_ref()) {
+            Some(poll) if poll.deadline_s <= self.core.now_s() => Due::PollOver,
+            Some(_) => Due::Nothing,
+            None if silence_s > self.core.asking_seconds_max() => Due::Close(CloseReason::Internal),
+            None => Due::Nothing,
+        }
+    }
+
+    /// The same of one that has taken up a lasting protocol.
+    fn open_due(
+        &self,
+        slot: u32,
+        connection: &Connection,
+        silence_s: u32,
+        seconds: Seconds,
+    ) -> Due {
+        let blocked = connection.is(Flag::Blocked);
+        let protocol = self.core.shared.protocols.of(connection.encoding);
+        match protocol.liveness(&self.core.settings.session) {
+            Liveness::Nobody => Due::Nothing,
+            Liveness::Client { silence_seconds } | Liveness::Server { silence_seconds, .. }
+                if silence_s > silence_seconds =>
+            {
+                Due::Close(CloseReason::Silent)
+            }
+            Liveness::Client { .. } => Due::Nothing,
+            Liveness::Server { seconds: interval, .. } => {
+                let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
+                if due && !blocked { Due::Heartbeat } else { Due::Nothing }
+            }
+            // A connection is passed over twice in an interval, and gets a heartbeat if nothing was
+            // sent since the pass before. So silence is never longer than the interval, and after a
+            // broadcast nobody needs heartbeats.
+            Liveness::ServerInSilence { seconds: interval } => {
+                let interval = u64::from(interval.max(1));
+                let half = interval / 2;
+                if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked
+                {
+                    return Due::Nothing;
+                }
+                // After a pause of the shard as long as that it has been silent.
+                let scanned = half > 0 && seconds.span < half;
+                if scanned && connection.is(Flag::WroteRecently) {
+                    Due::NoHeartbeat
+                } else {
+                    Due::Heartbeat
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Topics that ended leave their bit in the filter; when they are many it is made anew.
+    fn forget_topics(&mut self) {
+        let filter = &self.handle.inbox.filter;
+        if self.topics_ended > filter.slack() {
+            self.topics_ended = 0;
+            filter.rebuild(self.hub.all_topics().map(|(_, _, hash)| u64::from(hash)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_pass_makes_up_for_the_seconds_before() {
+        for interval in [1u64, 2, 3, 15, 25] {
+            for slot in 0..40 {
+                // Passes after pauses of all lengths: as many hits as if there had been no pause,
+                // but for those that fall together in one pass.
+                let (mut now, mut hits, mut wanted) = (100u64, 0, 0);
+                for span in [1u64, 1, 1, 3, 1, 2, 1, 1, 7, 1, 1, 1] {
+                    now += span;
+                    hits += u64::from(Seconds { now, span }.hit(slot, interval, 0));
+                    let each = |now| u64::from(Seconds { now, span: 1 }.hit(slot, interval, 0));
+                    wanted += (now - span + 1..=now).map(each).max().unwrap_or(0);
+                }
+                assert_eq!(hits, wanted, "interval {interval}, slot {slot}");
+            }
+        }
+    }
+
+    #[test]
+    fn stripes_together_cover_the_second_once() {
+        for slots in [0, 1_000, 40_000, 70_000, 200_000, 5_000_000] {
+            for shard in 0..20 {
+                let (together, turn) = together(slots, shard);
+                let stripes: Vec<u64> =
+                    (0..u64::from(STRIPES)).filter(|stripe| stripe % together == turn).collect();
+                assert_eq!(stripes.len() as u64 * together, u64::from(STRIPES));
+            }
+        }
+    }
+}

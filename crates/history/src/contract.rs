@@ -1,0 +1,266 @@
+//! What the rest of Throng knows of the history.
+
+use std::sync::Arc;
+
+use broker::HistoryLog;
+use model::{
+    AcknowledgeRule, Envelope, Epoch, Name, Position, RecoveryGap, ResumeRequest, ResumeToken,
+    Rules,
+};
+
+use crate::{AcknowledgeError, Cursor, HistoryError};
+
+/// What is answered at once, or later.
+#[derive(Debug)]
+pub enum Answer<T> {
+    /// This is the answer. The completion is dropped uncalled.
+    Now(T),
+    /// The completion is called with the answer: exactly once, from any thread, maybe before the
+    /// call returns.
+    Later,
+}
+
+/// Takes an answer that comes later. It must not block.
+pub type Completion<T> = Box<dyn FnOnce(Result<T, HistoryError>) + Send>;
+
+/// The topics with history: what was published to them, and how far their users have it.
+///
+/// **Who may wait.** Nobody. What an implementation would have to wait for takes a [`Completion`]
+/// and gives an [`Answer`]; an error that is returned stands for the answer, and the completion is
+/// dropped uncalled. All other calls are lookups in memory, and changes that are written behind.
+///
+/// **Live messages and history meet** at one position: messages go to the inboxes in the order of
+/// their offsets, and no answer speaks of a message that has not been handed to them: no position in
+/// a [`Start`] or a [`Piece`] is above [`History::top`] at the moment of the answer. Whoever is a
+/// member of a topic before it asks finds every message up to that position in the history, and gets
+/// every message after it by the inboxes.
+pub trait History: HistoryLog {
+    /// The epoch of the log.
+    fn epoch(&self) -> Epoch;
+
+    /// The last position that was handed to the inboxes.
+    fn top(&self) -> Position;
+
+    /// Whether any topic has history: nearly free to ask.
+    fn retains_any(&self) -> bool;
+
+    /// Takes new rules, and how long idempotency keys are known, in seconds.
+    fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64);
+
+    /// What is held, and what was done so far.
+    fn stats(&self) -> HistoryStats;
+
+    /// Drops what is too old. To be called about once a second.
+    fn sweep(&self);
+
+    /// From where to read topics (hash and name), for somebody who comes back with this request, or
+    /// begins. Whoever asks must be a member of the topics already, as far as the inboxes know.
+    fn start(
+        &self,
+        topics: &[(u64, &str)],
+        request: &ResumeRequest,
+        completion: Completion<Start>,
+    ) -> Result<Answer<Start>, HistoryError>;
+
+    /// The next piece of what was missed.
+    fn read(
+        &self,
+        pull: Pull,
+        completion: Completion<Piece>,
+    ) -> Result<Answer<Piece>, HistoryError>;
+
+    /// A page of a topic's history.
+    fn page(
+        &self,
+        query: PageQuery,
+        completion: Completion<Page>,
+    ) -> Result<Answer<Page>, HistoryError>;
+
+    /// Deletes what is retained of a topic (hash and name) up to now; whoever comes back to it from
+    /// before is told that it is gone. It is answered when nothing of it is stored any more.
+    fn delete(
+        &self,
+        hash: u64,
+        topic: &str,
+        completion: Completion<()>,
+    ) -> Result<Answer<()>, HistoryError>;
+
+    /// Whether all messages of the topic after this offset are still there, as far as memory knows;
+    /// a [`Piece`] may say otherwise.
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool;
+
+    /// Of these offsets of a topic, in order, those whose messages may still be in memory.
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64>;
+
+    /// The offset from which the user is given a topic's messages: that of the last one that was
+    /// acknowledged or given up. One who was never here begins with all that waits in the own topic,
+    /// and elsewhere now.
+    fn cursor(&self, user: &str, topic: &str) -> u64;
+
+    /// What the user has acknowledged, or was taken to have, and what was given up; nothing of
+    /// either for one who was never here. Unlike [`History::cursor`] it changes nothing.
+    fn progress(&self, user: &str, topic: &str) -> Cursor;
+
+    /// The user has all of the topic's messages up to this one. Gives the cursor's offset.
+    fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError>;
+
+    /// Counts a delivery of a message that the user has not acknowledged; gives how many there were
+    /// of this one, and 0 when it is done.
+    ///
+    /// A user's connections get it together, and those that come and go get it again: within
+    /// [`AcknowledgeRule::redelivery_seconds`], or 30 where that is 0, it counts once, as of `now_s`, in
+    /// seconds of the node's clock.
+    fn delivered(
+        &self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        rule: &AcknowledgeRule,
+    ) -> u32;
+
+    /// Counts that a message was delivered again to a connection that had it.
+    fn delivered_again(&self);
+
+    /// Nobody acknowledged the message in all its tries, and all before it is done: it is done for
+    /// this user, and not acknowledged.
+    fn give_up(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp);
+}
+
+/// A topic with history, and how far somebody has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicCursor {
+    /// The hash of its name.
+    pub hash: u64,
+    /// Its name.
+    pub topic: Name,
+    /// Messages after this offset are to be read.
+    pub after: u64,
+    /// It began with the whole state of a compacted topic: what came before that is not missed.
+    pub state: bool,
+}
+
+impl TopicCursor {
+    /// How far a client with this token has a topic: the offset, or `None` when the token is of
+    /// another log.
+    pub fn offset_of(epoch: Epoch, topic: &str, token: &ResumeToken) -> Option<u64> {
+        let position = token.frontier(epoch)?;
+        let mark = model::resume::mark(topic);
+        let behind = position.behind.iter().filter(|behind| behind.topic == mark);
+        let behind = behind.map(|behind| behind.through).min();
+        Some(behind.map_or(position.through.offset, |less| less.min(position.through.offset)))
+    }
+}
+
+/// From where topics are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The topics, in the order in which they were asked for.
+    pub topics: Vec<TopicCursor>,
+    /// What can't be said to be complete; in the order of the topics. A [`Piece`] may know of more.
+    pub gaps: Vec<Option<RecoveryGap>>,
+    /// The last position that was handed on at the moment of the answer.
+    pub top: Position,
+}
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub struct Pull {
+    /// Of these topics.
+    pub topics: Vec<TopicCursor>,
+    /// At most so many messages.
+    pub messages_max: usize,
+    /// And, once one is there, so many bytes of payload.
+    pub bytes_max: usize,
+}
+
+/// A piece of what was missed.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// In the order of their offsets.
+    pub messages: Vec<Arc<Envelope>>,
+    /// All topics are complete up to this offset now.
+    pub through: u64,
+    /// There was nothing more at the moment of the answer. Where that comes later, messages may have
+    /// come by the inboxes since: whoever held them back reads on unless none of them is after
+    /// `through`.
+    pub caught_up: bool,
+    /// For each topic, whether messages that were to be read are gone.
+    pub gone: Vec<bool>,
+}
+
+/// Which page of a topic's history.
+#[derive(Clone, Debug)]
+pub struct PageQuery {
+    /// The hash of the topic's name.
+    pub hash: u64,
+    /// The topic.
+    pub topic: Name,
+    /// Forwards the messages after this offset, backwards those before it; all without it.
+    pub from: Option<u64>,
+    /// The newest first.
+    pub backwards: bool,
+    /// At most so many messages.
+    pub limit: usize,
+}
+
+/// A page of a topic's history.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Forwards the oldest first, backwards the newest first.
+    pub messages: Vec<Arc<Envelope>>,
+    /// There are more in this direction.
+    pub more: bool,
+    /// Messages that were asked for are gone: the position is older than what is retained, or they
+    /// are in the gap.
+    pub gone: bool,
+    /// Messages that came after the first offset and up to the second may be missing: the store's
+    /// file did not hold its last commit. Only where they were asked for.
+    pub gap: Option<(u64, u64)>,
+}
+
+/// What becomes of a message that nobody acknowledged in all its tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// It is in the dead-letter topic.
+    DeadLettered,
+    /// It is dropped.
+    Dropped,
+}
+
+/// What the topics with history hold and did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HistoryStats {
+    /// Messages in memory.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Topics that something is known of.
+    pub topics: u64,
+    /// Users' cursors.
+    pub cursors: u64,
+    /// Idempotency keys.
+    pub idempotency_keys: u64,
+    /// Messages that were published to topics with history.
+    pub published: u64,
+    /// Publishes that were answered with an earlier message, for they had its idempotency key.
+    pub repeated: u64,
+    /// Messages that the store could not write although their publishers had been told that they
+    /// are on their way; never of a durable topic.
+    pub unwritten: u64,
+    /// Acknowledgements that moved a cursor.
+    pub acknowledged: u64,
+    /// Messages that were delivered again to a connection that had them, for they were not
+    /// acknowledged in time.
+    pub redelivered: u64,
+    /// Messages that nobody acknowledged in all their tries, and that went to a dead-letter topic.
+    pub dead_lettered: u64,
+    /// The same where there is no such topic.
+    pub dropped: u64,
+    /// Clients that came back and were told that they have everything.
+    pub recovered: u64,
+    /// Clients that came back and were told that something is missing.
+    pub unrecovered: u64,
+    /// Reads that memory could not answer.
+    pub disk_reads: u64,
+}

@@ -1,0 +1,72 @@
+//! Why the history can't do what it is asked for.
+
+use std::sync::Arc;
+
+use broker::PublishError;
+
+/// Why the history does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// Too many wait already: try again in a moment.
+    #[error("too many read or write already: try again after a second")]
+    Busy,
+    /// What stands behind the history can't be read or written; this says why, and what the operator
+    /// must do.
+    #[error("{0}")]
+    Unavailable(Arc<str>),
+    /// What is stored of the topic is damaged; this says what, and what the operator must do.
+    #[error("{0}")]
+    Damaged(Arc<str>),
+    /// Nothing is retained of the topic's messages.
+    #[error("nothing is retained of the topic's messages")]
+    NoHistory,
+}
+
+impl From<HistoryError> for PublishError {
+    fn from(error: HistoryError) -> Self {
+        match error {
+            HistoryError::Busy => PublishError::StoreBusy,
+            HistoryError::Unavailable(why) => PublishError::StoreFailed(why),
+            HistoryError::Damaged(why) => PublishError::StoreDamaged(why),
+            HistoryError::NoHistory => PublishError::NoHistory,
+        }
+    }
+}
+
+/// Why an acknowledgement says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcknowledgeError {
+    /// Nobody acknowledges messages of this topic.
+    #[error(
+        "messages of this topic are not acknowledged: the server's configuration has no \
+         acknowledge = true for it (for a user's own topic: offline.enabled)"
+    )]
+    NotAcknowledged,
+    /// The id is of another log: of a topic without history, or from before a restart.
+    #[error(
+        "the id is of another numbering, from before the server's restart or of a topic without \
+         history: acknowledge the id of a message as it came"
+    )]
+    Epoch,
+    /// No message has this id yet.
+    #[error("no message has this id yet")]
+    Ahead,
+    /// The user is not the connection's, or there is none.
+    #[error(
+        "say whose messages are acknowledged: connect with user=…, and name one of the \
+         connection's users"
+    )]
+    NoUser,
+}
+
+impl AcknowledgeError {
+    /// Its name for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            AcknowledgeError::NotAcknowledged => "not_acknowledged",
+            AcknowledgeError::Epoch => "epoch_changed",
+            AcknowledgeError::Ahead => "bad_id",
+            AcknowledgeError::NoUser => "no_user",
+        }
+    }
+}

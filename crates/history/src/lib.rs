@@ -1,0 +1,18 @@
+//! The history of topics: their messages stay for members that come back.
+//!
+//! [`History`] is what the rest of Throng knows of it; an implementation in this process stands in a
+//! crate of its own. What an implementation would have to wait for is answered by completion
+//! ([`Answer`]); no call waits for a disk or a network.
+
+#![forbid(unsafe_code)]
+
+mod contract;
+mod cursor;
+mod error;
+
+pub use contract::{
+    Answer, Completion, GivenUp, History, HistoryStats, Page, PageQuery, Piece, Pull, Start,
+    TopicCursor,
+};
+pub use cursor::Cursor;
+pub use error::{AcknowledgeError, HistoryError};

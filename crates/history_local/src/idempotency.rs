@@ -1,0 +1,234 @@
+//! Idempotency keys: the message that a key was used for, so that a repeat is answered with it.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use crate::index::{Index, fold};
+
+/// The recently used keys of all topics.
+pub struct Idempotency {
+    keys_max: usize,
+    hasher: RandomState,
+    /// In the order in which they were used; the first has the serial `first`.
+    entries: VecDeque<Entry>,
+    first: u64,
+    /// From this serial on offsets grow. Those before were loaded.
+    ordered: u64,
+    /// Serials, of which 32 bits do: there are fewer entries.
+    index: Index,
+}
+
+struct Entry {
+    /// The topic's name and the key.
+    text: Box<str>,
+    topic_bytes: u32,
+    hash: u32,
+    offset: u64,
+    at_ms: u64,
+}
+
+impl Entry {
+    fn is(&self, topic: &str, key: &str) -> bool {
+        self.topic_bytes as usize == topic.len()
+            && self.text.len() == topic.len() + key.len()
+            && self.text.starts_with(topic)
+            && self.text.ends_with(key)
+    }
+
+    fn is_over(&self, now_ms: u64, seconds_max: u64) -> bool {
+        now_ms.saturating_sub(self.at_ms) >= seconds_max.saturating_mul(1_000)
+    }
+}
+
+impl Idempotency {
+    /// Knows at most so many keys: the last ones.
+    pub fn new(keys_max: usize) -> Self {
+        Idempotency {
+            keys_max: keys_max.min(u32::MAX as usize / 2),
+            hasher: RandomState::new(),
+            entries: VecDeque::new(),
+            first: 0,
+            ordered: 0,
+            index: Index::new(),
+        }
+    }
+
+    /// The offset of the message that this key was used for in the topic, less than `seconds_max`
+    /// seconds ago. Times are in milliseconds since 1970.
+    pub fn seen(
+        &self,
+        topic_hash: u64,
+        topic: &str,
+        key: &str,
+        now_ms: u64,
+        seconds_max: u64,
+    ) -> Option<u64> {
+        let serial = self.find(self.hash(topic_hash, key), topic, key)?;
+        let entry = self.entry(serial)?;
+        (!entry.is_over(now_ms, seconds_max)).then_some(entry.offset)
+    }
+
+    /// Notes the message that a key was used for, in place of an earlier one. Forgets expired keys, used
+    /// `seconds_max` seconds ago, and the first ones of too many.
+    pub fn remember(
+        &mut self,
+        topic_hash: u64,
+        topic: &str,
+        key: &str,
+        offset: u64,
+        now_ms: u64,
+        seconds_max: u64,
+    ) {
+        while self.entries.front().is_some_and(|entry| entry.is_over(now_ms, seconds_max)) {
+            self.drop_first();
+        }
+        if self.keys_max == 0 {
+            return;
+        }
+        if self.entries.len() == self.keys_max {
+            self.drop_first();
+        }
+        let hash = self.hash(topic_hash, key);
+        if let Some(former) = self.find(hash, topic, key) {
+            // Its entry stays until it is the first.
+            self.index.remove(hash, former);
+        }
+        let serial = self.first + self.entries.len() as u64;
+        if self.entries.back().is_some_and(|last| last.offset >= offset) {
+            self.ordered = serial;
+        }
+        let text = [topic, key].concat().into_boxed_str();
+        let topic_bytes = topic.len() as u32;
+        self.entries.push_back(Entry { text, topic_bytes, hash, offset, at_ms: now_ms });
+        self.index.insert(hash, serial as u32);
+    }
+
+    /// Forgets the message with this offset, which was not published after all, so that a repeat
+    /// publishes it. Only for one of the last offsets, because offsets grow.
+    pub fn forget(&mut self, offset: u64) {
+        let from = self.ordered.saturating_sub(self.first) as usize;
+        let (mut low, mut high) = (from.min(self.entries.len()), self.entries.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entries[middle].offset < offset {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        if let Some(entry) = self.entries.get(low).filter(|entry| entry.offset == offset) {
+            self.index.remove(entry.hash, (self.first + low as u64) as u32);
+        }
+    }
+
+    /// Keys that take memory; some may have expired.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn hash(&self, topic_hash: u64, key: &str) -> u32 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u64(topic_hash);
+        hasher.write(key.as_bytes());
+        fold(hasher.finish())
+    }
+
+    fn find(&self, hash: u32, topic: &str, key: &str) -> Option<u32> {
+        let is = |serial| self.entry(serial).is_some_and(|entry| entry.is(topic, key));
+        self.index.find(hash, is)
+    }
+
+    fn entry(&self, serial: u32) -> Option<&Entry> {
+        self.entries.get(serial.wrapping_sub(self.first as u32) as usize)
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            // Not there when the key was used again.
+            self.index.remove(entry.hash, self.first as u32);
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HASH: u64 = 7;
+
+    #[test]
+    fn a_repeat_is_known_for_a_while() {
+        let mut keys = Idempotency::new(10);
+        keys.remember(HASH, "a", "k", 5, 1_000, 2);
+        assert_eq!(keys.seen(HASH, "a", "k", 2_999, 2), Some(5));
+        assert_eq!(keys.seen(HASH, "a", "k", 3_000, 2), None);
+        assert_eq!(keys.seen(HASH, "b", "k", 1_000, 2), None, "another topic of the same hash");
+        assert_eq!(keys.seen(HASH, "", "ak", 1_000, 2), None);
+        assert_eq!(keys.seen(HASH, "ak", "", 1_000, 2), None);
+        // The clock went back.
+        assert_eq!(keys.seen(HASH, "a", "k", 10, 2), Some(5));
+        keys.remember(HASH, "a", "other", 6, 3_000, 2);
+        assert_eq!(keys.len(), 1);
+    }
+
+    #[test]
+    fn a_key_without_a_written_message_is_forgotten() {
+        let mut keys = Idempotency::new(10);
+        // Loaded keys may come in any order.
+        for (key, offset) in [("x", 9), ("y", 3), ("z", 5), ("k", 11), ("l", 12)] {
+            keys.remember(HASH, "a", key, offset, 0, 60);
+        }
+        keys.forget(11);
+        keys.forget(10);
+        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), None);
+        assert_eq!(keys.seen(HASH, "a", "l", 0, 60), Some(12));
+        keys.remember(HASH, "a", "k", 13, 0, 60);
+        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), Some(13));
+        // A former use of the key does not take the new one with it.
+        keys.forget(11);
+        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), Some(13));
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_holds_the_last_keys(
+            keys_max in 0_usize..20,
+            steps in prop::collection::vec((0_u8..4, 0_u8..4, 0_u8..10, 0_u64..400), 0..300),
+        ) {
+            let mut keys = Idempotency::new(keys_max);
+            let mut model: Vec<(String, String, u64, u64)> = Vec::new();
+            let (mut now_ms, mut offset) = (0, 0);
+            for (kind, topic, key, delay_ms) in steps {
+                let (topic, key) = (format!("t{topic}"), format!("k{key}"));
+                now_ms += delay_ms;
+                if kind == 0 {
+                    let unwritten = offset - u64::from(offset > 3) * 3;
+                    keys.forget(unwritten);
+                    // Its place stays taken.
+                    for entry in model.iter_mut().filter(|entry| entry.2 == unwritten) {
+                        entry.0 = "forgotten".into();
+                    }
+                }
+                if kind == 1 {
+                    let is = |entry: &&(String, String, u64, u64)| entry.0 == topic && entry.1 == key;
+                    let want = model.iter().rev().find(is).filter(|entry| now_ms - entry.3 < 2_000);
+                    let seen = keys.seen(HASH, &topic, &key, now_ms, 2);
+                    prop_assert_eq!(seen, want.map(|entry| entry.2));
+                }
+                if kind > 1 {
+                    offset += 1;
+                    keys.remember(HASH, &topic, &key, offset, now_ms, 2);
+                    for entry in model.iter_mut().filter(|entry| entry.0 == topic && entry.1 == key) {
+                        entry.0 = "again".into();
+                    }
+                    model.retain(|entry| now_ms - entry.3 < 2_000);
+                    model.push((topic, key, offset, now_ms));
+                    model.drain(..model.len().saturating_sub(keys_max));
+                    prop_assert_eq!(keys.len(), model.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Publishing to topics with history.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use broker::{Append, Delivery, Done, Inbox, Options, PublishError, Published, Receipt};
+use model::{Envelope, HistoryRule, Message, Position, Publication};
+use store::Store;
+
+use super::{Local, State, retention, unix_ms};
+use crate::error::{queue_error, store_error};
+
+impl Local {
+    /// Publishes to a topic with history. `done` is called here, unless it must wait for the disk;
+    /// without one, the id is all that the publisher needs. `on_disk` is the topic's newest message
+    /// that the disk knows, where it was asked.
+    pub(super) fn put(
+        &self,
+        append: Append,
+        on_disk: u64,
+        done: Option<Done>,
+    ) -> Result<Position, PublishError> {
+        let Append { hash, publication, rule, options, receipt } = append;
+        let mut put = Put { history: self, hash, rule: &rule, options, on_disk, receipt, done };
+        let result = put.put(publication);
+        if let Err(error) = &result
+            && let Some(done) = put.done.take()
+        {
+            done(Err(error.clone()));
+        }
+        result
+    }
+}
+
+/// One publish on its way.
+struct Put<'a> {
+    history: &'a Local,
+    hash: u64,
+    rule: &'a Arc<HistoryRule>,
+    options: Options,
+    on_disk: u64,
+    receipt: Option<Receipt>,
+    done: Option<Done>,
+}
+
+impl Put<'_> {
+    fn put(&mut self, publication: Publication) -> Result<Position, PublishError> {
+        let inner = &self.history.0;
+        let now_ms = unix_ms();
+        let mut state = self.history.state();
+        if let Some(id) = self.repeated(&mut state, &publication, now_ms) {
+            return Ok(id);
+        }
+        let full = |inbox: &Arc<dyn Inbox>| inbox.wants(self.hash) && !inbox.has_room();
+        if inner.inboxes.iter().any(full) {
+            return Err(PublishError::Overloaded);
+        }
+        if let Some(if_offset) = self.options.if_offset {
+            // Only the disk may still know a topic that memory has forgotten.
+            let unknown = if inner.store.is_some() { 0 } else { state.windows.last_gone() };
+            let newest = state.windows.last(self.hash, &publication.topic).unwrap_or(unknown);
+            let writing = state.writing.get(&self.hash).copied().unwrap_or(0);
+            // The disk's offset can only have grown since.
+            let newest = newest.max(writing).max(self.on_disk);
+            if newest > if_offset {
+                return Err(PublishError::Newer(self.history.id(newest)));
+            }
+        }
+        match &inner.store {
+            None => Ok(self.put_in_memory(state, publication, now_ms)),
+            Some(store) => self.put_on_disk(state, store, publication, now_ms),
+        }
+    }
+
+    /// The earlier message with the same idempotency key: the repeat gets its answer together with it.
+    fn repeated(
+        &mut self,
+        state: &mut State,
+        publication: &Publication,
+        now_ms: u64,
+    ) -> Option<Position> {
+        let inner = &self.history.0;
+        let key = self.options.idempotency_key.as_ref()?;
+        let seconds = inner.idempotency_seconds_max.load(Ordering::Relaxed);
+        let offset = state.idempotency.seen(self.hash, &publication.topic, key, now_ms, seconds)?;
+        let id = self.history.id(offset);
+        inner.counts.repeated.fetch_add(1, Ordering::Relaxed);
+        if let Some(receipt) = self.receipt.take() {
+            receipt.uncounted();
+        }
+        if let Some(done) = self.done.take() {
+            if offset > state.delivered && self.rule.durable {
+                state.repeats.entry(offset).or_default().push(done);
+            } else {
+                done(Ok(Published { id, repeated: true }));
+            }
+        }
+        Some(id)
+    }
+
+    fn message(&self, publication: Publication, offset: u64, now_ms: u64) -> Arc<Envelope> {
+        let inner = &self.history.0;
+        let published_us = inner.started.elapsed().as_micros() as u64;
+        let message = Message::new(publication, self.history.id(offset), self.hash, published_us);
+        Arc::new(message.retained(retention(self.rule), now_ms).into())
+    }
+
+    fn remember(&self, state: &mut State, publication: &Publication, offset: u64, now_ms: u64) {
+        if let Some(key) = &self.options.idempotency_key {
+            let seconds = self.history.0.idempotency_seconds_max.load(Ordering::Relaxed);
+            state.idempotency.remember(self.hash, &publication.topic, key, offset, now_ms, seconds);
+        }
+    }
+
+    fn put_in_memory(
+        &mut self,
+        mut state: MutexGuard<'_, State>,
+        publication: Publication,
+        now_ms: u64,
+    ) -> Position {
+        state.last += 1;
+        let offset = state.last;
+        self.remember(&mut state, &publication, offset, now_ms);
+        let message = self.message(publication, offset, now_ms);
+        let id = message.id;
+        self.history.hand_on(&mut state, message, self.rule, self.receipt.take());
+        drop(state);
+        if let Some(done) = self.done.take() {
+            done(Ok(Published { id, repeated: false }));
+        }
+        id
+    }
+
+    fn put_on_disk(
+        &mut self,
+        mut state: MutexGuard<'_, State>,
+        store: &Store,
+        publication: Publication,
+        now_ms: u64,
+    ) -> Result<Position, PublishError> {
+        let offset = state.last + 1;
+        let message = self.message(publication, offset, now_ms);
+        let id = message.id;
+        let (history, rule, hash) = (self.history.clone(), self.rule.clone(), self.hash);
+        let (now, after) = match self.rule.durable {
+            true => (None, self.done.take()),
+            false => (self.done.take(), None),
+        };
+        let mut receipt = self.receipt.take();
+        if now.is_some()
+            && let Some(receipt) = receipt.take()
+        {
+            // A count is no reason to wait for the disk.
+            receipt.uncounted();
+        }
+        let after = Arc::new(Mutex::new(after));
+        let written = after.clone();
+        let append = store::Append {
+            publication: &message.publication,
+            offset,
+            at_ms: now_ms,
+            rule: self.rule,
+            idempotency_key: self.options.idempotency_key.as_deref(),
+        };
+        let handed = message.clone();
+        let committed = move |result: Result<(), store::StoreError>| {
+            let result = result.map_err(|error| store_error(error).into());
+            let done = written.lock().unwrap_or_else(PoisonError::into_inner).take();
+            history.written(hash, handed, &rule, receipt, done, result);
+        };
+        if let Err(refused) = store.append(append, Box::new(committed)) {
+            let back = after.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.done = back.or(now);
+            return Err(queue_error(refused).into());
+        }
+        state.last = offset;
+        state.writing.insert(self.hash, offset);
+        self.remember(&mut state, &message.publication, offset, now_ms);
+        drop(state);
+        if let Some(done) = now {
+            done(Ok(Published { id, repeated: false }));
+        }
+        Ok(id)
+    }
+}
+
+/// How often and how long the writer waits for shards that are behind. Then it delivers all the same:
+/// a message on disk must go to the present members.
+const ROOM_WAITS: u32 = 2_000;
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// How long the writer does not wait again after it waited in vain, in microseconds.
+const NO_WAIT_US: u64 = 30_000_000;
+
+impl Local {
+    /// Puts a message into its topic's window and delivers it to all present members.
+    fn hand_on(
+        &self,
+        state: &mut State,
+        message: Arc<Envelope>,
+        rule: &HistoryRule,
+        receipt: Option<Receipt>,
+    ) {
+        state.delivered = message.id.offset;
+        state.newest.push(message.clone());
+        state.windows.push(message.clone(), rule);
+        self.0.counts.published.fetch_add(1, Ordering::Relaxed);
+        for inbox in self.0.inboxes.iter().filter(|inbox| inbox.wants(message.topic_hash)) {
+            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
+        }
+    }
+
+    /// Handles the result of a write. The store calls it on its writer's thread, in order.
+    fn written(
+        &self,
+        hash: u64,
+        message: Arc<Envelope>,
+        rule: &Arc<HistoryRule>,
+        receipt: Option<Receipt>,
+        done: Option<Done>,
+        result: Result<(), PublishError>,
+    ) {
+        let full = |inbox: &Arc<dyn Inbox>| inbox.wants(hash) && !inbox.has_room();
+        let now_us = self.0.started.elapsed().as_micros() as u64;
+        let waits = match self.0.no_wait_until_us.load(Ordering::Relaxed) {
+            after_us if after_us > now_us || result.is_err() => 0,
+            _ => ROOM_WAITS,
+        };
+        let has_room = (0..waits).any(|_| {
+            let has_room = !self.0.inboxes.iter().any(full);
+            if !has_room {
+                std::thread::sleep(ROOM_WAIT);
+            }
+            has_room
+        });
+        if waits > 0 && !has_room {
+            // One shard that is stuck must not hold up everybody else's messages, each for so long.
+            self.0.no_wait_until_us.store(now_us + NO_WAIT_US, Ordering::Relaxed);
+        }
+        let offset = message.id.offset;
+        let answer = result.map(|()| Published { id: message.id, repeated: false });
+        let mut state = self.state();
+        if state.writing.get(&hash) == Some(&offset) {
+            state.writing.remove(&hash);
+        }
+        let repeats = state.repeats.remove(&offset).unwrap_or_default();
+        match &answer {
+            Ok(_) => self.hand_on(&mut state, message, rule, receipt),
+            Err(_) => {
+                // A repeat must publish, then.
+                state.idempotency.forget(offset);
+                if done.is_none() {
+                    // Its publisher was told that it is on its way.
+                    self.0.counts.unwritten.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        drop(state);
+        for repeat in repeats {
+            repeat(answer.clone().map(|published| Published { repeated: true, ..published }));
+        }
+        if let Some(done) = done {
+            done(answer);
+        }
+    }
+}

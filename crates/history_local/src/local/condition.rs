@@ -1,0 +1,119 @@
+//! Publishes on a condition: where memory can't decide, the history reads the disk, and later publishes
+//! to the topic wait meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+
+use broker::{Append, Done, PublishError};
+use store::{ReadJob, Reader};
+
+use super::{Local, State};
+use crate::error::store_error;
+
+/// Publishes that may wait, over all topics, for a read of the disk.
+const WAITING_MAX: usize = 65_536;
+
+/// Publishes that wait for a read of the disk.
+#[derive(Default)]
+pub(super) struct Conditions {
+    /// By the hash of the topic: the first is the one whose condition the disk decides.
+    waiting: HashMap<u64, VecDeque<(Append, Done)>>,
+    /// How many these are, over all topics.
+    count: usize,
+}
+
+impl State {
+    /// The disk must decide: memory does not know the topic's newest message.
+    fn must_ask(&self, append: &Append) -> bool {
+        append.options.if_offset.is_some()
+            && self.windows.last(append.hash, &append.publication.topic).is_none()
+            && !self.writing.contains_key(&append.hash)
+    }
+}
+
+impl Local {
+    /// Publishes as the options say. `done` is called once: here, or on a thread of the store. Never
+    /// waits for the disk.
+    pub(super) fn append_if(&self, append: Append, done: Done) {
+        let Some(store) = &self.0.store else { return self.put_done(append, 0, done) };
+        let mut state = self.state();
+        let Conditions { waiting, count } = &mut state.conditions;
+        if let Some(waiting) = waiting.get_mut(&append.hash) {
+            if *count >= WAITING_MAX {
+                drop(state);
+                return done(Err(PublishError::StoreBusy));
+            }
+            waiting.push_back((append, done));
+            *count += 1;
+            return;
+        }
+        if !state.must_ask(&append) {
+            drop(state);
+            return self.put_done(append, 0, done);
+        }
+        let hash = append.hash;
+        let job = self.newest_job(&append);
+        state.conditions.waiting.insert(hash, VecDeque::from([(append, done)]));
+        state.conditions.count += 1;
+        drop(state);
+        if store.read_later(job).is_err() {
+            self.answered(hash, Err(PublishError::StoreBusy));
+        }
+    }
+
+    /// Reads the topic's newest offset from the disk for a publish.
+    fn newest_job(&self, append: &Append) -> ReadJob {
+        let (history, hash, topic) = (self.clone(), append.hash, append.publication.topic.clone());
+        let if_offset = append.options.if_offset.unwrap_or_default();
+        Box::new(move |reader: &Reader| {
+            let newest = newest_on_disk(reader, &topic, if_offset);
+            history.answered(hash, newest);
+        })
+    }
+
+    /// Continues the first waiting publish with what the disk has, and then the others one by one. As
+    /// long as one is left, later publishes wait behind it.
+    fn answered(&self, hash: u64, newest: Result<u64, PublishError>) {
+        let mut newest = Some(newest);
+        loop {
+            let mut state = self.state();
+            let Some((first, _)) = state.conditions.waiting.get(&hash).and_then(VecDeque::front)
+            else {
+                state.conditions.waiting.remove(&hash);
+                return;
+            };
+            if newest.is_none() && state.must_ask(first) {
+                let job = self.newest_job(first);
+                drop(state);
+                match self.0.store.as_ref().map(|store| store.read_later(job)) {
+                    Some(Ok(())) => return,
+                    _ => newest = Some(Err(PublishError::StoreBusy)),
+                }
+                continue;
+            }
+            let next = state.conditions.waiting.get_mut(&hash).and_then(VecDeque::pop_front);
+            state.conditions.count -= usize::from(next.is_some());
+            drop(state);
+            match (next, newest.take()) {
+                (Some((_, done)), Some(Err(error))) => done(Err(error)),
+                (Some((next, done)), Some(Ok(newest))) => self.put_done(next, newest, done),
+                (Some((next, done)), None) => self.put_done(next, 0, done),
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn put_done(&self, append: Append, on_disk: u64, done: Done) {
+        // `done` gets an error, too.
+        let _ = self.put(append, on_disk, Some(done));
+    }
+}
+
+/// The offset of a topic's newest message on disk. A topic that the disk has forgotten had none after
+/// the floor that such topics share, so a publisher that expects no message at all is right.
+fn newest_on_disk(reader: &Reader, topic: &str, if_offset: u64) -> Result<u64, PublishError> {
+    let newest = match reader.last(topic) {
+        Ok(None) if if_offset > 0 => reader.floor(topic),
+        other => other.map(Option::unwrap_or_default),
+    };
+    newest.map_err(|error| store_error(error).into())
+}

@@ -1,0 +1,194 @@
+//! How far users have acknowledged, in memory and in the store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+
+use broker::HistoryLog;
+use model::name::personal;
+use model::{AcknowledgeRule, Name, Position};
+
+use super::{Local, unix_ms};
+use crate::cursors::Cursors;
+use crate::windows;
+use history::{AcknowledgeError, GivenUp, History};
+
+/// Where the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many
+/// seconds count as one: those of several connections, or of one that comes and goes.
+const TRIES_APART_SECONDS: u32 = 30;
+
+/// What stands before a topic's name in the store's table of cursors where the row says what was
+/// given up, and not what was acknowledged. No topic's name has it: names have no control characters.
+const GIVEN_UP: &str = "\u{1}given up\u{1}";
+
+/// The time between two log lines about given-up messages, in microseconds of the node's clock.
+const GIVEN_UP_LOG_US: u64 = 10_000_000;
+
+/// The state of the log lines about given-up messages.
+#[derive(Default)]
+pub(super) struct GivenUpLog {
+    /// Not again before this time, in microseconds of the node's clock.
+    after_us: AtomicU64,
+    /// Given-up messages since the last line.
+    unsaid: AtomicU64,
+}
+
+impl Local {
+    pub(super) fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        self.0.cursors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the cursors that the store had.
+    pub fn load_cursors(&self, found: impl IntoIterator<Item = (Name, Name, u64)>) {
+        let mut cursors = self.cursors();
+        for (user, topic, offset) in found {
+            match topic.strip_prefix(GIVEN_UP) {
+                Some(topic) => cursors.give_up(&user, topic, offset),
+                None => cursors.acknowledge(&user, &topic, offset),
+            };
+        }
+    }
+
+    /// Takes in the idempotency keys that the store had: topic, key, offset, and when it was used in
+    /// milliseconds since 1970.
+    pub fn load_idempotency(
+        &self,
+        hash: impl Fn(&str) -> u64,
+        found: impl IntoIterator<Item = (Name, Name, u64, u64)>,
+    ) {
+        let seconds = self.0.idempotency_seconds_max.load(Ordering::Relaxed);
+        let mut state = self.state();
+        for (topic, key, offset, at_ms) in found {
+            state.idempotency.remember(hash(&topic), &topic, &key, offset, at_ms, seconds);
+        }
+    }
+
+    /// The user's cursor; a new user gets a new one.
+    pub(super) fn cursor_or_begin(&self, user: &str, topic: &str) -> u64 {
+        self.progress(user, topic).done().unwrap_or_else(|| {
+            if topic == personal(user) {
+                return 0;
+            }
+            let top = self.top().offset;
+            let is_full = self.cursors().is_full();
+            if is_full {
+                // Maybe the store knows more of the user than fits into memory.
+                self.cursors().acknowledge(user, topic, top);
+            } else {
+                self.move_cursor(user, topic, top);
+            }
+            top
+        })
+    }
+
+    /// Moves the user's cursor, and gives it.
+    pub(super) fn acknowledge_through(
+        &self,
+        user: &str,
+        topic: &str,
+        id: Position,
+    ) -> Result<u64, AcknowledgeError> {
+        let rule = self.rule(topic);
+        if rule.is_none_or(|rule| rule.acknowledge.is_none()) {
+            return Err(AcknowledgeError::NotAcknowledged);
+        }
+        if id.epoch != self.epoch() {
+            return Err(AcknowledgeError::Epoch);
+        }
+        if id.offset > self.state().last {
+            return Err(AcknowledgeError::Ahead);
+        }
+        if self.move_cursor(user, topic, id.offset) {
+            self.0.counts.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(self.progress(user, topic).acknowledged.unwrap_or(id.offset))
+    }
+
+    fn move_cursor(&self, user: &str, topic: &str, offset: u64) -> bool {
+        let moved = self.cursors().acknowledge(user, topic, offset);
+        if moved {
+            self.store_cursor(user, &topic.into(), offset);
+        }
+        moved
+    }
+
+    fn store_cursor(&self, user: &str, row: &Name, offset: u64) {
+        let Some(store) = &self.0.store else { return };
+        // If the store does not write a cursor, its acknowledgement is lost and its messages come again.
+        if let Err(error) = store.put_cursor(&user.into(), row, offset) {
+            tracing::warn!("a cursor was not stored: {error}");
+        }
+    }
+
+    /// Counts a delivery, unless it belongs to the last one.
+    pub(super) fn count_delivery(
+        &self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        rule: &AcknowledgeRule,
+    ) -> u32 {
+        let apart_s = match rule.redelivery_seconds {
+            0 => TRIES_APART_SECONDS,
+            seconds => seconds,
+        };
+        self.cursors().delivered(user, topic, offset, now_s, apart_s)
+    }
+
+    /// Moves the user's cursor past a message that nobody acknowledged.
+    pub(super) fn give_up_message(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp) {
+        if !self.cursors().give_up(user, topic, offset) {
+            return;
+        }
+        self.store_cursor(user, &format!("{GIVEN_UP}{topic}").into(), offset);
+        let (count, what) = match given_up {
+            GivenUp::DeadLettered => {
+                (&self.0.counts.dead_lettered, "went to the dead-letter topic")
+            }
+            GivenUp::Dropped => (&self.0.counts.dropped, "was dropped"),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.log_given_up(user, topic, offset, what);
+    }
+
+    /// Logs that a message was given up, but not too often.
+    fn log_given_up(&self, user: &str, topic: &str, offset: u64, what: &str) {
+        let log = &self.0.given_up;
+        let now_us = self.0.started.elapsed().as_micros() as u64;
+        let after_us = log.after_us.load(Ordering::Relaxed);
+        let next_us = now_us + GIVEN_UP_LOG_US;
+        let says = now_us >= after_us
+            && log
+                .after_us
+                .compare_exchange(after_us, next_us, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !says {
+            log.unsaid.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let (id, others) = (self.id(offset), log.unsaid.swap(0, Ordering::Relaxed));
+        tracing::warn!(
+            user,
+            topic,
+            %id,
+            others,
+            "a message {what}: it was not acknowledged in all its deliveries; others: so many more \
+             since this was last said"
+        );
+    }
+
+    /// Of these offsets of a topic, in order, those whose messages may still be in memory.
+    pub(super) fn retained_of(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+        let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
+            return Vec::new();
+        };
+        let cursor = windows::TopicCursor { hash, topic, after: first - 1 };
+        // There may be others between them.
+        let messages_max = offsets.len() * 2;
+        let found = self.state().windows.collect(&[cursor], messages_max, usize::MAX, unix_ms());
+        let through = found.through.unwrap_or(*last);
+        let here: Vec<u64> = found.messages.iter().map(|message| message.id.offset).collect();
+        let is_here = |offset: &u64| *offset > through || here.binary_search(offset).is_ok();
+        offsets.iter().copied().filter(is_here).collect()
+    }
+}

@@ -1,0 +1,94 @@
+//! History for operators: the newest messages, and figures.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use broker::{Activity, Latest};
+use model::Envelope;
+
+use super::{Local, unix_ms};
+use history::HistoryStats;
+
+/// Messages that are counted in one hold of the lock.
+const COUNTED: usize = 256;
+
+/// Topics whose windows one sweep goes over.
+const SWEPT: usize = 4_096;
+
+impl Local {
+    /// The newest messages of all topics, newest first: at most `limit`, and 1,024.
+    pub(super) fn newest(&self, limit: usize) -> Vec<Arc<Envelope>> {
+        self.state().newest.before(u64::MAX, limit.min(1_024)).cloned().collect()
+    }
+
+    /// The newest messages of one topic that are in memory, newest first.
+    pub(super) fn newest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
+        let page = self.state().windows.page(hash, topic, None, true, limit, unix_ms());
+        Latest { messages: page.messages, complete: true }
+    }
+
+    /// Counts the newest messages since a time, in microseconds of the node's clock. Gives the time
+    /// after which all were counted. Publishers get their turns meanwhile.
+    pub(super) fn count_since(
+        &self,
+        from_us: u64,
+        messages_max: usize,
+        activity: &mut Activity,
+    ) -> u64 {
+        let (mut before, mut counted, mut oldest_us) = (u64::MAX, 0, u64::MAX);
+        loop {
+            let state = self.state();
+            let part = state.newest.before(before, COUNTED);
+            let (mut is_end, mut passed) = (true, false);
+            for message in part {
+                before = message.id.offset;
+                is_end = false;
+                passed = message.published_us < from_us;
+                if passed {
+                    break;
+                }
+                counted += 1;
+                oldest_us = message.published_us;
+                activity.count(message);
+            }
+            if counted >= messages_max {
+                return oldest_us;
+            }
+            if is_end || passed {
+                return state.newest.complete_after_us();
+            }
+        }
+    }
+
+    /// Drops what is too old.
+    pub(super) fn sweep_windows(&self) {
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let rule_of = |topic: &str| rules.history(topic).cloned();
+        self.state().windows.sweep(unix_ms(), &rule_of, SWEPT);
+    }
+
+    /// What is held, and what was done so far.
+    pub(super) fn figures(&self) -> HistoryStats {
+        let counts = &self.0.counts;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let cursors = self.cursors().len() as u64;
+        let state = self.state();
+        HistoryStats {
+            messages: state.windows.messages() as u64,
+            bytes: state.windows.bytes() as u64,
+            topics: state.windows.topics() as u64,
+            cursors,
+            idempotency_keys: state.idempotency.len() as u64,
+            published: count(&counts.published),
+            repeated: count(&counts.repeated),
+            unwritten: count(&counts.unwritten),
+            acknowledged: count(&counts.acknowledged),
+            redelivered: count(&counts.redelivered),
+            dead_lettered: count(&counts.dead_lettered),
+            dropped: count(&counts.dropped),
+            recovered: count(&counts.recovered),
+            unrecovered: count(&counts.unrecovered),
+            disk_reads: count(&counts.disk_reads),
+        }
+    }
+}

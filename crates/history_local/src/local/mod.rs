@@ -1,0 +1,331 @@
+//! The history of one process: windows in memory and, where there is one, the store behind them.
+//!
+//! All topics share one log, so that one position in it serves any set of topics. Without a store its
+//! epoch is this process's; with one it is the store's, and a message is handed on when it is on
+//! disk: nobody has ever seen what a crash could take away. The windows in memory are then a part of
+//! what is on disk.
+
+mod append;
+mod condition;
+mod cursors;
+mod inspect;
+mod page;
+mod read;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use broker::{Activity, Append, Done, HistoryLog, Inbox, Latest, PublishError, Window};
+use model::{
+    AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Retention, Rules,
+};
+use store::Store;
+
+use crate::cursors::Cursors;
+use crate::idempotency::Idempotency;
+use crate::windows::{self, Windows};
+use condition::Conditions;
+use history::{
+    AcknowledgeError, Answer, Completion, Cursor, GivenUp, History, HistoryError, HistoryStats,
+    Page, PageQuery, Piece, Pull, Start,
+};
+
+/// The limits of memory, over all topics.
+#[derive(Clone, Copy, Debug)]
+pub struct HistoryLimits {
+    /// Bytes of messages.
+    pub history_bytes_max: usize,
+    /// Known topics.
+    pub topics_max: usize,
+    /// Idempotency keys.
+    pub idempotency_keys_max: usize,
+    /// Users' cursors.
+    pub cursors_max: usize,
+}
+
+impl Default for HistoryLimits {
+    /// 256 MiB, a million topics and cursors, 100,000 keys.
+    fn default() -> Self {
+        HistoryLimits {
+            history_bytes_max: 256 << 20,
+            topics_max: 1_000_000,
+            idempotency_keys_max: 100_000,
+            cursors_max: 1_000_000,
+        }
+    }
+}
+
+/// The history of one process. A cheap clone.
+///
+/// One lock orders everything in its log: an offset is drawn, and its message enters the window and
+/// goes into the inboxes while it is held, or, with a store, takes its place in the store's queue.
+#[derive(Clone)]
+pub struct Local(Arc<Inner>);
+
+struct Inner {
+    /// Which topics have history, and how much of it.
+    rules: RwLock<Arc<Rules>>,
+    /// Whether any topic has history. A check of it costs nearly nothing.
+    retains_any: AtomicBool,
+    idempotency_seconds_max: AtomicU64,
+    inboxes: Vec<Arc<dyn Inbox>>,
+    epoch: Epoch,
+    started: Instant,
+    state: Mutex<State>,
+    cursors: Mutex<Cursors>,
+    store: Option<Store>,
+    /// Until then the writer does not wait for shards that are behind, in microseconds of the
+    /// node's clock.
+    no_wait_until_us: AtomicU64,
+    counts: Counts,
+    given_up: cursors::GivenUpLog,
+}
+
+#[derive(Default)]
+struct Counts {
+    published: AtomicU64,
+    repeated: AtomicU64,
+    unwritten: AtomicU64,
+    acknowledged: AtomicU64,
+    redelivered: AtomicU64,
+    dead_lettered: AtomicU64,
+    dropped: AtomicU64,
+    recovered: AtomicU64,
+    unrecovered: AtomicU64,
+    disk_reads: AtomicU64,
+}
+
+struct State {
+    /// The last offset that was drawn.
+    last: u64,
+    /// The last that was handed on: with a store, those after it are being written.
+    delivered: u64,
+    windows: Windows,
+    /// The newest messages of all topics, for operators.
+    newest: Window,
+    idempotency: Idempotency,
+    /// Of topics that have messages being written, by hash: the last of those.
+    writing: HashMap<u64, u64>,
+    /// Repeats of messages that are being written.
+    repeats: BTreeMap<u64, Vec<Done>>,
+    conditions: Conditions,
+}
+
+/// The past with which the history begins.
+pub struct Begin {
+    /// The epoch of the log.
+    pub epoch: Epoch,
+    /// The last offset of the past.
+    pub last: u64,
+    /// Where messages are retained beyond this process.
+    pub store: Option<Store>,
+}
+
+impl Begin {
+    /// Without a past, in memory alone. `broker` is the epoch of the log of all other messages: this
+    /// one differs from it.
+    pub fn in_memory(broker: Epoch) -> Self {
+        Begin { epoch: Epoch(!broker.0), last: 0, store: None }
+    }
+}
+
+impl Local {
+    /// Retains nothing until rules are set. What is published goes to these inboxes; message times
+    /// count from `started`; `recent` is how much operators are shown of all topics.
+    pub fn new(
+        inboxes: Vec<Arc<dyn Inbox>>,
+        begin: Begin,
+        started: Instant,
+        limits: HistoryLimits,
+        recent: broker::Limits,
+    ) -> Self {
+        let windows =
+            windows::Limits { bytes_max: limits.history_bytes_max, topics_max: limits.topics_max };
+        Local(Arc::new(Inner {
+            rules: RwLock::default(),
+            retains_any: AtomicBool::new(false),
+            idempotency_seconds_max: AtomicU64::new(300),
+            inboxes,
+            epoch: begin.epoch,
+            started,
+            state: Mutex::new(State {
+                last: begin.last,
+                delivered: begin.last,
+                windows: Windows::new(windows, begin.last),
+                newest: Window::new(recent),
+                idempotency: Idempotency::new(limits.idempotency_keys_max),
+                writing: HashMap::new(),
+                repeats: BTreeMap::new(),
+                conditions: Conditions::default(),
+            }),
+            cursors: Mutex::new(Cursors::new(limits.cursors_max)),
+            store: begin.store,
+            no_wait_until_us: AtomicU64::new(0),
+            counts: Counts::default(),
+            given_up: cursors::GivenUpLog::default(),
+        }))
+    }
+
+    fn id(&self, offset: u64) -> Position {
+        Position { epoch: self.0.epoch, offset }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // As in the broker: a drawn offset that nobody saw is a gap, and gaps are fine.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HistoryLog for Local {
+    fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        if !self.retains_any() {
+            return None;
+        }
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
+        rules.history(topic).cloned()
+    }
+
+    fn append(&self, append: Append, done: Done) {
+        self.append_if(append, done);
+    }
+
+    fn append_now(&self, append: Append) -> Result<Position, PublishError> {
+        self.put(append, 0, None)
+    }
+
+    fn latest(&self, limit: usize) -> Vec<Arc<Envelope>> {
+        self.newest(limit)
+    }
+
+    fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
+        self.newest_of(hash, topic, limit)
+    }
+
+    fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64 {
+        self.count_since(from_us, messages_max, activity)
+    }
+}
+
+impl History for Local {
+    fn epoch(&self) -> Epoch {
+        self.0.epoch
+    }
+
+    fn top(&self) -> Position {
+        self.id(self.state().delivered)
+    }
+
+    fn retains_any(&self) -> bool {
+        self.0.retains_any.load(Ordering::Relaxed)
+    }
+
+    fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {
+        self.0.retains_any.store(rules.retains_any(), Ordering::Relaxed);
+        self.0.idempotency_seconds_max.store(idempotency_seconds_max, Ordering::Relaxed);
+        *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    fn stats(&self) -> HistoryStats {
+        self.figures()
+    }
+
+    fn sweep(&self) {
+        self.sweep_windows();
+    }
+
+    fn start(
+        &self,
+        topics: &[(u64, &str)],
+        request: &ResumeRequest,
+        _: Completion<Start>,
+    ) -> Result<Answer<Start>, HistoryError> {
+        Ok(Answer::Now(self.resolve(topics, request)))
+    }
+
+    fn read(
+        &self,
+        pull: Pull,
+        completion: Completion<Piece>,
+    ) -> Result<Answer<Piece>, HistoryError> {
+        match self.read_memory(&pull) {
+            Some(piece) => Ok(Answer::Now(piece)),
+            None => self.read_disk(pull, completion),
+        }
+    }
+
+    fn page(
+        &self,
+        query: PageQuery,
+        completion: Completion<Page>,
+    ) -> Result<Answer<Page>, HistoryError> {
+        self.page_of(query, completion)
+    }
+
+    fn delete(
+        &self,
+        hash: u64,
+        topic: &str,
+        completion: Completion<()>,
+    ) -> Result<Answer<()>, HistoryError> {
+        self.delete_topic(hash, topic, completion)
+    }
+
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool {
+        // With a store, the disk may know more.
+        self.0.store.is_some() || self.state().windows.reaches(hash, topic, after)
+    }
+
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+        self.retained_of(hash, topic, offsets)
+    }
+
+    fn cursor(&self, user: &str, topic: &str) -> u64 {
+        self.cursor_or_begin(user, topic)
+    }
+
+    fn progress(&self, user: &str, topic: &str) -> Cursor {
+        self.cursors().get(user, topic).unwrap_or_default()
+    }
+
+    fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError> {
+        self.acknowledge_through(user, topic, id)
+    }
+
+    fn delivered(
+        &self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        rule: &AcknowledgeRule,
+    ) -> u32 {
+        self.count_delivery(user, topic, offset, now_s, rule)
+    }
+
+    fn delivered_again(&self) {
+        self.0.counts.redelivered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn give_up(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp) {
+        self.give_up_message(user, topic, offset, given_up);
+    }
+}
+
+/// How messages of a topic with this rule are retained.
+fn retention(rule: &HistoryRule) -> Retention {
+    match rule.acknowledge {
+        Some(_) => Retention::Acknowledged,
+        None => Retention::History,
+    }
+}
+
+/// The time, in milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| elapsed.as_millis() as u64)
+}

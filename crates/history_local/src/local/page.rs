@@ -1,0 +1,121 @@
+//! Pages of a topic's history, and its deletion.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use broker::HistoryLog;
+use model::{Envelope, Message, Name};
+use store::{ReadLimits, Reader, StoredMessages};
+
+use super::{Local, retention, unix_ms};
+use crate::error::{queue_error, store_error};
+use history::{Answer, Completion, HistoryError, Page, PageQuery};
+
+/// Bytes of payload in a page from the disk.
+const PAGE_BYTES: usize = 16 << 20;
+
+/// Reads that one page may take where much has expired.
+const PASSES: usize = 64;
+
+impl Local {
+    /// A page: at once when memory has it, else from the store's reader.
+    pub(super) fn page_of(
+        &self,
+        query: PageQuery,
+        completion: Completion<Page>,
+    ) -> Result<Answer<Page>, HistoryError> {
+        let PageQuery { hash, ref topic, from, backwards, limit } = query;
+        let (page, whole) = {
+            let state = self.state();
+            let oldest = if backwards { 0 } else { from.unwrap_or(0) };
+            let page = state.windows.page(hash, topic, from, backwards, limit, unix_ms());
+            // A full page backwards is right, however far the window reaches.
+            let full = backwards && page.messages.len() == limit && page.more;
+            (page, full || state.windows.reaches(hash, topic, oldest))
+        };
+        let (Some(store), false) = (&self.0.store, whole) else {
+            return Ok(Answer::Now(Page {
+                messages: page.messages,
+                more: page.more,
+                gone: !whole && from.is_some(),
+                gap: None,
+            }));
+        };
+        let history = self.clone();
+        self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
+        let job = move |reader: &Reader| completion(history.read_page(reader, &query));
+        store.read_later(Box::new(job)).map_err(queue_error)?;
+        Ok(Answer::Later)
+    }
+
+    fn read_page(&self, reader: &Reader, query: &PageQuery) -> Result<Page, HistoryError> {
+        let PageQuery { hash, ref topic, from, backwards, limit } = *query;
+        let now_ms = unix_ms();
+        let delivered = self.state().delivered;
+        let amount = ReadLimits { messages_max: limit, bytes_max: PAGE_BYTES };
+        let read = |from: Option<u64>| match backwards {
+            true => reader.before(topic, from.unwrap_or(u64::MAX), amount, now_ms),
+            false => reader.after(topic, from.unwrap_or(0), amount, now_ms),
+        };
+        let mut stored = read(from);
+        // This skips expired messages, a piece at a time.
+        for _ in 0..PASSES {
+            match &stored {
+                Ok(found) if found.records.is_empty() && found.more => {
+                    stored = read(Some(found.through));
+                }
+                _ => break,
+            }
+        }
+        let stored = stored
+            .inspect_err(|error| tracing::error!("the store can't be read: {error}"))
+            .map_err(store_error)?;
+        let Some(rule) = self.rule(topic) else { return Err(HistoryError::NoHistory) };
+        let gap = gap(&stored, from, backwards);
+        // Messages on disk that are not delivered yet come with the next page.
+        let records = stored.records.into_iter().filter(|record| record.offset <= delivered);
+        let messages = records.map(|record| {
+            let message = Message::new(record.publication, self.id(record.offset), hash, 0);
+            Arc::new(Envelope::from(message.retained(retention(&rule), record.at_ms)))
+        });
+        let gone = from.is_some_and(|from| !backwards && stored.floor > from);
+        let gone = gone || gap.is_some();
+        Ok(Page { messages: messages.collect(), more: stored.more, gone, gap })
+    }
+
+    /// Deletes a topic's history up to now.
+    pub(super) fn delete_topic(
+        &self,
+        hash: u64,
+        topic: &str,
+        completion: Completion<()>,
+    ) -> Result<Answer<()>, HistoryError> {
+        let through = {
+            let mut state = self.state();
+            // With a store, also what is being written: it comes before this to the disk.
+            let through = state.last;
+            state.windows.delete(hash, topic, through);
+            through
+        };
+        let Some(store) = &self.0.store else { return Ok(Answer::Now(())) };
+        let (history, topic) = (self.clone(), Name::from(topic));
+        let name = topic.clone();
+        let written = move |result: Result<(), store::StoreError>| {
+            // What was written meanwhile has entered the window since.
+            history.state().windows.delete(hash, &name, through);
+            completion(result.map_err(store_error));
+        };
+        store.delete_history(&topic, through, Box::new(written)).map_err(queue_error)?;
+        Ok(Answer::Later)
+    }
+}
+
+/// The recovery gap in a page's messages. Backwards without an offset the page has the last messages.
+fn gap(stored: &StoredMessages, from: Option<u64>, backwards: bool) -> Option<(u64, u64)> {
+    let (after, through) = stored.lost_range?;
+    let is_asked_for = match backwards {
+        true => from.is_none_or(|from| from > after + 1) && stored.through <= through,
+        false => from.unwrap_or(0) < through && (!stored.more || stored.through > after),
+    };
+    is_asked_for.then_some((after, through))
+}

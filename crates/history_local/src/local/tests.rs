@@ -1,0 +1,440 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use model::ResumeRequest;
+use model::{
+    AcknowledgeRule, Behind, Data, Epoch, Frontier, HistoryRule, Name, Position, Publication,
+    RecoveryGap, ResumeToken, Rule, Rules,
+};
+use store::Store;
+
+use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Published, Receipt};
+
+use super::{Begin, HistoryLimits, Local};
+use history::{
+    AcknowledgeError, Answer, History, HistoryError, Page, PageQuery, Piece, Pull, TopicCursor,
+};
+
+/// An inbox for every topic, which may be full.
+#[derive(Default)]
+struct Taken {
+    full: AtomicBool,
+    offsets: Mutex<Vec<u64>>,
+}
+
+impl Inbox for Taken {
+    fn wants(&self, _: u64) -> bool {
+        true
+    }
+    fn has_room(&self) -> bool {
+        !self.full.load(Ordering::Relaxed)
+    }
+    fn deliver(&self, delivery: Delivery) {
+        if let Some(receipt) = &delivery.receipt {
+            receipt.add(2);
+        }
+        self.offsets.lock().unwrap().push(delivery.message.id.offset);
+    }
+}
+
+fn history(messages_max: u64) -> HistoryRule {
+    HistoryRule {
+        messages_max,
+        bytes_max: 1 << 20,
+        seconds_max: 3_600,
+        durable: false,
+        compact: false,
+        acknowledge: None,
+    }
+}
+
+fn rules() -> Arc<Rules> {
+    let rule = |pattern: &str, history: HistoryRule| Rule {
+        pattern: pattern.into(),
+        history: Some(Arc::new(history)),
+        ..Rule::default()
+    };
+    let acknowledge = AcknowledgeRule {
+        window_messages_max: 2,
+        redelivery_seconds: 1,
+        tries_max: 2,
+        dead_letter: None,
+    };
+    let rules = vec![
+        rule("h:*", history(3)),
+        rule("d:*", HistoryRule { durable: true, ..history(100) }),
+        rule("c:*", HistoryRule { compact: true, ..history(100) }),
+        rule("q:*", HistoryRule { acknowledge: Some(acknowledge), ..history(100) }),
+    ];
+    Arc::new(Rules { rules, ..Rules::default() })
+}
+
+fn limits() -> Limits {
+    Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 }
+}
+
+/// A broker and its history.
+struct Node {
+    broker: broker::Local,
+    history: Local,
+}
+
+impl Node {
+    fn hash(&self, topic: &str) -> u64 {
+        self.broker.hash(topic)
+    }
+
+    fn publish(
+        &self,
+        publication: Publication,
+        receipt: Option<Receipt>,
+    ) -> Result<Position, PublishError> {
+        self.broker.publish(publication, receipt)
+    }
+}
+
+fn node_of(begin: Option<Begin>) -> (Arc<Taken>, Node) {
+    let taken = Arc::new(Taken::default());
+    let (secret, started) = ([7; 20], Instant::now());
+    let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
+    let history =
+        Local::new(vec![taken.clone()], begin, started, HistoryLimits::default(), limits());
+    history.set_rules(rules(), 300);
+    let log = Arc::new(history.clone());
+    let broker = broker::Local::new(vec![taken.clone()], secret, started, limits(), log);
+    (taken, Node { broker, history })
+}
+
+fn publication(topic: &str) -> Publication {
+    Publication::new(topic, Data::Text("x".into()))
+}
+
+type Results = Result<Published, PublishError>;
+
+fn submit(node: &Node, topic: &str, options: Options) -> Results {
+    let (sender, answer) = mpsc::channel();
+    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    node.broker.submit(Publish { publication: publication(topic), options }, None, done);
+    answer.recv_timeout(Duration::from_secs(10)).unwrap()
+}
+
+fn offset(answer: Results) -> u64 {
+    answer.unwrap().id.offset
+}
+
+fn request(token: ResumeToken) -> ResumeRequest {
+    ResumeRequest { all: Some(token), topics: Vec::new() }
+}
+
+fn names<'a>(node: &Node, topics: &[&'a str]) -> Vec<(u64, &'a str)> {
+    topics.iter().map(|topic| (node.hash(topic), *topic)).collect()
+}
+
+fn pull(topics: &[TopicCursor], messages_max: usize) -> Pull {
+    Pull { topics: topics.to_vec(), messages_max, bytes_max: 1 << 20 }
+}
+
+fn read(node: &Node, topics: &[TopicCursor]) -> (Vec<u64>, bool) {
+    let answer = node.history.read(pull(topics, 100), Box::new(|_| panic!("memory has it")));
+    match answer.unwrap() {
+        Answer::Now(piece) => {
+            (piece.messages.iter().map(|message| message.id.offset).collect(), piece.caught_up)
+        }
+        Answer::Later => panic!("memory has it"),
+    }
+}
+
+fn read_disk(node: &Node, topics: &[TopicCursor], messages_max: usize) -> Piece {
+    let (sender, piece) = mpsc::channel();
+    let completion = Box::new(move |piece| sender.send(piece).unwrap());
+    let answer = node.history.read(pull(topics, messages_max), completion);
+    assert!(matches!(answer, Ok(Answer::Later)), "{answer:?}");
+    piece.recv_timeout(Duration::from_secs(10)).unwrap().unwrap()
+}
+
+#[test]
+fn two_logs_and_what_was_missed_is_found_by_one_position() {
+    let (taken, node) = node_of(None);
+    for topic in ["h:1", "other", "h:2", "h:1"] {
+        node.publish(publication(topic), None).unwrap();
+    }
+    assert_eq!(*taken.offsets.lock().unwrap(), [1, 1, 2, 3]);
+    assert_ne!(node.broker.epoch(), node.history.epoch());
+    let epoch = node.history.epoch();
+    let token = ResumeToken::from(Position { epoch, offset: 1 });
+    let start = node.history.resolve(&names(&node, &["h:1", "h:2"]), &request(token));
+    assert_eq!(start.gaps, [None, None]);
+    assert_eq!(read(&node, &start.topics), (vec![2, 3], true));
+    // A client without a token begins now.
+    let start = node.history.resolve(&names(&node, &["h:1"]), &ResumeRequest::default());
+    assert_eq!(start.topics[0].after, start.top.offset);
+}
+
+#[test]
+fn a_token_with_missing_ones_gets_those_and_what_their_topics_had_after() {
+    let (_, node) = node_of(None);
+    for topic in ["h:1", "h:2", "h:1", "h:2", "h:2"] {
+        node.publish(publication(topic), None).unwrap();
+    }
+    let through = Position { epoch: node.history.epoch(), offset: 4 };
+    let behind = vec![Behind { topic: model::resume::mark("h:1"), through: 2 }];
+    let position = Some(Frontier { through, behind });
+    let token = ResumeToken { id: through, frontier: position };
+    let start = node.history.resolve(&names(&node, &["h:1", "h:2"]), &request(token));
+    assert_eq!(read(&node, &start.topics), (vec![3, 5], true));
+}
+
+#[test]
+fn recovery_gaps_name_lost_messages_and_another_epoch() {
+    let (_, node) = node_of(None);
+    for _ in 0..5 {
+        node.publish(publication("h:1"), None).unwrap();
+    }
+    let epoch = node.history.epoch();
+    let gap = |epoch, offset, topic: &str| {
+        let token = ResumeToken::from(Position { epoch, offset });
+        node.history.resolve(&names(&node, &[topic]), &request(token)).gaps[0]
+    };
+    assert_eq!(gap(epoch, 1, "h:1"), Some(RecoveryGap::TooOld));
+    assert_eq!(gap(epoch, 2, "h:1"), None);
+    assert_eq!(gap(epoch, 0, "h:never"), None);
+    assert_eq!(gap(epoch, 6, "h:1"), Some(RecoveryGap::Epoch));
+    assert_eq!(gap(Epoch(1), 2, "h:1"), Some(RecoveryGap::Epoch));
+    let partition: ResumeToken = format!("{epoch}.7:2").parse().unwrap();
+    let start = node.history.resolve(&names(&node, &["h:1"]), &request(partition));
+    assert_eq!(start.gaps, [Some(RecoveryGap::Epoch)]);
+    // A compacted topic's state comes, but what was removed from it may be missed.
+    assert_eq!(gap(Epoch(1), 2, "c:1"), Some(RecoveryGap::Epoch));
+}
+
+#[test]
+fn a_repeat_gets_the_first_answer_and_a_newer_message_is_an_error() {
+    let (taken, node) = node_of(None);
+    let key = |key: &str| Options { idempotency_key: Some(key.into()), ..Options::default() };
+    assert_eq!(offset(submit(&node, "h:1", key("a"))), 1);
+    let repeat = submit(&node, "h:1", key("a")).unwrap();
+    assert!(repeat.repeated && repeat.id.offset == 1);
+    assert_eq!(offset(submit(&node, "h:2", key("a"))), 2, "keys are of one topic");
+    let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
+    let newer = PublishError::Newer(Position { epoch: node.history.epoch(), offset: 1 });
+    assert_eq!(submit(&node, "h:1", only_if(0)), Err(newer));
+    assert_eq!(offset(submit(&node, "h:1", only_if(1))), 3);
+    assert_eq!(offset(submit(&node, "h:3", only_if(0))), 4);
+    assert_eq!(submit(&node, "other", only_if(1)), Err(PublishError::NoHistory));
+    let passing = Options { no_history: true, ..Options::default() };
+    assert_eq!(submit(&node, "h:1", passing).unwrap().id.epoch, node.broker.epoch());
+    assert_eq!(taken.offsets.lock().unwrap().len(), 5);
+    taken.full.store(true, Ordering::Relaxed);
+    assert_eq!(submit(&node, "h:1", Options::default()), Err(PublishError::Overloaded));
+}
+
+#[test]
+fn a_cursor_only_moves_on_and_only_where_it_should() {
+    let (_, node) = node_of(None);
+    let id = node.publish(publication("q:1"), None).unwrap();
+    let history = &node.history;
+    assert_eq!(history.cursor("bo", "q:1"), 1, "a newcomer begins now");
+    assert_eq!(history.cursor("bo", "@bo"), 0, "but with all of its own");
+    let next = node.publish(publication("q:1"), None).unwrap();
+    assert_eq!(history.acknowledge("bo", "q:1", next), Ok(2));
+    assert_eq!(history.acknowledge("bo", "q:1", id), Ok(2));
+    let ahead = Position { offset: 9, ..id };
+    assert_eq!(history.acknowledge("bo", "q:1", ahead), Err(AcknowledgeError::Ahead));
+    let other = Position { epoch: Epoch(1), ..id };
+    assert_eq!(history.acknowledge("bo", "q:1", other), Err(AcknowledgeError::Epoch));
+    assert_eq!(history.acknowledge("bo", "h:1", id), Err(AcknowledgeError::NotAcknowledged));
+}
+
+/// A store in a directory of its own, removed at the end.
+struct Dir(std::path::PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir =
+            std::env::temp_dir().join(format!("throng-history-test-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Dir(dir)
+    }
+
+    fn open(&self) -> (Store, Begin) {
+        self.open_if(1 << 30)
+    }
+
+    fn open_unverified(&self) -> (Store, Begin) {
+        self.open_if(0)
+    }
+
+    fn open_if(&self, verify_bytes_max: u64) -> (Store, Begin) {
+        let options = store::Options {
+            dir: self.0.clone(),
+            new_epoch: 0xab,
+            queue_messages_max: 1_000,
+            queue_bytes_max: 1 << 20,
+            cache_bytes_max: 1 << 20,
+            verify_bytes_max,
+            idempotency_seconds_max: 300,
+        };
+        let (store, _, found) = Store::open(options).unwrap();
+        let begin = Begin {
+            epoch: Epoch(found.epoch),
+            last: found.last_offset,
+            store: Some(store.clone()),
+        };
+        (store, begin)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn with_a_store_messages_are_handed_on_when_they_are_on_disk_and_outlive_the_process() {
+    let dir = Dir::new("outlive");
+    let (store, begin) = dir.open();
+    let (taken, node) = node_of(Some(begin));
+    let key = Options { idempotency_key: Some("a".into()), ..Options::default() };
+    assert_eq!(offset(submit(&node, "d:1", key.clone())), 1);
+    assert_eq!(*taken.offsets.lock().unwrap(), [1], "it was handed on before the answer");
+    for _ in 0..4 {
+        submit(&node, "d:1", Options::default()).unwrap();
+    }
+    let (count, members) = mpsc::channel();
+    let receipt = Receipt::new(move |total| count.send(total).unwrap());
+    node.publish(publication("d:2"), Some(receipt)).unwrap();
+    assert_eq!(members.recv_timeout(Duration::from_secs(10)), Ok(2));
+    store.close().unwrap();
+
+    let (store, begin) = dir.open();
+    assert_eq!((begin.epoch, begin.last), (Epoch(0xab), 6));
+    let (_, node) = node_of(Some(begin));
+    let token = ResumeToken::from(Position { epoch: Epoch(0xab), offset: 2 });
+    let start = node.history.resolve(&names(&node, &["d:1", "d:2"]), &request(token));
+    assert_eq!(start.gaps, [None, None]);
+    let piece = read_disk(&node, &start.topics, 3);
+    let offsets: Vec<u64> = piece.messages.iter().map(|message| message.id.offset).collect();
+    assert_eq!((offsets, piece.through), (vec![3, 4], 4), "a share for each topic");
+    assert!(!piece.caught_up && piece.gone == [false, false]);
+    assert_eq!(
+        offset(submit(&node, "d:1", Options { if_offset: Some(5), ..Options::default() })),
+        7
+    );
+    let stale = submit(&node, "d:1", Options { if_offset: Some(5), ..Options::default() });
+    assert!(matches!(stale, Err(PublishError::Newer(Position { offset: 7, .. }))));
+    store.close().unwrap();
+    let late = submit(&node, "d:1", Options::default());
+    assert!(matches!(late, Err(PublishError::StoreFailed(_))), "{late:?}");
+}
+
+#[test]
+fn of_a_topic_that_is_not_durable_the_answer_does_not_wait_and_counts_nobody() {
+    let dir = Dir::new("counts");
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    let (count, members) = mpsc::channel();
+    let receipt = Receipt::new(move |total| count.send(total).unwrap());
+    let (sender, answer) = mpsc::channel();
+    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    let publish = Publish { publication: publication("h:1"), options: Options::default() };
+    node.broker.submit(publish, Some(receipt), done);
+    assert!(answer.try_recv().unwrap().is_ok());
+    assert!(members.recv_timeout(Duration::from_secs(10)).is_err());
+    store.close().unwrap();
+}
+
+#[test]
+fn names_are_compared_where_hashes_are_the_same() {
+    let (_, node) = node_of(None);
+    node.publish(publication("h:1"), None).unwrap();
+    let cursor =
+        TopicCursor { hash: node.hash("h:1"), topic: Name::from("h:2"), after: 0, state: false };
+    assert_eq!(read(&node, &[cursor]).0, [0u64; 0]);
+}
+
+#[test]
+fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
+    let dir = Dir::new("condition");
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    assert_eq!(offset(submit(&node, "d:1", Options::default())), 1);
+    store.close().unwrap();
+    // Another process, whose memory is empty, and whose disk does not answer.
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    let (hold, held) = mpsc::channel::<()>();
+    store.read_later(Box::new(move |_| _ = held.recv_timeout(Duration::from_secs(20)))).unwrap();
+    let (sender, answers) = mpsc::channel();
+    let begun = std::time::Instant::now();
+    let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
+    // The last of the topic is the first's; after it comes what was called after it.
+    for (name, options) in [
+        ("stale", only_if(0)),
+        ("fits", only_if(1)),
+        ("behind", Options::default()),
+        ("late", only_if(1)),
+    ] {
+        let sender = sender.clone();
+        let done = Box::new(move |answer: Results| sender.send((name, answer)).unwrap());
+        node.broker.submit(Publish { publication: publication("d:1"), options }, None, done);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "the caller waited for the disk");
+    assert!(answers.try_recv().is_err());
+    assert_eq!(offset(submit(&node, "d:2", Options::default())), 2, "other topics go on");
+    hold.send(()).unwrap();
+    let mut answers: Vec<_> = (0..4)
+        .map(|_| answers.recv_timeout(Duration::from_secs(10)).unwrap())
+        .map(|(name, answer)| (name, answer.map(|published| published.id.offset)))
+        .collect();
+    answers.sort_by_key(|(name, _)| *name);
+    let newer = |offset| Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset }));
+    assert_eq!(
+        answers,
+        [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]
+    );
+    store.close().unwrap();
+}
+
+#[test]
+fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
+    let dir = Dir::new("damaged");
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    for text in ["one", "two", "three of them", "four", "five"] {
+        let message = Publication::new("d:1", Data::Text(text.into()));
+        let publish = Publish { publication: message, options: Options::default() };
+        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
+    }
+    store.close().unwrap();
+    let file = dir.0.join(store::FILE);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let offsets: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"three of them")).collect();
+    offsets.iter().for_each(|at| bytes[*at] ^= 1);
+    std::fs::write(&file, &bytes).unwrap();
+    let (store, begin) = dir.open_unverified();
+    let (_, node) = node_of(Some(begin));
+    let token = ResumeToken::from(Position { epoch: Epoch(0xab), offset: 1 });
+    let start = node.history.resolve(&names(&node, &["d:1"]), &request(token));
+    let mut topics = start.topics;
+    let (mut offsets, mut gone) = (Vec::new(), false);
+    while topics[0].after < 5 {
+        let piece = read_disk(&node, &topics, 100);
+        offsets.extend(piece.messages.iter().map(|message| message.id.offset));
+        gone |= piece.gone[0];
+        topics[0].after = piece.through;
+    }
+    assert_eq!((offsets, gone), (vec![2, 4, 5], true));
+    let (sender, page) = mpsc::channel();
+    let completion = Box::new(move |page: Result<Page, _>| sender.send(page).unwrap());
+    let (hash, topic, from) = (node.hash("d:1"), "d:1".into(), Some(2));
+    let query = PageQuery { hash, topic, from, backwards: false, limit: 10 };
+    assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+    let error = page.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err();
+    assert!(matches!(error, HistoryError::Damaged(_)), "{error:?}");
+    assert!(error.to_string().contains("messages of d:1 after offset 2"), "{error}");
+    assert_eq!(PublishError::from(error).code(), "store_damaged");
+    store.close().unwrap();
+}

@@ -1,0 +1,107 @@
+//! How often messages were delivered, where giving them up depends on it.
+
+use std::collections::HashMap;
+
+/// Deliveries of messages that are not acknowledged yet, by cursor and message. It knows at most so
+/// many messages: those of the cursors with the latest deliveries. It counts a forgotten message from
+/// zero, so the server delivers it more often, never less.
+pub struct Tries {
+    messages_max: usize,
+    young: HashMap<u32, Vec<Tried>>,
+    /// The older ones. When the young ones reach their limit, they replace these.
+    old: HashMap<u32, Vec<Tried>>,
+    /// Messages among the young ones.
+    messages: usize,
+}
+
+struct Tried {
+    offset: u64,
+    tries: u32,
+    /// When the last of them was counted, in seconds of the node's clock.
+    tried_s: u32,
+}
+
+impl Tries {
+    pub fn new(messages_max: usize) -> Self {
+        Tries { messages_max, young: HashMap::new(), old: HashMap::new(), messages: 0 }
+    }
+
+    /// Counts a delivery of a message, and gives how many there were. Those within `apart_s` seconds
+    /// count once.
+    pub fn count(&mut self, cursor: u32, offset: u64, now_s: u32, apart_s: u32) -> u32 {
+        if self.messages >= self.messages_max.div_ceil(2) {
+            self.old = std::mem::take(&mut self.young);
+            self.messages = 0;
+        }
+        let messages = &mut self.messages;
+        let all = self.young.entry(cursor).or_insert_with(|| {
+            let all = self.old.remove(&cursor).unwrap_or_default();
+            *messages += all.len();
+            all
+        });
+        let at = all.binary_search_by_key(&offset, |it| it.offset).unwrap_or_else(|at| {
+            *messages += 1;
+            all.insert(at, Tried { offset, tries: 0, tried_s: 0 });
+            at
+        });
+        let it = &mut all[at];
+        if it.tries == 0 || now_s.wrapping_sub(it.tried_s) >= apart_s {
+            it.tries = it.tries.saturating_add(1);
+            it.tried_s = now_s;
+        }
+        it.tries
+    }
+
+    /// Everything up to this offset is done, and need not be counted any more.
+    pub fn done(&mut self, cursor: u32, through: u64) {
+        for (all, is_young) in [(&mut self.young, true), (&mut self.old, false)] {
+            let Some(tried) = all.get_mut(&cursor) else { continue };
+            let before = tried.len();
+            tried.retain(|it| it.offset > through);
+            let gone = before - tried.len();
+            if tried.is_empty() {
+                all.remove(&cursor);
+            }
+            if is_young {
+                self.messages -= gone;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_has_a_count_of_its_own() {
+        let mut tries = Tries::new(100);
+        for round in 1..=3 {
+            assert_eq!(tries.count(7, 10, round * 30, 30), round);
+            assert_eq!(tries.count(7, 10, round * 30 + 29, 30), round, "too soon after");
+        }
+        // It was behind the first, and came with it the last time only.
+        assert_eq!(tries.count(7, 12, 90, 30), 1);
+        assert_eq!(tries.count(8, 10, 90, 30), 1, "another user's");
+        tries.done(7, 11);
+        assert_eq!(tries.count(7, 12, 120, 30), 2);
+        assert_eq!(tries.count(7, 10, 120, 30), 1);
+    }
+
+    #[test]
+    fn tries_stay_within_their_limit() {
+        let mut tries = Tries::new(8);
+        for cursor in 0..1_000 {
+            assert_eq!(tries.count(cursor, 1, 0, 1), 1);
+            assert_eq!(tries.count(2_000, 1, cursor, 1), cursor + 1, "it is in use");
+            let held: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+            assert!(held <= 10, "{held}");
+            tries.done(cursor, 1);
+        }
+        for offset in 0..100 {
+            tries.count(1, offset, 0, 1);
+        }
+        let held: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+        assert!(held <= 108, "{held}");
+    }
+}

@@ -1,0 +1,576 @@
+//! The messages that memory retains: a window for each topic, within its own limits and those of all
+//! topics together.
+//!
+//! One slab holds the messages, and one list goes through them from the globally oldest to the
+//! newest. A topic has the numbers of its messages; the usual one, a user's own topic with a message
+//! or none, takes about 110 bytes beside the message.
+//!
+//! Every topic has a *floor*, the offset of the newest message that it lost: a client that has seen
+//! that one misses nothing. Unknown topics share the floor *gone*.
+
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use model::Data;
+use model::{Envelope, HistoryRule, Message, Name, Publication};
+
+use crate::index::{Index, Table, fold};
+use crate::slab::{List, NONE, Slab};
+use ring::{Held, Messages, payload_bytes};
+
+/// The most messages, whatever the limits: numbers have 32 bits.
+const MESSAGES_MAX: usize = 1 << 31;
+
+/// Messages that one sweep scans, for each topic that it may go over.
+const SWEPT_MESSAGES: usize = 4;
+
+/// What all topics may take together.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The bytes of the messages, as [`Message::bytes`] counts them.
+    pub bytes_max: usize,
+    /// Known topics, also those without a message.
+    pub topics_max: usize,
+}
+
+/// The retained messages of all topics. Callers give the time, in milliseconds since 1970.
+pub struct Windows {
+    limits: Limits,
+    messages: Messages,
+    /// All messages, in the order of their offsets.
+    order: List,
+    bytes: usize,
+    topics: Slab<Topic>,
+    index: Index,
+    /// Topics with messages, the one first that had none for the longest.
+    active: List,
+    /// Topics without messages, in the order in which they lost their last.
+    idle: List,
+    gone: u64,
+    last_gone: u64,
+    keys: RandomState,
+    sweep: Sweep,
+}
+
+struct Topic {
+    name: Name,
+    /// The newest message that was lost.
+    floor: u64,
+    /// The newest message that ever was.
+    last: u64,
+    held: Held,
+    hash: u32,
+    compact: bool,
+}
+
+/// Where the next sweep continues.
+#[derive(Default)]
+struct Sweep {
+    topic: u32,
+    /// In that topic: messages up to this offset were scanned.
+    after: u64,
+}
+
+/// A topic to read, and the offset after which to read it.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicCursor<'a> {
+    /// The hash of its name.
+    pub hash: u64,
+    /// Its name.
+    pub topic: &'a str,
+    /// Messages after this offset.
+    pub after: u64,
+}
+
+/// What [`Windows::collect`] found.
+#[derive(Debug)]
+pub struct Collected {
+    /// In the order of their offsets, over all topics.
+    pub messages: Vec<Arc<Envelope>>,
+    /// All topics are complete up to this offset, and there is more; `None` when that was
+    /// everything.
+    pub through: Option<u64>,
+}
+
+/// What [`Windows::page`] found.
+#[derive(Debug)]
+pub struct Page {
+    /// Forwards the oldest first, backwards the newest first.
+    pub messages: Vec<Arc<Envelope>>,
+    /// There are more in this direction.
+    pub more: bool,
+}
+
+impl Windows {
+    /// Nothing is known of messages up to the offset `floor`.
+    pub fn new(limits: Limits, floor: u64) -> Self {
+        Windows {
+            limits,
+            messages: Slab::new(),
+            order: List::EMPTY,
+            bytes: 0,
+            topics: Slab::new(),
+            index: Index::new(),
+            active: List::EMPTY,
+            idle: List::EMPTY,
+            gone: floor,
+            last_gone: floor,
+            keys: RandomState::new(),
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// Retains a message, whose offset is above all others', as the topic's rule says. Then drops what is
+    /// over the limits: the topic's own oldest messages, and the oldest of all topics. Drops a message
+    /// at once that is over a limit alone.
+    pub fn push(&mut self, message: Arc<Envelope>, rule: &HistoryRule) {
+        let (offset, now_ms) = (message.id.offset, message.at_ms);
+        let at = self.enter(message.topic_hash, &message.publication.topic);
+        debug_assert!(
+            self.order.newest == NONE || offset > self.messages[self.order.newest].id.offset,
+            "offsets grow",
+        );
+        self.topics[at].last = offset;
+        self.set_compact(at, rule.compact);
+        let key = message.publication.key().filter(|_| rule.compact);
+        if let Some(former) = key.and_then(|key| self.of_key(at, key)) {
+            // A former state is not missed.
+            self.take(at, former);
+        }
+        let payload_bytes = payload_bytes(&message);
+        self.trim(at, rule, 1, payload_bytes, now_ms, usize::MAX);
+        let fits = rule.messages_max > 0
+            && payload_bytes <= rule.bytes_max
+            && message.bytes() <= self.limits.bytes_max;
+        if fits {
+            self.add(at, message);
+        } else if !message.is_expired(now_ms) {
+            self.topics[at].floor = offset;
+        }
+        while self.bytes > self.limits.bytes_max || self.messages.len() > MESSAGES_MAX {
+            self.evict(now_ms);
+        }
+        while self.topics.len() > self.limits.topics_max {
+            self.forget(now_ms);
+        }
+    }
+
+    /// True when every message that the topic had after this offset is here, except for expired ones and
+    /// former states of keys.
+    pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {
+        after >= self.floor(hash, name)
+    }
+
+    /// The offset of the newest message that the topic lost, or may have lost where nothing is known
+    /// of it.
+    pub fn floor(&self, hash: u64, name: &str) -> u64 {
+        self.find(hash, name).map_or(self.gone, |at| self.topics[at].floor)
+    }
+
+    /// Whether the topic's message with exactly this offset is here.
+    #[cfg(test)]
+    pub fn holds(&self, hash: u64, name: &str, offset: u64) -> bool {
+        let found = self.find(hash, name);
+        found.is_some_and(|at| self.topics[at].held.at(offset, &self.messages).is_some())
+    }
+
+    /// The offset of the topic's newest message, here or not; `None` when nothing is known of it,
+    /// and then it is at most [`Windows::last_gone`].
+    pub fn last(&self, hash: u64, name: &str) -> Option<u64> {
+        self.find(hash, name).map(|at| self.topics[at].last)
+    }
+
+    /// Topics that nothing is known of may have lost messages up to this offset.
+    #[cfg(test)]
+    pub fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    /// Topics that nothing is known of had no message after this offset. It is above
+    /// [`Windows::gone`] when a topic was forgotten whose last message had expired.
+    pub fn last_gone(&self) -> u64 {
+        self.last_gone
+    }
+
+    /// The messages of some topics after some offset in each, without the expired ones: at most
+    /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max`
+    /// bytes. In a compact topic, a reader from offset 0 gets no removals of keys.
+    pub fn collect(
+        &self,
+        topics: &[TopicCursor<'_>],
+        messages_max: usize,
+        bytes_max: usize,
+        now_ms: u64,
+    ) -> Collected {
+        let mut runs = Vec::with_capacity(topics.len());
+        let mut next = BinaryHeap::with_capacity(topics.len());
+        for cursor in topics {
+            let Some(at) = self.find(cursor.hash, cursor.topic) else { continue };
+            let topic = &self.topics[at];
+            let newcomer = topic.compact && cursor.after == 0;
+            let mut run =
+                topic.held.after(cursor.after, &self.messages).filter(move |(_, found)| {
+                    !(found.is_expired(now_ms) || newcomer && is_removal(found))
+                });
+            if let Some((number, first)) = run.next() {
+                next.push(Reverse((first.id.offset, number, runs.len())));
+                runs.push(run);
+            }
+        }
+        let mut messages: Vec<Arc<Envelope>> = Vec::new();
+        let (mut bytes, mut last) = (0, None);
+        while let Some(mut first) = next.peek_mut() {
+            let Reverse((offset, number, run)) = *first;
+            // A topic that is named twice has its messages twice.
+            if last != Some(offset) {
+                if messages.len() >= messages_max.max(1) || bytes > bytes_max {
+                    return Collected { messages, through: last };
+                }
+                let message = &self.messages[number];
+                bytes += message.publication.data.bytes();
+                messages.push(message.clone());
+                last = Some(offset);
+            }
+            match runs[run].next() {
+                Some((number, message)) => *first = Reverse((message.id.offset, number, run)),
+                None => {
+                    PeekMut::pop(first);
+                }
+            }
+        }
+        Collected { messages, through: None }
+    }
+
+    /// Up to `limit` messages of a topic, without the expired ones. Forwards are those after the
+    /// offset `from`, or from the start; backwards those before it, or from the end.
+    pub fn page(
+        &self,
+        hash: u64,
+        name: &str,
+        from: Option<u64>,
+        backwards: bool,
+        limit: usize,
+        now_ms: u64,
+    ) -> Page {
+        let Some(at) = self.find(hash, name) else {
+            return Page { messages: Vec::new(), more: false };
+        };
+        let held = &self.topics[at].held;
+        let live = |(_, message): (u32, _)| {
+            Some(message).filter(|m: &&Arc<Envelope>| !m.is_expired(now_ms))
+        };
+        if backwards {
+            let before = held.before(from.unwrap_or(u64::MAX), &self.messages);
+            Page::of(before.rev().filter_map(live), limit)
+        } else {
+            Page::of(held.after(from.unwrap_or(0), &self.messages).filter_map(live), limit)
+        }
+    }
+
+    /// Removes the topic's messages up to an offset: a client that has not seen them misses them. Returns
+    /// how many they were.
+    pub fn delete(&mut self, hash: u64, name: &str, through: u64) -> u64 {
+        let Some(at) = self.find(hash, name) else { return 0 };
+        let mut removed = 0;
+        while let Some(oldest) = self.topics[at].held.oldest()
+            && self.messages[oldest].id.offset <= through
+        {
+            self.take(at, oldest);
+            removed += 1;
+        }
+        // Later messages stay.
+        let topic = &mut self.topics[at];
+        topic.floor = topic.floor.max(through.min(topic.last));
+        removed
+    }
+
+    /// Continues over at most so many topics, and a few messages for each on average: drops what is
+    /// over the limits of the topic's rule, what has expired, and all of topics without a rule. Gives
+    /// how many messages those were.
+    pub fn sweep(
+        &mut self,
+        now_ms: u64,
+        rule_of: &dyn Fn(&str) -> Option<Arc<HistoryRule>>,
+        topics_max: usize,
+    ) -> usize {
+        let before = self.messages.len();
+        let mut scans = topics_max.saturating_mul(SWEPT_MESSAGES);
+        for _ in 0..topics_max.min(self.topics.slots() as usize) {
+            if self.sweep.topic >= self.topics.slots() {
+                self.sweep = Sweep::default();
+            }
+            let at = self.sweep.topic;
+            let done = match self.topics.get(at) {
+                Some(topic) if !topic.held.is_empty() => {
+                    let rule = rule_of(&topic.name);
+                    self.sweep_topic(at, rule.as_deref(), now_ms, &mut scans)
+                }
+                _ => true,
+            };
+            if !done {
+                break;
+            }
+            self.sweep = Sweep { topic: at + 1, after: 0 };
+        }
+        before - self.messages.len()
+    }
+
+    /// Messages that are here.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Their bytes, as [`Message::bytes`] counts them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Topics that something is known of.
+    pub fn topics(&self) -> usize {
+        self.topics.len()
+    }
+
+    fn find(&self, hash: u64, name: &str) -> Option<u32> {
+        self.index.find(fold(hash), |at| self.topics[at].name == name)
+    }
+
+    /// The topic, made if nothing is known of it.
+    fn enter(&mut self, hash: u64, name: &Name) -> u32 {
+        if let Some(at) = self.find(hash, name) {
+            return at;
+        }
+        let hash = fold(hash);
+        let at = self.topics.insert(Topic {
+            name: name.clone(),
+            floor: self.gone,
+            last: self.gone,
+            held: Held::Nothing,
+            hash,
+            compact: false,
+        });
+        self.index.insert(hash, at);
+        self.topics.link(&mut self.idle, at);
+        at
+    }
+
+    fn add(&mut self, at: u32, message: Arc<Envelope>) {
+        let key = message.publication.key().map(|key| self.key_hash(key));
+        self.bytes += message.bytes();
+        let number = self.messages.insert(message);
+        self.messages.link(&mut self.order, number);
+        let topic = &mut self.topics[at];
+        let list = if topic.held.is_empty() { &mut self.idle } else { &mut self.active };
+        let is_first_ring = topic.held.push(number, &self.messages);
+        let compact = topic.compact;
+        if let (Held::Many(ring), Some(key)) = (&mut topic.held, key)
+            && let Some(keys) = &mut ring.keys
+        {
+            keys.insert(key, number);
+        }
+        self.topics.unlink(list, at);
+        self.topics.link(&mut self.active, at);
+        if is_first_ring && compact {
+            self.index_keys(at);
+        }
+    }
+
+    /// Takes a message out of a topic, and leaves the floor as it is.
+    fn take(&mut self, at: u32, number: u32) -> Arc<Envelope> {
+        let key = self.messages[number].publication.key().map(|key| self.key_hash(key));
+        let topic = &mut self.topics[at];
+        if let (Held::Many(ring), Some(key)) = (&mut topic.held, key)
+            && let Some(keys) = &mut ring.keys
+        {
+            keys.remove(key, number);
+        }
+        topic.held.remove(number, &self.messages);
+        if topic.held.is_empty() {
+            self.topics.unlink(&mut self.active, at);
+            self.topics.link(&mut self.idle, at);
+        }
+        self.messages.unlink(&mut self.order, number);
+        let message = self.messages.remove(number);
+        self.bytes -= message.bytes();
+        message
+    }
+
+    /// Takes a message out of a topic, and raises the floor unless the message has expired.
+    fn lose(&mut self, at: u32, number: u32, now_ms: u64) {
+        let message = self.take(at, number);
+        let topic = &mut self.topics[at];
+        // A key's former states are gone with the state that replaced them.
+        let state = topic.compact && message.publication.key().is_some();
+        if state || !message.is_expired(now_ms) {
+            topic.floor = topic.floor.max(message.id.offset);
+        }
+    }
+
+    /// Loses the oldest messages of a topic, `messages_max` at most, until so many more with so many
+    /// bytes fit in. Gives how many it lost.
+    fn trim(
+        &mut self,
+        at: u32,
+        rule: &HistoryRule,
+        more: u64,
+        more_bytes: u64,
+        now_ms: u64,
+        messages_max: usize,
+    ) -> usize {
+        let mut dropped = 0;
+        while dropped < messages_max
+            && let held = &self.topics[at].held
+            && let Some(oldest) = held.oldest()
+        {
+            let age_ms = now_ms.saturating_sub(self.messages[oldest].at_ms);
+            let bytes = held.payload_bytes(&self.messages);
+            let over = (held.len() as u64).saturating_add(more) > rule.messages_max
+                || bytes.saturating_add(more_bytes) > rule.bytes_max
+                || age_ms > rule.seconds_max.saturating_mul(1_000);
+            if !over {
+                break;
+            }
+            self.lose(at, oldest, now_ms);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Loses the oldest message of all.
+    fn evict(&mut self, now_ms: u64) {
+        let number = self.order.oldest;
+        let message = &self.messages[number];
+        let found = self.find(message.topic_hash, &message.publication.topic);
+        self.lose(found.expect("a message's topic is known"), number, now_ms);
+    }
+
+    /// Forgets a topic: one that has nothing, or else the one that had no message for the longest.
+    fn forget(&mut self, now_ms: u64) {
+        let at = if self.idle.oldest != NONE { self.idle.oldest } else { self.active.oldest };
+        while let Some(oldest) = self.topics[at].held.oldest() {
+            self.lose(at, oldest, now_ms);
+        }
+        self.topics.unlink(&mut self.idle, at);
+        let topic = self.topics.remove(at);
+        self.index.remove(topic.hash, at);
+        self.gone = self.gone.max(topic.floor);
+        self.last_gone = self.last_gone.max(topic.last);
+    }
+
+    /// False when there is more to do in the topic, for another sweep.
+    fn sweep_topic(
+        &mut self,
+        at: u32,
+        rule: Option<&HistoryRule>,
+        now_ms: u64,
+        scans: &mut usize,
+    ) -> bool {
+        let Some(rule) = rule else {
+            while let Some(oldest) = self.topics[at].held.oldest() {
+                if *scans == 0 {
+                    return false;
+                }
+                *scans -= 1;
+                self.lose(at, oldest, now_ms);
+            }
+            return true;
+        };
+        *scans -= self.trim(at, rule, 0, 0, now_ms, *scans);
+        if *scans == 0 {
+            return false;
+        }
+        let held = &self.topics[at].held;
+        if held.expiring(&self.messages) == 0 {
+            return true;
+        }
+        let mut rest = held.after(self.sweep.after, &self.messages);
+        let mut expired = Vec::new();
+        let mut after = self.sweep.after;
+        for (number, message) in rest.by_ref().take(*scans) {
+            *scans -= 1;
+            after = message.id.offset;
+            if message.is_expired(now_ms) {
+                expired.push(number);
+            }
+        }
+        let done = rest.next().is_none();
+        drop(rest);
+        for number in expired {
+            self.lose(at, number, now_ms);
+        }
+        self.sweep.after = after;
+        done
+    }
+
+    fn key_hash(&self, key: &str) -> u32 {
+        fold(self.keys.hash_one(key))
+    }
+
+    /// The number of the message that is the state of a key, in a compact topic.
+    fn of_key(&self, at: u32, key: &Name) -> Option<u32> {
+        let is = |number: u32| self.messages[number].publication.key() == Some(key);
+        match &self.topics[at].held {
+            Held::Nothing => None,
+            Held::One(number) => Some(*number).filter(|number| is(*number)),
+            Held::Many(ring) => ring.keys.as_ref()?.find(self.key_hash(key), is),
+        }
+    }
+
+    /// The rule can change with a reload.
+    fn set_compact(&mut self, at: u32, compact: bool) {
+        let topic = &mut self.topics[at];
+        if topic.compact == compact {
+            return;
+        }
+        topic.compact = compact;
+        if compact {
+            self.index_keys(at);
+        } else if let Held::Many(ring) = &mut topic.held {
+            ring.keys = None;
+        }
+    }
+
+    /// Finds the keys of a topic's messages, and takes out all but the last of each.
+    fn index_keys(&mut self, at: u32) {
+        let (mut keys, mut former) = (Table::default(), Vec::new());
+        for (number, message) in self.topics[at].held.after(0, &self.messages).rev() {
+            let Some(key) = message.publication.key() else { continue };
+            let hash = self.key_hash(key);
+            let is = |other: u32| self.messages[other].publication.key() == Some(key);
+            match keys.find(hash, is) {
+                Some(_) => former.push(number),
+                None => keys.insert(hash, number),
+            }
+        }
+        if let Held::Many(ring) = &mut self.topics[at].held {
+            ring.keys = Some(Box::new(keys));
+        }
+        for number in former {
+            self.take(at, number);
+        }
+    }
+}
+
+impl Page {
+    fn of<'a>(mut found: impl Iterator<Item = &'a Arc<Envelope>>, limit: usize) -> Page {
+        let messages = found.by_ref().take(limit).cloned().collect();
+        Page { messages, more: found.next().is_some() }
+    }
+}
+
+/// Whether the message says that its key has no state any more.
+fn is_removal(message: &Message) -> bool {
+    removes(&message.publication)
+}
+
+/// Whether a message of a compact topic removes the state of its key.
+pub(super) fn removes(publication: &Publication) -> bool {
+    publication.key().is_some()
+        && matches!(&publication.data, Data::Json(text) if **text == *"null")
+}

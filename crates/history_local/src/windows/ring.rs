@@ -1,0 +1,222 @@
+//! The messages of one topic, in the order of their offsets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use model::{Envelope, Message};
+
+use crate::index::Table;
+use crate::slab::{NONE, Slab};
+
+/// All retained messages, by number.
+pub type Messages = Slab<Arc<Envelope>>;
+
+/// A topic's messages. Most topics have none or one: those need no memory of their own.
+#[derive(Default)]
+pub enum Held {
+    /// None.
+    #[default]
+    Nothing,
+    /// One, by its number.
+    One(u32),
+    /// Several.
+    Many(Box<Ring>),
+}
+
+/// Several messages of a topic.
+#[derive(Default)]
+pub struct Ring {
+    /// Neither the first nor the last is a hole.
+    entries: VecDeque<Entry>,
+    holes: usize,
+    /// The bytes of their payloads.
+    payload_bytes: u64,
+    /// How many of them expire.
+    expiring: usize,
+    /// In a compact topic: the message of each key.
+    pub keys: Option<Box<Table>>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    offset: u64,
+    /// [`NONE`] is a hole: a message was taken out of the middle.
+    number: u32,
+}
+
+impl Held {
+    pub fn len(&self) -> usize {
+        match self {
+            Held::Nothing => 0,
+            Held::One(_) => 1,
+            Held::Many(ring) => ring.entries.len() - ring.holes,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Held::Nothing)
+    }
+
+    /// The number of the oldest message.
+    pub fn oldest(&self) -> Option<u32> {
+        match self {
+            Held::Nothing => None,
+            Held::One(number) => Some(*number),
+            Held::Many(ring) => ring.entries.front().map(|entry| entry.number),
+        }
+    }
+
+    /// The bytes of the payloads.
+    pub fn payload_bytes(&self, messages: &Messages) -> u64 {
+        match self {
+            Held::Nothing => 0,
+            Held::One(number) => payload_bytes(&messages[*number]),
+            Held::Many(ring) => ring.payload_bytes,
+        }
+    }
+
+    /// How many messages expire.
+    pub fn expiring(&self, messages: &Messages) -> usize {
+        match self {
+            Held::Nothing => 0,
+            Held::One(number) => usize::from(expires(&messages[*number])),
+            Held::Many(ring) => ring.expiring,
+        }
+    }
+
+    /// Adds a message, which is newer than all others. True when there are several for the first
+    /// time.
+    pub fn push(&mut self, number: u32, messages: &Messages) -> bool {
+        match self {
+            Held::Nothing => *self = Held::One(number),
+            Held::One(first) => {
+                let mut ring = Box::<Ring>::default();
+                ring.push(*first, &messages[*first]);
+                ring.push(number, &messages[number]);
+                *self = Held::Many(ring);
+                return true;
+            }
+            Held::Many(ring) => ring.push(number, &messages[number]),
+        }
+        false
+    }
+
+    /// Takes out a message that is here.
+    pub fn remove(&mut self, number: u32, messages: &Messages) {
+        if let Held::Many(ring) = self {
+            ring.remove(&messages[number]);
+            if ring.entries.len() == 1 {
+                *self = Held::One(ring.entries[0].number);
+            }
+        } else {
+            *self = Held::Nothing;
+        }
+    }
+
+    /// The messages after an offset, oldest first, with their numbers.
+    pub fn after<'a>(
+        &'a self,
+        after: u64,
+        messages: &'a Messages,
+    ) -> impl DoubleEndedIterator<Item = (u32, &'a Arc<Envelope>)> + use<'a> {
+        self.range(after.checked_add(1), None, messages)
+    }
+
+    /// The messages before an offset, oldest first, with their numbers.
+    pub fn before<'a>(
+        &'a self,
+        before: u64,
+        messages: &'a Messages,
+    ) -> impl DoubleEndedIterator<Item = (u32, &'a Arc<Envelope>)> + use<'a> {
+        self.range(Some(0), Some(before), messages)
+    }
+
+    /// The messages at `from` and after, and before `until`; none without `from`, and all without
+    /// `until`.
+    fn range<'a>(
+        &'a self,
+        from: Option<u64>,
+        until: Option<u64>,
+        messages: &'a Messages,
+    ) -> impl DoubleEndedIterator<Item = (u32, &'a Arc<Envelope>)> + use<'a> {
+        let from = from.unwrap_or(u64::MAX);
+        let (mut one, mut many) = (None, None);
+        match self {
+            Held::Nothing => {}
+            Held::One(number) => {
+                let offset = messages[*number].id.offset;
+                let is_in = offset >= from && until.is_none_or(|until| offset < until);
+                one = is_in.then_some(*number);
+            }
+            Held::Many(ring) => {
+                let at = |offset| ring.entries.partition_point(|entry| entry.offset < offset);
+                let from = at(from);
+                let until = until.map_or(ring.entries.len(), at);
+                many = Some(ring.entries.range(from..until.max(from)));
+            }
+        }
+        let many = many.into_iter().flatten().map(|entry| entry.number);
+        let all = one.into_iter().chain(many.filter(|number| *number != NONE));
+        all.map(|number| (number, &messages[number]))
+    }
+
+    /// The number of the message with this offset.
+    #[cfg(test)]
+    pub fn at(&self, offset: u64, messages: &Messages) -> Option<u32> {
+        match self {
+            Held::Nothing => None,
+            Held::One(number) => (messages[*number].id.offset == offset).then_some(*number),
+            Held::Many(ring) => {
+                let at = ring.entries.binary_search_by_key(&offset, |entry| entry.offset).ok()?;
+                Some(ring.entries[at].number).filter(|number| *number != NONE)
+            }
+        }
+    }
+}
+
+impl Ring {
+    fn push(&mut self, number: u32, message: &Message) {
+        self.payload_bytes += payload_bytes(message);
+        self.expiring += usize::from(expires(message));
+        self.entries.push_back(Entry { offset: message.id.offset, number });
+    }
+
+    fn remove(&mut self, message: &Message) {
+        let offset = message.id.offset;
+        let Ok(at) = self.entries.binary_search_by_key(&offset, |entry| entry.offset) else {
+            return;
+        };
+        self.payload_bytes -= payload_bytes(message);
+        self.expiring -= usize::from(expires(message));
+        self.entries[at].number = NONE;
+        self.holes += 1;
+        while self.entries.front().is_some_and(|entry| entry.number == NONE) {
+            self.entries.pop_front();
+            self.holes -= 1;
+        }
+        while self.entries.back().is_some_and(|entry| entry.number == NONE) {
+            self.entries.pop_back();
+            self.holes -= 1;
+        }
+        if self.holes * 2 > self.entries.len() {
+            self.entries.retain(|entry| entry.number != NONE);
+            self.holes = 0;
+        }
+        if self.entries.capacity() > 16 && self.entries.len() * 4 < self.entries.capacity() {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+}
+
+/// The bytes of the payload, which a topic's limit counts.
+pub fn payload_bytes(message: &Message) -> u64 {
+    message.publication.data.bytes() as u64
+}
+
+fn expires(message: &Message) -> bool {
+    message
+        .publication
+        .attributes
+        .as_ref()
+        .is_some_and(|attributes| attributes.expires_ms.is_some())
+}

@@ -1,0 +1,330 @@
+//! Examples, and a run of random steps beside a model that is too simple to be wrong.
+//! `HISTORY_SEED=n cargo test -p history` replays one run.
+
+mod reference;
+
+use std::sync::Arc;
+
+use model::{Attributes, Data};
+use model::{Envelope, Epoch, HistoryRule, Message, Position, Publication, Retention};
+use proptest::prelude::*;
+
+use super::*;
+
+const ALL: Limits = Limits { bytes_max: usize::MAX, topics_max: usize::MAX };
+
+fn rule(messages_max: u64) -> HistoryRule {
+    HistoryRule {
+        messages_max,
+        bytes_max: u64::MAX,
+        seconds_max: 60,
+        durable: false,
+        compact: false,
+        acknowledge: None,
+    }
+}
+
+fn compact(messages_max: u64) -> HistoryRule {
+    HistoryRule { compact: true, ..rule(messages_max) }
+}
+
+/// Few hashes for many names: those are compared.
+fn hash(topic: &str) -> u64 {
+    topic.len() as u64 % 3
+}
+
+fn message(
+    offset: u64,
+    topic: &str,
+    at_ms: u64,
+    data: &str,
+    attributes: Attributes,
+) -> Arc<Envelope> {
+    let mut publication = Publication::new(topic, Data::Json(data.into()));
+    if attributes != Attributes::default() {
+        publication.attributes = Some(Box::new(attributes));
+    }
+    let message = Message::new(publication, Position { epoch: Epoch(1), offset }, hash(topic), 0);
+    Arc::new(message.retained(Retention::History, at_ms).into())
+}
+
+fn plain(offset: u64, topic: &str) -> Arc<Envelope> {
+    message(offset, topic, 1_000, "[1]", Attributes::default())
+}
+
+fn keyed(offset: u64, topic: &str, key: &str, data: &str) -> Arc<Envelope> {
+    message(
+        offset,
+        topic,
+        1_000,
+        data,
+        Attributes { key: Some(key.into()), ..Attributes::default() },
+    )
+}
+
+fn expiring(offset: u64, topic: &str, expires_ms: u64) -> Arc<Envelope> {
+    let attributes = Attributes { expires_ms: Some(expires_ms), ..Attributes::default() };
+    message(offset, topic, 1_000, "[1]", attributes)
+}
+
+fn offsets(messages: &[Arc<Envelope>]) -> Vec<u64> {
+    messages.iter().map(|message| message.id.offset).collect()
+}
+
+impl Windows {
+    fn all(&self, topic: &str, after: u64, now_ms: u64) -> Vec<u64> {
+        let cursors = [TopicCursor { hash: hash(topic), topic, after }];
+        let found = self.collect(&cursors, usize::MAX, usize::MAX, now_ms);
+        assert_eq!(found.through, None);
+        offsets(&found.messages)
+    }
+
+    fn has(&self, topic: &str, after: u64) -> bool {
+        self.reaches(hash(topic), topic, after)
+    }
+}
+
+#[test]
+fn a_topic_has_its_last_messages_and_says_what_it_lost() {
+    let mut windows = Windows::new(ALL, 10);
+    assert!(windows.has("a", 10) && !windows.has("a", 9));
+    for offset in 11..=20 {
+        windows.push(plain(offset, if offset % 2 == 0 { "a" } else { "b" }), &rule(3));
+    }
+    assert_eq!(windows.all("a", 0, 1_000), [16, 18, 20]);
+    assert!(windows.has("a", 14) && !windows.has("a", 13));
+    assert!(windows.has("b", 13) && windows.has("c", 10) && !windows.has("c", 9));
+    assert_eq!(windows.last(hash("a"), "a"), Some(20));
+    assert_eq!(windows.last(hash("c"), "c"), None);
+    assert!(windows.holds(hash("a"), "a", 16) && !windows.holds(hash("a"), "a", 17));
+    assert!(!windows.holds(hash("a"), "a", 14));
+    assert_eq!((windows.messages(), windows.topics()), (6, 2));
+}
+
+#[test]
+fn age_and_bytes_are_limits_too() {
+    let mut windows = Windows::new(ALL, 0);
+    let short = HistoryRule { seconds_max: 1, bytes_max: 10, ..rule(100) };
+    for (offset, at_ms) in [(1, 1_000), (2, 1_500), (3, 2_001)] {
+        windows.push(message(offset, "a", at_ms, "[1]", Attributes::default()), &short);
+    }
+    assert_eq!(windows.all("a", 0, 2_001), [2, 3]);
+    windows.push(message(4, "a", 2_001, "[1,2]", Attributes::default()), &short);
+    assert_eq!(windows.all("a", 0, 2_001), [3, 4]);
+    // One that is too large alone leaves nothing.
+    windows.push(message(5, "a", 2_001, "[1,2,3,4,5]", Attributes::default()), &short);
+    assert_eq!(windows.all("a", 0, 2_001), [0; 0]);
+    assert!(!windows.has("a", 4) && windows.has("a", 5));
+    assert_eq!((windows.messages(), windows.bytes()), (0, 0));
+}
+
+#[test]
+fn the_oldest_of_all_goes_when_memory_is_full() {
+    let bytes = plain(1, "a").bytes();
+    let mut windows = Windows::new(Limits { bytes_max: 3 * bytes, topics_max: 100 }, 0);
+    for (offset, topic) in [(1, "a"), (2, "b"), (3, "a"), (4, "c"), (5, "c")] {
+        windows.push(plain(offset, topic), &rule(100));
+    }
+    assert_eq!((windows.all("a", 0, 0), windows.all("c", 0, 0)), (vec![3], vec![4, 5]));
+    assert!(windows.has("a", 1) && !windows.has("a", 0));
+    assert!(windows.has("b", 2) && !windows.has("b", 1));
+    assert_eq!(windows.bytes(), 3 * bytes);
+    // One that has no room even alone is not worth all others.
+    let long = format!("[{}1]", "1,".repeat(2 * bytes));
+    windows.push(message(6, "d", 0, &long, Attributes::default()), &rule(100));
+    assert_eq!(windows.messages(), 3);
+    assert!(!windows.has("d", 5) && windows.has("d", 6));
+}
+
+#[test]
+fn topics_without_messages_are_forgotten_first_and_then_the_quiet_ones() {
+    let mut windows = Windows::new(Limits { bytes_max: usize::MAX, topics_max: 3 }, 0);
+    windows.push(plain(1, "a"), &rule(9));
+    windows.push(expiring(2, "b", 1_500), &rule(9));
+    windows.push(plain(3, "c"), &rule(9));
+    windows.push(plain(4, "a"), &rule(9));
+    assert_eq!(windows.sweep(1_500, &|_| Some(Arc::new(rule(9))), 100), 1);
+    windows.push(plain(5, "d"), &rule(9));
+    assert_eq!(windows.last(hash("b"), "b"), None);
+    // What it had had expired: nobody misses it.
+    assert_eq!((windows.gone(), windows.last_gone()), (0, 2));
+    windows.push(plain(6, "e"), &rule(9));
+    assert_eq!((windows.gone(), windows.last_gone()), (3, 3));
+    assert!(!windows.has("c", 2) && windows.has("c", 3) && windows.has("a", 0));
+    assert_eq!((windows.messages(), windows.topics()), (4, 3));
+    // It begins anew, with what is known of the unknown.
+    windows.push(plain(7, "c"), &rule(9));
+    assert!(!windows.has("c", 2) && windows.has("c", 3));
+}
+
+#[test]
+fn a_compact_topic_has_the_last_state_of_each_key() {
+    let mut windows = Windows::new(ALL, 0);
+    for (offset, key, data) in [(1, "x", "1"), (2, "y", "1"), (3, "x", "2"), (4, "y", "null")] {
+        windows.push(keyed(offset, "a", key, data), &compact(10));
+    }
+    windows.push(plain(5, "a"), &compact(10));
+    assert_eq!(windows.all("a", 0, 0), [3, 5], "a newcomer need not know of y");
+    assert_eq!(windows.all("a", 1, 0), [3, 4, 5], "all others do");
+    assert!(windows.has("a", 0), "what was replaced is not missed");
+    windows.push(keyed(6, "a", "y", "3"), &compact(10));
+    assert_eq!(windows.all("a", 0, 0), [3, 5, 6]);
+    windows.push(keyed(7, "a", "z", "3"), &compact(3));
+    assert_eq!(windows.all("a", 0, 0), [5, 6, 7]);
+    assert!(windows.has("a", 3) && !windows.has("a", 2));
+    // The rule changes twice.
+    windows.push(keyed(8, "a", "z", "4"), &rule(10));
+    assert_eq!(windows.all("a", 0, 0), [5, 6, 7, 8]);
+    windows.push(plain(9, "a"), &compact(10));
+    assert_eq!(windows.all("a", 0, 0), [5, 6, 8, 9]);
+}
+
+#[test]
+fn several_topics_are_one_sequence() {
+    let mut windows = Windows::new(ALL, 0);
+    for offset in 1..=30 {
+        windows.push(plain(offset, ["a", "bb", "ccc"][offset as usize % 3]), &rule(100));
+    }
+    let cursors = |after| ["a", "ccc"].map(|topic| TopicCursor { hash: hash(topic), topic, after });
+    let found = windows.collect(&cursors(20), 100, usize::MAX, 0);
+    assert_eq!((offsets(&found.messages), found.through), (vec![21, 23, 24, 26, 27, 29, 30], None));
+    let found = windows.collect(&cursors(20), 3, usize::MAX, 0);
+    assert_eq!((offsets(&found.messages), found.through), (vec![21, 23, 24], Some(24)));
+    let found = windows.collect(&cursors(20), 100, 3, 0);
+    assert_eq!((offsets(&found.messages), found.through), (vec![21, 23], Some(23)));
+    let found = windows.collect(&cursors(20), 0, 0, 0);
+    assert_eq!((offsets(&found.messages), found.through), (vec![21], Some(21)));
+    let twice = [cursors(26)[0], cursors(20)[0]];
+    let found = windows.collect(&twice, 100, usize::MAX, 0);
+    assert_eq!(offsets(&found.messages), [21, 24, 27, 30]);
+}
+
+#[test]
+fn a_deleted_message_is_missed_by_who_had_not_seen_it() {
+    let mut windows = Windows::new(ALL, 0);
+    for offset in 1..=4 {
+        windows.push(plain(offset, "a"), &rule(100));
+    }
+    assert_eq!(windows.delete(hash("a"), "a", 2), 2);
+    assert_eq!(windows.all("a", 0, 0), [3, 4]);
+    assert!(windows.has("a", 2) && !windows.has("a", 1));
+    assert_eq!(windows.delete(hash("a"), "a", u64::MAX), 2);
+    assert_eq!(windows.delete(hash("b"), "b", u64::MAX), 0);
+    windows.push(plain(5, "a"), &rule(100));
+    assert!(windows.has("a", 4) && !windows.has("a", 3));
+    assert_eq!(windows.all("a", 0, 0), [5]);
+}
+
+#[test]
+fn a_sweep_does_a_little_and_goes_on() {
+    let mut windows = Windows::new(ALL, 0);
+    let mut offset = 0;
+    for topic in 0..50 {
+        for nth in 0..40 {
+            offset += 1;
+            let expires_ms = if nth % 2 == 0 { 2_000 } else { 99_000 };
+            windows.push(expiring(offset, &format!("t{topic}"), expires_ms), &rule(100));
+        }
+    }
+    let rule_of = |topic: &str| (topic != "t7").then(|| Arc::new(rule(100)));
+    assert_eq!(windows.sweep(2_000, &rule_of, 0), 0);
+    let mut rounds = 0;
+    while windows.messages() > 49 * 20 {
+        assert!(windows.sweep(2_000, &rule_of, 5) <= 5 * SWEPT_MESSAGES);
+        rounds += 1;
+        assert!(rounds < 2 * 50 * 40 / (5 * SWEPT_MESSAGES));
+    }
+    assert_eq!(windows.all("t7", 0, 0), [0; 0]);
+    assert!(windows.has("t7", 8 * 40) && !windows.has("t7", 8 * 40 - 1));
+    assert!(windows.has("t8", 0), "what expired is not missed");
+    // After a minute all are too old.
+    while windows.messages() > 0 {
+        windows.sweep(61_001, &rule_of, 5);
+    }
+    assert!(!windows.has("t8", 9 * 40 - 1));
+    assert_eq!((windows.bytes(), windows.topics()), (0, 50));
+}
+
+#[test]
+fn a_quiet_topic_takes_little_memory() {
+    assert!(size_of::<Option<Topic>>() <= 72, "{}", size_of::<Option<Topic>>());
+    assert_eq!(size_of::<Option<Arc<Envelope>>>(), 8);
+}
+
+/// Some topics with messages, of which each third has expired at the time 2,000.
+fn filled(topics: &[u8]) -> (Windows, Vec<(u64, String)>) {
+    let mut windows = Windows::new(ALL, 0);
+    let mut live = Vec::new();
+    for (at, topic) in topics.iter().enumerate() {
+        let (offset, topic) = (1 + at as u64 * 3, "t".repeat(1 + *topic as usize));
+        let expires_ms = if at % 3 == 0 { 2_000 } else { 2_001 };
+        windows.push(expiring(offset, &topic, expires_ms), &rule(1_000));
+        if at % 3 != 0 {
+            live.push((offset, topic));
+        }
+    }
+    (windows, live)
+}
+
+proptest! {
+    #[test]
+    fn pieces_are_the_whole(
+        topics in prop::collection::vec(0_u8..6, 0..80),
+        afters in prop::collection::vec(0_u64..240, 6),
+        messages_max in 0_usize..9,
+        bytes_max in 0_usize..20,
+    ) {
+        let (windows, live) = filled(&topics);
+        let names: Vec<String> = (1..=4).map(|len| "t".repeat(len)).collect();
+        let mut cursors: Vec<TopicCursor<'_>> = names
+            .iter()
+            .zip(&afters)
+            .map(|(topic, after)| TopicCursor { hash: hash(topic), topic, after: *after })
+            .collect();
+        let is_wanted = |(offset, topic): &&(u64, String)| {
+            cursors.iter().any(|cursor| cursor.topic == topic && *offset > cursor.after)
+        };
+        let want: Vec<u64> = live.iter().filter(is_wanted).map(|(offset, _)| *offset).collect();
+        let mut got = Vec::new();
+        loop {
+            let found = windows.collect(&cursors, messages_max, bytes_max, 2_000);
+            prop_assert!(found.messages.len() <= messages_max.max(1));
+            got.extend(offsets(&found.messages));
+            let Some(through) = found.through else { break };
+            prop_assert_eq!(got.last(), Some(&through));
+            for cursor in &mut cursors {
+                cursor.after = cursor.after.max(through);
+            }
+        }
+        prop_assert_eq!(got, want);
+    }
+
+    #[test]
+    fn pages_are_the_whole(
+        topics in prop::collection::vec(0_u8..2, 0..60),
+        limit in 1_usize..9,
+        from in prop::option::of(0_u64..180),
+        backwards in any::<bool>(),
+    ) {
+        let (windows, live) = filled(&topics);
+        let is_wanted = |(offset, topic): &&(u64, String)| {
+            let is_in = |from| if backwards { *offset < from } else { *offset > from };
+            topic == "t" && from.is_none_or(is_in)
+        };
+        let mut want: Vec<u64> = live.iter().filter(is_wanted).map(|(offset, _)| *offset).collect();
+        if backwards {
+            want.reverse();
+        }
+        let (mut got, mut from) = (Vec::new(), from);
+        loop {
+            let page = windows.page(hash("t"), "t", from, backwards, limit, 2_000);
+            got.extend(offsets(&page.messages));
+            if !page.more {
+                break;
+            }
+            prop_assert_eq!(page.messages.len(), limit);
+            from = got.last().copied();
+        }
+        prop_assert_eq!(got, want);
+    }
+}

@@ -1,0 +1,97 @@
+//! A message on its way, with its encodings beside it.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use crate::{Attributes, Message, Name};
+
+/// A way of writing messages to connections: connections with one encoding get the same bytes.
+///
+/// A small number, below [`Encoding::MAX`]. This crate does not know what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Encoding(pub u8);
+
+impl Encoding {
+    /// How many encodings a process may know.
+    pub const MAX: usize = 18;
+}
+
+/// One cell for each encoding.
+type Cells = [OnceLock<Arc<[u8]>>; Encoding::MAX];
+
+/// A message's encodings, each made on first use. All shards share them.
+#[derive(Debug, Default)]
+pub struct Encodings(
+    /// Most messages of a history wait for absent members, and nobody encodes them.
+    OnceLock<Box<Cells>>,
+);
+
+impl Encodings {
+    /// The bytes of an encoding; the first caller makes them with `encode`.
+    ///
+    /// No thread waits: two threads that call at the same moment both encode, and one result stays.
+    pub fn get_or_encode(&self, encoding: Encoding, encode: impl FnOnce() -> Vec<u8>) -> Arc<[u8]> {
+        let cells = self.0.get_or_init(|| Box::new([const { OnceLock::new() }; Encoding::MAX]));
+        let Some(cell) = cells.get(usize::from(encoding.0)) else {
+            return encode().into();
+        };
+        if let Some(bytes) = cell.get() {
+            return bytes.clone();
+        }
+        let bytes: Arc<[u8]> = encode().into();
+        match cell.set(bytes.clone()) {
+            Ok(()) => bytes,
+            Err(_) => cell.get().cloned().unwrap_or(bytes),
+        }
+    }
+}
+
+/// A message and, beside it, its encodings: what the broker hands to the shards.
+#[derive(Debug)]
+pub struct Envelope {
+    /// The message.
+    pub message: Message,
+    /// Its encodings.
+    pub encodings: Encodings,
+}
+
+impl Envelope {
+    /// The memory that it takes with one encoding, in bytes, roughly.
+    pub fn bytes(&self) -> usize {
+        let publication = &self.message.publication;
+        let attributes = publication.attributes.as_ref().map_or(0, |attributes| {
+            size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>()
+        });
+        let encodings = size_of::<Cells>();
+        size_of::<Envelope>() + encodings + 2 * publication.data.bytes() + attributes + 128
+    }
+}
+
+impl From<Message> for Envelope {
+    fn from(message: Message) -> Self {
+        Envelope { message, encodings: Encodings::default() }
+    }
+}
+
+impl Deref for Envelope {
+    type Target = Message;
+
+    fn deref(&self) -> &Message {
+        &self.message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoding_is_made_once() {
+        let encodings = Encodings::default();
+        let first = encodings.get_or_encode(Encoding(3), || b"abc".to_vec());
+        let second = encodings.get_or_encode(Encoding(3), || panic!("made twice"));
+        assert!(Arc::ptr_eq(&first, &second));
+        let beyond = Encoding(Encoding::MAX as u8);
+        assert_eq!(*encodings.get_or_encode(beyond, || b"x".to_vec()), *b"x");
+    }
+}

@@ -1,0 +1,86 @@
+//! The names of events, for all transports at once: which may be published, and which are the
+//! server's own or have a meaning to the software that receives them.
+//!
+//! An event's name goes as it is to an `EventSource` and to Phoenix clients. The other transports
+//! carry it in a field of its own, `event`, beside the `type` that is the server's, so that
+//! `heartbeat`, `welcome`, `close` and `reply` are names like any other.
+
+use crate::name::check_name;
+
+/// The name of the event by which Server-Sent Events tell what was recovered.
+pub const RECOVERY: &str = "recovery";
+
+/// The code of the error that refuses a name that is reserved.
+pub const RESERVED: &str = "reserved_event";
+
+/// How a reserved name is known.
+#[derive(Clone, Copy)]
+enum Own {
+    Name(&'static str),
+    Prefix(&'static str),
+}
+
+/// The reserved names, and who would take a message for another thing.
+const OWN: [(Own, &str); 6] = [
+    (Own::Name(RECOVERY), "by it the server tells a page whether all that it missed has come"),
+    (Own::Name("error"), "an EventSource gives it to onerror, as if the connection had failed"),
+    (Own::Name("open"), "an EventSource gives it to onopen, as if it had just connected"),
+    (Own::Prefix("phx_"), "Phoenix clients take it for the server's word on joins and replies"),
+    (Own::Prefix("chan_reply_"), "Phoenix clients take it for the answer to a push"),
+    (Own::Prefix("presence_"), "by it the server tells who is there"),
+];
+
+/// Checks the name of an event that somebody wants to publish: a name as [`check_name`] has it that
+/// is not reserved. Nobody checks the server's own messages here. The error is its code and its
+/// message.
+pub fn check_event(event: &str) -> Result<(), (&'static str, String)> {
+    check_name(event).map_err(|error| ("bad_event", error.to_string()))?;
+    let found = OWN.iter().find(|(own, _)| match own {
+        Own::Name(name) => event == *name,
+        Own::Prefix(prefix) => event.starts_with(prefix),
+    });
+    match found {
+        None => Ok(()),
+        Some((Own::Name(name), why)) => {
+            Err((RESERVED, format!("the event {name} can't be published: {why}")))
+        }
+        Some((Own::Prefix(prefix), why)) => {
+            let message = format!(
+                "the event {event} can't be published, as none that begins with {prefix}: {why}"
+            );
+            Err((RESERVED, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_applications_own_events_pass() {
+        for event in [
+            "message",
+            "update",
+            "close",
+            "closed",
+            "opened",
+            "errors",
+            "Error",
+            "heartbeat",
+            "welcome",
+            "reply",
+            "ack",
+            "broadcast",
+            "phx",
+            "presence",
+            "recovery.done",
+            "é",
+        ] {
+            assert_eq!(check_event(event), Ok(()), "{event}");
+        }
+        for bad in ["", "a\nb", "a\rb", "a\0", "\u{85}"] {
+            assert_eq!(check_event(bad).unwrap_err().0, "bad_event", "{bad:?}");
+        }
+    }
+}

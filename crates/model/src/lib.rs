@@ -1,0 +1,27 @@
+//! What Throng talks about: names, positions, messages, rules and close reasons. No codec, no I/O.
+
+#![forbid(unsafe_code)]
+
+pub mod close;
+pub mod connection;
+pub mod envelope;
+pub mod event;
+pub mod message;
+pub mod name;
+pub mod node;
+pub mod position;
+pub mod resume;
+pub mod rules;
+pub mod tags;
+pub mod topic;
+
+pub use close::CloseReason;
+pub use connection::{ConnectionId, ConnectionIdError};
+pub use envelope::{Encoding, Encodings, Envelope};
+pub use message::{Attributes, Data, Message, Publication, Retention};
+pub use name::Name;
+pub use node::NodeId;
+pub use position::{Epoch, Position, PositionError};
+pub use resume::{Behind, Frontier, RecoveryGap, ResumeRequest, ResumeToken, ResumeTokenError};
+pub use rules::{AcknowledgeRule, EventRule, HistoryRule, JoinRule, Rule, Rules};
+pub use topic::{Topic, TopicKind};

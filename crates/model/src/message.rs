@@ -1,0 +1,132 @@
+//! A message: what is published, and its position in the order. [`crate::Envelope`] holds its encodings.
+
+use crate::name::BROADCAST;
+use crate::{ConnectionId, Name, Position};
+
+/// What a message carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// A JSON value that is not a string, as compact JSON text (no newline in it).
+    Json(Box<str>),
+    /// Text: sent as it is where the transport carries raw data, as a JSON string in JSON.
+    Text(Box<str>),
+    /// Bytes: base64 wherever the transport carries text only.
+    Binary(Box<[u8]>),
+}
+
+impl Data {
+    /// The size of the payload in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Data::Json(text) | Data::Text(text) => text.len(),
+            Data::Binary(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// What is published: a message without a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// The topic; [`crate::name::BROADCAST`] for every connection, [`crate::name::personal`] for a user.
+    pub topic: Name,
+    /// The event's name; `None` is `message`, the default of the SSE standard.
+    pub event: Option<Name>,
+    /// The payload.
+    pub data: Data,
+    /// A member that does not get it: the sender, where a message goes to the others only.
+    pub except: Option<ConnectionId>,
+    /// Attributes that few messages have.
+    pub attributes: Option<Box<Attributes>>,
+}
+
+impl Publication {
+    /// A payload for a topic, without any other field.
+    pub fn new(topic: impl Into<Name>, data: Data) -> Self {
+        Publication { topic: topic.into(), event: None, data, except: None, attributes: None }
+    }
+
+    /// The tags; most messages have none.
+    pub fn tags(&self) -> &[Name] {
+        self.attributes.as_ref().map_or(&[], |attributes| &attributes.tags)
+    }
+
+    /// The key: the message is its newest state in a topic that retains one message a key.
+    pub fn key(&self) -> Option<&Name> {
+        self.attributes.as_ref()?.key.as_ref()
+    }
+}
+
+/// The attributes that only a few messages have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Tags that members filter by: at most [`crate::tags::TAGS_MAX`].
+    pub tags: Vec<Name>,
+    /// The key whose newest state the message is.
+    pub key: Option<Name>,
+    /// When the message expires, in milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+/// Whether and how history retains a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retention {
+    /// History does not retain it: absent members miss it.
+    #[default]
+    None,
+    /// History retains it for members that come back.
+    History,
+    /// History retains it until its users have acknowledged it.
+    Acknowledged,
+}
+
+/// A published message.
+#[derive(Debug)]
+pub struct Message {
+    /// Its position in the order.
+    pub id: Position,
+    /// The hash of the topic's name, the same in every index of the node.
+    pub topic_hash: u64,
+    /// When it was published, in microseconds of the node's own clock.
+    pub published_us: u64,
+    /// When it was published, in milliseconds since 1970; 0 for a message without retention.
+    pub at_ms: u64,
+    /// How history retains it.
+    pub retention: Retention,
+    /// What was published, and where.
+    pub publication: Publication,
+}
+
+impl Message {
+    /// Gives a publication its position.
+    pub fn new(publication: Publication, id: Position, topic_hash: u64, published_us: u64) -> Self {
+        let retention = Retention::None;
+        Message { id, topic_hash, published_us, at_ms: 0, retention, publication }
+    }
+
+    /// The same message as history has it: published at this time, in milliseconds since 1970.
+    pub fn retained(self, retention: Retention, at_ms: u64) -> Self {
+        Message { retention, at_ms, ..self }
+    }
+
+    /// True when its time to live is over.
+    pub fn is_expired(&self, now_ms: u64) -> bool {
+        let attributes = self.publication.attributes.as_ref();
+        let expires_ms = attributes.and_then(|attributes| attributes.expires_ms);
+        expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
+    }
+
+    /// The event's name.
+    pub fn event(&self) -> &str {
+        self.publication.event.as_deref().unwrap_or("message")
+    }
+
+    /// True when the message goes to every connection.
+    pub fn is_broadcast(&self) -> bool {
+        self.publication.topic == BROADCAST
+    }
+
+    /// True when history retains the message.
+    pub fn is_retained(&self) -> bool {
+        self.retention != Retention::None
+    }
+}

@@ -1,0 +1,107 @@
+//! Names of topics, users, events and keys, and what they may be.
+
+use compact_str::CompactString;
+
+/// A topic's, user's or event's name. Up to 24 bytes are held without an allocation.
+pub type Name = CompactString;
+
+/// [`NAME_BYTES_MAX`], for texts that are put together when this is compiled.
+macro_rules! name_bytes_max {
+    () => {
+        254
+    };
+}
+
+/// The longest name of a topic, a user, an event or a key, in bytes.
+pub const NAME_BYTES_MAX: usize = name_bytes_max!();
+
+/// The longest personal topic in bytes: a user's name behind [`PERSONAL`].
+pub const PERSONAL_BYTES_MAX: usize = NAME_BYTES_MAX + PERSONAL.len_utf8();
+
+/// The message for a user's name that [`check_name`] rejects, where it must be said whose it is.
+pub const BAD_USER: &str = concat!(
+    "the user's name must have 1 to ",
+    name_bytes_max!(),
+    " bytes and no control characters"
+);
+
+/// The topic that every connection is in.
+pub const BROADCAST: &str = "*";
+
+/// The first character of a personal topic: user `alice` is the topic `@alice`.
+pub const PERSONAL: char = '@';
+
+/// The personal topic of a user.
+pub fn personal(user: &str) -> Name {
+    let mut name = Name::with_capacity(user.len() + 1);
+    name.push(PERSONAL);
+    name.push_str(user);
+    name
+}
+
+/// Checks a topic's name: 1 to [`NAME_BYTES_MAX`] bytes, no control characters, and neither `*` nor
+/// a leading `@`, which are Throng's own. The error says why it is invalid.
+pub fn check_topic(name: &str) -> Result<(), &'static str> {
+    check_name(name)?;
+    if name.starts_with(PERSONAL) {
+        return Err("a topic may not begin with '@', which marks users' personal topics");
+    }
+    if name == BROADCAST {
+        return Err("the topic '*' is every connection: use broadcast");
+    }
+    Ok(())
+}
+
+/// Checks a user's name or a key: 1 to [`NAME_BYTES_MAX`] bytes and no control characters. (An
+/// event's has more to it: [`crate::event::check_event`].)
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        return Err("a name may not be empty");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(concat!("a name may have at most ", name_bytes_max!(), " bytes"));
+    }
+    if has_control(name) {
+        return Err("a name may not hold control characters");
+    }
+    Ok(())
+}
+
+/// Whether a text holds control characters, which no name, tag or key may: they end lines and
+/// commands of terminals, logs and protocols.
+pub fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_server_itself_are_invalid() {
+        assert!(check_topic("room:1").is_ok());
+        for bad in ["", "@alice", "*", "a\nb"] {
+            assert!(check_topic(bad).is_err(), "{bad}");
+        }
+        assert!(check_name("@odd but a user").is_ok());
+        assert_eq!(personal("alice"), "@alice");
+    }
+
+    /// A topic, a user and an event have one longest name, and whatever says how long that is says
+    /// the same.
+    #[test]
+    fn the_longest_name_is_one_number_everywhere() {
+        let (fits, over) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));
+        for check in [check_topic, check_name] {
+            assert_eq!(check(&fits), Ok(()));
+            assert!(check(&over).unwrap_err().contains(&NAME_BYTES_MAX.to_string()));
+        }
+        assert_eq!(personal(&fits).len(), PERSONAL_BYTES_MAX);
+        assert!(BAD_USER.contains(&format!("1 to {NAME_BYTES_MAX} bytes")));
+        let text = include_str!("../../../ARCHITECTURE.md");
+        let row = text.lines().find(|line| line.starts_with("| name of a topic"));
+        assert!(row.is_some_and(|row| row.contains(&format!("| {NAME_BYTES_MAX} bytes |"))));
+        let text = include_str!("../../../README.md");
+        assert!(text.contains(&format!("at most {NAME_BYTES_MAX} bytes")), "README.md");
+    }
+}

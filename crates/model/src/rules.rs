@@ -1,0 +1,234 @@
+//! What clients may do with a topic, by pattern.
+
+use std::sync::Arc;
+
+use crate::Name;
+
+/// Whether a client may enter a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JoinRule {
+    /// Anyone may.
+    #[default]
+    Allow,
+    /// Nobody may.
+    Refuse,
+    /// The application decides.
+    Webhook,
+}
+
+/// What happens to what a client sends to a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventRule {
+    /// The server refuses it.
+    #[default]
+    Refuse,
+    /// It is published to all members.
+    Broadcast,
+    /// It is published to all members but the sender.
+    Others,
+    /// The application gets it, and its answer is the reply.
+    Webhook,
+}
+
+/// One rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The topics it is for: `*` matches any run of characters, all else itself.
+    pub pattern: String,
+    /// Who may enter, on any transport.
+    pub join: JoinRule,
+    /// What becomes of clients' events; `None` leaves it to [`Rules::publish_prefixes`].
+    pub events: Option<EventRule>,
+    /// Whether members know of each other.
+    pub presence: bool,
+    /// The application's URL for this rule, if it is not the URL for all rules.
+    pub webhook_url: Option<Arc<str>>,
+    /// How the topic's messages are retained; `None` is not at all.
+    pub history: Option<Arc<HistoryRule>>,
+}
+
+/// How a topic's messages are retained, for members that come back. The first limit that is reached
+/// counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryRule {
+    /// Messages; at least 1.
+    pub messages_max: u64,
+    /// The bytes of their payloads.
+    pub bytes_max: u64,
+    /// Their age in seconds.
+    pub seconds_max: u64,
+    /// A publisher is answered when the message is on disk, and not before.
+    pub durable: bool,
+    /// Only the last message of each key is retained, and a client that joins gets those first.
+    pub compact: bool,
+    /// Users acknowledge messages; the server delivers again what they have not acknowledged.
+    pub acknowledge: Option<AcknowledgeRule>,
+}
+
+/// How messages are delivered that users acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcknowledgeRule {
+    /// Messages that a connection may have without having acknowledged them; at least 1.
+    pub window_messages_max: u32,
+    /// A client that acknowledges on the connection itself gets a message again there after so many
+    /// seconds without an acknowledgement; 0 is never. A new connection gets it in any case.
+    pub redelivery_seconds: u32,
+    /// How often the server delivers a message before it gives it up: the message then goes to the
+    /// dead-letter topic, or nowhere. 0 is without end.
+    pub tries_max: u32,
+    /// Where messages go that nobody acknowledges.
+    pub dead_letter: Option<Name>,
+}
+
+/// All rules. The first one whose pattern matches a topic is the topic's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// In order.
+    pub rules: Vec<Rule>,
+    /// Clients may publish to topics that begin with one of these where no rule says otherwise; the
+    /// empty text is any topic.
+    pub publish_prefixes: Vec<String>,
+    /// How messages of users' own topics are retained where no rule says otherwise: they wait for
+    /// those who are offline.
+    pub offline: Option<Arc<HistoryRule>>,
+}
+
+impl Rules {
+    /// The topic's rule.
+    pub fn of(&self, topic: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| matches(&rule.pattern, topic))
+    }
+
+    /// Who may join the topic.
+    pub fn join(&self, topic: &str) -> JoinRule {
+        self.topic(topic).join()
+    }
+
+    /// What becomes of a client's event.
+    pub fn events(&self, topic: &str) -> EventRule {
+        self.topic(topic).events()
+    }
+
+    /// How the topic's messages are retained. What goes to everyone is not.
+    pub fn history(&self, topic: &str) -> Option<&Arc<HistoryRule>> {
+        self.topic(topic).history()
+    }
+
+    /// True when some topic has history.
+    pub fn retains_any(&self) -> bool {
+        self.offline.is_some() || self.rules.iter().any(|rule| rule.history.is_some())
+    }
+
+    /// Whether members of the topic know of each other.
+    pub fn presence(&self, topic: &str) -> bool {
+        self.topic(topic).presence()
+    }
+}
+
+/// Whether a pattern matches all of a text: `*` is any run of characters, all else stands for
+/// itself.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = text.strip_prefix(first).and_then(|text| text.strip_suffix(last));
+    // The first place for each part leaves the most room for the parts after it.
+    let mut left = inner;
+    for part in middle.split('*') {
+        left = left.and_then(|text| Some(text.split_once(part)?.1));
+    }
+    left.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_run_and_all_else_itself() {
+        for (pattern, text) in [
+            ("*", ""),
+            ("*", "a"),
+            ("a", "a"),
+            ("room:*", "room:"),
+            ("room:*", "room:1:*"),
+            ("*:x", "a:b:x"),
+            ("a*b*c", "a-b-b-c"),
+            ("a*b*c", "abc"),
+            ("**", "é"),
+            ("*é*", "cafés"),
+            ("a*?", "a.?"),
+        ] {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [
+            ("a", ""),
+            ("a", "ab"),
+            ("room:*", "room"),
+            ("room:*", "a room:1"),
+            ("ab*ba", "aba"),
+            ("a*b*b", "ab"),
+            ("*a*b*", "ba"),
+            ("a?", "ab"),
+            ("A*", "a"),
+        ] {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    /// By definition, with every split tried.
+    fn slow(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|at| slow(rest, &text[at..])),
+            Some((first, rest)) => text.first() == Some(first) && slow(rest, &text[1..]),
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn patterns_match_by_their_definition(pattern in "[ab*]{0,8}", text in "[ab*]{0,8}") {
+            let want = slow(pattern.as_bytes(), text.as_bytes());
+            proptest::prop_assert_eq!(matches(&pattern, &text), want);
+        }
+
+        /// What check.rs relies on: nothing that a covered pattern matches escapes.
+        #[test]
+        fn a_pattern_that_matches_another_covers_it(
+            a in "[ab*]{1,5}", b in "[ab*]{1,5}", text in "[abc]{0,6}",
+        ) {
+            if matches(&a, &b) && matches(&b, &text) {
+                proptest::prop_assert!(matches(&a, &text));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_is_the_topics() {
+        let rule = |pattern: &str, events, presence| Rule {
+            pattern: pattern.into(),
+            events,
+            presence,
+            ..Rule::default()
+        };
+        let rules = Rules {
+            rules: vec![
+                rule("room:quiet", Some(EventRule::Refuse), false),
+                rule("room:*", Some(EventRule::Others), true),
+                rule("open:*", None, true),
+            ],
+            publish_prefixes: vec!["open:".into(), "room:".into()],
+            offline: None,
+        };
+        assert_eq!(rules.events("room:quiet"), EventRule::Refuse);
+        assert_eq!(rules.events("room:a"), EventRule::Others);
+        assert_eq!(rules.events("open:a"), EventRule::Broadcast);
+        assert_eq!(rules.events("other"), EventRule::Refuse);
+        assert!(rules.presence("room:a") && rules.presence("open:x"));
+        assert!(!rules.presence("room:quiet") && !rules.presence("other"));
+        assert_eq!(rules.join("other"), JoinRule::Allow);
+        let all = Rules { rules: vec![rule("*", None, true)], ..Rules::default() };
+        assert!(all.presence("a") && !all.presence("@alice") && !all.presence("*"));
+    }
+}

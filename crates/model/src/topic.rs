@@ -1,0 +1,153 @@
+//! Whose a topic is by its name, and what the rules say of it.
+
+use std::sync::Arc;
+
+use crate::name::{BROADCAST, PERSONAL};
+use crate::{EventRule, HistoryRule, JoinRule, Rule, Rules};
+
+/// Whose a topic is. Only its name says so, and only [`TopicKind::of`] reads that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicKind<'a> {
+    /// Clients enter it and leave it.
+    Ordinary,
+    /// The user's own: the user's connections are in it.
+    Personal(&'a str),
+    /// Everyone's: every connection is in it.
+    Broadcast,
+}
+
+impl<'a> TopicKind<'a> {
+    /// The kind of the topic with this name.
+    pub fn of(name: &'a str) -> Self {
+        match name.strip_prefix(PERSONAL) {
+            Some(user) => TopicKind::Personal(user),
+            None if name == BROADCAST => TopicKind::Broadcast,
+            None => TopicKind::Ordinary,
+        }
+    }
+
+    /// The user whose own the topic is.
+    pub fn user(self) -> Option<&'a str> {
+        match self {
+            TopicKind::Personal(user) => Some(user),
+            TopicKind::Ordinary | TopicKind::Broadcast => None,
+        }
+    }
+
+    /// Whether it is a user's own.
+    pub fn is_personal(self) -> bool {
+        matches!(self, TopicKind::Personal(_))
+    }
+
+    /// Whether it is neither a user's own nor everyone's.
+    pub fn is_ordinary(self) -> bool {
+        self == TopicKind::Ordinary
+    }
+}
+
+/// A topic with its rule: [`Rules::topic`] searches for the rule once.
+#[derive(Clone, Copy, Debug)]
+pub struct Topic<'n, 'r> {
+    /// Its name.
+    pub name: &'n str,
+    /// Whose it is.
+    pub kind: TopicKind<'n>,
+    /// The first rule whose pattern matches the name.
+    pub rule: Option<&'r Rule>,
+    rules: &'r Rules,
+}
+
+impl Rules {
+    /// The topic with its rule. The one place that goes through the rules.
+    pub fn topic<'n, 'r>(&'r self, name: &'n str) -> Topic<'n, 'r> {
+        Topic { name, kind: TopicKind::of(name), rule: self.of(name), rules: self }
+    }
+}
+
+impl<'r> Topic<'_, 'r> {
+    /// Who may enter it.
+    pub fn join(&self) -> JoinRule {
+        self.rule.map_or(JoinRule::Allow, |rule| rule.join)
+    }
+
+    /// What becomes of a client's event.
+    pub fn events(&self) -> EventRule {
+        self.rule.and_then(|rule| rule.events).unwrap_or_else(|| {
+            let open = |prefix: &String| self.name.starts_with(&**prefix);
+            match self.rules.publish_prefixes.iter().any(open) {
+                true => EventRule::Broadcast,
+                false => EventRule::Refuse,
+            }
+        })
+    }
+
+    /// How its messages are retained. What goes to everyone is not.
+    pub fn history(&self) -> Option<&'r Arc<HistoryRule>> {
+        let offline = match self.kind {
+            TopicKind::Broadcast => return None,
+            TopicKind::Personal(_) => self.rules.offline.as_ref(),
+            TopicKind::Ordinary => None,
+        };
+        self.rule.and_then(|rule| rule.history.as_ref()).or(offline)
+    }
+
+    /// Whether its members know of each other. Never in users' own topics and everyone's, also
+    /// where a pattern takes them in.
+    pub fn presence(&self) -> bool {
+        self.kind.is_ordinary() && self.rule.is_some_and(|rule| rule.presence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::personal;
+
+    #[test]
+    fn a_name_says_whose_the_topic_is() {
+        assert_eq!(TopicKind::of("room:1"), TopicKind::Ordinary);
+        assert_eq!(TopicKind::of("*"), TopicKind::Broadcast);
+        assert_eq!(TopicKind::of("**"), TopicKind::Ordinary);
+        assert_eq!(TopicKind::of("@alice").user(), Some("alice"));
+        assert_eq!(TopicKind::of(&personal("@")).user(), Some("@"));
+        assert_eq!(TopicKind::of("a@b").user(), None);
+        assert!(TopicKind::of("@").is_personal() && !TopicKind::of("@").is_ordinary());
+        assert!(!TopicKind::of("").is_personal() && TopicKind::of("").is_ordinary());
+    }
+
+    #[test]
+    fn a_topic_has_all_that_its_one_rule_says() {
+        let history = |messages_max| {
+            Arc::new(HistoryRule {
+                messages_max,
+                bytes_max: 1,
+                seconds_max: 1,
+                durable: false,
+                compact: false,
+                acknowledge: None,
+            })
+        };
+        let rules = Rules {
+            rules: vec![Rule {
+                pattern: "*o*".into(),
+                join: JoinRule::Refuse,
+                presence: true,
+                history: Some(history(1)),
+                ..Rule::default()
+            }],
+            publish_prefixes: vec!["r".into()],
+            offline: Some(history(2)),
+        };
+        let messages = |name| rules.topic(name).history().map(|rule| rule.messages_max);
+        assert_eq!(
+            ["room", "@bo", "@al", "*", "x"].map(messages),
+            [Some(1), Some(1), Some(2), None, None]
+        );
+        let presence = |name| rules.topic(name).presence();
+        assert_eq!(["room", "@bo", "*", "x"].map(presence), [true, false, false, false]);
+        let room = rules.topic("room");
+        assert_eq!((room.join(), room.events()), (JoinRule::Refuse, EventRule::Broadcast));
+        let other = rules.topic("x");
+        assert_eq!((other.join(), other.events()), (JoinRule::Allow, EventRule::Refuse));
+    }
+}

@@ -1,0 +1,178 @@
+//! Presence: which users are in a topic, as the `Presence` object of the Phoenix client reads it.
+//!
+//! A topic has one entry per user, with one meta per connection of that user. Members learn of
+//! changes by notices, at most one per topic and interval: `presence_diff` while the topic's users
+//! are listed, and above a cap on users or on the bytes of their list `presence_count` alone. A
+//! change that is larger than a list may be goes out as several texts, one right after another.
+//!
+//! [`Presence`] is what the rest of the server calls. [`Local`] implements it for one process. An
+//! implementation that spans several nodes can take its place: every [`Ref`] names the node that
+//! drew it, so refs of two nodes never collide, and [`Presence::expire`] removes the entries of a
+//! node that died.
+//!
+//! # What a member holds
+//! [`Presence::list`] gives what has been *announced*, never a change that still waits for its
+//! notice. So a client that gets a list and then every later notice is exact, even when a meta
+//! came and went in between. A notice older than the list does no harm when it arrives after it,
+//! as long as those that follow it arrive too. The list that a member asks for itself also has its
+//! own meta, since Phoenix shows members themselves at once.
+//!
+//! # How notices get out
+//! [`Presence::take`] composes what is due, the caller publishes it, and [`Presence::confirm`]
+//! learns what came of it. Announced means taken: a list that is read meanwhile already has what
+//! the notice says, so it does not matter whether its reader gets the notice too. What could not
+//! be published is published first the next time, and nothing else is composed before. So what
+//! waits is never more than one notice and the difference between the announced list and the
+//! truth, however long notices cannot be published.
+//!
+//! # When a notice is due
+//! The first change after a quiet time waits for [`Limits::interval_us`], so that changes which
+//! come together go out together. After a notice, or an attempt at one, the next waits until the
+//! topic's interval, which grows with its connections, is over.
+//!
+//! Nothing here knows a clock, a thread, a socket or randomness. Times are microseconds of any
+//! clock that does not go back.
+
+#![forbid(unsafe_code)]
+
+mod local;
+mod meta;
+mod node;
+mod notice;
+mod registry;
+mod topic;
+
+pub use local::Local;
+pub use meta::Snapshot;
+pub use model::NodeId;
+pub use node::Ref;
+pub use notice::{Batch, Emit, Notice};
+
+/// The event of a topic's whole list; members replace what they hold by it.
+pub const STATE: &str = "presence_state";
+/// The event of a change in a topic's list.
+pub const DIFF: &str = "presence_diff";
+/// The event of the counts of a topic whose users are not listed.
+pub const COUNT: &str = "presence_count";
+
+/// Who is in every topic with presence. No call blocks.
+///
+/// What an implementation knows by itself it answers at once. What another node may have to answer
+/// is an [`Answer`]. [`Local`] answers everything at once.
+pub trait Presence: Send + Sync {
+    /// Adds a connection of a user to a topic. `meta` is the text of a JSON object, which the
+    /// caller has checked; any other text counts as `{}`. The registry drops its `phx_ref` and
+    /// `phx_ref_prev`. The connection leaves by the ref that this returns.
+    fn enter(&self, topic: &str, user: &str, meta: &str, now_us: u64) -> Ref;
+
+    /// Replaces the meta of a connection; `meta` is as for [`Presence::enter`]. Returns the ref
+    /// that names the connection from now on: a new one, or the same when no notice has announced
+    /// it yet. `None` when there is no such connection.
+    fn update(&self, topic: &str, user: &str, of: Ref, meta: &str, now_us: u64) -> Option<Ref>;
+
+    /// Removes a connection of a user. Does nothing when there is no such connection.
+    fn leave(&self, topic: &str, user: &str, of: Ref, now_us: u64);
+
+    /// Who is in a topic. With `own`, the user and the ref of the connection that asks, its meta
+    /// is in the list even when no notice has announced it. Such a list is for that connection
+    /// only: nobody would tell others if it left before it was announced.
+    fn list(&self, topic: &str, own: Option<(&str, Ref)>, later: Completion<List>) -> Answer<List>;
+
+    /// Composes the notices that are due, for at most `topics_max` topics; empty when none is. The
+    /// caller publishes each [`Batch`], gives all of them to [`Presence::confirm`] and takes again,
+    /// since one call stops early when it has composed a lot.
+    fn take(&self, now_us: u64, topics_max: usize) -> Vec<Batch>;
+
+    /// Learns what came of notices. What could not be published goes first after the topic's
+    /// interval.
+    fn confirm(&self, batches: Vec<Batch>, now_us: u64);
+
+    /// Removes all entries of a node that died, in every topic. Members learn of it by notices, as
+    /// if those connections had left.
+    fn expire(&self, node: NodeId, now_us: u64);
+
+    /// Replaces the limits. Topics that are now over or under a cap say so in their next notice.
+    fn set_limits(&self, limits: Limits, now_us: u64);
+
+    /// Figures of this node, for its metrics. Cheap.
+    fn stats(&self) -> Stats;
+}
+
+/// Takes an answer that was not there at once. The implementation calls it at most once, on any
+/// thread, so it must not block; it drops it uncalled when no answer will come.
+pub type Completion<T> = Box<dyn FnOnce(T) + Send>;
+
+/// The answer to a question that another node may have to answer.
+#[must_use]
+pub enum Answer<T> {
+    /// The answer was there. The completion is dropped uncalled.
+    Now(T),
+    /// The completion gets the answer.
+    Later,
+}
+
+/// Who is in a topic, all of it as of one moment.
+pub struct List {
+    /// How many are in the topic.
+    pub counts: Counts,
+    /// The users, as of the last notice; `None` while members get counts only.
+    pub users: Option<Snapshot>,
+}
+
+/// How many are in a topic. Always exact, unlike the list, which is as of the last notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Users with at least one connection in the topic.
+    pub users: usize,
+    /// Connections of all of them.
+    pub connections: usize,
+    /// False while members get counts only.
+    pub listed: bool,
+}
+
+/// Bounds on what presence sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A topic with more users than this counts them and no longer lists them. It lists them again
+    /// at three quarters of it. With 0, no topic lists its users.
+    pub users_max: usize,
+    /// The same for the bytes of a topic's list. A `presence_diff` is not much larger either. With
+    /// 0, no topic lists its users.
+    pub list_bytes_max: usize,
+    /// The least time between two notices of a topic, in microseconds.
+    pub interval_us: u64,
+    /// The interval of a topic grows by a millisecond for so many connections in it; with 0 it
+    /// does not grow.
+    pub members_per_ms: u64,
+}
+
+impl Limits {
+    /// Whether any topic may list its users.
+    fn list(&self) -> bool {
+        self.users_max > 0 && self.list_bytes_max > 0
+    }
+
+    /// The least time between two notices of a topic with so many connections.
+    fn interval_us(&self, connections: usize) -> u64 {
+        let grown_ms = (connections as u64).checked_div(self.members_per_ms).unwrap_or(0);
+        self.interval_us.saturating_add(grown_ms.saturating_mul(1000))
+    }
+}
+
+/// Figures for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Topics with somebody in them, or with a notice that is not out yet.
+    pub topics: usize,
+    /// Connections of users in topics: one in two topics, or of two users, counts twice.
+    pub connections: usize,
+    /// Texts published so far.
+    pub notices: u64,
+    /// How often a topic's notices could not be published and had to wait.
+    pub notices_delayed: u64,
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

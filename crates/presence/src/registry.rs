@@ -1,0 +1,248 @@
+//! The registry of one process: which users are in which topic, and which topic has news.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::meta::Meta;
+use crate::topic::{Listing, Topic};
+use crate::{Batch, Counts, Limits, List, NodeId, Ref, Snapshot, Stats};
+
+/// A connection of a user: sorted by user, then by ref.
+pub(crate) type Entry = (Arc<str>, Ref);
+
+/// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
+const TAKE_BYTES_MAX: usize = 256 << 10;
+
+/// Topics that [`Registry::expire`] looks through at a time.
+pub(crate) const EXPIRE_TOPICS_MAX: usize = 64;
+
+/// Which users are in every topic with presence. [`crate::Presence`] says what the calls do.
+pub(crate) struct Registry {
+    limits: Limits,
+    /// The ref of the next entry.
+    pub next: Ref,
+    pub topics: BTreeMap<Arc<str>, Topic>,
+    /// The topics that have a notice due, by time.
+    pub due: BTreeSet<(u64, Arc<str>)>,
+    connections: usize,
+    notices: u64,
+    notices_delayed: u64,
+}
+
+impl Registry {
+    /// Nobody is in any topic. Every ref names `node`.
+    pub fn new(limits: Limits, node: NodeId) -> Self {
+        Registry {
+            limits,
+            next: Ref::new(node, 0),
+            topics: BTreeMap::new(),
+            due: BTreeSet::new(),
+            connections: 0,
+            notices: 0,
+            notices_delayed: 0,
+        }
+    }
+
+    /// Looks at every topic when a cap is new.
+    pub fn set_limits(&mut self, limits: Limits, now_us: u64) {
+        let caps = |limits: &Limits| (limits.users_max, limits.list_bytes_max);
+        let new = caps(&limits) != caps(&self.limits);
+        self.limits = limits;
+        if new {
+            let names: Vec<_> = self.topics.keys().cloned().collect();
+            names.iter().for_each(|name| self.changed(name, now_us));
+        }
+    }
+
+    /// Adds a connection of a user.
+    pub fn enter(&mut self, topic: &str, key: &str, meta: &str, now_us: u64) -> Ref {
+        let of = self.take_ref();
+        if !self.topics.contains_key(topic) {
+            let new = Topic::new(topic, &self.limits);
+            self.topics.insert(new.name.clone(), new);
+        }
+        if let Some(place) = self.topics.get_mut(topic) {
+            place.enter(key, of, Meta::new(meta, None));
+            self.connections += 1;
+        }
+        self.changed(topic, now_us);
+        of
+    }
+
+    /// Replaces the meta of a connection and returns the ref that names it from now on.
+    pub fn update(
+        &mut self,
+        topic: &str,
+        key: &str,
+        of: Ref,
+        meta: &str,
+        now_us: u64,
+    ) -> Option<Ref> {
+        let fresh = self.next;
+        let place = self.topics.get_mut(topic)?;
+        let new = place.update(place.entry(key, of)?, fresh, meta);
+        if new == fresh {
+            self.take_ref();
+        }
+        self.changed(topic, now_us);
+        Some(new)
+    }
+
+    /// Removes a connection of a user.
+    pub fn leave(&mut self, topic: &str, key: &str, of: Ref, now_us: u64) {
+        let Some(place) = self.topics.get_mut(topic) else { return };
+        let Some(entry) = place.entry(key, of) else { return };
+        place.leave(entry);
+        self.connections -= 1;
+        self.changed(topic, now_us);
+    }
+
+    /// Removes the entries of a node from up to `topics_max` topics, in the order of their names,
+    /// from the first one after `after`. Returns the name to continue after; `None` when it has
+    /// passed all topics.
+    pub fn expire(
+        &mut self,
+        node: NodeId,
+        after: Option<&str>,
+        topics_max: usize,
+        now_us: u64,
+    ) -> Option<Arc<str>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.topics.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
+        let names: Vec<_> = names.take(topics_max).cloned().collect();
+        for name in &names {
+            let Some(topic) = self.topics.get_mut(name) else { continue };
+            let gone = topic.entries_of(node);
+            if gone.is_empty() {
+                continue;
+            }
+            self.connections -= gone.len();
+            gone.into_iter().for_each(|entry| topic.leave(entry));
+            self.changed(name, now_us);
+        }
+        names.into_iter().nth(topics_max - 1)
+    }
+
+    /// Who is in a topic; with the meta of `own` even when no notice has announced it.
+    pub fn list(&self, topic: &str, own: Option<(&str, Ref)>) -> List {
+        let counts = self.counts(topic);
+        List { counts, users: counts.listed.then(|| self.snapshot(topic, own)) }
+    }
+
+    /// The list of a topic as announced, with the meta of `own`; `{}` when nobody is there or the
+    /// topic's users are not listed. Its text is made once for each notice.
+    fn snapshot(&self, topic: &str, own: Option<(&str, Ref)>) -> Snapshot {
+        let Some(topic) = self.topics.get(topic) else {
+            return Snapshot::empty();
+        };
+        own.and_then(|(key, of)| topic.state_with(key, of))
+            .or_else(|| topic.state().map(Snapshot::from))
+            .unwrap_or_else(Snapshot::empty)
+    }
+
+    fn counts(&self, topic: &str) -> Counts {
+        match self.topics.get(topic) {
+            Some(topic) => Counts {
+                users: topic.users.len(),
+                connections: topic.connections,
+                listed: topic.listing == Listing::Listed,
+            },
+            None => Counts { users: 0, connections: 0, listed: self.limits.list() },
+        }
+    }
+
+    /// Figures, without a look at the topics.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            topics: self.topics.len(),
+            connections: self.connections,
+            notices: self.notices,
+            notices_delayed: self.notices_delayed,
+        }
+    }
+
+    /// When [`Registry::take`] has something to do next.
+    #[cfg(test)]
+    pub fn due_us(&self) -> Option<u64> {
+        self.due.first().map(|(due_us, _)| *due_us)
+    }
+
+    /// Composes what is due: one notice for each topic, or two where users cease to be listed or
+    /// are listed again, or several where one would be too large. It takes a topic once for each
+    /// `now_us`.
+    pub fn take(&mut self, now_us: u64, topics_max: usize) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        let mut bytes = 0;
+        while batches.len() < topics_max
+            && bytes < TAKE_BYTES_MAX
+            && let Some((due_us, _)) = self.due.first()
+            && *due_us <= now_us
+        {
+            let Some((_, name)) = self.due.pop_first() else { break };
+            let Some(topic) = self.topics.get_mut(&name) else { continue };
+            topic.due_us = None;
+            topic.last_us = Some(now_us);
+            let notices = topic.take(self.limits.list_bytes_max);
+            bytes += notices.iter().map(|(_, json)| json.len()).sum::<usize>();
+            batches.push(Batch::new(name, notices));
+        }
+        batches
+    }
+
+    /// Learns what came of notices.
+    pub fn confirm(&mut self, batches: Vec<Batch>, now_us: u64) {
+        for batch in batches {
+            let name = batch.topic().clone();
+            let (published, rest) = batch.into_outcome();
+            self.notices += published as u64;
+            self.notices_delayed += u64::from(!rest.is_empty());
+            if let Some(topic) = self.topics.get_mut(&name) {
+                topic.confirm(rest);
+            }
+            self.schedule(&name, now_us);
+        }
+    }
+
+    fn take_ref(&mut self) -> Ref {
+        let of = self.next;
+        self.next = of.next();
+        of
+    }
+
+    /// The members of a topic have changed, or a meta, or a cap.
+    fn changed(&mut self, name: &str, now_us: u64) {
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.relist(&self.limits);
+        }
+        self.schedule(name, now_us);
+    }
+
+    /// Makes a topic due when it has news, and frees it when it has neither news nor members.
+    fn schedule(&mut self, name: &str, now_us: u64) {
+        let Some(topic) = self.topics.get_mut(name) else { return };
+        if topic.taken {
+            return;
+        }
+        match (topic.has_news(), topic.due_us) {
+            (true, None) => {
+                let interval_us = self.limits.interval_us(topic.connections);
+                // Never twice at one time: with an interval of 0 it would publish in a loop what
+                // cannot be published.
+                let after_us = interval_us.max(1);
+                let spaced_us = topic.last_us.map_or(0, |last| last.saturating_add(after_us));
+                let due_us = spaced_us.max(now_us.saturating_add(self.limits.interval_us));
+                topic.due_us = Some(due_us);
+                self.due.insert((due_us, topic.name.clone()));
+            }
+            (false, Some(due_us)) => {
+                topic.due_us = None;
+                self.due.remove(&(due_us, topic.name.clone()));
+            }
+            _ => (),
+        }
+        if topic.connections == 0 && topic.due_us.is_none() {
+            self.topics.remove(name);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! One topic: who is in it, what notices have announced of that, and what they have not.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::meta::{ListText, Meta, Writer, gone_bytes, user_bytes, write_gone};
+use crate::registry::Entry;
+use crate::{COUNT, DIFF, Limits, NodeId, Notice, Ref, STATE, Snapshot};
+
+/// Whether the members of a topic hold its list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listing {
+    /// They do, or will once the composed notices are published.
+    Listed,
+    /// The list is too large. `cleared`: a notice told members to drop what they hold;
+    /// `counted`: they know the counts.
+    Unlisted { cleared: bool, counted: bool },
+    /// It is small enough again; the next notice sends members the list.
+    Returning { cleared: bool },
+}
+
+/// A topic with members, or with news for those who were.
+pub(crate) struct Topic {
+    pub name: Arc<str>,
+    /// How many connections each user has.
+    pub users: BTreeMap<Arc<str>, usize>,
+    pub connections: usize,
+    /// What the list of all who are here would take, at most.
+    pub bytes: usize,
+    pub listing: Listing,
+    /// While listed, what has been announced; else every connection that is here.
+    pub metas: BTreeMap<Entry, Meta>,
+    /// Here, and not announced. Empty unless listed.
+    pub joins: BTreeMap<Entry, Meta>,
+    /// Announced, and no longer here; they stay in `metas` until that is announced too.
+    pub leaves: BTreeSet<Entry>,
+    /// The text of `metas` while listed, once a caller has asked for it.
+    list: OnceCell<ListText>,
+    /// Announced, but could not be published: goes before all else. Empty unless listed.
+    pub unsent: Vec<Notice>,
+    /// A caller publishes the composed notices, and has not confirmed them yet.
+    pub taken: bool,
+    /// When the next notice is due; set while there is news and nothing is taken.
+    pub due_us: Option<u64>,
+    /// When a caller last took notices.
+    pub last_us: Option<u64>,
+}
+
+impl Topic {
+    pub fn new(name: &str, limits: &Limits) -> Topic {
+        let listing = match limits.list() {
+            false => Listing::Unlisted { cleared: true, counted: true },
+            true => Listing::Listed,
+        };
+        Topic {
+            name: name.into(),
+            users: BTreeMap::new(),
+            connections: 0,
+            bytes: 0,
+            listing,
+            metas: BTreeMap::new(),
+            joins: BTreeMap::new(),
+            leaves: BTreeSet::new(),
+            list: OnceCell::new(),
+            unsent: Vec::new(),
+            taken: false,
+            due_us: None,
+            last_us: None,
+        }
+    }
+
+    pub fn has_news(&self) -> bool {
+        match self.listing {
+            Listing::Listed => {
+                !self.unsent.is_empty() || !self.joins.is_empty() || !self.leaves.is_empty()
+            }
+            Listing::Unlisted { cleared, counted } => !cleared || !counted,
+            Listing::Returning { .. } => true,
+        }
+    }
+
+    /// The entries of a node's connections.
+    pub fn entries_of(&self, node: NodeId) -> Vec<Entry> {
+        let here = self.metas.keys().filter(|entry| !self.leaves.contains(*entry));
+        here.chain(self.joins.keys()).filter(|(_, of)| of.node() == node).cloned().collect()
+    }
+
+    /// The entry of a connection, when it is here.
+    pub fn entry(&self, key: &str, of: Ref) -> Option<Entry> {
+        let (key, _) = self.users.get_key_value(key)?;
+        let entry = (key.clone(), of);
+        let here = self.joins.contains_key(&entry)
+            || (self.metas.contains_key(&entry) && !self.leaves.contains(&entry));
+        here.then_some(entry)
+    }
+
+    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta) {
+        let key = match self.users.get_key_value(key) {
+            Some((key, _)) => key.clone(),
+            None => {
+                self.bytes += user_bytes(key);
+                Arc::from(key)
+            }
+        };
+        *self.users.entry(key.clone()).or_default() += 1;
+        self.connections += 1;
+        self.add((key, of), meta);
+        self.recount();
+    }
+
+    pub fn leave(&mut self, entry: Entry) {
+        self.connections -= 1;
+        if let Some(connections) = self.users.get_mut(&entry.0) {
+            *connections -= 1;
+            if *connections == 0 {
+                self.users.remove(&entry.0);
+                self.bytes -= user_bytes(&entry.0);
+            }
+        }
+        self.drop_meta(entry);
+        self.recount();
+    }
+
+    /// Gives an entry another meta. `fresh` is its ref from then on, unless no notice has announced
+    /// the old one.
+    pub fn update(&mut self, entry: Entry, fresh: Ref, json: &str) -> Ref {
+        if let Some(waiting) = self.joins.get_mut(&entry) {
+            self.bytes -= waiting.bytes(entry.1);
+            waiting.set(json);
+            self.bytes += waiting.bytes(entry.1);
+            return entry.1;
+        }
+        let prev = (self.listing == Listing::Listed).then_some(entry.1);
+        self.add((entry.0.clone(), fresh), Meta::new(json, prev));
+        self.drop_meta(entry);
+        fresh
+    }
+
+    fn recount(&mut self) {
+        if let Listing::Unlisted { counted, .. } = &mut self.listing {
+            *counted = false;
+        }
+    }
+
+    fn add(&mut self, entry: Entry, meta: Meta) {
+        self.bytes += meta.bytes(entry.1);
+        match self.listing {
+            Listing::Listed => self.joins.insert(entry, meta),
+            _ => self.metas.insert(entry, meta),
+        };
+    }
+
+    fn drop_meta(&mut self, entry: Entry) {
+        let bytes = |meta: Option<&Meta>| meta.map_or(0, |meta| meta.bytes(entry.1));
+        self.bytes -= if self.listing != Listing::Listed {
+            bytes(self.metas.remove(&entry).as_ref())
+        } else if let Some(waiting) = self.joins.remove(&entry) {
+            waiting.bytes(entry.1)
+        } else {
+            let bytes = bytes(self.metas.get(&entry));
+            self.leaves.insert(entry);
+            bytes
+        };
+    }
+
+    /// Takes what waited as announced.
+    fn fold(&mut self) {
+        self.list.take();
+        self.metas.extend(std::mem::take(&mut self.joins));
+        for entry in std::mem::take(&mut self.leaves) {
+            self.metas.remove(&entry);
+        }
+    }
+
+    /// Follows the size of the list: over a limit, or back under three quarters of both.
+    pub fn relist(&mut self, limits: &Limits) {
+        let (users, bytes) = (self.users.len(), self.bytes);
+        let over = users > limits.users_max || bytes > limits.list_bytes_max;
+        let fits = |now: usize, max: usize| now <= max - max.div_ceil(4);
+        match self.listing {
+            Listing::Listed if over => {
+                self.fold();
+                // The next notice tells members to drop all they hold: what is unsent is of no use.
+                self.unsent.clear();
+                self.listing = Listing::Unlisted { cleared: false, counted: false };
+            }
+            Listing::Returning { cleared } if over => {
+                self.listing = Listing::Unlisted { cleared, counted: false };
+            }
+            Listing::Unlisted { cleared, .. }
+                if limits.list()
+                    && fits(users, limits.users_max)
+                    && fits(bytes, limits.list_bytes_max) =>
+            {
+                self.listing = Listing::Returning { cleared };
+            }
+            _ => (),
+        }
+    }
+
+    /// The notices to publish now, in this order. They count as announced from here on, whatever
+    /// comes of them: a list that is read meanwhile has what they say.
+    pub fn take(&mut self, list_bytes_max: usize) -> Vec<Notice> {
+        self.taken = true;
+        if !self.unsent.is_empty() {
+            return std::mem::take(&mut self.unsent);
+        }
+        let mut notices = Vec::new();
+        if let Listing::Unlisted { cleared, .. } | Listing::Returning { cleared } =
+            &mut self.listing
+            && !*cleared
+        {
+            // Also before the list comes back: the client takes a meta with a ref that it holds
+            // for unchanged.
+            notices.push((STATE, "{}".into()));
+            *cleared = true;
+        }
+        match &mut self.listing {
+            Listing::Listed => {
+                notices.extend(self.diffs(list_bytes_max).into_iter().map(|json| (DIFF, json)));
+                self.fold();
+            }
+            Listing::Unlisted { counted, .. } => {
+                if !*counted {
+                    let (users, connections) = (self.users.len(), self.connections);
+                    let json = format!(r#"{{"users":{users},"connections":{connections}}}"#);
+                    notices.push((COUNT, json.into()));
+                }
+                *counted = true;
+            }
+            Listing::Returning { .. } => {
+                self.listing = Listing::Listed;
+                notices.push((STATE, self.list().text.clone()));
+            }
+        }
+        notices
+    }
+
+    /// The taken notices are out, except for `rest`.
+    pub fn confirm(&mut self, rest: Vec<Notice>) {
+        self.taken = false;
+        match &mut self.listing {
+            // It cannot have been unlisted and listed again: the list only returns by a `take`.
+            Listing::Listed => self.unsent = rest,
+            Listing::Unlisted { cleared, counted } => {
+                *cleared &= rest.iter().all(|(event, _)| *event != STATE);
+                *counted &= rest.iter().all(|(event, _)| *event != COUNT);
+            }
+            Listing::Returning { cleared } => {
+                *cleared &= rest.iter().all(|(event, _)| *event != STATE);
+            }
+        }
+    }
+
+    /// What changed since the last notice, each text of about `bytes_max` at most.
+    fn diffs(&self, bytes_max: usize) -> Vec<Arc<str>> {
+        let mut diffs = Vec::new();
+        let (mut joins, mut leaves) = (Writer::new(), Writer::new());
+        let mut any = false;
+        let mut joining = self.joins.iter().peekable();
+        let mut leaving = self.leaves.iter().peekable();
+        let mut finish = |joins: &mut Writer, leaves: &mut Writer| {
+            let (joins, leaves) = (joins.finish(), leaves.finish());
+            diffs.push(format!(r#"{{"joins":{joins},"leaves":{leaves}}}"#).into());
+        };
+        loop {
+            // A user's joins go before the leaves, so that nobody seems gone between two texts.
+            let join =
+                joining.next_if(|((key, _), _)| leaving.peek().is_none_or(|it| *key <= it.0));
+            let leave = if join.is_none() { leaving.next() } else { None };
+            let ((key, of), bytes) = match (join, leave) {
+                (Some((entry, meta)), _) => (entry, meta.bytes(entry.1)),
+                (None, Some(entry)) => (entry, gone_bytes(entry.1)),
+                (None, None) => break,
+            };
+            let bytes = joins.bytes() + leaves.bytes() + user_bytes(key) + bytes;
+            if any && bytes > bytes_max {
+                finish(&mut joins, &mut leaves);
+            }
+            any = true;
+            match join {
+                Some((_, meta)) => joins.push(key, |out| meta.write(*of, out)),
+                None => leaves.push(key, |out| write_gone(*of, out)),
+            }
+        }
+        if any {
+            finish(&mut joins, &mut leaves);
+        }
+        diffs
+    }
+
+    /// The announced list; for listed topics only.
+    fn list(&self) -> &ListText {
+        self.list.get_or_init(|| ListText::new(self.metas.iter()))
+    }
+
+    /// The announced list, while there is one.
+    pub fn state(&self) -> Option<Arc<str>> {
+        (self.listing == Listing::Listed).then(|| self.list().text.clone())
+    }
+
+    /// The announced list and a connection's own meta, while that is not in it.
+    pub fn state_with(&self, key: &str, of: Ref) -> Option<Snapshot> {
+        let (entry, meta) = self.joins.get_key_value(&self.entry(key, of)?)?;
+        // An update: the list has the meta that it replaces.
+        meta.prev.is_none().then(|| self.list().with(entry, meta))
+    }
+}

@@ -1,0 +1,74 @@
+//! Payloads from JSON.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::Data;
+use serde_json::value::RawValue;
+
+/// Data as the APIs take them: any JSON value. A string is text, unless `encoding` says
+/// `base64` (bytes) or `json` (the string stays JSON, in quotes). The error says what is invalid.
+pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String> {
+    let text = raw.get();
+    let string = || {
+        serde_json::from_str::<String>(text)
+            .map_err(|_| "with this encoding, data must be a JSON string".to_string())
+    };
+    match encoding {
+        None if text.starts_with('"') => Ok(Data::Text(string()?.into())),
+        None | Some("json") => Ok(Data::Json(compact(text))),
+        Some("text") => Ok(Data::Text(string()?.into())),
+        Some("base64") => match STANDARD.decode(string()?) {
+            Ok(bytes) => Ok(Data::Binary(bytes.into())),
+            Err(error) => Err(format!("data is not base64: {error}")),
+        },
+        Some(other) => {
+            Err(format!("there is no encoding {other:?}: json, text and base64 are known"))
+        }
+    }
+}
+
+/// Data as Phoenix clients send them: any JSON value; a string is text. One that no text can
+/// hold (half of a surrogate pair) stays JSON.
+pub fn of_json(raw: &RawValue) -> Data {
+    from_json(raw, None).unwrap_or_else(|_| Data::Json(compact(raw.get())))
+}
+
+/// Valid JSON without the white space between its tokens: a newline would break the transports
+/// that write one object a line. Numbers keep every digit.
+fn compact(json: &str) -> Box<str> {
+    if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        return json.into();
+    }
+    let (mut in_string, mut escaped) = (false, false);
+    let dense = json.chars().filter(|&c| {
+        if in_string {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            return true;
+        }
+        in_string = c == '"';
+        !c.is_ascii_whitespace()
+    });
+    dense.collect::<String>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_made_compact_and_strings_are_text() {
+        let data = |text: &str, encoding| {
+            from_json(&RawValue::from_string(text.into()).unwrap(), encoding)
+        };
+        let spaced = "{ \"a b\" :\n [1.50, \"x \\\" \\\\\" , 2 ] }";
+        let want = "{\"a b\":[1.50,\"x \\\" \\\\\",2]}";
+        assert_eq!(data(spaced, None), Ok(Data::Json(want.into())));
+        assert_eq!(data("\"hi\"", None), Ok(Data::Text("hi".into())));
+        assert_eq!(data("\"hi\"", Some("json")), Ok(Data::Json("\"hi\"".into())));
+        assert_eq!(data("\"AP8=\"", Some("base64")), Ok(Data::Binary([0, 255].into())));
+        for (text, encoding) in [("1", "text"), ("1", "base64"), ("\"?\"", "base64"), ("1", "x")] {
+            assert!(data(text, Some(encoding)).is_err());
+        }
+    }
+}

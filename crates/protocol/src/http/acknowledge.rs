@@ -1,0 +1,62 @@
+//! `POST /ack`: a user says which messages it has.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::parameters::not_utf8;
+use super::{Rejection, Route};
+use crate::request::{Acknowledgement, ReplyTo, Request};
+use crate::{object, query};
+
+/// The body of a request, or its query.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(borrow)]
+    user: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    topic: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+}
+
+impl Route<'_> {
+    /// The body counts if there is one. A beacon, or a client that can only give a URL, has the same
+    /// fields in the query.
+    pub(super) fn acknowledge(&self) -> Result<Request, Rejection> {
+        let body = match self.request.body {
+            [] => self.query_body()?,
+            json => object::read(json).map_err(|error| {
+                let message = format!(
+                    "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic may be left out): {error}"
+                );
+                Rejection::new(400, "bad_request", message)
+            })?,
+        };
+        let (user, topic, id) = (body.user.as_deref(), body.topic.as_deref(), body.id.as_deref());
+        let acknowledgement = Acknowledgement::read(user, topic, id)
+            .map_err(|(code, message)| Rejection::new(400, code, message))?;
+        let Some(user) = acknowledgement.user.clone() else {
+            return Err(Rejection::new(400, "bad_user", "say who has got the message: user"));
+        };
+        let principal = self.principal(vec![user]);
+        let to = ReplyTo::Http(self.respond());
+        Ok(Request::Acknowledge { acknowledgement, to, principal: Some(principal) })
+    }
+
+    fn query_body(&self) -> Result<Body<'_>, Rejection> {
+        let mut body = Body::default();
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(not_utf8)?;
+            match &*key {
+                "user" => body.user = Some(value),
+                "topic" => body.topic = Some(value),
+                "id" => body.id = Some(value),
+                // Other parameters belong to the page.
+                _ => {}
+            }
+        }
+        Ok(body)
+    }
+}

@@ -1,0 +1,227 @@
+//! HTTP answers (RFC 9110 and 9112).
+
+use std::borrow::Cow;
+
+use auth::Deny;
+use model::Position;
+
+use super::HttpRequest;
+use crate::request::Respond;
+use crate::{Settings, json};
+
+/// The answer to a request that can't be served. If parsing failed the connection ends too, because
+/// nobody knows where the next request begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The status.
+    pub status: u16,
+    /// The error's name in the JSON body.
+    pub code: &'static str,
+    /// What is invalid, and what would be valid.
+    pub message: Cow<'static, str>,
+}
+
+impl Rejection {
+    /// A rejection with this status, the error's name, and a message that says what is invalid.
+    pub fn new(status: u16, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Rejection { status, code, message: message.into() }
+    }
+}
+
+/// The phrase of a status that Throng uses.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        200 => "OK",
+        204 => "No Content",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Unknown",
+    }
+}
+
+/// A short answer, whole. `headers` are further lines, each with its CRLF.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The status.
+    pub status: u16,
+    /// Further header lines, each ending in CRLF.
+    pub headers: &'a str,
+    /// The body's media type; not sent with an empty body.
+    pub content_type: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// Whether the connection stays.
+    pub keep_alive: bool,
+    /// Leave the body out (HEAD), but tell its length.
+    pub head_only: bool,
+}
+
+impl Answer<'_> {
+    /// Appends the answer.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        status_line(self.status, out);
+        if !self.body.is_empty() {
+            out.extend_from_slice(b"Content-Type: ");
+            out.extend_from_slice(self.content_type.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        // A 204 has no length at all (RFC 9110, section 8.6).
+        if self.status != 204 {
+            out.extend_from_slice(b"Content-Length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(self.body.len()).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        if !self.keep_alive {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        if !self.head_only {
+            out.extend_from_slice(self.body);
+        }
+    }
+}
+
+/// Appends `HTTP/1.1 200 OK` and its CRLF.
+pub fn status_line(status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The JSON body of an error: `{"error":{"code":…,"message":…}}`.
+pub fn error_body(code: &str, message: &str) -> Vec<u8> {
+    #[derive(serde::Serialize)]
+    struct Body<'a> {
+        error: Error<'a>,
+    }
+    #[derive(serde::Serialize)]
+    struct Error<'a> {
+        code: &'a str,
+        message: &'a str,
+    }
+    serde_json::to_vec(&Body { error: Error { code, message } }).unwrap_or_default()
+}
+
+/// Appends a rejection: a JSON body, and the header lines that the status requires.
+pub fn reject(
+    rejection: &Rejection,
+    cors: &str,
+    keep_alive: bool,
+    head_only: bool,
+    out: &mut Vec<u8>,
+) {
+    let extra = match rejection.status {
+        405 => "Allow: GET, HEAD, OPTIONS\r\n",
+        426 => "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+        503 | 429 => "Retry-After: 1\r\n",
+        _ => "",
+    };
+    let body = error_body(rejection.code, &rejection.message);
+    short_answer(rejection.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
+}
+
+pub(crate) fn short_answer(
+    status: u16,
+    headers: &str,
+    body: &[u8],
+    keep_alive: bool,
+    head_only: bool,
+    out: &mut Vec<u8>,
+) {
+    let content_type = "application/json";
+    // An upgrade that is offered is named in Connection (RFC 9110, section 7.8).
+    let offered = format!("Connection: Upgrade\r\n{headers}");
+    let headers = if status == 426 && keep_alive { &offered } else { headers };
+    Answer { status, headers, content_type, body, keep_alive, head_only }.write(out);
+}
+
+/// Appends an answer of status 200 with this JSON text, which no cache may store.
+pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
+    let headers = format!("Cache-Control: no-store\r\n{}", respond.cors);
+    short_answer(200, &headers, body, respond.keep_alive, false, out);
+}
+
+/// Appends the answer to a client's publish: the message's position, or the error's code and
+/// message.
+pub fn publish_answer(
+    respond: &Respond,
+    published: Result<Position, (&'static str, String)>,
+    out: &mut Vec<u8>,
+) {
+    match published {
+        Ok(id) => {
+            let body = json::published(id);
+            short_answer(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
+        }
+        Err((code, message)) => {
+            let rejection = Rejection::new(503, code, message);
+            reject(&rejection, &respond.cors, respond.keep_alive, false, out);
+        }
+    }
+}
+
+/// The CORS lines for a request: what a browser needs to let the page read the answer (WHATWG
+/// Fetch, section CORS protocol).
+pub(super) fn cors(settings: &Settings, request: &HttpRequest<'_>) -> Cow<'static, str> {
+    if any_origin(settings) {
+        return ANY_ORIGIN.into();
+    }
+    let mut origins = request.bytes("origin");
+    match (origins.next().map(std::str::from_utf8), origins.next()) {
+        (Some(Ok(origin)), None) if settings.cors_origins.iter().any(|it| it == origin) => {
+            format!("Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n").into()
+        }
+        _ => "Vary: Origin\r\n".into(),
+    }
+}
+
+/// The CORS line that lets any page read the answer.
+pub const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
+
+fn any_origin(settings: &Settings) -> bool {
+    settings.cors_origins.iter().any(|allowed| allowed == "*")
+}
+
+/// Whether the requesting page may read this server's answers. A request without an origin is not from
+/// a page. A browser sends one origin, in ASCII: of several all must be allowed, and one that is not
+/// text is foreign.
+pub(super) fn page_is_allowed(settings: &Settings, request: &HttpRequest<'_>) -> bool {
+    let allowed = |origin| settings.cors_origins.iter().any(|it| it.as_bytes() == origin);
+    any_origin(settings) || request.bytes("origin").all(allowed)
+}
+
+/// The answer to a request that the policy denies.
+pub(crate) fn denied(deny: Deny) -> Rejection {
+    let status = match deny {
+        Deny::NoPresence => 404,
+        Deny::AnotherUser | Deny::NotItsUser => 400,
+        _ => 403,
+    };
+    Rejection::new(status, deny.code(), deny.to_string())
+}
+
+/// Where a health check asks.
+pub const HEALTH: &str = "/healthz";
+
+/// Appends the answer to a health check.
+pub(crate) fn healthy(cors: &str, keep_alive: bool, head_only: bool, out: &mut Vec<u8>) {
+    short_answer(200, cors, b"{\"status\":\"ok\"}", keep_alive, head_only, out);
+}

@@ -1,0 +1,21 @@
+//! HTTP: requests in, answers out, and what is asked by a request alone.
+
+mod acknowledge;
+mod answer;
+mod pages;
+mod parameters;
+mod parse;
+mod protocol;
+mod publish;
+mod route;
+
+pub use answer::{
+    ANY_ORIGIN, Answer, HEALTH, Rejection, error_body, json_answer, publish_answer, reason, reject,
+    status_line,
+};
+pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
+pub use protocol::{Http, reject_unread, without_room};
+pub use route::Route;
+
+pub(crate) use answer::short_answer;
+pub(crate) use parameters::{Query, not_utf8};

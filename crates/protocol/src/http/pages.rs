@@ -1,0 +1,71 @@
+//! What browsers and tools ask besides: preflights, presence, the status page, files.
+
+use super::answer::short_answer;
+use super::parameters::Listener;
+use super::{Answer, Method, Rejection, Route};
+use crate::request::Request;
+
+impl Route<'_> {
+    pub(super) fn preflight(&self, out: &mut Vec<u8>) {
+        let requested = self.request.header("access-control-request-headers").unwrap_or("");
+        let plain = requested.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_, ".contains(&b));
+        let allow =
+            if plain && !requested.is_empty() { requested } else { "Content-Type, Last-Event-ID" };
+        let headers = format!(
+            "{}Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n\
+             Access-Control-Allow-Headers: {allow}\r\nAccess-Control-Max-Age: 86400\r\n\
+             Allow: GET, HEAD, POST, OPTIONS\r\n",
+            self.cors
+        );
+        short_answer(204, &headers, b"", self.request.keep_alive, false, out);
+    }
+
+    /// Who is in a topic. SSE, streams, polls and WebSockets need this request: the server sends them
+    /// changes only.
+    pub(super) fn presence(&self) -> Result<Request, Rejection> {
+        let Listener { principal, query, .. } = self.listener()?;
+        let [topic] = query.topics.as_slice() else {
+            return Err(Rejection::new(
+                400,
+                "no_topic",
+                "say whose presence: ?topic=…, exactly once",
+            ));
+        };
+        self.decide(&principal, auth::Action::Presence, topic)?;
+        Ok(Request::Presence { topic: topic.clone(), respond: self.respond() })
+    }
+
+    /// The page, or with `?format=json` its figures.
+    pub(super) fn status(&self, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+        if self.query()?.json {
+            return Ok(Request::Status { respond: self.respond() });
+        }
+        // Its style and script are in it.
+        let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
+                      script-src 'unsafe-inline'";
+        self.write_file("text/html; charset=utf-8", policy, include_bytes!("status.html"), out);
+        Ok(Request::Answered { keep_alive: self.request.keep_alive })
+    }
+
+    /// Answers with the file at the path, if there is one.
+    pub(super) fn file(&self, path: &str, out: &mut Vec<u8>) -> bool {
+        let found = self.settings.files.iter().find(|file| file.path == path);
+        if let Some(file) = found {
+            let policy = "default-src 'self'; img-src 'self' data:";
+            self.write_file(file.content_type, policy, &file.body, out);
+        }
+        found.is_some()
+    }
+
+    fn write_file(&self, content_type: &str, policy: &str, body: &[u8], out: &mut Vec<u8>) {
+        let headers = format!(
+            "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n\
+             Content-Security-Policy: {policy}\r\n{}",
+            self.cors
+        );
+        let keep_alive = self.request.keep_alive;
+        let head_only = self.request.method == Method::Head;
+        let headers = headers.as_str();
+        Answer { status: 200, headers, content_type, body, keep_alive, head_only }.write(out);
+    }
+}

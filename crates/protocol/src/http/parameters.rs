@@ -1,0 +1,176 @@
+//! The parameters of a request.
+
+use super::answer::denied;
+use super::{Rejection, Route};
+use crate::query;
+use crate::request::{Entry, Open, Request};
+use auth::{Action, Permit, Principal};
+use model::ResumeRequest;
+use model::name::{check_name, check_topic};
+use model::resume::ResumeTokenError;
+use model::{Encoding, Name, ResumeToken, TopicKind, tags};
+
+#[derive(Default)]
+pub(crate) struct Query {
+    pub users: Vec<Name>,
+    pub topics: Vec<Name>,
+    pub resume: ResumeRequest,
+    pub tags: Vec<Name>,
+    pub seconds: Option<u32>,
+    pub event: Option<Name>,
+    pub json: bool,
+    /// Unchecked: only a publish request uses it.
+    pub key: Option<Name>,
+}
+
+impl Query {
+    fn asks_for(&self, topic: &str) -> bool {
+        let own = TopicKind::of(topic).user();
+        self.topics.iter().any(|it| it == topic) || self.users.iter().any(|it| Some(&**it) == own)
+    }
+}
+
+/// A listener that the policy allows.
+pub(crate) struct Listener {
+    pub principal: Principal,
+    /// Its parameters; its users are in the principal.
+    pub query: Query,
+    /// One for each topic of the query.
+    permits: Vec<Permit>,
+}
+
+impl Listener {
+    /// The topics that it enters.
+    pub fn entries(&mut self) -> Vec<Entry> {
+        let topics = std::mem::take(&mut self.query.topics).into_iter();
+        topics.zip(&self.permits).map(|(topic, permit)| Entry { topic, permit: *permit }).collect()
+    }
+
+    /// It stays, and is written to in this encoding.
+    pub fn open(mut self, encoding: Encoding) -> Request {
+        let topics = self.entries();
+        let Listener { principal, query: Query { resume, tags, .. }, .. } = self;
+        Request::Open(Open { encoding, principal, topics, resume, tags })
+    }
+}
+
+impl Route<'_> {
+    /// Who makes this request: the users that it names, as long as nothing has to be proven.
+    pub(crate) fn principal(&self, users: Vec<Name>) -> Principal {
+        Principal::anonymous(users)
+    }
+
+    /// Whether the principal may do this with the topic, where the policy doesn't ask the application.
+    pub(crate) fn decide(
+        &self,
+        principal: &Principal,
+        action: Action<'_>,
+        topic: &str,
+    ) -> Result<Permit, Rejection> {
+        let policy = &self.settings.policy;
+        policy.decide(principal, action, &policy.topic(topic)).unasked().map_err(denied)
+    }
+
+    /// Reads the parameters of a listener's request and decides about each topic.
+    pub(crate) fn listener(&self) -> Result<Listener, Rejection> {
+        let mut query = self.query()?;
+        let principal = self.principal(std::mem::take(&mut query.users));
+        let topics = query.topics.iter();
+        let permits = topics.map(|topic| self.decide(&principal, Action::Subscribe, topic));
+        let permits = permits.collect::<Result<_, _>>()?;
+        Ok(Listener { principal, query, permits })
+    }
+
+    pub(crate) fn query(&self) -> Result<Query, Rejection> {
+        let mut query = Query::default();
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(not_utf8)?;
+            self.parameter(&mut query, &key, &value)?;
+        }
+        let topics = query.users.len() + query.topics.len();
+        if topics > self.settings.topics_per_connection_max {
+            let max = self.settings.topics_per_connection_max;
+            let message = format!("a connection may be in at most {max} topics, users included");
+            return Err(Rejection::new(400, "too_many_topics", message));
+        }
+        if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {
+            let message = format!("since:{topic} is of a topic that this request doesn't name");
+            return Err(Rejection::new(400, "bad_since", message));
+        }
+        // A page may send another server's id, from before it talked to Throng: that one asks for
+        // nothing.
+        let last = self.request.header("last-event-id").and_then(|id| id.parse().ok());
+        if let Some(last) = last {
+            // A browser returns with the URL that it began with, so this header is newer than all
+            // tokens in the URL.
+            query.resume = ResumeRequest { all: Some(last), topics: Vec::new() };
+        }
+        Ok(query)
+    }
+
+    pub(crate) fn parameter(
+        &self,
+        query: &mut Query,
+        key: &str,
+        value: &str,
+    ) -> Result<(), Rejection> {
+        match key {
+            "topic" => {
+                check_topic(value).map_err(|error| Rejection::new(400, "bad_topic", error))?;
+                if !query.topics.iter().any(|topic| topic == value) {
+                    query.topics.push(value.into());
+                }
+            }
+            "user" => {
+                check_name(value).map_err(|error| Rejection::new(400, "bad_user", error))?;
+                if !query.users.iter().any(|user| user == value) {
+                    query.users.push(value.into());
+                }
+            }
+            // Unchecked: only a publish request uses it.
+            "event" => {
+                query.event = Some(value).filter(|event| *event != "message").map(Name::from);
+            }
+            "tag" => {
+                tags::add(&mut query.tags, value)
+                    .map_err(|error| Rejection::new(400, "bad_tag", error))?;
+            }
+            "key" => query.key = Some(value.into()),
+            "since" | "lastEventID" if !value.is_empty() => {
+                query.resume.all = Some(resume_token(value)?)
+            }
+            "timeout" => {
+                let error =
+                    |_| Rejection::new(400, "bad_timeout", "timeout is a whole number of seconds");
+                query.seconds = Some(value.parse().map_err(error)?);
+            }
+            "format" => {
+                query.json = match value {
+                    "json" => true,
+                    "data" => false,
+                    _ => return Err(Rejection::new(400, "bad_format", "format is data or json")),
+                };
+            }
+            _ => {
+                let topic = key.strip_prefix("since:").filter(|_| !value.is_empty());
+                if let Some(topic) = topic {
+                    let token = resume_token(value)?;
+                    query.resume.topics.retain(|(known, _)| known != topic);
+                    query.resume.topics.push((topic.into(), token));
+                }
+                // Other parameters belong to the page: a cache breaker, a tracking tag.
+            }
+        }
+        Ok(())
+    }
+}
+
+fn resume_token(value: &str) -> Result<ResumeToken, Rejection> {
+    value
+        .parse()
+        .map_err(|error: ResumeTokenError| Rejection::new(400, "bad_since", error.to_string()))
+}
+
+pub(crate) fn not_utf8(error: query::QueryError) -> Rejection {
+    Rejection::new(400, "bad_query", error.to_string())
+}

@@ -1,0 +1,209 @@
+//! HTTP before or between requests: the protocol that a connection begins in. It asks the other
+//! protocols for their paths, and answers the rest.
+
+use model::{CloseReason, Encoding, Message};
+
+use super::answer::{healthy, short_answer};
+use super::{
+    ACK, ANY_ORIGIN, HEALTH, HttpRequest, Method, Parsed, Rejection, Route, answer, error_body,
+    parse, reject,
+};
+use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
+use crate::request::{Request, Respond};
+use crate::{Codecs, Settings};
+
+/// What goes before the body of a request that asks for it.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// HTTP before or between requests: nothing is ever pushed to it.
+pub struct Http;
+
+impl Protocol for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(0)
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Nothing
+    }
+
+    fn liveness(&self, _settings: &Settings) -> Liveness {
+        Liveness::Nobody
+    }
+
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
+        let settings = reader.settings;
+        let (taken, request) = match parse(bytes, &settings.http) {
+            Ok(Parsed::Partial) => return Read::MORE,
+            Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
+                // The server doesn't read the body of a rejected request: the connection ends with
+                // the answer.
+                request.keep_alive = false;
+                let cors = answer::cors(settings, &request);
+                let route = Route { settings, id: reader.id, request: &request, cors: &cors };
+                match before_body(reader.protocols, &route, out) {
+                    true => (0, Request::Rejected),
+                    false => {
+                        let interim = if continue_wanted { CONTINUE } else { &[] };
+                        (0, Request::Continue { bytes, interim })
+                    }
+                }
+            }
+            Ok(Parsed::Whole(request, taken)) => {
+                let cors = answer::cors(settings, &request);
+                let route = Route { settings, id: reader.id, request: &request, cors: &cors };
+                let asked = dispatch(reader.protocols, &route, out).unwrap_or_else(|rejection| {
+                    reject_route(reader.protocols, &route, &rejection, out);
+                    Request::Answered { keep_alive: request.keep_alive }
+                });
+                (taken, asked)
+            }
+            Err(rejection) => {
+                reject_unread(reader.protocols, bytes, &rejection, Method::Get, out);
+                (0, Request::Rejected)
+            }
+        };
+        let taken = if matches!(request, Request::Rejected) { bytes.len() } else { taken };
+        Read { taken, request: Some(request) }
+    }
+
+    fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
+    fn goodbye(&self, _close: CloseReason, _retry_ms: u32, _out: &mut Vec<u8>) {}
+}
+
+/// From a request to what it asks for.
+fn dispatch(
+    protocols: &Protocols,
+    route: &Route<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Request, Rejection> {
+    let HttpRequest { path, method, keep_alive, .. } = *route.request;
+    if method == Method::Options {
+        route.preflight(out);
+        return Ok(Request::Answered { keep_alive });
+    }
+    if let Some(asked) = protocols.names().find_map(|protocol| protocol.route(route, out)) {
+        return asked;
+    }
+    let head_only = method == Method::Head;
+    let get = head_only || method == Method::Get;
+    match (path, method) {
+        ("/publish", Method::Post) => return route.publish(),
+        (ACK, Method::Post) => return route.acknowledge(),
+        ("/presence", Method::Get) => return route.presence(),
+        ("/presence", Method::Head) => short_answer(200, route.cors, b"", keep_alive, true, out),
+        ("/status", _) if get && route.settings.status_page => return route.status(out),
+        (path, _) if get && route.file(path, out) => {}
+        (HEALTH, _) if get => healthy(route.cors, keep_alive, head_only, out),
+        ("/presence" | HEALTH, _) => return route.get().map(|()| Request::Answered { keep_alive }),
+        ("/publish" | ACK, _) => {
+            let body = error_body("method_not_allowed", "use POST here");
+            let headers = format!("Allow: POST, OPTIONS\r\n{}", route.cors);
+            short_answer(405, &headers, &body, keep_alive, head_only, out);
+        }
+        _ => {
+            return Err(Rejection::new(
+                404,
+                "not_found",
+                "there is nothing here: clients use /sse, /stream, /poll, /ws and \
+                 /socket; the application's API is on the admin port",
+            ));
+        }
+    }
+    Ok(Request::Answered { keep_alive })
+}
+
+/// Decides about a request whose head is complete and whose body is not. True when the request is
+/// answered, with the answer in `out`: the server need not hold a body that it will not read.
+fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> bool {
+    let of_protocol = protocols.names().find_map(|protocol| protocol.before_body(route, out));
+    let answered = match (of_protocol, route.request.path, route.request.method) {
+        (Some(answered), ..) => answered,
+        (None, "/publish", Method::Post) => route.publish_wanted().map(|_| false),
+        (None, ACK, Method::Post) => Ok(false),
+        // The server ignores the body here: the request is valid with or without one.
+        (None, _, Method::Get | Method::Head | Method::Options) => Ok(false),
+        (None, _, Method::Post | Method::Other) => dispatch(protocols, route, out).map(|_| true),
+    };
+    answered.unwrap_or_else(|rejection| {
+        reject_route(protocols, route, &rejection, out);
+        true
+    })
+}
+
+/// Appends the rejection in the form that the request's client reads.
+fn reject_route(
+    protocols: &Protocols,
+    route: &Route<'_>,
+    rejection: &Rejection,
+    out: &mut Vec<u8>,
+) {
+    let HttpRequest { path, method, keep_alive, .. } = *route.request;
+    let respond = route.respond();
+    if !own_form(protocols, path, method, rejection, &respond, out) {
+        reject(rejection, route.cors, keep_alive, method == Method::Head, out);
+    }
+}
+
+/// Appends a rejection in the form of the protocol that has this path, if it has one of its own.
+fn own_form(
+    protocols: &Protocols,
+    path: &str,
+    method: Method,
+    rejection: &Rejection,
+    respond: &Respond,
+    out: &mut Vec<u8>,
+) -> bool {
+    protocols.names().any(|protocol| protocol.reject(path, method, rejection, respond, out))
+}
+
+/// Appends the rejection of a request that nobody has read to its end, in the form that its client
+/// reads as far as its path tells. The connection ends with it.
+pub fn reject_unread(
+    protocols: &Protocols,
+    bytes: &[u8],
+    rejection: &Rejection,
+    method: Method,
+    out: &mut Vec<u8>,
+) {
+    let target = bytes.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let path = std::str::from_utf8(path).unwrap_or_default();
+    let respond = Respond { cors: ANY_ORIGIN.into(), keep_alive: false };
+    if !own_form(protocols, path, method, rejection, &respond, out) {
+        reject(rejection, ANY_ORIGIN, false, method == Method::Head, out);
+    }
+}
+
+/// Answers a request on a connection that the server has no room for: a health check as always, so
+/// that nobody takes a full server for a dead one, anything else with the rejection. Returns whether
+/// it was a health check; `None` when more must come. The connection ends with the answer.
+pub fn without_room(
+    protocols: &Protocols,
+    settings: &Settings,
+    bytes: &[u8],
+    rejection: &Rejection,
+    out: &mut Vec<u8>,
+) -> Option<bool> {
+    let (healthy_asked, method) = match parse(bytes, &settings.http) {
+        Ok(Parsed::Partial) => return None,
+        Ok(Parsed::Whole(request, _) | Parsed::Head { request, .. }) => {
+            let get = matches!(request.method, Method::Get | Method::Head);
+            (get && request.path == HEALTH, request.method)
+        }
+        Err(_) => (false, Method::Get),
+    };
+    let head_only = method == Method::Head;
+    if healthy_asked {
+        healthy(ANY_ORIGIN, false, head_only, out);
+    } else {
+        let method = if head_only { method } else { Method::Get };
+        reject_unread(protocols, bytes, rejection, method, out);
+    }
+    Some(healthy_asked)
+}

@@ -1,0 +1,69 @@
+//! `POST /publish`.
+
+use super::parameters::Query;
+use super::{Rejection, Route};
+use crate::data;
+use crate::request::{ReplyTo, Request};
+use auth::Permit;
+use model::event::{self, check_event};
+use model::name::check_name;
+use model::{Attributes, Data, Name, Publication};
+
+impl Route<'_> {
+    /// Where and how a request publishes, as far as the head says.
+    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Permit), Rejection> {
+        let mut query = self.query()?;
+        let [topic] = query.topics.as_mut_slice() else {
+            return Err(Rejection::new(
+                400,
+                "no_topic",
+                "say where to publish: ?topic=…, exactly once",
+            ));
+        };
+        let topic = std::mem::take(topic);
+        let principal = self.principal(std::mem::take(&mut query.users));
+        let permit = self.decide(&principal, auth::Action::Publish, &topic)?;
+        if let Some((code, message)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
+            let status = if code == event::RESERVED { 403 } else { 400 };
+            return Err(Rejection::new(status, code, message));
+        }
+        if let Some(error) = query.key.as_deref().and_then(|key| check_name(key).err()) {
+            return Err(Rejection::new(400, "bad_key", error));
+        }
+        Ok((topic, query, permit))
+    }
+
+    pub(super) fn publish(&self) -> Result<Request, Rejection> {
+        let (topic, query, permit) = self.publish_wanted()?;
+        let body = self.request.body;
+        if body.len() > self.settings.message_bytes_max {
+            let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
+            return Err(Rejection::new(413, "message_too_large", message));
+        }
+        let data = self.body_data(body)?;
+        let attributes = Attributes::of(query.tags, query.key);
+        let publication = Publication { topic, event: query.event, data, except: None, attributes };
+        Ok(Request::Publish { publication, permit, to: ReplyTo::Http(self.respond()) })
+    }
+
+    /// A body is JSON or bytes where its media type says so, and text otherwise.
+    fn body_data(&self, body: &[u8]) -> Result<Data, Rejection> {
+        let media = self.request.header("content-type").unwrap_or("text/plain");
+        let media = media.split(';').next().unwrap_or("").trim_ascii();
+        if media.eq_ignore_ascii_case("application/octet-stream") {
+            return Ok(Data::Binary(body.into()));
+        }
+        let not_utf8 = |_| {
+            let message = "the body is not UTF-8: send bytes as application/octet-stream";
+            Rejection::new(400, "bad_data", message)
+        };
+        let text = std::str::from_utf8(body).map_err(not_utf8)?;
+        if !media.eq_ignore_ascii_case("application/json") {
+            return Ok(Data::Text(text.into()));
+        }
+        let raw: &serde_json::value::RawValue = serde_json::from_str(text).map_err(|error| {
+            Rejection::new(400, "bad_data", format!("the body is not JSON: {error}"))
+        })?;
+        data::from_json(raw, None).map_err(|error| Rejection::new(400, "bad_data", error))
+    }
+}

@@ -1,0 +1,99 @@
+//! An HTTP request on its way to its answer, and what protocols ask of it.
+
+use std::borrow::Cow;
+
+use super::answer::page_is_allowed;
+use super::{HttpRequest, Method, Rejection, status_line};
+use crate::Settings;
+use crate::request::{Request, Respond};
+use crate::websocket::handshake;
+use model::ConnectionId;
+
+/// An HTTP request, and what its answer depends on.
+pub struct Route<'a> {
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The connection.
+    pub id: ConnectionId,
+    /// The request.
+    pub request: &'a HttpRequest<'a>,
+    /// The CORS lines of its answer, each with its CRLF.
+    pub cors: &'a Cow<'static, str>,
+}
+
+impl Route<'_> {
+    /// Checks that the request reads.
+    ///
+    /// # Errors
+    /// 405 for other methods than GET and HEAD.
+    pub fn get(&self) -> Result<(), Rejection> {
+        match self.request.method {
+            Method::Get | Method::Head => Ok(()),
+            Method::Post | Method::Options | Method::Other => {
+                Err(Rejection::new(405, "method_not_allowed", "use GET here"))
+            }
+        }
+    }
+
+    /// The answer to HEAD on an endless resource: its head, and the connection ends.
+    pub(crate) fn head_only(
+        &self,
+        out: &mut Vec<u8>,
+        head: impl FnOnce(&str, &mut Vec<u8>),
+    ) -> Request {
+        status_line(200, out);
+        head(self.cors, out);
+        out.extend_from_slice(b"\r\n");
+        Request::Answered { keep_alive: false }
+    }
+
+    /// Checks that the request opens a WebSocket (RFC 6455, section 4.2.1) and gives the value of
+    /// `Sec-WebSocket-Accept`.
+    pub(crate) fn upgrade(&self) -> Result<String, Rejection> {
+        let request = self.request;
+        let key = match (request.upgrade, request.header("sec-websocket-version")) {
+            (true, Some("13")) => request.header("sec-websocket-key"),
+            (true, Some(_)) => {
+                return Err(Rejection::new(
+                    426,
+                    "bad_version",
+                    "WebSocket version 13 is spoken here",
+                ));
+            }
+            _ => {
+                let message =
+                    "this is a WebSocket: connect with ws://, or use /sse, /stream or /poll";
+                return Err(Rejection::new(426, "upgrade_required", message));
+            }
+        };
+        let bad_key = || {
+            Rejection::new(
+                400,
+                "bad_key",
+                "Sec-WebSocket-Key must be 16 bytes in base64, exactly once",
+            )
+        };
+        let key = key.filter(|_| request.values("sec-websocket-key").count() == 1);
+        let accept = handshake::accept(key.ok_or_else(bad_key)?).ok_or_else(bad_key)?;
+        if request.method != Method::Get || request.minor == 0 {
+            return Err(Rejection::new(
+                400,
+                "bad_request",
+                "a WebSocket begins with GET and HTTP/1.1",
+            ));
+        }
+        if !page_is_allowed(self.settings, request) {
+            return Err(Rejection::new(
+                403,
+                "bad_origin",
+                "pages of this origin are not allowed here",
+            ));
+        }
+        Ok(accept)
+    }
+
+    /// How an answer that takes time is framed.
+    pub(crate) fn respond(&self) -> Respond {
+        Respond { cors: self.cors.clone(), keep_alive: self.request.keep_alive }
+    }
+}

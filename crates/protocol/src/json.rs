@@ -1,0 +1,179 @@
+//! The JSON objects that the HTTP stream, the long poll, the WebSocket and SSE in JSON share.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
+
+/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"tags":[…]` and
+/// `"key":…` before the data where the message has them. Bytes are base64 text, and then
+/// `"encoding":"base64"` says so.
+pub fn message(message: &Message, out: &mut Vec<u8>) {
+    message_head(message, out);
+    match &message.publication.data {
+        Data::Json(json) => {
+            out.extend_from_slice(b",\"data\":");
+            out.extend_from_slice(json.as_bytes());
+        }
+        Data::Text(text) => {
+            out.extend_from_slice(b",\"data\":");
+            string(text, out);
+        }
+        Data::Binary(bytes) => {
+            out.extend_from_slice(b",\"encoding\":\"base64\",\"data\":\"");
+            out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+            out.push(b'"');
+        }
+    }
+    out.push(b'}');
+}
+
+/// Appends the object up to the data, without the closing brace.
+pub fn message_head(message: &Message, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"message\",\"topic\":");
+    string(&message.publication.topic, out);
+    out.extend_from_slice(b",\"id\":\"");
+    push_display(&message.id, out);
+    out.extend_from_slice(b"\",\"event\":");
+    string(message.event(), out);
+    if !message.publication.tags().is_empty() {
+        out.extend_from_slice(b",\"tags\":");
+        strings(message.publication.tags(), out);
+    }
+    if let Some(key) = message.publication.key() {
+        out.extend_from_slice(b",\"key\":");
+        string(key, out);
+    }
+}
+
+/// Appends `{"type":"recovery","since":…}`: the token up to which a client has everything. `gaps` are
+/// the recovery gaps of a client that returned; `"recovered":true` or `false` then follows. With a
+/// gap, the first `"reason"` follows too, and the reasons by topic: `"topics":{"news":"too_old"}`.
+pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"recovery\",\"since\":\"");
+    push_display(token, out);
+    out.push(b'"');
+    if let Some(gaps) = gaps {
+        out.extend_from_slice(b",\"recovered\":");
+        push_display(&gaps.is_empty(), out);
+    }
+    if let Some([(_, first), ..]) = gaps {
+        out.extend_from_slice(b",\"reason\":");
+        string(first.name(), out);
+        out.extend_from_slice(b",\"topics\":{");
+        for (at, (topic, gap)) in gaps.into_iter().flatten().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            string(topic, out);
+            out.push(b':');
+            string(gap.name(), out);
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
+/// adds a text that greets the users by name.
+pub fn welcome(
+    id: ConnectionId,
+    users: &[Name],
+    topics: &[Name],
+    greeting: bool,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"{\"type\":\"welcome\",");
+    if greeting {
+        let names: Vec<&str> = users.iter().map(Name::as_str).collect();
+        let hello = match names.is_empty() {
+            true => "Hello".to_string(),
+            false => format!("Hello, {}", names.join(" and ")),
+        };
+        out.extend_from_slice(b"\"text\":");
+        string(&hello, out);
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"connection\":\"");
+    push_display(&id, out);
+    out.extend_from_slice(b"\",\"users\":");
+    strings(users, out);
+    out.extend_from_slice(b",\"topics\":");
+    strings(topics, out);
+    out.push(b'}');
+}
+
+/// The object that answers a publish.
+pub fn published(id: Position) -> String {
+    format!("{{\"id\":\"{id}\",\"offset\":{}}}", id.offset)
+}
+
+/// Appends a text as a JSON string.
+pub fn string(text: &str, out: &mut Vec<u8>) {
+    // Writing a str to a Vec can't fail.
+    let _ = serde_json::to_writer(out, text);
+}
+
+fn strings(names: &[Name], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        string(name, out);
+    }
+    out.push(b']');
+}
+
+/// Appends a value as it prints.
+pub fn push_display(value: &impl Display, out: &mut Vec<u8>) {
+    // Writing to a Vec can't fail.
+    let _ = write!(out, "{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Attributes, Epoch, Position, Publication};
+
+    #[test]
+    fn tags_and_a_key_stand_before_the_data() {
+        let mut publication = Publication::new("t", Data::Json("1".into()));
+        publication.attributes = Attributes::of(vec!["red".into(), "b\"".into()], Some("k".into()));
+        let mut out = Vec::new();
+        message(
+            &Message::new(publication, Position { epoch: Epoch(10), offset: 7 }, 0, 0),
+            &mut out,
+        );
+        let want = concat!(
+            r#"{"type":"message","topic":"t","id":"0000000a:7","event":"message","#,
+            r#""tags":["red","b\""],"key":"k","data":1}"#
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+
+    #[test]
+    fn a_recovery_says_what_is_lost_to_those_who_asked() {
+        let text = |gaps: Option<&[(Name, RecoveryGap)]>| {
+            let mut out = Vec::new();
+            recovery(&Position { epoch: Epoch(10), offset: 7 }.into(), gaps, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let head = r#"{"type":"recovery","since":"0000000a:7""#;
+        assert_eq!(text(None), format!("{head}}}"));
+        assert_eq!(text(Some(&[])), format!(r#"{head},"recovered":true}}"#));
+        let gaps = [
+            ("a\"".into(), RecoveryGap::TooOld),
+            ("b".into(), RecoveryGap::Epoch),
+            ("c".into(), RecoveryGap::NoHistory),
+        ];
+        let want = concat!(
+            r#","recovered":false,"reason":"too_old","#,
+            r#""topics":{"a\"":"too_old","b":"epoch_changed","c":"no_history"}}"#
+        );
+        assert_eq!(text(Some(&gaps)), format!("{head}{want}"));
+    }
+}

@@ -1,0 +1,32 @@
+//! Bytes ⇄ meaning, for every protocol that the server speaks.
+//!
+//! Nothing here holds a socket, a clock, a thread, a lock or randomness. Each protocol has a folder, and
+//! is one [`Protocol`]: a caller gives it bytes and gets [`Request`]s and bytes to send.
+//! [`standard()`] lists them all.
+
+mod codecs;
+pub mod data;
+pub mod http;
+pub mod json;
+pub mod object;
+pub mod phoenix;
+pub mod poll;
+mod protocol;
+pub mod query;
+pub mod request;
+mod settings;
+pub mod sse;
+mod standard;
+pub mod stream;
+#[cfg(test)]
+mod tests;
+pub mod websocket;
+
+pub use codecs::Codecs;
+pub use protocol::{
+    Delivery, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised, ReplyResult,
+    encoded,
+};
+pub use request::Request;
+pub use settings::{File, Settings};
+pub use standard::standard;

@@ -1,0 +1,298 @@
+//! Answers, pushes and broadcasts → frames.
+//!
+//! The encoders append the payload of one WebSocket message, without its frame header, and say
+//! whether it is text or binary. They check the limits of topic, event and refs first, for text as
+//! for binary: [`PhoenixError::CantEncode`] is an error of the server itself, and then nothing was appended.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{
+    Address, EVENT_BYTES_MAX, EVENT_CLOSE, EVENT_ERROR, EVENT_REPLY, Payload, PhoenixError,
+    REF_BYTES_MAX, Serializer, TOPIC_BYTES_MAX,
+};
+use crate::json;
+use crate::websocket::frame::Opcode;
+use model::{Data, Position};
+
+pub(super) const KIND_PUSH: u8 = 0;
+pub(super) const KIND_REPLY: u8 = 1;
+pub(super) const KIND_BROADCAST: u8 = 2;
+
+/// What kind of WebSocket message a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// JSON text.
+    Text,
+    /// A binary message of V2.
+    Binary,
+}
+
+impl Form {
+    /// The opcode of the WebSocket frame.
+    pub fn opcode(self) -> Opcode {
+        match self {
+            Form::Text => Opcode::Text,
+            Form::Binary => Opcode::Binary,
+        }
+    }
+}
+
+/// How a client's message was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It was done.
+    Ok,
+    /// It was not; the response says why.
+    Error,
+}
+
+impl Status {
+    /// The status as it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Error => "error",
+        }
+    }
+}
+
+/// What a message to a client carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// JSON text, which the caller knows to be valid. An object is sent as it is; another value
+    /// as `{"data":…}`, since clients expect an object, except in a reply, where it is the
+    /// response.
+    Json(&'a str),
+    /// Text, sent like the JSON string that it makes.
+    Text(&'a str),
+    /// Bytes: a binary message in V2; `{"data":"…","encoding":"base64"}` in V1, which has none.
+    Binary(&'a [u8]),
+    /// Bytes that go as `{"data":"…","encoding":"base64"}` in V2 as well, for a transport or
+    /// a client that can't take binary messages.
+    Base64(&'a [u8]),
+}
+
+impl<'a> From<&'a Data> for Content<'a> {
+    fn from(data: &'a Data) -> Self {
+        match data {
+            Data::Json(text) => Content::Json(text),
+            Data::Text(text) => Content::Text(text),
+            Data::Binary(bytes) => Content::Binary(bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a Payload<'_>> for Content<'a> {
+    fn from(payload: &'a Payload<'_>) -> Self {
+        match payload {
+            Payload::Json(raw) => Content::Json(raw.get()),
+            Payload::Binary(bytes) => Content::Binary(bytes),
+        }
+    }
+}
+
+impl Content<'_> {
+    /// Appends the content as the `payload` of a push or a broadcast, always an object.
+    fn object(self, out: &mut Vec<u8>) {
+        if matches!(self, Content::Json(text) if !text.trim_ascii_start().starts_with('{'))
+            || matches!(self, Content::Text(_))
+        {
+            out.extend_from_slice(b"{\"data\":");
+            self.value(out);
+            out.push(b'}');
+        } else {
+            self.value(out);
+        }
+    }
+
+    /// Appends the content as a JSON value of its own kind.
+    pub(super) fn value(self, out: &mut Vec<u8>) {
+        match self {
+            Content::Json(text) => out.extend_from_slice(text.as_bytes()),
+            Content::Text(text) => json::string(text, out),
+            Content::Binary(bytes) | Content::Base64(bytes) => {
+                out.extend_from_slice(b"{\"data\":\"");
+                out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+                out.extend_from_slice(b"\",\"encoding\":\"base64\"}");
+            }
+        }
+    }
+}
+
+impl Serializer {
+    /// Appends the answer to a client's message.
+    pub fn reply(
+        self,
+        to: Address<'_>,
+        status: Status,
+        response: Content<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Form, PhoenixError> {
+        to.check()?;
+        if let (Serializer::V2, Content::Binary(bytes)) = (self, response) {
+            let (join_ref, ref_) = (to.join_ref.unwrap_or(""), to.ref_.unwrap_or(""));
+            return binary(KIND_REPLY, &[join_ref, ref_, to.topic, status.name()], bytes, out);
+        }
+        self.text(to, EVENT_REPLY, out, |out| {
+            out.extend_from_slice(b"{\"status\":\"");
+            out.extend_from_slice(status.name().as_bytes());
+            out.extend_from_slice(b"\",\"response\":");
+            response.value(out);
+            out.push(b'}');
+        })
+    }
+
+    /// Appends a message to one member, under the `join_ref` of its join.
+    pub fn push(
+        self,
+        join_ref: &str,
+        topic: &str,
+        event: &str,
+        content: Content<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Form, PhoenixError> {
+        let to = Address { join_ref: known(join_ref), ref_: None, topic };
+        to.check()?;
+        check("event", event, EVENT_BYTES_MAX)?;
+        if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {
+            return binary(KIND_PUSH, &[join_ref, topic, event], bytes, out);
+        }
+        self.text(to, event, out, |out| content.object(out))
+    }
+
+    /// Appends a message to all members: the same bytes for everyone who speaks this version.
+    ///
+    /// The id of a message that history keeps stands where other messages have their `ref`, so that
+    /// `channel.on(event, (payload, ref) => …)` gets it beside the payload. phoenix.js (1.5 and 1.8
+    /// were read) does nothing else with it: it compares a `ref` with those of its own heartbeats
+    /// and pings, which are plain numbers, and looks for who awaits it only where the event is
+    /// `phx_reply`. A binary broadcast has no place for it.
+    pub fn broadcast(
+        self,
+        topic: &str,
+        event: &str,
+        id: Option<Position>,
+        content: Content<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Form, PhoenixError> {
+        let id = id.map(|id| id.to_string());
+        let to = Address { join_ref: None, ref_: id.as_deref(), topic };
+        to.check()?;
+        check("event", event, EVENT_BYTES_MAX)?;
+        if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {
+            return binary(KIND_BROADCAST, &[topic, event], bytes, out);
+        }
+        self.text(to, event, out, |out| content.object(out))
+    }
+
+    /// Appends `phx_close`: the join has ended in order. Always text.
+    pub fn close(
+        self,
+        join_ref: &str,
+        topic: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<Form, PhoenixError> {
+        let to = Address { join_ref: known(join_ref), ref_: known(join_ref), topic };
+        to.check()?;
+        self.text(to, EVENT_CLOSE, out, |out| out.extend_from_slice(b"{}"))
+    }
+
+    /// Appends `phx_error`: the join has failed, and the client will rejoin. Always text.
+    pub fn error(
+        self,
+        join_ref: &str,
+        topic: &str,
+        reason: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<Form, PhoenixError> {
+        let to = Address { join_ref: known(join_ref), ref_: known(join_ref), topic };
+        to.check()?;
+        self.text(to, EVENT_ERROR, out, |out| {
+            out.extend_from_slice(b"{\"reason\":");
+            json::string(reason, out);
+            out.push(b'}');
+        })
+    }
+
+    fn text(
+        self,
+        to: Address<'_>,
+        event: &str,
+        out: &mut Vec<u8>,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Form, PhoenixError> {
+        match self {
+            Serializer::V1 => {
+                out.extend_from_slice(b"{\"topic\":");
+                json::string(to.topic, out);
+                out.extend_from_slice(b",\"event\":");
+                json::string(event, out);
+                out.extend_from_slice(b",\"payload\":");
+                payload(out);
+                out.extend_from_slice(b",\"ref\":");
+                nullable(to.ref_, out);
+                out.extend_from_slice(b",\"join_ref\":");
+                nullable(to.join_ref, out);
+                out.push(b'}');
+            }
+            Serializer::V2 => {
+                out.push(b'[');
+                nullable(to.join_ref, out);
+                out.push(b',');
+                nullable(to.ref_, out);
+                out.push(b',');
+                json::string(to.topic, out);
+                out.push(b',');
+                json::string(event, out);
+                out.push(b',');
+                payload(out);
+                out.push(b']');
+            }
+        }
+        Ok(Form::Text)
+    }
+}
+
+/// The `join_ref` of a join; clients of old versions have none, and it is empty.
+fn known(join_ref: &str) -> Option<&str> {
+    Some(join_ref).filter(|text| !text.is_empty())
+}
+
+impl Address<'_> {
+    fn check(&self) -> Result<(), PhoenixError> {
+        check("join_ref", self.join_ref.unwrap_or(""), REF_BYTES_MAX)?;
+        check("ref", self.ref_.unwrap_or(""), REF_BYTES_MAX)?;
+        check("topic", self.topic, TOPIC_BYTES_MAX)
+    }
+}
+
+fn check(field: &'static str, text: &str, bytes_max: usize) -> Result<(), PhoenixError> {
+    match text.len() {
+        bytes if bytes > bytes_max => Err(PhoenixError::CantEncode { field, bytes, bytes_max }),
+        _ => Ok(()),
+    }
+}
+
+fn nullable(text: Option<&str>, out: &mut Vec<u8>) {
+    match text {
+        Some(text) => json::string(text, out),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Appends kind, lengths, texts and data. The callers have checked the texts; one that is too long
+/// for its length byte is an error here all the same.
+fn binary(kind: u8, texts: &[&str], data: &[u8], out: &mut Vec<u8>) -> Result<Form, PhoenixError> {
+    for text in texts {
+        check("field", text, usize::from(u8::MAX))?;
+    }
+    out.push(kind);
+    // The loop above bounds the lengths.
+    out.extend(texts.iter().map(|text| text.len() as u8));
+    for text in texts {
+        out.extend_from_slice(text.as_bytes());
+    }
+    out.extend_from_slice(data);
+    Ok(Form::Binary)
+}

@@ -1,0 +1,163 @@
+//! The fields of joins' and acknowledgements' payloads that Throng reads: the meta that a member shows
+//! in its presence, its resume token, and the tags of the messages that it wants.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use model::resume::ResumeTokenError;
+use model::{Data, Name, Position, ResumeToken, tags};
+
+/// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
+/// what is invalid.
+pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, String> {
+    let Some(meta) = fields(payload).meta else {
+        return Ok(None);
+    };
+    object(meta.get(), bytes_max).map(Some)
+}
+
+/// The `since` of a join's payload, what the client saw last of the topic: the id of a message,
+/// which clients get as the second argument of `channel.on`'s callback. `None` without one. The
+/// error says what is invalid.
+pub fn join_since(payload: &Data) -> Result<Option<ResumeToken>, String> {
+    let Some(token) = fields(payload).since else {
+        return Ok(None);
+    };
+    let text: Cow<'_, str> = string(token).ok_or_else(|| ResumeTokenError.to_string())?;
+    // The client has seen nothing yet.
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error: ResumeTokenError| error.to_string())
+}
+
+/// The `tags` of a join's payload: the client wants only messages that have one of them, and all
+/// without any. The error says what is invalid.
+pub fn join_tags(payload: &Data) -> Result<Vec<Name>, String> {
+    let Some(given) = fields(payload).tags else {
+        return Ok(Vec::new());
+    };
+    let given: Vec<String> = serde_json::from_str(given.get())
+        .map_err(|_| "tags must be an array of strings".to_string())?;
+    tags::list(given)
+}
+
+/// The message up to which a client has all messages, from the payload `{"id":"…"}` of its event `ack`.
+/// The error says what is invalid.
+pub fn ack_id(payload: &Data) -> Result<Position, String> {
+    let id = fields(payload).id.and_then(string);
+    let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
+    token.map(|token| token.id).ok_or_else(|| {
+        "an ack is {\"id\":…} with the id of a message as it came, like 5f3a91c2:1042".into()
+    })
+}
+
+#[derive(Default, Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    since: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tags: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+/// What Throng reads of a payload. Payloads of any other shape are the application's own, and have
+/// none of it; serde would take an array for a struct.
+fn fields(payload: &Data) -> Fields<'_> {
+    match payload {
+        Data::Json(text) if text.starts_with('{') => serde_json::from_str(text).unwrap_or_default(),
+        _ => Fields::default(),
+    }
+}
+
+fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str(raw.get()).ok().map(|text: Text<'_>| text.0)
+}
+
+/// A payload that is a meta as a whole.
+pub fn meta(payload: &Data, bytes_max: usize) -> Result<&str, String> {
+    match payload {
+        Data::Json(text) => object(text, bytes_max),
+        Data::Text(_) | Data::Binary(_) => Err(NO_OBJECT.into()),
+    }
+}
+
+const NO_OBJECT: &str = "meta must be a JSON object";
+
+fn object(text: &str, bytes_max: usize) -> Result<&str, String> {
+    if !text.starts_with('{') {
+        return Err(NO_OBJECT.into());
+    }
+    if text.len() > bytes_max {
+        return Err(format!("meta is at most {bytes_max} bytes, and has {}", text.len()));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meta_is_an_object_within_its_limit() {
+        let json = |text: &str| Data::Json(text.into());
+        assert_eq!(join_meta(&json(r#"{"meta":{"a":1},"b":2}"#), 7), Ok(Some(r#"{"a":1}"#)));
+        assert_eq!(join_meta(&json(r#"{"b":2}"#), 7), Ok(None));
+        assert_eq!(join_meta(&json(r#"{"meta":null}"#), 7), Ok(None));
+        assert_eq!(join_meta(&json("[]"), 7), Ok(None));
+        assert_eq!(join_meta(&json("[{}]"), 7), Ok(None));
+        assert_eq!(join_meta(&json("[1]"), 7), Ok(None));
+        assert_eq!(join_meta(&Data::Binary([1].into()), 7), Ok(None));
+        assert!(join_meta(&json(r#"{"meta":{"a":10}}"#), 7).is_err());
+        assert!(join_meta(&json(r#"{"meta":[]}"#), 7).is_err());
+        assert_eq!(meta(&json("{}"), 2), Ok("{}"));
+        assert!(meta(&json("1"), 2).is_err());
+        assert!(meta(&Data::Text("{}".into()), 2).is_err());
+    }
+
+    #[test]
+    fn a_join_says_what_it_saw_and_wants_and_an_ack_what_it_has() {
+        let json = |text: &str| Data::Json(text.into());
+        let since = |text: &str| join_since(&json(text));
+        let token: ResumeToken = "5f3a91c2:7/9-0000000b.8".parse().unwrap();
+        assert_eq!(since(r#"{"since":"5f3a91c2:7\/9-0000000b.8","x":1}"#), Ok(Some(token)));
+        for none in ["{}", r#"{"since":null}"#, r#"{"since":""}"#, r#"["5f3a91c2:7"]"#, "7"] {
+            assert_eq!(since(none), Ok(None), "{none}");
+        }
+        for bad in [r#"{"since":7}"#, r#"{"since":"7"}"#, r#"{"since":["5f3a91c2:7"]}"#] {
+            assert!(since(bad).is_err(), "{bad}");
+        }
+        let tags = |text: &str| join_tags(&json(text));
+        assert_eq!(tags(r#"{"tags":["a","\u0062","a"]}"#), Ok(vec!["a".into(), "b".into()]));
+        assert_eq!((tags("{}"), tags("[]")), (Ok(vec![]), Ok(vec![])));
+        for bad in [r#"{"tags":"a"}"#, r#"{"tags":[1]}"#, r#"{"tags":[""]}"#] {
+            assert!(tags(bad).is_err(), "{bad}");
+        }
+        let id = "5f3a91c2:7".parse().unwrap();
+        for good in [r#"{"id":"5f3a91c2:7"}"#, r#"{"id":"5f3a91c2:7/9-0000000b.8","more":1}"#] {
+            assert_eq!(ack_id(&json(good)), Ok(id));
+        }
+        for bad in ["{}", r#"{"id":7}"#, r#"{"id":"7"}"#, "[]"] {
+            assert!(ack_id(&json(bad)).is_err(), "{bad}");
+        }
+        assert!(ack_id(&Data::Text("5f3a91c2:7".into())).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_payload_does_harm(text in r#"[{}\[\]",:a-z0-9/-]{0,40}"#) {
+            for text in [text.clone(), format!("{{\"since\":{text}}}"), format!("{{\"tags\":{text}}}")] {
+                let payload = Data::Json(text.into());
+                let _ = (join_since(&payload), join_tags(&payload), ack_id(&payload));
+                let _ = join_meta(&payload, 100);
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The Phoenix Channels protocol, the server's side: what phoenix.js and the clients modelled on it
+//! speak, as `Phoenix.Socket.V1.JSONSerializer` and `Phoenix.Socket.V2.JSONSerializer` write it.
+//!
+//! The codec turns frames into [`Incoming`] messages and answers into frames. Nothing here knows who
+//! has joined what. [`longpoll`] is the envelope of the long-poll transport.
+//!
+//! ```
+//! use protocol::phoenix::{Content, Event, Form, Serializer, Status};
+//!
+//! let v2 = Serializer::from_vsn("2.0.0").unwrap();
+//! let message = v2.parse_text(r#"[null,"5","phoenix","heartbeat",{}]"#).unwrap();
+//! assert_eq!(message.kind(), Event::Heartbeat);
+//!
+//! let mut out = Vec::new();
+//! let to = message.address();
+//! assert_eq!(v2.reply(to, Status::Ok, Content::Json("{}"), &mut out), Ok(Form::Text));
+//! assert_eq!(out, br#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#);
+//! ```
+
+mod encode;
+mod error;
+pub mod longpoll;
+mod meta;
+mod parse;
+#[cfg(test)]
+mod properties;
+mod protocol;
+mod routes;
+#[cfg(test)]
+mod tests;
+pub mod token;
+
+pub use encode::{Content, Form, Status};
+pub use error::{PhoenixError, WHY_BYTES_MAX};
+pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
+pub use parse::{Address, ClientMessage, EVENT_BROADCAST, Incoming, Payload};
+pub use protocol::Phoenix;
+pub use routes::longpoll_rejection;
+
+/// The longest topic in bytes: the binary messages give it one byte of length. A user's own topic
+/// is the longest.
+pub const TOPIC_BYTES_MAX: usize = 255;
+
+const _: () = assert!(model::name::PERSONAL_BYTES_MAX <= TOPIC_BYTES_MAX);
+
+/// The longest event name in bytes: the binary messages give it one byte of length.
+pub const EVENT_BYTES_MAX: usize = 255;
+
+/// The longest `ref` or `join_ref` in bytes. One limit for text and binary messages, so that
+/// whatever was read can be answered in either form.
+pub const REF_BYTES_MAX: usize = 255;
+
+/// The topic of the connection itself: heartbeats.
+pub const TOPIC_PHOENIX: &str = "phoenix";
+
+/// The event of a client's request to enter a topic.
+pub const EVENT_JOIN: &str = "phx_join";
+/// The event of a client's request to leave a topic.
+pub const EVENT_LEAVE: &str = "phx_leave";
+/// The event of the answer to a client's message.
+pub const EVENT_REPLY: &str = "phx_reply";
+/// The event that ends a join in order: the client does not rejoin.
+pub const EVENT_CLOSE: &str = "phx_close";
+/// The event of a join that failed: the client rejoins by itself.
+pub const EVENT_ERROR: &str = "phx_error";
+/// The event of a client's heartbeat, on [`TOPIC_PHOENIX`].
+pub const EVENT_HEARTBEAT: &str = "heartbeat";
+/// The event of a topic's whole presence, pushed to a member after its join.
+pub const EVENT_PRESENCE_STATE: &str = "presence_state";
+/// The event of a change of a topic's presence, broadcast.
+pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
+
+/// The event by which a member gives its presence another meta.
+pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
+
+/// The event by which a member acknowledges messages.
+pub const EVENT_ACK: &str = "ack";
+
+/// The version that a client speaks when its URL has no `vsn` parameter.
+pub const VSN_DEFAULT: &str = "1.0.0";
+
+/// How messages are written, chosen by the `vsn` parameter of the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Serializer {
+    /// `vsn=1.0.0`: JSON objects, text only.
+    V1,
+    /// `vsn=2.0.0`: JSON arrays, and binary messages for bytes.
+    V2,
+}
+
+impl Serializer {
+    /// The serializer of a version, by Phoenix's requirements `~> 1.0.0` and `~> 2.0.0`: 1.0.x or
+    /// 2.0.x, all three numbers written out. `None` refuses the connection (403). Without a `vsn`
+    /// parameter ask for [`VSN_DEFAULT`].
+    pub fn from_vsn(vsn: &str) -> Option<Serializer> {
+        let mut parts = vsn.split('.');
+        let (major, minor, patch) = (parts.next()?, parts.next()?, parts.next()?);
+        let number = !patch.is_empty()
+            && patch.bytes().all(|byte| byte.is_ascii_digit())
+            && (patch.len() == 1 || !patch.starts_with('0'));
+        match (major, minor) {
+            _ if !number || parts.next().is_some() => None,
+            ("1", "0") => Some(Serializer::V1),
+            ("2", "0") => Some(Serializer::V2),
+            _ => None,
+        }
+    }
+}
+
+/// What a client's message asks for, by its event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Enter the topic.
+    Join,
+    /// Leave the topic.
+    Leave,
+    /// Answer, so that the client knows that the server lives: only on [`TOPIC_PHOENIX`].
+    Heartbeat,
+    /// An event of the application's.
+    Other,
+}
+
+impl Event {
+    /// The meaning of an event on a topic.
+    pub fn of(topic: &str, event: &str) -> Event {
+        match event {
+            EVENT_JOIN => Event::Join,
+            EVENT_LEAVE => Event::Leave,
+            EVENT_HEARTBEAT if topic == TOPIC_PHOENIX => Event::Heartbeat,
+            _ => Event::Other,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Phoenix Channels: messages as `Phoenix.Socket.V1.JSONSerializer` and
+//! `Phoenix.Socket.V2.JSONSerializer` write them, to a WebSocket or for the next long poll.
+
+use super::longpoll::element;
+use super::{Address, Content, Form, PhoenixError, Serializer, Status, TOPIC_PHOENIX};
+use crate::http::{LONGPOLL, Method, Rejection, Route};
+use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::request::{Request, Respond};
+use crate::websocket::frame::{self, Opcode};
+use crate::websocket::{Event, Frames, Outcome, close};
+use crate::{Codecs, Settings, json};
+use model::{CloseReason, Data, Encoding, Message};
+
+/// Phoenix Channels.
+#[derive(Clone, Copy)]
+pub struct Phoenix {
+    /// How messages are written.
+    pub serializer: Serializer,
+    /// A long-poll session: it has no socket, and its messages wait for the next poll.
+    pub polled: bool,
+}
+
+impl Phoenix {
+    /// The Phoenix client of an encoding; nothing where it is another protocol's.
+    pub fn of(encoding: Encoding) -> Option<Phoenix> {
+        let all = [
+            (Serializer::V1, false),
+            (Serializer::V2, false),
+            (Serializer::V1, true),
+            (Serializer::V2, true),
+        ];
+        let mut all = all.into_iter().map(|(serializer, polled)| Phoenix { serializer, polled });
+        all.find(|phoenix| phoenix.encoding() == encoding)
+    }
+
+    /// Appends an encoded message in the form in which a session stores or sends it: a WebSocket frame,
+    /// or for a long-poll session a comma and a JSON string, an element of the answer's `messages`.
+    pub fn pack(&self, form: Form, payload: &[u8], out: &mut Vec<u8>) {
+        if self.polled {
+            element(form, payload, out);
+        } else {
+            frame::encode(form.opcode(), false, payload, out);
+        }
+    }
+}
+
+impl Protocol for Phoenix {
+    fn name(&self) -> &'static str {
+        if self.polled { "phoenix_longpoll" } else { "phoenix" }
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(match (self.serializer, self.polled) {
+            (Serializer::V1, false) => 11,
+            (Serializer::V2, false) => 12,
+            (Serializer::V1, true) => 13,
+            (Serializer::V2, true) => 14,
+        })
+    }
+
+    fn delivery(&self) -> Delivery {
+        if self.polled { Delivery::Gathered } else { Delivery::Pushed }
+    }
+
+    /// The client sends heartbeats, every 30 s, and the server answers them. A session is alive as long
+    /// as it is polled.
+    fn liveness(&self, settings: &Settings) -> Liveness {
+        match self.polled {
+            true => Liveness::Nobody,
+            false => Liveness::Client { silence_seconds: settings.phoenix_silence_seconds },
+        }
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        match (route.request.path, self.polled) {
+            ("/socket/websocket", false) => Some(route.phoenix_websocket(out)),
+            (LONGPOLL, true) => Some(match route.request.method {
+                Method::Get | Method::Post => route.phoenix_longpoll(),
+                Method::Head | Method::Options | Method::Other => Ok(route.longpoll_method(out)),
+            }),
+            _ => None,
+        }
+    }
+
+    fn before_body(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<bool, Rejection>> {
+        let post = route.request.method == Method::Post && route.request.path == LONGPOLL;
+        (self.polled && post).then(|| route.longpoll_answered(out))
+    }
+
+    fn reject(
+        &self,
+        path: &str,
+        method: Method,
+        rejection: &Rejection,
+        respond: &Respond,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let own = self.polled && path == LONGPOLL;
+        if own {
+            super::routes::longpoll_rejection(rejection, method, respond, out);
+        }
+        own
+    }
+
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
+        let frames = Frames { bytes_max: reader.settings.frame_bytes_max, window_bits: 0 };
+        frames.read(reader, bytes, out, &mut |_, _, event| read(self.serializer, &event))
+    }
+
+    /// A broadcast: it has no refs of a member, so all members get the same bytes. A message with
+    /// history has its id in place of the ref.
+    fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let publication = &message.publication;
+        let mut payload = Vec::with_capacity(publication.data.bytes() + 96);
+        let content = content(&publication.data, self.polled);
+        let id = message.is_retained().then_some(message.id);
+        let (topic, event) = (&publication.topic, message.event());
+        let encoded = self.serializer.broadcast(topic, event, id, content, &mut payload);
+        // Names are checked where they come in: they fit.
+        if let Ok(form) = encoded {
+            self.pack(form, &payload, out);
+        }
+    }
+
+    fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
+        if !self.polled {
+            let code = match reason {
+                // As Phoenix does for a forced disconnect.
+                CloseReason::ByApplication => 1001,
+                reason => reason.code(),
+            };
+            close(code, reason.name(), out);
+        }
+    }
+
+    fn acknowledges(&self) -> bool {
+        true
+    }
+
+    fn joins(&self) -> bool {
+        true
+    }
+}
+
+/// How data go to a client: phoenix.js reads every polled message as JSON, so that bytes are
+/// base64 in an object there.
+fn content(data: &Data, polled: bool) -> Content<'_> {
+    match Content::from(data) {
+        Content::Binary(bytes) if polled => Content::Base64(bytes),
+        content => content,
+    }
+}
+
+/// Reads a client's message. An invalid message ends the connection, with words that help to correct
+/// the client.
+///
+/// A message in valid frames that another client's protocol may well have gets an answer instead.
+/// Nobody knows its reference, so the answer has the connection's own topic.
+fn read(serializer: Serializer, event: &Event<'_>) -> Outcome {
+    let parsed = match event {
+        Event::Text(text) => serializer.parse_text(text),
+        Event::Binary(bytes) => serializer.parse_binary(bytes),
+        Event::Ping(_) | Event::Pong(_) | Event::Close(_) => return Outcome::Nothing,
+    };
+    match parsed {
+        Ok(incoming) => Outcome::Ask(Request::Phoenix(incoming.into())),
+        Err(error) if error.is_passable() => {
+            Outcome::Send(Opcode::Text, error_reply(serializer, &error))
+        }
+        Err(error) => Outcome::Close(CloseReason::ProtocolError, error.to_string()),
+    }
+}
+
+/// The answer to a message whose reference nobody knows. phoenix.js gives it to `onMessage` and to its
+/// logger.
+fn error_reply(serializer: Serializer, error: &PhoenixError) -> Vec<u8> {
+    let to = Address { join_ref: None, ref_: None, topic: TOPIC_PHOENIX };
+    let mut reason = b"{\"reason\":".to_vec();
+    json::string(&error.to_string(), &mut reason);
+    reason.push(b'}');
+    let mut out = Vec::new();
+    let reason = String::from_utf8_lossy(&reason);
+    // These names fit.
+    let _ = serializer.reply(to, Status::Error, Content::Json(&reason), &mut out);
+    out
+}

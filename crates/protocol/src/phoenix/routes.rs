@@ -1,0 +1,145 @@
+//! Phoenix Channels under `/socket`: the WebSocket, and the long poll with its sessions.
+
+use super::longpoll::{self, Line, Status};
+use super::parse::ClientMessage;
+use super::{Phoenix, PhoenixError, Serializer, VSN_DEFAULT};
+use crate::http::{
+    Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
+};
+use crate::protocol::Protocol;
+use crate::query;
+use crate::request::{Longpoll, Op, Open, Request, Respond};
+use crate::websocket::handshake;
+use auth::Principal;
+use model::ResumeRequest;
+
+/// The subprotocol that newer clients offer when they send a token in the handshake.
+const SUBPROTOCOL: &str = "phoenix";
+
+/// Appends the rejection of a long poll's request, in the form that its client reads.
+pub fn longpoll_rejection(
+    rejection: &Rejection,
+    method: Method,
+    respond: &Respond,
+    out: &mut Vec<u8>,
+) {
+    let status = match (rejection.status, method) {
+        (500.., _) => Status::Error,
+        // Of the other statuses, phoenix.js knows only this one for a poll.
+        (_, Method::Get) => Status::Forbidden,
+        _ => Status::BadRequest,
+    };
+    let mut body = Vec::new();
+    longpoll::rejection(status, rejection.code, &rejection.message, &mut body);
+    json_answer(respond, &body, out);
+}
+
+/// The parameters of a Phoenix client's request.
+struct Parameters {
+    serializer: Option<Serializer>,
+    principal: Principal,
+    token: Option<String>,
+}
+
+impl Route<'_> {
+    /// Other parameters belong to the application.
+    fn parameters(&self) -> Result<Parameters, Rejection> {
+        let mut found = Query::default();
+        let (mut vsn, mut token) = (None, None);
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(not_utf8)?;
+            match &*key {
+                "user" => self.parameter(&mut found, &key, &value)?,
+                "vsn" => vsn = Some(value.into_owned()),
+                longpoll::TOKEN_PARAMETER => token = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        // The API puts every user into a topic; the limit is the connection's.
+        let max = self.settings.topics_per_connection_max;
+        if found.users.len() > max {
+            let message = format!("a connection may be in at most {max} topics, users included");
+            return Err(Rejection::new(400, "too_many_topics", message));
+        }
+        if let Some(sent) = self.request.header(longpoll::TOKEN_HEADER) {
+            token = Some(sent.into());
+        }
+        let serializer = Serializer::from_vsn(vsn.as_deref().unwrap_or(VSN_DEFAULT));
+        Ok(Parameters { serializer, principal: self.principal(found.users), token })
+    }
+
+    pub(super) fn phoenix_websocket(&self, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+        self.get()?;
+        let accept = self.upgrade()?;
+        let Parameters { serializer, principal, .. } = self.parameters()?;
+        let Some(serializer) = serializer else {
+            let message = "this version of the protocol is not spoken here: vsn is 1.0.0 or 2.0.0";
+            return Err(Rejection::new(403, "bad_vsn", message));
+        };
+        let offered = self.request.values("sec-websocket-protocol");
+        let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
+        handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
+        let encoding = Phoenix { serializer, polled: false }.encoding();
+        // The client joins its topics, each with its own resume token.
+        let resume = ResumeRequest::default();
+        let (topics, tags) = (Vec::new(), Vec::new());
+        Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
+    }
+
+    pub(super) fn phoenix_longpoll(&self) -> Result<Request, Rejection> {
+        let Parameters { serializer, principal, token } = self.parameters()?;
+        let respond = self.respond();
+        let Some(serializer) = serializer else {
+            return Ok(Request::Longpoll(Longpoll { op: Op::Forbidden, respond }));
+        };
+        let encoding = Phoenix { serializer, polled: true }.encoding();
+        let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
+        let op = match (self.request.method, session) {
+            (Method::Post, Some(session)) => {
+                Op::Post { session, messages: self.longpoll_messages(serializer)? }
+            }
+            (Method::Post, None) => Op::Gone,
+            (_, Some(session)) => Op::Poll { session, encoding, principal },
+            (_, None) => Op::Open { encoding, principal },
+        };
+        Ok(Request::Longpoll(Longpoll { op, respond }))
+    }
+
+    /// Whether the server will read the body of a POST: only for a session that this process made.
+    fn longpoll_wanted(&self) -> Result<bool, Rejection> {
+        let Parameters { serializer, token, .. } = self.parameters()?;
+        let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
+        Ok(serializer.is_some() && session.is_some())
+    }
+
+    /// Whether a POST is answered before its body has come: for a session that this process never made.
+    pub(super) fn longpoll_answered(&self, out: &mut Vec<u8>) -> Result<bool, Rejection> {
+        if self.longpoll_wanted()? {
+            return Ok(false);
+        }
+        let known = self.parameters().is_ok_and(|found| found.serializer.is_some());
+        let status = if known { Status::Gone } else { Status::Forbidden };
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        json_answer(&self.respond(), &body, out);
+        Ok(true)
+    }
+
+    /// Answers another method than GET and POST.
+    pub(super) fn longpoll_method(&self, out: &mut Vec<u8>) -> Request {
+        let keep_alive = self.request.keep_alive;
+        let body = error_body("method_not_allowed", "use GET or POST here");
+        let headers = format!("Allow: GET, POST, OPTIONS\r\n{}", self.cors);
+        let head_only = self.request.method == Method::Head;
+        short_answer(405, &headers, &body, keep_alive, head_only, out);
+        Request::Answered { keep_alive }
+    }
+
+    fn longpoll_messages(&self, serializer: Serializer) -> Result<Vec<ClientMessage>, Rejection> {
+        let media = self.request.header("content-type");
+        let rejection = |error: PhoenixError| Rejection::new(400, "bad_message", error.to_string());
+        let lines = longpoll::lines(media, self.request.body).map_err(rejection)?;
+        let parse = |line: &Line<'_>| line.parse(serializer).map(ClientMessage::from);
+        lines.iter().map(parse).collect::<Result<_, _>>().map_err(rejection)
+    }
+}

@@ -1,0 +1,136 @@
+//! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
+
+use crate::http::{Answer, Method, Rejection, Route, error_body, short_answer};
+use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::request::{Poll, Request};
+use crate::{Codecs, Settings, json};
+use model::{CloseReason, Encoding, Message, RecoveryGap, ResumeToken};
+
+/// The long poll: a request that waits.
+pub struct LongPoll;
+
+impl Protocol for LongPoll {
+    fn name(&self) -> &'static str {
+        "poll"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(4)
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Woken
+    }
+
+    /// A poll has a time of its own.
+    fn liveness(&self, _settings: &Settings) -> Liveness {
+        Liveness::Nobody
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        (route.request.path == "/poll").then(|| poll(route, out))
+    }
+
+    /// The next request waits until this one is answered.
+    fn read(&self, _reader: &mut Reader<'_>, _bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
+        Read::MORE
+    }
+
+    /// Nothing: each poll gets the messages after its own token, from the recent window, so that polls
+    /// share no bytes.
+    fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
+    fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
+        let message = format!("the server ended the poll: {}; ask again", close.name());
+        let body = error_body(close.name(), &message);
+        let seconds = retry_ms.div_ceil(1_000);
+        let headers = format!("Retry-After: {seconds}\r\nAccess-Control-Allow-Origin: *\r\n");
+        Answer {
+            status: 503,
+            headers: &headers,
+            content_type: "application/json",
+            body: &body,
+            keep_alive: false,
+            head_only: false,
+        }
+        .write(out);
+    }
+}
+
+fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+    route.get()?;
+    if route.request.method == Method::Head {
+        let keep_alive = route.request.keep_alive;
+        short_answer(200, route.cors, b"", keep_alive, true, out);
+        return Ok(Request::Answered { keep_alive });
+    }
+    let mut listener = route.listener()?;
+    let topics = listener.entries();
+    if listener.principal.users.is_empty() && topics.is_empty() {
+        let message = "say what to poll for: ?topic=… or ?user=…, both may be repeated";
+        return Err(Rejection::new(400, "no_topic", message));
+    }
+    let (principal, query) = (listener.principal, listener.query);
+    let seconds = query.seconds.unwrap_or(route.settings.poll_seconds);
+    Ok(Request::Poll(Box::new(Poll {
+        principal,
+        topics,
+        resume: query.resume,
+        tags: query.tags,
+        seconds: seconds.min(route.settings.poll_seconds_max),
+        respond: route.respond(),
+    })))
+}
+
+/// The body of an answer: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `recovered`
+/// is there when the request had a `since`: false when messages in between may be lost, and then
+/// `"reason":"too_old"` says why, if that is known. `since` is the token of the next request.
+pub fn answer<'a>(
+    messages: impl Iterator<Item = &'a Message>,
+    token: &ResumeToken,
+    recovered: Option<bool>,
+    reason: Option<RecoveryGap>,
+) -> Vec<u8> {
+    let mut out = b"{\"messages\":[".to_vec();
+    for (at, message) in messages.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        json::message(message, &mut out);
+    }
+    out.extend_from_slice(b"],\"since\":\"");
+    json::push_display(token, &mut out);
+    out.push(b'"');
+    if let Some(recovered) = recovered {
+        out.extend_from_slice(b",\"recovered\":");
+        json::push_display(&recovered, &mut out);
+    }
+    if let (Some(false), Some(reason)) = (recovered, reason) {
+        out.extend_from_slice(b",\"reason\":");
+        json::string(reason.name(), &mut out);
+    }
+    out.push(b'}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_with_a_recovery_gap_gives_the_reason() {
+        let text = |recovered, reason| {
+            let token = "0000000a:7/9-0000000b.8".parse().unwrap();
+            String::from_utf8(answer(std::iter::empty(), &token, recovered, reason)).unwrap()
+        };
+        let head = r#"{"messages":[],"since":"0000000a:7/9-0000000b.8""#;
+        assert_eq!(text(None, Some(RecoveryGap::TooOld)), format!("{head}}}"));
+        assert_eq!(
+            text(Some(true), Some(RecoveryGap::TooOld)),
+            format!("{head},\"recovered\":true}}")
+        );
+        let gap = r#","recovered":false,"reason":"epoch_changed"}"#;
+        assert_eq!(text(Some(false), Some(RecoveryGap::Epoch)), format!("{head}{gap}"));
+        assert_eq!(text(Some(false), None), format!("{head},\"recovered\":false}}"));
+    }
+}

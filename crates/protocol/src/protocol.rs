@@ -1,0 +1,298 @@
+//! What a protocol is: one trait for its whole life, from how it is recognised to its last words.
+
+use std::sync::Arc;
+
+use auth::Principal;
+use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken};
+
+use crate::http::{Method, Rejection, Route};
+use crate::request::{Request, Respond};
+use crate::websocket::Decoder;
+use crate::{Codecs, Settings};
+
+/// A protocol in one of its encodings.
+pub type ProtocolRef = &'static dyn Protocol;
+
+/// A protocol, in one of its encodings: one that has several is in the table of [`Protocols`] once for
+/// each of them.
+///
+/// A connection begins in HTTP, or in the protocol that recognises its first bytes. It asks for its
+/// first request in that, and takes up another protocol with [`Request::Open`].
+pub trait Protocol: Sync {
+    /// The name in the API and the metrics, the same for all encodings: `sse`, `ws`, `phoenix`.
+    fn name(&self) -> &'static str;
+
+    /// The number of the encoding: all connections of one encoding get the same bytes for the same
+    /// message. It stays the same for good, as another process may read it in what is handed over.
+    fn encoding(&self) -> Encoding;
+
+    /// How messages come to a connection.
+    fn delivery(&self) -> Delivery;
+
+    /// Who has to say something, and how often.
+    fn liveness(&self, settings: &Settings) -> Liveness;
+
+    /// Whether the first bytes of a connection are this protocol's. HTTP is asked for all that nobody
+    /// recognises.
+    fn recognise(&self, _first: &[u8]) -> Recognised {
+        Recognised::No
+    }
+
+    /// Answers an HTTP request if its path is one of this protocol's; else gives nothing. Of several
+    /// encodings with one name only the first in the table is asked.
+    fn route(&self, _route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        None
+    }
+
+    /// Answers an HTTP request of which only the head has come, if its path is one of this protocol's:
+    /// true where the answer is in `out`, so that the server reads no body.
+    fn before_body(
+        &self,
+        _route: &Route<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Option<Result<bool, Rejection>> {
+        None
+    }
+
+    /// Appends a rejection in the form that the clients of this path read, if it is a form of their
+    /// own. The request may be one that nobody could read.
+    fn reject(
+        &self,
+        _path: &str,
+        _method: Method,
+        _rejection: &Rejection,
+        _respond: &Respond,
+        _out: &mut Vec<u8>,
+    ) -> bool {
+        false
+    }
+
+    /// Reads the first request, frame or line of `bytes`, which may be changed. What answers it at once
+    /// is appended to `out`. What is not taken comes again, with more behind it.
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read;
+
+    /// Appends the message as every connection of this encoding gets it.
+    fn encode(&self, message: &Message, codecs: &mut Codecs, out: &mut Vec<u8>);
+
+    /// Appends a heartbeat, which keeps an idle connection alive; nothing where the server sends none.
+    fn heartbeat(&self, _out: &mut Vec<u8>) {}
+
+    /// Appends the answer to a request with an id of the client's own: a JSON object, or the code and
+    /// the message of an error.
+    fn reply(&self, _id: &str, _result: ReplyResult<'_>, _codecs: &mut Codecs, _out: &mut Vec<u8>) {
+    }
+
+    /// Appends what a client that recovers is told, the object that [`crate::json::recovery`] made.
+    /// Nothing where another answer says it already.
+    fn recovery(&self, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
+    /// Appends the reason for which the server closes the connection and, where the protocol has a field
+    /// for it, how long the client should wait before it returns, in milliseconds.
+    fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>);
+
+    /// Whether the id of a message is all that a client returns with: in topics with history it must
+    /// then say how far the client has everything. See [`Protocol::encode_with`].
+    fn ids_resume(&self) -> bool {
+        false
+    }
+
+    /// Where [`Protocol::ids_resume`]: appends the message with this id in place of its own.
+    fn encode_with(&self, _message: &Message, _id: &ResumeToken, _out: &mut Vec<u8>) {}
+
+    /// Where [`Protocol::ids_resume`]: appends an id without a message.
+    fn position(&self, _id: &ResumeToken, _out: &mut Vec<u8>) {}
+
+    /// Whether clients acknowledge on the connection itself.
+    fn acknowledges(&self) -> bool {
+        false
+    }
+
+    /// Whether clients join each topic by itself, and catch up with what they join.
+    fn joins(&self) -> bool {
+        false
+    }
+}
+
+/// What a request came to: a JSON object, or the code and the message of an error.
+pub type ReplyResult<'a> = Result<&'a str, (&'a str, &'a str)>;
+
+/// How messages come to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// They don't: it is in no topic.
+    Nothing,
+    /// They are sent as they are published.
+    Pushed,
+    /// A request waits; it is woken, and reads what was published since.
+    Woken,
+    /// They are gathered until a request takes them. The connection has no socket of its own.
+    Gathered,
+}
+
+/// Who has to say something, and how often. All in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// Nobody. A request has its own times.
+    Nobody,
+    /// The server, after so long a silence of its own.
+    ServerInSilence {
+        /// Longest silence.
+        seconds: u32,
+    },
+    /// The server, and the client answers.
+    Server {
+        /// Time from heartbeat to heartbeat.
+        seconds: u32,
+        /// A client that says nothing for longer is gone.
+        silence_seconds: u32,
+    },
+    /// The client.
+    Client {
+        /// A client that says nothing for longer is gone.
+        silence_seconds: u32,
+    },
+}
+
+/// Whether first bytes are a protocol's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognised {
+    /// They are not.
+    No,
+    /// They may be: more must come.
+    Perhaps,
+    /// They are.
+    Yes,
+}
+
+impl Recognised {
+    /// For a protocol whose first bytes are always these.
+    pub fn by_prefix(prefix: &[u8], first: &[u8]) -> Self {
+        match (first.starts_with(prefix), prefix.starts_with(first)) {
+            (true, _) => Recognised::Yes,
+            (false, true) => Recognised::Perhaps,
+            (false, false) => Recognised::No,
+        }
+    }
+}
+
+/// What a protocol may use to read a connection's bytes.
+pub struct Reader<'a> {
+    /// The settings.
+    pub settings: &'a Settings,
+    /// All protocols.
+    pub protocols: &'a Protocols,
+    /// The connection.
+    pub id: ConnectionId,
+    /// Who speaks; nobody before the connection is open.
+    pub principal: &'a Principal,
+    /// The codecs of the thread.
+    pub codecs: &'a mut Codecs,
+    /// What a WebSocket is in the middle of.
+    pub decoder: &'a mut Decoder,
+    /// The connection has taken up this protocol, by [`Request::Open`]. Before, it asks for that.
+    pub open: bool,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Read {
+    /// Bytes that were taken; 0 when more must come before anything can be done.
+    pub taken: usize,
+    /// What they ask for, if that is more than the answer that is in `out` already.
+    pub request: Option<Request>,
+}
+
+impl Read {
+    /// More must come.
+    pub const MORE: Read = Read { taken: 0, request: None };
+}
+
+/// The protocols that a server speaks, each in each of its encodings.
+#[derive(Clone)]
+pub struct Protocols {
+    /// What a connection begins in that nobody recognises.
+    first: ProtocolRef,
+    /// By encoding.
+    table: [Option<ProtocolRef>; Encoding::MAX],
+    /// How each encoding is delivered, beside the table: a fan-out asks for every member.
+    delivery: [Delivery; Encoding::MAX],
+    /// One of each name.
+    names: Vec<ProtocolRef>,
+}
+
+impl Protocols {
+    /// One protocol, for all connections that no other recognises.
+    pub fn new(first: ProtocolRef) -> Self {
+        let none = Protocols {
+            first,
+            table: [None; Encoding::MAX],
+            delivery: [Delivery::Nothing; Encoding::MAX],
+            names: Vec::new(),
+        };
+        none.with(first)
+    }
+
+    /// The same and one more.
+    ///
+    /// # Panics
+    /// When its encoding is not below [`Encoding::MAX`], or is another's.
+    #[must_use]
+    pub fn with(mut self, protocol: ProtocolRef) -> Self {
+        let at = usize::from(protocol.encoding().0);
+        assert!(at < Encoding::MAX, "there is no room for encoding {at}: {}", protocol.name());
+        assert!(self.table[at].is_none(), "encoding {at} is another's: {}", protocol.name());
+        self.table[at] = Some(protocol);
+        self.delivery[at] = protocol.delivery();
+        if self.names.iter().all(|known| known.name() != protocol.name()) {
+            self.names.push(protocol);
+        }
+        self
+    }
+
+    /// The protocol of an encoding; the first one where there is none.
+    pub fn of(&self, encoding: Encoding) -> ProtocolRef {
+        self.table.get(usize::from(encoding.0)).copied().flatten().unwrap_or(self.first)
+    }
+
+    /// How an encoding is delivered.
+    pub fn delivery(&self, encoding: Encoding) -> Delivery {
+        self.delivery.get(usize::from(encoding.0)).copied().unwrap_or(Delivery::Nothing)
+    }
+
+    /// What a connection begins in that nobody recognises.
+    pub fn first(&self) -> ProtocolRef {
+        self.first
+    }
+
+    /// All, each in each of its encodings, in the order of their numbers.
+    pub fn all(&self) -> impl Iterator<Item = ProtocolRef> {
+        self.table.iter().copied().flatten()
+    }
+
+    /// One of each name, in the order in which they were added.
+    pub fn names(&self) -> impl Iterator<Item = ProtocolRef> {
+        self.names.iter().copied()
+    }
+
+    /// Whose a connection is, by its first bytes; nobody's as long as more must come.
+    pub fn recognise(&self, first: &[u8]) -> Option<ProtocolRef> {
+        let mut perhaps = false;
+        for protocol in self.names() {
+            match protocol.recognise(first) {
+                Recognised::Yes => return Some(protocol),
+                Recognised::Perhaps => perhaps = true,
+                Recognised::No => {}
+            }
+        }
+        (!perhaps).then_some(self.first)
+    }
+}
+
+/// The bytes of a message in a protocol's encoding: the first caller encodes, all others share.
+pub fn encoded(envelope: &Envelope, protocol: ProtocolRef, codecs: &mut Codecs) -> Arc<[u8]> {
+    envelope.encodings.get_or_encode(protocol.encoding(), || {
+        let mut out = Vec::with_capacity(envelope.publication.data.bytes() + 128);
+        protocol.encode(envelope, codecs, &mut out);
+        out
+    })
+}

@@ -1,0 +1,239 @@
+//! What a connection's peer asks for: the vocabulary that all protocols share.
+
+use std::borrow::Cow;
+
+use auth::{Permit, Principal};
+use model::name::{check_name, check_topic};
+use model::{
+    CloseReason, ConnectionId, Encoding, Name, Position, Publication, ResumeRequest, ResumeToken,
+    TopicKind,
+};
+
+use crate::phoenix::ClientMessage;
+
+/// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
+/// said; else the engine answers, by [`Protocol::reply`](crate::Protocol::reply) or as [`Respond`] says.
+#[derive(Debug)]
+pub enum Request {
+    /// Nothing more: a request is answered. `keep_alive` says whether the connection stays.
+    Answered {
+        /// Ready for the next request.
+        keep_alive: bool,
+    },
+    /// Nothing: the connection ends, with the rejection that is in `out`.
+    Rejected,
+    /// More of a request must come, and is worth waiting for.
+    Continue {
+        /// Bytes of the whole request.
+        bytes: usize,
+        /// What to send before it comes, once for each request; nothing where nobody waits for it.
+        interim: &'static [u8],
+    },
+    /// The connection takes up a lasting protocol and enters its topics, before `out` is sent.
+    Open(Open),
+    /// A long poll: nothing is in `out` yet.
+    Poll(Box<Poll>),
+    /// Enter a topic.
+    Subscribe(Box<str>, Subscribe, Permit),
+    /// Leave a topic.
+    Unsubscribe(Box<str>, Name),
+    /// Publish.
+    Publish {
+        /// What to publish.
+        publication: Publication,
+        /// What its topic's rule says.
+        permit: Permit,
+        /// How to answer.
+        to: ReplyTo,
+    },
+    /// A user has messages up to a position.
+    Acknowledge {
+        /// What the user has.
+        acknowledgement: Acknowledgement,
+        /// How to answer.
+        to: ReplyTo,
+        /// Who says so, where it is not the connection's own principal.
+        principal: Option<Principal>,
+    },
+    /// Become this user as well.
+    Login(Box<str>, Name),
+    /// Be this user no longer.
+    Logout(Box<str>, Name),
+    /// Who is in a topic, which has presence.
+    Presence {
+        /// The topic.
+        topic: Name,
+        /// How to answer.
+        respond: Respond,
+    },
+    /// The figures of `/status`.
+    Status {
+        /// How to answer.
+        respond: Respond,
+    },
+    /// A message of a Phoenix client.
+    Phoenix(ClientMessage),
+    /// A request of a Phoenix long poll.
+    Longpoll(Longpoll),
+    /// Close, after the last bytes that are in `out`.
+    Close(CloseReason),
+}
+
+/// How a request is answered.
+#[derive(Debug)]
+pub enum ReplyTo {
+    /// By an HTTP answer.
+    Http(Respond),
+    /// By a reply with the client's own id.
+    Id(Box<str>),
+}
+
+/// How an HTTP answer that takes time is to be framed.
+#[derive(Clone, Debug)]
+pub struct Respond {
+    /// The CORS lines, each with its CRLF.
+    pub cors: Cow<'static, str>,
+    /// Whether the connection stays.
+    pub keep_alive: bool,
+}
+
+/// A connection that stays.
+#[derive(Debug)]
+pub struct Open {
+    /// How it is written to.
+    pub encoding: Encoding,
+    /// Who it is.
+    pub principal: Principal,
+    /// Its topics, without the users' personal ones.
+    pub topics: Vec<Entry>,
+    /// What the client saw last.
+    pub resume: ResumeRequest,
+    /// Of the topics, users' own left out, it wants only messages that have one of these tags; all
+    /// without any.
+    pub tags: Vec<Name>,
+}
+
+/// A topic that a client may enter.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The topic.
+    pub topic: Name,
+    /// What its rule says.
+    pub permit: Permit,
+}
+
+/// A request to enter a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscribe {
+    /// The topic.
+    pub topic: Name,
+    /// What the client saw last of it.
+    pub token: Option<ResumeToken>,
+    /// The client wants only messages with one of these tags; all messages if there is none.
+    pub tags: Vec<Name>,
+}
+
+/// A long poll.
+#[derive(Debug)]
+pub struct Poll {
+    /// Who asks.
+    pub principal: Principal,
+    /// Its topics, without the users' personal ones.
+    pub topics: Vec<Entry>,
+    /// What the client saw last; without a token the poll begins now.
+    pub resume: ResumeRequest,
+    /// As in [`Open`].
+    pub tags: Vec<Name>,
+    /// How long to wait, in seconds.
+    pub seconds: u32,
+    /// How to answer.
+    pub respond: Respond,
+}
+
+/// A request of a Phoenix long poll.
+#[derive(Debug)]
+pub struct Longpoll {
+    /// What it wants.
+    pub op: Op,
+    /// How to answer.
+    pub respond: Respond,
+}
+
+/// What a request of a long poll wants.
+#[derive(Debug)]
+pub enum Op {
+    /// A session: there is none yet, or it is gone.
+    Open {
+        /// How the session's messages are written.
+        encoding: Encoding,
+        /// Who it is.
+        principal: Principal,
+    },
+    /// What has come for the session.
+    Poll {
+        /// Which one.
+        session: ConnectionId,
+        /// What becomes of it when this one is gone.
+        encoding: Encoding,
+        /// Who a new one is.
+        principal: Principal,
+    },
+    /// Messages of the client.
+    Post {
+        /// Of which session.
+        session: ConnectionId,
+        /// In order.
+        messages: Vec<ClientMessage>,
+    },
+    /// Messages for a session that never was, or of another run.
+    Gone,
+    /// The client speaks a version that nobody here does.
+    Forbidden,
+}
+
+/// What a client says when it acknowledges: a user has the messages of a topic up to a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledgement {
+    /// Who; `None` is the user of the connection that says so.
+    pub user: Option<Name>,
+    /// The topic; `None` is the user's own.
+    pub topic: Option<Name>,
+    /// The last message that it has: this one and all before it are done.
+    pub id: Position,
+}
+
+impl Acknowledgement {
+    /// Checks what a client says. The topic may be a user's own by its name (`@alice`), which then
+    /// names the user as well; an id that says more than a message's position (an SSE client has
+    /// such) counts for its message.
+    ///
+    /// # Errors
+    /// The code, and a message that says what is invalid.
+    pub fn read(
+        user: Option<&str>,
+        topic: Option<&str>,
+        id: Option<&str>,
+    ) -> Result<Self, (&'static str, String)> {
+        if let Some(error) = user.and_then(|user| check_name(user).err()) {
+            return Err(("bad_user", error.into()));
+        }
+        let own = topic.and_then(|topic| TopicKind::of(topic).user());
+        let checked = match (own, topic) {
+            (Some(own), _) if user.is_some_and(|user| user != own) => {
+                return Err(("bad_topic", "this is another user's own topic".into()));
+            }
+            (Some(own), _) => check_name(own),
+            (None, Some(topic)) => check_topic(topic),
+            (None, None) => Ok(()),
+        };
+        checked.map_err(|error| ("bad_topic", error.into()))?;
+        let message = "say which message was the last one: its id as it came, like 5f3a91c2:1042";
+        let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
+        let token = token.ok_or_else(|| ("bad_id", message.into()))?;
+        Ok(Acknowledgement {
+            user: user.or(own).map(Name::from),
+            topic: topic.filter(|_| own.is_none()).map(Name::from),
+            id: token.id,
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! Server-Sent Events (WHATWG HTML, section 9.2).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use memchr::memchr2;
+
+use crate::http::{Method, Rejection, Route, status_line};
+use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::{Codecs, Request, Settings, json};
+use model::{CloseReason, ConnectionId, Data, Encoding, Message, ResumeToken};
+
+/// Server-Sent Events.
+pub struct Sse {
+    /// The `data` lines hold the object of the HTTP stream, which also names the topic, instead of the
+    /// payload as published.
+    pub json: bool,
+}
+
+/// Appends the head of the answer, and how long the browser should wait before it returns, in
+/// milliseconds.
+///
+/// The body ends with the connection: there is no chunk to frame around each event.
+pub fn open(cors: &str, retry_ms: u32, out: &mut Vec<u8>) {
+    status_line(200, out);
+    head(cors, out);
+    out.extend_from_slice(b"\r\nretry: ");
+    out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
+    out.extend_from_slice(b"\n\n");
+}
+
+/// How long this connection's browser should wait before it returns, in milliseconds: 75 % to 125 % of
+/// the setting, by a hash of the connection's name, so that clients that lost their connections at
+/// one moment don't return at one moment.
+pub fn retry_ms(set_ms: u32, id: ConnectionId) -> u32 {
+    let mut hash = (u64::from(id.serial) << 32 | u64::from(id.slot)) ^ u64::from(id.shard) << 48;
+    // The finalizer of SplitMix64: neighbours differ in half of their bits.
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+        hash = (hash ^ (hash >> shift)).wrapping_mul(factor);
+    }
+    hash ^= hash >> 31;
+    let (set_ms, width) = (u64::from(set_ms), u64::from(set_ms / 2) + 1);
+    u32::try_from(set_ms - set_ms / 4 + hash % width).unwrap_or(u32::MAX)
+}
+
+/// Appends the header lines of an event stream, without the empty line.
+pub fn head(cors: &str, out: &mut Vec<u8>) {
+    // X-Accel-Buffering tells nginx in front not to hold events back.
+    out.extend_from_slice(
+        b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
+          X-Accel-Buffering: no\r\nConnection: close\r\n",
+    );
+    out.extend_from_slice(cors.as_bytes());
+}
+
+impl Protocol for Sse {
+    fn name(&self) -> &'static str {
+        "sse"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(if self.json { 2 } else { 1 })
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Pushed
+    }
+
+    fn liveness(&self, settings: &Settings) -> Liveness {
+        Liveness::ServerInSilence { seconds: settings.sse_heartbeat_seconds }
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        (route.request.path == "/sse").then(|| listen(route, out))
+    }
+
+    /// Nothing that is sent after the request means anything.
+    fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
+        Read { taken: bytes.len(), request: None }
+    }
+
+    fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        event(message, self.json, &message.id, out);
+    }
+
+    fn heartbeat(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b":\n\n");
+    }
+
+    /// An event of the name `recovery`: a page that doesn't listen for it is not disturbed.
+    fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: recovery\ndata: ");
+        out.extend_from_slice(json);
+        out.extend_from_slice(b"\n\n");
+    }
+
+    fn goodbye(&self, close: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
+        // A comment: an event would reach the page as if the application had sent it.
+        out.extend_from_slice(b": closing, ");
+        out.extend_from_slice(close.name().as_bytes());
+        out.extend_from_slice(b"\n\n");
+    }
+
+    fn ids_resume(&self) -> bool {
+        true
+    }
+
+    fn encode_with(&self, message: &Message, id: &ResumeToken, out: &mut Vec<u8>) {
+        event(message, self.json, id, out);
+    }
+
+    /// A block without data sets the last event id that a browser returns with, and dispatches nothing
+    /// (WHATWG HTML, section 9.2.6).
+    fn position(&self, id: &ResumeToken, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"id: ");
+        json::push_display(id, out);
+        out.extend_from_slice(b"\n\n");
+    }
+}
+
+fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+    route.get()?;
+    let listener = route.listener()?;
+    if route.request.method == Method::Head {
+        return Ok(route.head_only(out, head));
+    }
+    open(route.cors, retry_ms(route.settings.sse_retry_ms, route.id), out);
+    let sse = Sse { json: listener.query.json };
+    Ok(listener.open(sse.encoding()))
+}
+
+fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"id: ");
+    json::push_display(id, out);
+    if let Some(event) = &message.publication.event {
+        out.extend_from_slice(b"\nevent: ");
+        out.extend_from_slice(event.as_bytes());
+    }
+    out.push(b'\n');
+    if json {
+        out.extend_from_slice(b"data: ");
+        json::message(message, out);
+        out.push(b'\n');
+    } else {
+        match &message.publication.data {
+            Data::Json(text) | Data::Text(text) => data_lines(text, out),
+            Data::Binary(bytes) => data_lines(&STANDARD.encode(bytes), out),
+        }
+    }
+    out.push(b'\n');
+}
+
+/// One `data:` line for each line of the text. CR, LF and CRLF all end a line in the standard, so
+/// that each must be split at; the receiver joins them with LF.
+fn data_lines(text: &str, out: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    loop {
+        out.extend_from_slice(b"data: ");
+        let Some(at) = memchr2(b'\r', b'\n', rest) else {
+            out.extend_from_slice(rest);
+            out.push(b'\n');
+            return;
+        };
+        out.extend_from_slice(&rest[..at]);
+        out.push(b'\n');
+        let crlf = rest[at..].starts_with(b"\r\n");
+        rest = &rest[at + 1 + usize::from(crlf)..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Epoch, Position, Publication};
+
+    fn encode(event: Option<&str>, data: Data) -> String {
+        let publication = Publication {
+            topic: "t".into(),
+            event: event.map(Into::into),
+            data,
+            except: None,
+            attributes: None,
+        };
+        let message = model::Envelope::from(Message::new(
+            publication,
+            Position { epoch: Epoch(10), offset: 7 },
+            0,
+            0,
+        ));
+        let bytes = crate::encoded(&message, &Sse { json: false }, &mut Codecs::new(6, 64));
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    /// The standard's own way to read an event stream, for what we write.
+    fn read_data(stream: &str) -> String {
+        let lines = stream.split('\n').filter_map(|line| line.strip_prefix("data: "));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn an_event_has_its_id_name_and_a_data_line_for_each_line() {
+        assert_eq!(
+            encode(None, Data::Json("{\"a\":1}".into())),
+            "id: 0000000a:7\ndata: {\"a\":1}\n\n"
+        );
+        assert_eq!(
+            encode(Some("tick"), Data::Text("a\nb\r\nc\rd\n".into())),
+            "id: 0000000a:7\nevent: tick\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n"
+        );
+        assert_eq!(encode(None, Data::Binary([0, 255].into())), "id: 0000000a:7\ndata: AP8=\n\n");
+        assert_eq!(encode(None, Data::Text("".into())), "id: 0000000a:7\ndata: \n\n");
+    }
+
+    fn token() -> ResumeToken {
+        "0000000a:7/9-0000000b.8".parse().unwrap()
+    }
+
+    #[test]
+    fn places_and_recoveries_are_blocks_of_their_own() {
+        let mut out = Vec::new();
+        let sse = Sse { json: false };
+        sse.position(&token(), &mut out);
+        sse.recovery(b"{}", &mut Codecs::new(6, 64), &mut out);
+        assert_eq!(out, b"id: 0000000a:7/9-0000000b.8\n\nevent: recovery\ndata: {}\n\n");
+    }
+
+    #[test]
+    fn those_who_leave_together_come_back_apart() {
+        let id = |serial| ConnectionId { node: model::NodeId(9), shard: 1, slot: serial, serial };
+        let waits: Vec<u32> = (0..10_000).map(|serial| retry_ms(2000, id(serial))).collect();
+        assert!(waits.iter().all(|wait| (1500..=2500).contains(wait)));
+        for from in (1500..2500).step_by(100) {
+            let here = waits.iter().filter(|wait| (from..from + 100).contains(*wait)).count();
+            assert!((800..1200).contains(&here), "{here} of 10,000 from {from} ms");
+        }
+        assert_eq!((retry_ms(0, id(1)), retry_ms(1, id(1))), (0, 1));
+        assert!(retry_ms(u32::MAX, id(3)) >= u32::MAX / 4 * 3);
+    }
+
+    proptest::proptest! {
+        /// Another id is all that differs.
+        #[test]
+        fn an_id_takes_the_place_of_the_messages_own(
+            text in "[ -~\r\n]{0,40}", event in proptest::option::of("[a-z]{1,5}"),
+        ) {
+            let mut publication = Publication::new("t", Data::Text(text.into()));
+            publication.event = event.map(Into::into);
+            let message = model::Envelope::from(Message::new(publication, Position { epoch: Epoch(10), offset: 7 }, 0, 0));
+            for sse in [&Sse { json: false }, &Sse { json: true }] {
+                let plain = crate::encoded(&message, sse, &mut Codecs::new(6, 64));
+                let mut out = Vec::new();
+                sse.encode_with(&message, &message.id.into(), &mut out);
+                proptest::prop_assert_eq!(&out[..], &plain[..]);
+                out.clear();
+                sse.encode_with(&message, &token(), &mut out);
+                let rest = out.strip_prefix(b"id: 0000000a:7/9-0000000b.8").unwrap();
+                proptest::prop_assert_eq!(rest, plain.strip_prefix(b"id: 0000000a:7").unwrap());
+            }
+        }
+
+        #[test]
+        fn any_text_arrives_with_its_line_ends_as_lf(text in "[ -~é\r\n]{0,60}") {
+            let want = text.replace("\r\n", "\n").replace('\r', "\n");
+            let got = encode(None, Data::Text(text.into()));
+            proptest::prop_assert_eq!(read_data(&got), want);
+        }
+    }
+}

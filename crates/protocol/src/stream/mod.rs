@@ -1,0 +1,138 @@
+//! HTTP stream: an endless chunked answer (RFC 9112, section 7.1), one JSON object a line.
+
+use crate::http::{Method, Rejection, Route, status_line};
+use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::{Codecs, Request, Settings, json};
+use model::{CloseReason, ConnectionId, Encoding, Message, Name};
+
+/// The HTTP stream.
+pub struct Stream;
+
+const HEARTBEAT: &[u8] = b"{\"type\":\"heartbeat\"}\n";
+
+/// Appends the head of the answer and the first line, which greets the users by name.
+pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Name], out: &mut Vec<u8>) {
+    status_line(200, out);
+    head(cors, out);
+    out.extend_from_slice(b"\r\n");
+    chunk(out, |out| {
+        json::welcome(id, users, topics, true, out);
+        out.push(b'\n');
+    });
+}
+
+/// Appends the header lines of a stream, without the empty line.
+pub fn head(cors: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(
+        b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\
+          Cache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\n",
+    );
+    out.extend_from_slice(cors.as_bytes());
+}
+
+/// Appends one chunk: its size in hexadecimal, what `fill` appends, and the line ends.
+fn chunk(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    // Room for the size is left in front and filled when it is known: leading zeros are allowed.
+    let at = out.len();
+    out.extend_from_slice(b"00000000\r\n");
+    let from = out.len();
+    fill(out);
+    let size = format!("{:08x}", out.len() - from);
+    out[at..at + 8].copy_from_slice(size.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+impl Protocol for Stream {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(3)
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Pushed
+    }
+
+    fn liveness(&self, settings: &Settings) -> Liveness {
+        Liveness::ServerInSilence { seconds: settings.stream_heartbeat_seconds }
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        (route.request.path == "/stream").then(|| listen(route, out))
+    }
+
+    /// Nothing that is sent after the request means anything.
+    fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
+        Read { taken: bytes.len(), request: None }
+    }
+
+    fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        chunk(out, |out| {
+            json::message(message, out);
+            out.push(b'\n');
+        });
+    }
+
+    fn heartbeat(&self, out: &mut Vec<u8>) {
+        chunk(out, |out| out.extend_from_slice(HEARTBEAT));
+    }
+
+    fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        chunk(out, |out| {
+            out.extend_from_slice(json);
+            out.push(b'\n');
+        });
+    }
+
+    fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
+        chunk(out, |out| {
+            out.extend_from_slice(b"{\"type\":\"close\",\"reason\":\"");
+            out.extend_from_slice(close.name().as_bytes());
+            out.extend_from_slice(b"\",\"retry_ms\":");
+            out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
+            out.extend_from_slice(b"}\n");
+        });
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}
+
+fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+    route.get()?;
+    if route.request.minor == 0 {
+        let message = "an endless answer needs HTTP/1.1; use /sse or /poll";
+        return Err(Rejection::new(505, "bad_version", message));
+    }
+    let listener = route.listener()?;
+    if route.request.method == Method::Head {
+        return Ok(route.head_only(out, head));
+    }
+    welcome(route.cors, route.id, &listener.principal.users, &listener.query.topics, out);
+    Ok(listener.open(Stream.encoding()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_welcome_greets_and_each_line_is_a_chunk() {
+        let mut out = Vec::new();
+        let id = ConnectionId { node: model::NodeId(9), shard: 1, slot: 20, serial: 3 };
+        welcome("", id, &["foo".into()], &["a\"b".into()], &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        let line = "{\"type\":\"welcome\",\"text\":\"Hello, foo\",\"connection\":\"00000009-1-20-3\",\"users\":[\"foo\"],\"topics\":[\"a\\\"b\"]}\n";
+        assert_eq!(body, format!("{:08x}\r\n{line}\r\n", line.len()));
+        let mut out = Vec::new();
+        Stream.heartbeat(&mut out);
+        Stream.goodbye(CloseReason::Drain, 1700, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "00000015\r\n{\"type\":\"heartbeat\"}\n\r\n00000032\r\n{\"type\":\"close\",\"reason\":\"drain\",\"retry_ms\":1700}\n\r\n0\r\n\r\n"
+        );
+    }
+}

@@ -1,0 +1,399 @@
+//! What requests ask for: resume tokens, tags, acknowledgements.
+
+use std::sync::Arc;
+
+use auth::{LoginRule, Policy, Principal};
+use model::tags::{TAG_BYTES_MAX, TAGS_MAX};
+use model::{CloseReason, ConnectionId, Data, Name, ResumeRequest, Rules};
+
+use crate::http::{self, Http};
+use crate::phoenix::{Phoenix, Serializer, token};
+use crate::request::{Acknowledgement, Open, ReplyTo};
+use crate::websocket::frame::{self, Opcode};
+use crate::websocket::{Decoder, WebSocket};
+use crate::{Codecs, ProtocolRef, Read, Reader, Request, Settings, standard};
+
+const ID: ConnectionId = ConnectionId { node: model::NodeId(9), shard: 1, slot: 2, serial: 3 };
+
+fn settings() -> Settings {
+    let limits = http::Limits {
+        head_bytes_max: 8192,
+        uri_bytes_max: 4096,
+        body_bytes_max: 4096,
+        longpoll_body_bytes_max: 4096,
+    };
+    let rules = Rules { publish_prefixes: vec!["".into()], ..Rules::default() };
+    Settings {
+        http: limits,
+        cors_origins: vec!["*".into()],
+        policy: Policy::new(rules, LoginRule::Allow),
+        topics_per_connection_max: 8,
+        message_bytes_max: 4096,
+        frame_bytes_max: 4096,
+        sse_retry_ms: 2000,
+        poll_seconds: 25,
+        poll_seconds_max: 60,
+        sse_heartbeat_seconds: 10,
+        stream_heartbeat_seconds: 10,
+        ws_ping_seconds: 25,
+        ws_silence_seconds: 60,
+        phoenix_silence_seconds: 60,
+        compression: false,
+        ws_echo: false,
+        status_page: false,
+        longpoll_key: token::Key([0; 32]),
+        files: Arc::new([]),
+    }
+}
+
+/// The action, and the answer as far as there is one.
+fn ask(method: &str, target: &str, headers: &str, body: &str) -> (Request, String) {
+    ask_with(&settings(), method, target, headers.as_bytes(), body)
+}
+
+fn ask_with(
+    settings: &Settings,
+    method: &str,
+    target: &str,
+    headers: &[u8],
+    body: &str,
+) -> (Request, String) {
+    let line =
+        format!("{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
+    let mut bytes = [line.as_bytes(), headers, b"\r\n", body.as_bytes()].concat();
+    let (read, out) = read(settings, &Http, &mut bytes);
+    assert_eq!(read.taken, bytes.len());
+    (read.request.unwrap(), String::from_utf8_lossy(&out).into_owned())
+}
+
+/// What a protocol makes of bytes.
+fn read(settings: &Settings, protocol: ProtocolRef, bytes: &mut [u8]) -> (Read, Vec<u8>) {
+    let mut out = Vec::new();
+    let mut reader = Reader {
+        settings,
+        protocols: standard(),
+        id: ID,
+        principal: &Principal::anonymous(Vec::new()),
+        codecs: &mut Codecs::new(6, 64),
+        decoder: &mut Decoder::default(),
+        open: false,
+    };
+    (protocol.read(&mut reader, bytes, &mut out), out)
+}
+
+/// What a listener asks for on the transport, or the name of the error.
+fn listens(path: &str, query: &str, headers: &str) -> Result<(ResumeRequest, Vec<Name>), String> {
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let upgrade = if path == "/ws" { upgrade } else { "" };
+    match ask("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
+        (Request::Open(Open { resume, tags, .. }), _) => Ok((resume, tags)),
+        (Request::Poll(poll), _) => Ok((poll.resume, poll.tags)),
+        (Request::Answered { .. }, answer) => Err(code(&answer)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn code(answer: &str) -> String {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{answer}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    body["error"]["code"].as_str().unwrap().into()
+}
+
+const PATHS: [&str; 4] = ["/sse", "/stream", "/poll", "/ws"];
+
+#[test]
+fn a_listener_says_where_it_was_and_what_it_wants() {
+    let token = |text: &str| text.parse::<model::ResumeToken>().unwrap();
+    let all = |text: &str| ResumeRequest { all: Some(token(text)), topics: vec![] };
+    for path in PATHS {
+        let asks = |query: &str, headers: &str| {
+            listens(path, &format!("topic=a/b&user=alice&{query}"), headers).map(|it| it.0)
+        };
+        assert_eq!(asks("", ""), Ok(ResumeRequest::default()));
+        assert_eq!(asks("since=", ""), Ok(ResumeRequest::default()));
+        assert_eq!(asks("since=5f3a91c2:7/9-0000000b.8", ""), Ok(all("5f3a91c2:7/9-0000000b.8")));
+        assert_eq!(asks("lastEventID=5f3a91c2%3A7", ""), Ok(all("5f3a91c2:7")));
+        let each = asks("since:%40alice=5f3a91c2:3&since:a/b=5f3a91c2:1&since:a/b=5f3a91c2:2", "");
+        let each = each.unwrap();
+        assert_eq!(each.of("@alice"), Some(&token("5f3a91c2:3")));
+        assert_eq!((each.of("a/b"), each.of("c")), (Some(&token("5f3a91c2:2")), None));
+        assert_eq!(each.topics.len(), 2);
+
+        let last = "Last-Event-ID: 5f3a91c2:9\r\n";
+        assert_eq!(asks("since=5f3a91c2:7&since:a/b=5f3a91c2:1", last), Ok(all("5f3a91c2:9")));
+        for other in ["Last-Event-ID: 17\r\n", "Last-Event-ID: \r\n"] {
+            assert_eq!(asks("since=5f3a91c2:7", other), Ok(all("5f3a91c2:7")));
+            assert_eq!(asks("", other), Ok(ResumeRequest::default()));
+        }
+        for bad in ["since=7", "since:a/b=x", "since:c=5f3a91c2:1", "since:@bob=5f3a91c2:1"] {
+            assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
+        }
+        assert!(listens(path, "since:t=5f3a91c2:1&topic=t", "").is_ok(), "in any order");
+
+        let tags = |query: &str| listens(path, &format!("topic=t{query}"), "").map(|it| it.1);
+        assert_eq!(tags("&tag=red&tag=a+b&tag=red"), Ok(vec!["red".into(), "a b".into()]));
+        assert_eq!(tags("&tag="), Err("bad_tag".into()));
+        let long = "x".repeat(TAG_BYTES_MAX + 1);
+        assert_eq!(tags(&format!("&tag={long}")), Err("bad_tag".into()));
+        let many: String = (0..=TAGS_MAX).map(|number| format!("&tag={number}")).collect();
+        assert_eq!(tags(&many), Err("bad_tag".into()));
+    }
+}
+
+#[test]
+fn a_publisher_may_give_a_message_attributes() {
+    let publish = |query: &str| match ask("POST", &format!("/publish?topic=t{query}"), "", "x") {
+        (Request::Publish { publication, .. }, _) => Ok(publication),
+        (_, answer) => Err(code(&answer)),
+    };
+    assert_eq!(publish("").unwrap().attributes, None);
+    let publication = publish("&tag=red&tag=blue&key=price").unwrap();
+    assert_eq!(
+        (publication.tags(), publication.key().unwrap().as_str()),
+        (&["red".into(), "blue".into()][..], "price")
+    );
+    assert_eq!(publication.data, Data::Text("x".into()));
+    assert_eq!(publish("&key=").unwrap_err(), "bad_key");
+    assert_eq!(publish("&tag=").unwrap_err(), "bad_tag");
+    // A page that listens may have a parameter of this name for itself.
+    assert!(listens("/sse", "topic=t&key=", "").is_ok());
+}
+
+#[test]
+fn an_acknowledgement_is_a_body_or_a_query() {
+    let acked = |target: &str, body: &str| match ask("POST", target, "", body) {
+        (Request::Acknowledge { principal, acknowledgement, .. }, answer) => {
+            assert_eq!(answer, "");
+            let principal = principal.unwrap();
+            // A client that need not prove anything is the user that it names.
+            assert_eq!(Some(&principal.users[0]), acknowledgement.user.as_ref());
+            let Acknowledgement { user, topic, id } = acknowledgement;
+            Ok((user.unwrap().to_string(), topic.map(String::from), id.to_string()))
+        }
+        (_, answer) => Err(code(&answer)),
+    };
+    let of = |topic: Option<&str>| {
+        Ok(("alice".to_string(), topic.map(str::to_string), "5f3a91c2:7".to_string()))
+    };
+    let body = |fields: &str| acked("/ack", &format!("{{{fields}}}"));
+    let own = r#""user":"alice","id":"5f3a91c2:7""#;
+    assert_eq!(body(own), of(None));
+    assert_eq!(body(&format!(r#"{own},"topic":"orders""#)), of(Some("orders")));
+    assert_eq!(body(&format!(r#"{own},"topic":"@alice""#)), of(None));
+    assert_eq!(body(r#""topic":"@al\u0069ce","id":"5f3a91c2:7/9-0000000b.8""#), of(None));
+    assert_eq!(acked("/ack?user=alice&id=5f3a91c2:7&x=1", ""), of(None));
+    assert_eq!(acked("/ack?user=alice&id=5f3a91c2%3A7&topic=orders", ""), of(Some("orders")));
+    for (bad, code) in [
+        ("", "bad_id"),
+        (r#""id":"5f3a91c2:7""#, "bad_user"),
+        (r#""user":"","id":"5f3a91c2:7""#, "bad_user"),
+        (r#""user":"alice","id":"7""#, "bad_id"),
+        (r#""user":"alice","id":7"#, "bad_request"),
+        (r#""user":"alice","id":"5f3a91c2:7","x":1"#, "bad_request"),
+        (r#""user":"alice","topic":"@bob","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""user":"alice","topic":"","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""user":"alice","topic":"*","id":"5f3a91c2:7""#, "bad_topic"),
+        (r#""topic":"@","id":"5f3a91c2:7""#, "bad_topic"),
+    ] {
+        assert_eq!(body(bad), Err(code.into()), "{bad}");
+    }
+    assert_eq!(acked("/ack?id=%FF", ""), Err("bad_query".into()));
+    assert_eq!(acked("/ack", "7"), Err("bad_request".into()));
+    let fields = r#"["alice",null,"5f3a91c2:7"]"#;
+    assert_eq!(acked("/ack", fields), Err("bad_request".into()), "an array is no object");
+
+    let (_, answer) = ask("GET", "/ack", "", "");
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("Allow: POST, OPTIONS\r\n"));
+    let (_, answer) =
+        ask("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"));
+}
+
+/// What a WebSocket's message means, and the answer as far as there is one.
+fn hears_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Request>, Vec<u8>) {
+    let mut bytes = Vec::new();
+    frame::encode_masked(opcode, false, message, [1; 4], &mut bytes);
+    let (read, out) = read(&settings(), protocol, &mut bytes);
+    assert_eq!(read.taken, bytes.len());
+    (read.request, out)
+}
+
+fn hears(text: &str) -> (Option<Request>, Vec<u8>) {
+    hears_as(&WebSocket { window_bits: 0 }, Opcode::Text, text.as_bytes())
+}
+
+const PHOENIX: ProtocolRef = &Phoenix { serializer: Serializer::V2, polled: false };
+
+#[test]
+fn a_page_of_a_foreign_origin_opens_no_websocket_whatever_its_bytes() {
+    let listed = Settings { cors_origins: vec!["http://good.example".into()], ..settings() };
+    let opens = |settings: &Settings, origins: &[u8]| {
+        let upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        let headers = [&upgrade[..], origins].concat();
+        let answers = ["/ws", "/socket/websocket?vsn=2.0.0"].map(|target| {
+            let (action, answer) = ask_with(settings, "GET", target, &headers, "");
+            assert_eq!(matches!(action, Request::Open(_)), answer.starts_with("HTTP/1.1 101 "));
+            answer.split(' ').nth(1).unwrap().to_string()
+        });
+        assert_eq!(answers[0], answers[1]);
+        answers[0].clone()
+    };
+    for (origins, want) in [
+        (&b""[..], "101"),
+        (b"Origin: http://good.example\r\n", "101"),
+        (b"Origin: http://good.example\r\nOrigin: http://good.example\r\n", "101"),
+        (b"Origin: http://evil.example\r\n", "403"),
+        (b"Origin: \xff\r\n", "403"),
+        (b"Origin: \r\n", "403"),
+        (b"Origin: null\r\n", "403"),
+        (b"Origin: http://good.example\xff\r\n", "403"),
+        (b"Origin: http://good.example\r\nOrigin: http://evil.example\r\n", "403"),
+        (b"Origin: \xff\r\nOrigin: http://good.example\r\n", "403"),
+    ] {
+        assert_eq!(opens(&listed, origins), want, "{}", String::from_utf8_lossy(origins));
+        assert_eq!(opens(&settings(), origins), "101", "any origin is allowed");
+    }
+    let cors = |origins: &[u8]| ask_with(&listed, "GET", "/healthz", origins, "").1;
+    assert!(
+        cors(b"Origin: http://good.example\r\n").contains("Allow-Origin: http://good.example\r\n")
+    );
+    for foreign in [
+        &b"Origin: \xff\r\nOrigin: http://good.example\r\n"[..],
+        b"Origin: http://good.example\r\nOrigin: http://evil.example\r\n",
+    ] {
+        assert!(!cors(foreign).contains("Allow-Origin"), "{}", String::from_utf8_lossy(foreign));
+    }
+}
+
+#[test]
+fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
+    for (event, refused) in [
+        ("recovery", Some("403 reserved_event")),
+        ("error", Some("403 reserved_event")),
+        ("open", Some("403 reserved_event")),
+        ("phx_close", Some("403 reserved_event")),
+        ("presence_state", Some("403 reserved_event")),
+        ("a%0Ab", Some("400 bad_event")),
+        ("update", None),
+        ("message", None),
+    ] {
+        let (action, answer) = ask("POST", &format!("/publish?topic=t&event={event}"), "", "x");
+        let (status, code) = refused.unwrap_or("200 ").split_once(' ').unwrap();
+        assert_eq!(matches!(action, Request::Publish { .. }), refused.is_none(), "{event}");
+        assert!(
+            refused.is_none() || answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(answer.contains(code), "{answer}");
+        if !event.contains('%') {
+            let text =
+                format!(r#"{{"type":"publish","id":1,"topic":"t","data":1,"event":"{event}"}}"#);
+            let (asked, _) = hears(&text);
+            let publishes = matches!(asked, Some(Request::Publish { .. }));
+            assert_eq!(publishes, refused.is_none(), "{asked:?}");
+        }
+    }
+    // A page that listens may have a parameter of this name for itself.
+    assert!(listens("/sse", "topic=t&event=error", "").is_ok());
+}
+
+#[test]
+fn an_array_is_no_websocket_command() {
+    let fields = r#"["subscribe",1,"t",null,null,null,null,null,null,null,null]"#;
+    let (None, frame) = hears(fields) else { panic!() };
+    let answer = String::from_utf8_lossy(&frame);
+    assert!(
+        answer.contains(r#""error":{"code":"bad_json""#) && answer.contains("object"),
+        "{answer}"
+    );
+}
+
+/// A client of a newer protocol or of another dialect gets an error and stays connected.
+#[test]
+fn a_phoenix_message_of_an_unknown_kind_is_answered() {
+    for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
+        let (None, frame) = hears_as(PHOENIX, Opcode::Binary, message) else { panic!() };
+        let answer = String::from_utf8_lossy(&frame[2..]).into_owned();
+        let answer: serde_json::Value =
+            serde_json::from_str(answer.trim_start_matches(|c| c != '['))
+                .unwrap_or_else(|error| panic!("{error}: {answer}"));
+        assert_eq!((&answer[2], &answer[3]), (&"phoenix".into(), &"phx_reply".into()));
+        assert_eq!(answer[4]["status"], "error");
+        assert!(answer[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
+    }
+    for message in [&b""[..], b"\0", b"\x03\x01\x01"] {
+        let (asked, _) = hears_as(PHOENIX, Opcode::Binary, message);
+        assert!(matches!(asked, Some(Request::Close(CloseReason::ProtocolError))), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_websocket_comes_back_and_acknowledges() {
+    let (asked, _) =
+        hears(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
+    let Some(Request::Subscribe(id, subscribe, _)) = asked else { panic!("{asked:?}") };
+    assert_eq!((&*id, subscribe.topic.as_str()), ("1", "t"));
+    assert_eq!((subscribe.token, subscribe.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
+    let (asked, _) = hears(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
+    let Some(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), .. }) = asked else {
+        panic!("{asked:?}")
+    };
+    let position = "5f3a91c2:7".parse().unwrap();
+    let want = Acknowledgement { user: None, topic: Some("orders".into()), id: position };
+    assert_eq!((&*id, acknowledgement), ("\"x\"", want));
+}
+
+#[test]
+fn browsers_get_different_retry_times() {
+    let (_, answer) = ask("GET", "/sse?topic=t", "", "");
+    let retry = answer.lines().find_map(|line| line.strip_prefix("retry: ")).unwrap();
+    assert!((1500..=2500).contains(&retry.parse::<u32>().unwrap()), "{retry}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_query_does_harm(query in "[a-z@:%&=+0-9/-]{0,60}", ack in r#"[{}\[\]",:a-z0-9/@-]{0,60}"#) {
+        for path in PATHS {
+            ask("GET", &format!("{path}?{query}"), "", "");
+        }
+        ask("POST", &format!("/ack?{query}"), "", "");
+        ask("POST", "/ack", "", &ack);
+        ask("POST", &format!("/publish?{query}"), "", "x");
+    }
+
+    #[test]
+    fn an_acknowledgement_names_one_user_and_a_position(
+        user in proptest::option::of("[@a-c]{0,3}"), topic in proptest::option::of("[@*a-c]{0,3}"),
+        offset: u64,
+    ) {
+        let id = format!("0000000a:{offset}");
+        let read = Acknowledgement::read(user.as_deref(), topic.as_deref(), Some(&id));
+        if let Ok(Acknowledgement { user: who, topic: of, id: position }) = read {
+            proptest::prop_assert_eq!(position.to_string(), id);
+            proptest::prop_assert!(of.iter().all(|name| model::name::check_topic(name).is_ok()));
+            proptest::prop_assert!(user.is_none() || who.as_deref() == user.as_deref());
+        }
+    }
+}
+
+#[test]
+fn every_encoding_has_its_own_number_and_every_name_one_way_in() {
+    for protocol in standard().all() {
+        assert_eq!(standard().of(protocol.encoding()).name(), protocol.name());
+        assert_eq!(standard().delivery(protocol.encoding()), protocol.delivery());
+    }
+    let names: Vec<&str> = standard().names().map(|protocol| protocol.name()).collect();
+    let want = ["http", "sse", "stream", "poll", "ws", "echo", "phoenix", "phoenix_longpoll"];
+    assert_eq!(names, want);
+    assert_eq!(standard().recognise(b"GET / HTTP/1.1").map(|it| it.name()), Some("http"));
+}
+
+#[test]
+#[should_panic(expected = "encoding 3 is another's")]
+fn a_number_is_given_once() {
+    let _ = standard().clone().with(&crate::stream::Stream);
+}

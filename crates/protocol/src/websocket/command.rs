@@ -1,0 +1,404 @@
+//! The JSON commands of a WebSocket client, and the answers to them.
+//!
+//! ```json
+//! {"type":"subscribe","id":1,"topic":"news"}
+//! {"type":"unsubscribe","id":2,"topic":"news"}
+//! {"type":"publish","id":3,"topic":"chat/1","data":{"text":"hi"}}
+//! {"type":"ack","id":4,"topic":"orders","message":"5f3a91c2:1042"}
+//! {"type":"login","id":5,"user":"alice"}
+//! {"type":"logout","id":6,"user":"alice"}
+//! {"type":"ping","id":7}
+//! ```
+//! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, and
+//! `"tags"`, of which a message must have one; to publish `"tags"` and `"key"`. An acknowledgement
+//! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
+//!
+//! Each is answered with the client's own `id` (a number or a string):
+//! `{"type":"reply","id":1,"ok":{…}}` or `{"type":"reply","id":1,"error":{"code":…,"message":…}}`.
+//! A binary frame is the same object without `data`, a newline, and the payload as raw bytes.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::request::{Acknowledgement, Subscribe};
+use crate::{data, json, object};
+use model::event::check_event;
+use model::name::{check_name, check_topic};
+use model::resume::ResumeTokenError;
+use model::{Attributes, Data, Name, Publication, tags};
+
+/// The longest `id` of a command, in bytes as the client wrote it.
+pub const ID_BYTES_MAX: usize = 64;
+
+/// A client's command, with the `id` by which the client recognizes the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The client's own id, as JSON text; `null` without one.
+    pub id: Box<str>,
+    /// What to do.
+    pub kind: CommandKind,
+}
+
+/// The commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandKind {
+    /// Enter a topic.
+    Subscribe(Subscribe),
+    /// Leave a topic.
+    Unsubscribe(Name),
+    /// Publish, where the configuration lets clients do so.
+    Publish(Publication),
+    /// Acknowledge messages.
+    Acknowledge(Acknowledgement),
+    /// Become this user as well.
+    Login(Name),
+    /// Be this user no longer.
+    Logout(Name),
+    /// Answer, so that the client knows that the server lives.
+    Ping,
+}
+
+/// A command that can't be executed: the client gets an answer, and the connection stays open.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CommandError {
+    /// The client's own id, as JSON text; `null` when there was none to read.
+    pub id: Box<str>,
+    /// The error's name.
+    pub code: &'static str,
+    /// What is invalid, and what would be valid.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    topic: Option<Text<'a>>,
+    #[serde(borrow)]
+    event: Option<Text<'a>>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    encoding: Option<Text<'a>>,
+    #[serde(borrow)]
+    since: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    tags: Option<Vec<Text<'a>>>,
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    #[serde(borrow)]
+    user: Option<Text<'a>>,
+}
+
+impl Body<'_> {
+    /// A field that the command doesn't take, if it has one. All commands take a topic.
+    fn needless(&self) -> Option<&'static str> {
+        let kind = &*self.kind;
+        let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
+        let login = matches!(kind, "login" | "logout");
+        [
+            ("data", self.data.is_some(), publish),
+            ("event", self.event.is_some(), publish),
+            ("encoding", self.encoding.is_some(), publish),
+            ("key", self.key.is_some(), publish),
+            ("tags", self.tags.is_some(), publish || subscribe),
+            ("since", self.since.is_some(), subscribe),
+            ("message", self.message.is_some(), ack),
+            ("user", self.user.is_some(), ack || login),
+        ]
+        .into_iter()
+        .find_map(|(field, there, used)| (there && !used).then_some(field))
+    }
+}
+
+/// Text that is borrowed when it has no escapes, inside an `Option` or a list too.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+
+/// Reads a command from a text frame, or from a binary frame's text and `payload`.
+pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, CommandError> {
+    let body: Body<'_> = object::read(text.as_bytes()).map_err(|error| CommandError {
+        id: "null".into(),
+        code: "bad_json",
+        message: format!(
+            "this is not a command: {error}; send for example \
+             {{\"type\":\"subscribe\",\"id\":1,\"topic\":\"news\"}}"
+        ),
+    })?;
+    let id = id(body.id)?;
+    match kind(&body, payload) {
+        Ok(kind) => Ok(Command { id, kind }),
+        Err((code, message)) => Err(CommandError { id, code, message }),
+    }
+}
+
+fn id(raw: Option<&RawValue>) -> Result<Box<str>, CommandError> {
+    let text = raw.map_or("null", RawValue::get);
+    let scalar = text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n'));
+    if text.len() > ID_BYTES_MAX || !scalar {
+        let message = format!("an id is a number or a string of at most {ID_BYTES_MAX} bytes");
+        return Err(CommandError { id: "null".into(), code: "bad_id", message });
+    }
+    Ok(text.into())
+}
+
+/// An error's name for programs, and its message for people.
+type CodeAndMessage = (&'static str, String);
+
+fn text<'a>(field: &'a Option<Text<'_>>) -> Option<&'a str> {
+    field.as_ref().map(|text| &*text.0)
+}
+
+fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndMessage> {
+    if let Some(field) = body.needless() {
+        return Err(("bad_command", format!("{} takes no {field}", body.kind)));
+    }
+    let topic = || {
+        let topic = text(&body.topic).unwrap_or("");
+        check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
+        Ok::<_, CodeAndMessage>(Name::from(topic))
+    };
+    let tags = || {
+        let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
+        tags::list(tags).map_err(|error| ("bad_tag", error))
+    };
+    Ok(match body.kind.as_ref() {
+        "subscribe" => {
+            let token = text(&body.since).map(str::parse).transpose();
+            let token =
+                token.map_err(|error: ResumeTokenError| ("bad_since", error.to_string()))?;
+            CommandKind::Subscribe(Subscribe { topic: topic()?, token, tags: tags()? })
+        }
+        "unsubscribe" => CommandKind::Unsubscribe(topic()?),
+        "publish" => {
+            let event = text(&body.event).filter(|event| *event != "message");
+            event.map_or(Ok(()), check_event)?;
+            let event = event.map(Name::from);
+            let key = text(&body.key);
+            let checked = key.map_or(Ok(()), check_name);
+            checked.map_err(|error| ("bad_key", error.to_string()))?;
+            let attributes = Attributes::of(tags()?, key.map(Name::from));
+            let (topic, data) = (topic()?, data(body, payload)?);
+            CommandKind::Publish(Publication { topic, event, data, except: None, attributes })
+        }
+        "ack" => CommandKind::Acknowledge(acknowledgement(body)?),
+        "login" => CommandKind::Login(user(body)?),
+        "logout" => CommandKind::Logout(user(body)?),
+        "ping" => CommandKind::Ping,
+        other => {
+            let message = format!(
+                "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout \
+                 and ping are known"
+            );
+            return Err(("bad_command", message));
+        }
+    })
+}
+
+/// Who is to be logged in or out.
+fn user(body: &Body<'_>) -> Result<Name, CodeAndMessage> {
+    let Some(user) = text(&body.user) else {
+        return Err(("bad_user", format!("say which user: {} needs user", body.kind)));
+    };
+    check_name(user).map_err(|error| ("bad_user", error.to_string()))?;
+    Ok(user.into())
+}
+
+fn acknowledgement(body: &Body<'_>) -> Result<Acknowledgement, CodeAndMessage> {
+    let (user, topic, message) = (text(&body.user), text(&body.topic), text(&body.message));
+    Acknowledgement::read(user, topic, message).map_err(|(code, message)| match code {
+        // The field has another name here: `id` is the command's own.
+        "bad_id" => ("bad_message", message),
+        code => (code, message),
+    })
+}
+
+fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodeAndMessage> {
+    match (payload, body.data) {
+        (Some(bytes), None) => Ok(Data::Binary(bytes.into())),
+        (None, Some(raw)) => {
+            data::from_json(raw, text(&body.encoding)).map_err(|error| ("bad_data", error))
+        }
+        (Some(_), Some(_)) => {
+            let message = "in a binary frame the data are the bytes after the newline";
+            Err(("bad_data", message.into()))
+        }
+        (None, None) => Err(("bad_data", "publish needs data, any JSON value".into())),
+    }
+}
+
+/// Appends the answer to a command that succeeded; `ok` is a JSON object.
+pub fn reply_ok(id: &str, ok: &str, out: &mut Vec<u8>) {
+    reply(id, out);
+    out.extend_from_slice(b",\"ok\":");
+    out.extend_from_slice(ok.as_bytes());
+    out.push(b'}');
+}
+
+/// Appends the answer to a command that did not succeed.
+pub fn reply_error(id: &str, code: &str, message: &str, out: &mut Vec<u8>) {
+    reply(id, out);
+    out.extend_from_slice(b",\"error\":{\"code\":");
+    json::string(code, out);
+    out.extend_from_slice(b",\"message\":");
+    json::string(message, out);
+    out.extend_from_slice(b"}}");
+}
+
+fn reply(id: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"reply\",\"id\":");
+    out.extend_from_slice(id.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read() {
+        let command = |text| parse(text, None).unwrap();
+        assert_eq!(
+            command(r#"{"type":"subscribe","id":1,"topic":"news"}"#),
+            Command {
+                id: "1".into(),
+                kind: CommandKind::Subscribe(Subscribe {
+                    topic: "news".into(),
+                    ..Subscribe::default()
+                })
+            }
+        );
+        assert_eq!(
+            command(
+                r#"{"topic":"a","type":"publish","event":"e","data":"AP8=","encoding":"base64","id":"x"}"#
+            ),
+            Command {
+                id: "\"x\"".into(),
+                kind: CommandKind::Publish(Publication {
+                    topic: "a".into(),
+                    event: Some("e".into()),
+                    data: Data::Binary([0, 255].into()),
+                    except: None,
+                    attributes: None,
+                })
+            }
+        );
+        assert_eq!(command(r#"{"type":"ping"}"#).id.as_ref(), "null");
+        let login = command(r#"{"type":"login","id":1,"user":"@al"}"#).kind;
+        assert_eq!(login, CommandKind::Login("@al".into()));
+        let logout = command(r#"{"type":"logout","id":1,"user":"al"}"#).kind;
+        assert_eq!(logout, CommandKind::Logout("al".into()));
+        let binary = parse(r#"{"type":"publish","topic":"a"}"#, Some(b"\0\x01")).unwrap();
+        let CommandKind::Publish(publication) = binary.kind else { panic!() };
+        assert_eq!(publication.data, Data::Binary([0, 1].into()));
+    }
+
+    #[test]
+    fn commands_with_optional_fields_are_read() {
+        let kind = |text| parse(text, None).unwrap().kind;
+        let subscribe = kind(
+            r#"{"type":"subscribe","topic":"news","since":"5f3a91c2:7\/9","tags":["red","red"]}"#,
+        );
+        let token = "5f3a91c2:7/9".parse().ok();
+        let want = Subscribe { topic: "news".into(), token, tags: vec!["red".into()] };
+        assert_eq!(subscribe, CommandKind::Subscribe(want));
+        let publish = r#"{"type":"publish","topic":"a","tags":["red"],"key":"price"}"#;
+        let CommandKind::Publish(publication) = parse(publish, Some(b"x")).unwrap().kind else {
+            panic!()
+        };
+        assert_eq!(
+            (publication.tags(), publication.key().unwrap().as_str()),
+            (&["red".into()][..], "price")
+        );
+
+        let id = "5f3a91c2:7".parse().unwrap();
+        for (fields, user, topic) in [
+            ("", None, None),
+            (r#","topic":"orders""#, None, Some("orders")),
+            (r#","topic":"@alice""#, Some("alice"), None),
+            (r#","user":"alice","topic":"@alice""#, Some("alice"), None),
+            (r#","user":"alice","topic":"orders""#, Some("alice"), Some("orders")),
+        ] {
+            let text =
+                format!(r#"{{"type":"ack","id":2,"message":"5f3a91c2:7/9-0000000b.8"{fields}}}"#);
+            let want =
+                Acknowledgement { user: user.map(Name::from), topic: topic.map(Name::from), id };
+            assert_eq!(parse(&text, None).unwrap().kind, CommandKind::Acknowledge(want));
+        }
+    }
+
+    #[test]
+    fn each_error_has_a_code_and_the_id_of_its_command() {
+        for (text, id, code) in [
+            ("", "null", "bad_json"),
+            ("[1]", "null", "bad_json"),
+            (r#"["ping",1,null,null,null,null,null,null,null,null,null]"#, "null", "bad_json"),
+            (r#"{"type":"ping","id":{}}"#, "null", "bad_id"),
+            (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
+            (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
+            (r#"{"type":"subscribe","id":7}"#, "7", "bad_topic"),
+            (r#"{"type":"subscribe","id":7,"topic":"@bob"}"#, "7", "bad_topic"),
+            (r#"{"type":"publish","id":7,"topic":"a"}"#, "7", "bad_data"),
+            (
+                r#"{"type":"publish","id":7,"topic":"a","data":"%","encoding":"base64"}"#,
+                "7",
+                "bad_data",
+            ),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"event":""}"#, "7", "bad_event"),
+            (
+                r#"{"type":"publish","id":7,"topic":"a","data":1,"event":"error"}"#,
+                "7",
+                "reserved_event",
+            ),
+            (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","tags":[""]}"#, "7", "bad_tag"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","key":"k"}"#, "7", "bad_command"),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"key":""}"#, "7", "bad_key"),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"since":"x"}"#, "7", "bad_command"),
+            (r#"{"type":"ack","id":7}"#, "7", "bad_message"),
+            (r#"{"type":"ack","id":7,"message":"x"}"#, "7", "bad_message"),
+            (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","topic":"*"}"#, "7", "bad_topic"),
+            (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","user":""}"#, "7", "bad_user"),
+            (r#"{"type":"login","id":7}"#, "7", "bad_user"),
+            (r#"{"type":"logout","id":7,"user":""}"#, "7", "bad_user"),
+            (r#"{"type":"login","id":7,"user":"a\u0000"}"#, "7", "bad_user"),
+            (r#"{"type":"login","id":7,"user":"a","tags":[]}"#, "7", "bad_command"),
+            (r#"{"type":"ping","id":7,"user":"a"}"#, "7", "bad_command"),
+        ] {
+            let error = parse(text, None).unwrap_err();
+            assert_eq!((error.id.as_ref(), error.code), (id, code), "{text}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn answers_are_json() {
+        let mut out = Vec::new();
+        reply_error("\"x\"", "bad", "a \"b\"", &mut out);
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["error"]["message"], "a \"b\"");
+        let mut out = Vec::new();
+        reply_ok("3", "{}", &mut out);
+        assert_eq!(out, br#"{"type":"reply","id":3,"ok":{}}"#);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_panics(
+            kind in "subscribe|publish|ack|login|logout|ping|x", fields in r#"(,"(topic|since|tags|key|message|user|data|id)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
+            noise in r#"[{}\[\]",:a-z0-9]{0,40}"#,
+        ) {
+            for text in [format!("{{\"type\":\"{kind}\"{fields}}}"), noise] {
+                for payload in [None, Some(&b"x"[..])] {
+                    let _ = parse(&text, payload);
+                }
+            }
+        }
+    }
+}

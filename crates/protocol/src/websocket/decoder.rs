@@ -1,0 +1,496 @@
+//! Frames in, messages out, however the bytes are split.
+
+use super::WsError;
+use super::deflate::Inflater;
+use super::frame::{CONTROL_BYTES_MAX, Head, Opcode, apply_mask};
+use super::utf8::Utf8;
+
+/// Which side the decoder is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Reads a client's frames, which are masked.
+    Server,
+    /// Reads a server's frames, which are not.
+    Client,
+}
+
+/// What a peer may send.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The payload of a frame, in bytes.
+    pub frame_bytes_max: u64,
+    /// A message, all fragments together, in bytes: as it comes and, where it is compressed,
+    /// inflated too.
+    pub message_bytes_max: usize,
+}
+
+/// What the decoder needs and does not keep.
+pub struct Context<'a> {
+    /// Which side this is.
+    pub role: Role,
+    /// What the peer may send.
+    pub limits: Limits,
+    /// There when permessage-deflate was agreed.
+    pub inflater: Option<&'a mut Inflater>,
+}
+
+/// What the peer sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A text message.
+    Text(&'a str),
+    /// A binary message.
+    Binary(&'a [u8]),
+    /// To be answered with a pong of the same payload.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong(&'a [u8]),
+    /// The peer closes, with a code and a reason if it gave any. Nothing after it is read.
+    Close(Option<(u16, &'a str)>),
+}
+
+/// Where a connection is in the middle of something; the default where it is not. While a message
+/// comes in pieces it grows up to [`Limits::message_bytes_max`], as the bytes come and never on
+/// the word of a frame's head.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    /// The data message that is being read: its opcode, and whether it is compressed.
+    message: Option<(bool, bool)>,
+    /// Its payload so far.
+    payload: Vec<u8>,
+    /// Where plain text stands; at the beginning again when it was good to its end.
+    utf8: Utf8,
+    /// The frame that is being read, and how much of it has come.
+    frame: Option<(Head, u64)>,
+    control: Vec<u8>,
+    closed: bool,
+}
+
+impl Decoder {
+    /// True between messages, with no frame begun: a new decoder would go on as well.
+    pub fn is_idle(&self) -> bool {
+        self.message.is_none() && self.frame.is_none() && !self.closed
+    }
+
+    /// Memory that the beginning of a message takes up, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.payload.capacity() + self.control.capacity()
+    }
+
+    /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is
+    /// left is the beginning of a frame's head, fewer than 14 bytes: it must come again with what
+    /// follows. Control frames are given where they come, also between the fragments of a message.
+    ///
+    /// However the bytes are split, the events and the error are the same, and an error is found
+    /// with the first byte that can't be right, except in compressed text. After an error or
+    /// [`Event::Close`] nothing more is read: all input is taken, and there are no events.
+    pub fn feed(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, WsError> {
+        let mut at = 0;
+        loop {
+            let taken = self.feed_frame(cx, &mut input[at..], on)?;
+            at += taken;
+            if taken == 0 || at == input.len() {
+                return Ok(at);
+            }
+        }
+    }
+
+    /// The same for one frame, or what there is of it: for a reader who may stop between two.
+    pub fn feed_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, WsError> {
+        let taken = self.read(cx, input, on);
+        if taken.is_err() {
+            *self = Decoder { closed: true, ..Decoder::default() };
+        }
+        taken
+    }
+
+    fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, WsError> {
+        let mut at = 0;
+        if self.closed {
+            return Ok(input.len());
+        }
+        let (head, had) = match self.frame {
+            Some(begun) => begun,
+            None => {
+                let Some((head, length)) = Head::parse(input)? else {
+                    return Ok(0);
+                };
+                self.begin(cx, &head)?;
+                at += length;
+                let rest = &mut input[at..];
+                if rest.len() as u64 >= head.length {
+                    let payload = &mut rest[..head.length as usize];
+                    at += payload.len();
+                    self.whole(cx, &head, payload, on)?;
+                    return Ok(at);
+                }
+                self.frame = Some((head, 0));
+                (head, 0)
+            }
+        };
+        let piece = (head.length - had).min((input.len() - at) as u64);
+        let bytes = &mut input[at..at + piece as usize];
+        at += bytes.len();
+        self.piece(&head, had, bytes)?;
+        if had + piece < head.length {
+            self.frame = Some((head, had + piece));
+            return Ok(at);
+        }
+        self.frame = None;
+        self.end(cx, &head, on)?;
+        Ok(at)
+    }
+
+    /// Checks a frame's head against what went before.
+    fn begin(&mut self, cx: &Context<'_>, head: &Head) -> Result<(), WsError> {
+        match (cx.role, head.mask) {
+            (Role::Server, None) => return Err(WsError::NotMasked),
+            (Role::Client, Some(_)) => return Err(WsError::Masked),
+            _ => {}
+        }
+        if head.length > cx.limits.frame_bytes_max {
+            return Err(WsError::FrameTooBig);
+        }
+        match head.opcode {
+            Opcode::Text | Opcode::Binary => {
+                if self.message.is_some() {
+                    return Err(WsError::MessageInMessage);
+                }
+                if head.rsv1 && cx.inflater.is_none() {
+                    return Err(WsError::ReservedBits);
+                }
+                self.message = Some((head.opcode == Opcode::Text, head.rsv1));
+            }
+            Opcode::Continuation => {
+                if head.rsv1 {
+                    return Err(WsError::ReservedBits);
+                }
+                if self.message.is_none() {
+                    return Err(WsError::NothingToContinue);
+                }
+            }
+            Opcode::Close | Opcode::Ping | Opcode::Pong => {}
+        }
+        let data = !head.opcode.is_control();
+        if data && self.payload.len() as u64 + head.length > cx.limits.message_bytes_max as u64 {
+            return Err(WsError::MessageTooBig);
+        }
+        Ok(())
+    }
+
+    /// A frame whose payload is all there. A message in one frame is given as it lies.
+    fn whole(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &Head,
+        payload: &mut [u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), WsError> {
+        if head.opcode.is_control() {
+            unmask(head, 0, payload);
+            return self.control(head.opcode, payload, on);
+        }
+        let single = head.fin && head.opcode != Opcode::Continuation;
+        if !single {
+            self.piece(head, 0, payload)?;
+            return self.end(cx, head, on);
+        }
+        unmask(head, 0, payload);
+        let Some((text, compressed)) = self.message.take() else {
+            return Ok(());
+        };
+        match cx.inflater.as_mut().filter(|_| compressed) {
+            Some(inflater) => {
+                deliver(text, inflater.inflate(payload, cx.limits.message_bytes_max)?, on)
+            }
+            None => deliver(text, payload, on),
+        }
+    }
+
+    /// A piece of a frame's payload. Plain text is checked at once, not when it is whole.
+    fn piece(&mut self, head: &Head, at: u64, bytes: &mut [u8]) -> Result<(), WsError> {
+        unmask(head, at, bytes);
+        if head.opcode.is_control() {
+            self.control.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.payload.extend_from_slice(bytes);
+        match self.message {
+            Some((true, false)) if !self.utf8.push(bytes) => Err(WsError::NotUtf8),
+            _ => Ok(()),
+        }
+    }
+
+    /// A frame has come in pieces and is whole.
+    fn end(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &Head,
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), WsError> {
+        if head.opcode.is_control() {
+            let payload = std::mem::take(&mut self.control);
+            return self.control(head.opcode, &payload, on);
+        }
+        if !head.fin {
+            return Ok(());
+        }
+        let Some((text, compressed)) = self.message.take() else {
+            return Ok(());
+        };
+        let payload = std::mem::take(&mut self.payload);
+        match cx.inflater.as_mut().filter(|_| compressed) {
+            Some(inflater) => {
+                deliver(text, inflater.inflate(&payload, cx.limits.message_bytes_max)?, on)
+            }
+            None => deliver(text, &payload, on),
+        }
+    }
+
+    fn control(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        on: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), WsError> {
+        debug_assert!(payload.len() <= CONTROL_BYTES_MAX);
+        match opcode {
+            Opcode::Ping => on(Event::Ping(payload)),
+            Opcode::Pong => on(Event::Pong(payload)),
+            _ => {
+                on(Event::Close(close(payload)?));
+                self.closed = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unmask(head: &Head, at: u64, bytes: &mut [u8]) {
+    if let Some(mask) = head.mask {
+        apply_mask(bytes, mask, at);
+    }
+}
+
+fn deliver(text: bool, payload: &[u8], on: &mut dyn FnMut(Event<'_>)) -> Result<(), WsError> {
+    if text {
+        on(Event::Text(simdutf8::basic::from_utf8(payload).map_err(|_| WsError::NotUtf8)?));
+    } else {
+        on(Event::Binary(payload));
+    }
+    Ok(())
+}
+
+/// The code and the reason of a close frame (sections 5.5.1 and 7.4).
+fn close(payload: &[u8]) -> Result<Option<(u16, &str)>, WsError> {
+    match payload {
+        [] => Ok(None),
+        [_] => Err(WsError::InvalidClosePayload),
+        [high, low, reason @ ..] => {
+            let code = u16::from_be_bytes([*high, *low]);
+            if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+                return Err(WsError::InvalidCloseCode);
+            }
+            let reason = std::str::from_utf8(reason).map_err(|_| WsError::NotUtf8)?;
+            Ok(Some((code, reason)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::websocket::deflate::Deflater;
+    use crate::websocket::frame::{encode, encode_masked};
+
+    const LIMITS: Limits = Limits { frame_bytes_max: 1000, message_bytes_max: 2000 };
+
+    fn feed(role: Role, bytes: &[u8]) -> Result<Vec<String>, WsError> {
+        let mut events = Vec::new();
+        let mut cx = Context { role, limits: LIMITS, inflater: None };
+        let mut bytes = bytes.to_vec();
+        Decoder::default()
+            .feed(&mut cx, &mut bytes, &mut |event| events.push(format!("{event:?}")))
+            .map(|_| events)
+    }
+
+    /// A masked frame of a client.
+    fn frame(fin: bool, opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+        let mask = [9, 8, 7, 6];
+        let mut out = Vec::new();
+        let length = payload.len() as u64;
+        Head { fin, rsv1: false, opcode, mask: Some(mask), length }.write(&mut out);
+        let at = out.len();
+        out.extend_from_slice(payload);
+        apply_mask(&mut out[at..], mask, 0);
+        out
+    }
+
+    #[test]
+    fn control_frames_come_between_fragments() {
+        let bytes = [
+            frame(false, Opcode::Text, b"a\xc3"),
+            frame(true, Opcode::Ping, b"p"),
+            frame(false, Opcode::Continuation, b"\xa9"),
+            frame(true, Opcode::Continuation, b"z"),
+            frame(true, Opcode::Close, b"\x03\xe8bye"),
+            frame(true, Opcode::Text, b"after"),
+        ]
+        .concat();
+        let want = ["Ping([112])", "Text(\"aéz\")", "Close(Some((1000, \"bye\")))"];
+        assert_eq!(feed(Role::Server, &bytes).unwrap(), want);
+    }
+
+    #[test]
+    fn each_invalid_frame_has_its_error() {
+        use Opcode::*;
+        for (bytes, want) in [
+            (frame(true, Continuation, b""), WsError::NothingToContinue),
+            (
+                [frame(false, Text, b"a"), frame(true, Text, b"b")].concat(),
+                WsError::MessageInMessage,
+            ),
+            (frame(true, Text, b"\xff"), WsError::NotUtf8),
+            (frame(true, Text, b"a\xc3"), WsError::NotUtf8),
+            (
+                [frame(false, Text, b"\xc3"), frame(true, Continuation, b"")].concat(),
+                WsError::NotUtf8,
+            ),
+            (frame(true, Close, b"\x03"), WsError::InvalidClosePayload),
+            (frame(true, Close, b"\x03\xed"), WsError::InvalidCloseCode),
+            (frame(true, Close, b"\x00\x00"), WsError::InvalidCloseCode),
+            (frame(true, Close, b"\x03\xf8"), WsError::InvalidCloseCode),
+            (frame(true, Close, b"\x13\x88"), WsError::InvalidCloseCode),
+            (frame(true, Close, b"\x03\xe8\xff"), WsError::NotUtf8),
+            (frame(true, Binary, &[0; 1001]), WsError::FrameTooBig),
+            (vec![0xc1, 0x80, 0, 0, 0, 0], WsError::ReservedBits),
+            (
+                [frame(false, Text, b"a"), vec![0xc0, 0x80, 0, 0, 0, 0]].concat(),
+                WsError::ReservedBits,
+            ),
+            (vec![0x81, 0x00], WsError::NotMasked),
+            (vec![0x89, 0x00], WsError::NotMasked),
+        ] {
+            assert_eq!(feed(Role::Server, &bytes), Err(want));
+        }
+        let parts = [false, false, true]
+            .map(|fin| frame(fin, if fin { Continuation } else { Binary }, &[0; 900]));
+        let long = [&parts[0][..], &frame(false, Continuation, &[0; 900]), &parts[2]].concat();
+        assert_eq!(feed(Role::Server, &long), Err(WsError::MessageTooBig));
+        let mut masked = Vec::new();
+        encode_masked(Text, false, b"x", [1; 4], &mut masked);
+        assert_eq!(feed(Role::Client, &masked), Err(WsError::Masked));
+        let mut plain = Vec::new();
+        encode(Text, false, b"x", &mut plain);
+        assert_eq!(feed(Role::Client, &plain).unwrap(), ["Text(\"x\")"]);
+    }
+
+    #[test]
+    fn each_close_code_may_be_sent_or_not() {
+        let good = |code: u16| {
+            let bytes = frame(true, Opcode::Close, &code.to_be_bytes());
+            match feed(Role::Server, &bytes) {
+                Ok(_) => true,
+                Err(error) => {
+                    assert_eq!(error, WsError::InvalidCloseCode);
+                    false
+                }
+            }
+        };
+        let sendable: Vec<u16> = (0..=u16::MAX).filter(|code| good(*code)).collect();
+        let want = (1000..=1003).chain(1007..=1014).chain(3000..=4999).collect::<Vec<u16>>();
+        assert_eq!(sendable, want);
+    }
+
+    #[test]
+    fn compressed_messages_are_bounded_and_may_be_fragmented() {
+        let mut deflater = Deflater::new(6);
+        let feed = |bytes: &[u8], message_bytes_max| {
+            let mut inflater = Inflater::new();
+            let limits = Limits { frame_bytes_max: 1000, message_bytes_max };
+            let mut cx = Context { role: Role::Client, limits, inflater: Some(&mut inflater) };
+            let mut events = Vec::new();
+            Decoder::default()
+                .feed(&mut cx, &mut bytes.to_vec(), &mut |event| events.push(format!("{event:?}")))
+                .map(|_| events)
+        };
+        let long = "é".repeat(1000);
+        let packed = deflater.compress(long.as_bytes(), 15).to_vec();
+        let (left, right) = packed.split_at(packed.len() / 2);
+        let mut bytes = Vec::new();
+        for (fin, rsv1, opcode, part) in
+            [(false, true, Opcode::Text, left), (true, false, Opcode::Continuation, right)]
+        {
+            Head { fin, rsv1, opcode, mask: None, length: part.len() as u64 }.write(&mut bytes);
+            bytes.extend_from_slice(part);
+        }
+        assert_eq!(feed(&bytes, 2000), Ok(vec![format!("Text({long:?})")]));
+        assert_eq!(feed(&bytes, 1999), Err(WsError::MessageTooBig));
+        let mut bytes = Vec::new();
+        encode(Opcode::Text, true, deflater.compress(b"\xff", 15), &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Err(WsError::NotUtf8));
+        let mut bytes = Vec::new();
+        encode(Opcode::Binary, true, &[0xff; 9], &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Err(WsError::InvalidDeflate));
+        // Where compression was agreed a message may still come without it.
+        let mut bytes = Vec::new();
+        encode(Opcode::Text, false, b"plain", &mut bytes);
+        assert_eq!(feed(&bytes, 2000), Ok(vec!["Text(\"plain\")".into()]));
+    }
+
+    #[test]
+    fn a_decoder_is_small() {
+        assert!(size_of::<Decoder>() <= 128);
+    }
+
+    #[test]
+    fn nothing_is_allocated_on_the_word_of_a_head() {
+        let limits = Limits { frame_bytes_max: u64::MAX, message_bytes_max: usize::MAX };
+        let mut cx = Context { role: Role::Client, limits, inflater: None };
+        let mut decoder = Decoder::default();
+        let mut bytes = [0x82, 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3];
+        assert_eq!(decoder.feed(&mut cx, &mut bytes, &mut |_| {}), Ok(13));
+        assert!(decoder.payload.capacity() < 100);
+    }
+
+    #[test]
+    fn invalid_text_is_an_error_before_its_frame_is_complete() {
+        let mut bytes = frame(true, Opcode::Text, b"ab\xffcdefgh");
+        bytes.truncate(bytes.len() - 5);
+        assert_eq!(feed(Role::Server, &bytes), Err(WsError::NotUtf8));
+    }
+
+    #[test]
+    fn a_decoder_is_idle_only_between_messages() {
+        let mut cx = Context { role: Role::Server, limits: LIMITS, inflater: None };
+        let mut decoder = Decoder::default();
+        let mut feed = |decoder: &mut Decoder, mut bytes: Vec<u8>| {
+            decoder.feed(&mut cx, &mut bytes, &mut |_| {}).unwrap()
+        };
+        feed(&mut decoder, frame(true, Opcode::Text, b"x"));
+        assert!(decoder.is_idle());
+        feed(&mut decoder, frame(false, Opcode::Text, b"x"));
+        assert!(!decoder.is_idle());
+        feed(&mut decoder, frame(true, Opcode::Continuation, b"x"));
+        assert!(decoder.is_idle());
+        let whole = frame(true, Opcode::Text, b"xyz");
+        let length = whole.len();
+        assert_eq!(feed(&mut decoder, whole[..length - 1].to_vec()), length - 1);
+        assert!(!decoder.is_idle());
+    }
+}

@@ -1,0 +1,93 @@
+//! Errors of a peer, and the close code that answers each.
+
+/// A peer broke the protocol, sent what it may not, or too much of it. The connection must be
+/// closed with [`WsError::code`] (RFC 6455, section 7.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WsError {
+    /// RSV2 or RSV3 is set, or RSV1 where no extension gives it a meaning (5.2).
+    #[error("reserved bits are set")]
+    ReservedBits,
+    /// An opcode that is not defined (5.2).
+    #[error("the opcode is not defined")]
+    ReservedOpcode,
+    /// A client's frame has no mask (5.1).
+    #[error("a client must mask its frames")]
+    NotMasked,
+    /// A server's frame has a mask (5.1).
+    #[error("a server must not mask its frames")]
+    Masked,
+    /// A control frame in fragments (5.5).
+    #[error("a control frame may not be fragmented")]
+    ControlFragmented,
+    /// A control frame with over 125 bytes (5.5).
+    #[error("a control frame has at most 125 bytes")]
+    ControlTooLong,
+    /// A continuation of nothing (5.4).
+    #[error("there is no message to continue")]
+    NothingToContinue,
+    /// A new message inside a fragmented one (5.4).
+    #[error("a message may not begin inside another")]
+    MessageInMessage,
+    /// A length that is not in its shortest form, or has the top bit set (5.2).
+    #[error("the length is not in its shortest form")]
+    InvalidLength,
+    /// A close frame's payload has one byte (5.5.1).
+    #[error("a close payload of one byte")]
+    InvalidClosePayload,
+    /// A close code that may not be sent (7.4).
+    #[error("this close code may not be sent")]
+    InvalidCloseCode,
+    /// Text, or a close reason, that is not UTF-8 (8.1).
+    #[error("the text is not UTF-8")]
+    NotUtf8,
+    /// Compressed data that does not inflate (RFC 7692, section 7.2.2).
+    #[error("the compressed data does not inflate")]
+    InvalidDeflate,
+    /// A frame over the limit.
+    #[error("the frame is over the limit")]
+    FrameTooBig,
+    /// A message over the limit, counted after inflating.
+    #[error("the message is over the limit")]
+    MessageTooBig,
+}
+
+impl WsError {
+    /// The close code: 1002 protocol error, 1007 invalid payload, 1009 too big.
+    pub fn code(&self) -> u16 {
+        match self {
+            WsError::NotUtf8 | WsError::InvalidDeflate => 1007,
+            WsError::FrameTooBig | WsError::MessageTooBig => 1009,
+            _ => 1002,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_fits_into_a_close_frame() {
+        use WsError::*;
+        for error in [
+            ReservedBits,
+            ReservedOpcode,
+            NotMasked,
+            Masked,
+            ControlFragmented,
+            ControlTooLong,
+            NothingToContinue,
+            MessageInMessage,
+            InvalidLength,
+            InvalidClosePayload,
+            InvalidCloseCode,
+            NotUtf8,
+            InvalidDeflate,
+            FrameTooBig,
+            MessageTooBig,
+        ] {
+            assert!((1..=123).contains(&error.to_string().len()));
+            assert!(matches!(error.code(), 1002 | 1007 | 1009));
+        }
+    }
+}

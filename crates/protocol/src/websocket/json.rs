@@ -1,0 +1,154 @@
+//! The WebSocket protocol with JSON messages.
+
+use super::deflate::WINDOW_BITS_MAX;
+use super::frame::{self, Opcode};
+use super::read::{self, Frames};
+use super::{command, handshake};
+use crate::http::{Rejection, Route};
+use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
+use crate::{Codecs, Request, Settings, json};
+use model::{CloseReason, Data, Encoding, Message};
+
+/// A WebSocket with JSON messages.
+pub struct WebSocket {
+    /// The window of permessage-deflate in bits: 15, or 9 for peers that ask for a small one; 0 without
+    /// compression.
+    pub window_bits: u8,
+}
+
+impl Protocol for WebSocket {
+    fn name(&self) -> &'static str {
+        "ws"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(by_window(self.window_bits, [5, 6, 7]))
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Pushed
+    }
+
+    fn liveness(&self, settings: &Settings) -> Liveness {
+        Liveness::Server {
+            seconds: settings.ws_ping_seconds,
+            silence_seconds: settings.ws_silence_seconds,
+        }
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+        let path = route.request.path == "/ws";
+        path.then(|| {
+            route.get()?;
+            open(route, true, out, |window_bits| WebSocket { window_bits }.encoding())
+        })
+    }
+
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
+        let frames =
+            Frames { bytes_max: reader.settings.frame_bytes_max, window_bits: self.window_bits };
+        frames.read(reader, bytes, out, &mut read::json)
+    }
+
+    /// A text frame with the JSON object; a payload of bytes goes as a binary frame: the object
+    /// without `data`, a newline, and the bytes as they are.
+    fn encode(&self, message: &Message, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut payload = Vec::with_capacity(message.publication.data.bytes() + 96);
+        let opcode = if let Data::Binary(bytes) = &message.publication.data {
+            json::message_head(message, &mut payload);
+            payload.extend_from_slice(b"}\n");
+            payload.extend_from_slice(bytes);
+            Opcode::Binary
+        } else {
+            json::message(message, &mut payload);
+            Opcode::Text
+        };
+        data(opcode, &payload, self.window_bits, codecs, out);
+    }
+
+    fn heartbeat(&self, out: &mut Vec<u8>) {
+        frame::encode(Opcode::Ping, false, &[], out);
+    }
+
+    fn reply(&self, id: &str, result: ReplyResult<'_>, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut text = Vec::new();
+        match result {
+            Ok(ok) => command::reply_ok(id, ok, &mut text),
+            Err((code, message)) => command::reply_error(id, code, message, &mut text),
+        }
+        data(Opcode::Text, &text, self.window_bits, codecs, out);
+    }
+
+    fn recovery(&self, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
+        data(Opcode::Text, json, self.window_bits, codecs, out);
+    }
+
+    fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
+        close(reason.code(), reason.name(), out);
+    }
+
+    fn acknowledges(&self) -> bool {
+        true
+    }
+}
+
+/// One number for each window that is agreed on.
+pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
+    match window_bits {
+        0 => none,
+        WINDOW_BITS_MAX.. => large,
+        _ => small,
+    }
+}
+
+/// Opens a WebSocket, with a message that says who it is if it has a `welcome`.
+pub(super) fn open(
+    route: &Route<'_>,
+    welcome: bool,
+    out: &mut Vec<u8>,
+    encoding: impl Fn(u8) -> Encoding,
+) -> Result<Request, Rejection> {
+    let accept = route.upgrade()?;
+    let listener = route.listener()?;
+    let deflate = match route.settings.compression {
+        true => handshake::negotiate(route.request.values("sec-websocket-extensions")),
+        false => None,
+    };
+    handshake::response(&accept, None, deflate.as_ref(), out);
+    if welcome {
+        let mut hello = Vec::new();
+        let (users, topics) = (&listener.principal.users, &listener.query.topics);
+        json::welcome(route.id, users, topics, false, &mut hello);
+        frame::encode(Opcode::Text, false, &hello, out);
+    }
+    Ok(listener.open(encoding(deflate.map_or(0, |deflate| deflate.server_max_window_bits))))
+}
+
+/// Appends a data message in one frame, compressed when a window was agreed and it is worth it.
+pub fn data(
+    opcode: Opcode,
+    payload: &[u8],
+    window_bits: u8,
+    codecs: &mut Codecs,
+    out: &mut Vec<u8>,
+) {
+    if window_bits > 0
+        && let Some(deflater) = codecs.deflater(payload.len())
+    {
+        let packed = deflater.compress(payload, window_bits);
+        frame::encode(opcode, true, packed, out);
+    } else {
+        frame::encode(opcode, false, payload, out);
+    }
+}
+
+/// Appends a close frame; a reason longer than its 123 bytes is cut.
+pub fn close(code: u16, reason: &str, out: &mut Vec<u8>) {
+    let mut payload = code.to_be_bytes().to_vec();
+    let mut end = reason.len().min(123);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    payload.extend_from_slice(&reason.as_bytes()[..end]);
+    frame::encode(Opcode::Close, false, &payload, out);
+}

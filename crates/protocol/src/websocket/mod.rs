@@ -1,0 +1,23 @@
+//! WebSocket (RFC 6455) with JSON messages, and permessage-deflate (RFC 7692) without context takeover
+//! where agreed. The codec is for both sides.
+//!
+//! Made for a server in which an idle connection has no codec state and one read buffer serves
+//! thousands: a [`Decoder`] is needed only in the middle of a frame or of a fragmented message.
+
+pub mod command;
+mod decoder;
+pub mod deflate;
+mod echo;
+mod error;
+pub mod frame;
+pub mod handshake;
+mod json;
+mod read;
+mod utf8;
+
+pub use decoder::{Context, Decoder, Event, Limits, Role};
+pub use echo::Echo;
+pub use error::WsError;
+pub use json::{WebSocket, close, data};
+
+pub(crate) use read::{Frames, Outcome};

@@ -1,0 +1,175 @@
+//! What a WebSocket's frames mean.
+
+use super::frame::{self, Opcode};
+use super::{Context, Event, Limits, Role, close, command, data};
+use crate::Settings;
+use crate::protocol::{Read, Reader};
+use crate::request::{ReplyTo, Request};
+use auth::{Action, Principal};
+use model::CloseReason;
+use model::name::personal;
+
+/// How a connection's frames are read.
+pub(crate) struct Frames {
+    /// A frame, and a message, in bytes.
+    pub bytes_max: usize,
+    /// The window of permessage-deflate in bits, 0 without it.
+    pub window_bits: u8,
+}
+
+/// What a message leads to.
+pub(crate) enum Outcome {
+    /// Nothing.
+    Nothing,
+    /// It asks for something.
+    Ask(Request),
+    /// This goes back, in a frame.
+    Send(Opcode, Vec<u8>),
+    /// The connection ends, with a close frame of this text.
+    Close(CloseReason, String),
+}
+
+/// Gives what a message leads to.
+type OnMessage<'a> = &'a mut dyn FnMut(&Settings, &Principal, Event<'_>) -> Outcome;
+
+impl Frames {
+    /// Reads a frame, or what there is of it.
+    pub(crate) fn read(
+        &self,
+        reader: &mut Reader<'_>,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+        on: OnMessage<'_>,
+    ) -> Read {
+        let Reader { settings, principal, codecs, decoder, .. } = reader;
+        let bytes_max = self.bytes_max;
+        let mut context = Context {
+            role: Role::Server,
+            limits: Limits { frame_bytes_max: bytes_max as u64, message_bytes_max: bytes_max },
+            inflater: (self.window_bits > 0).then(|| codecs.inflater()),
+        };
+        // A frame is one event at the most.
+        let mut outcome = Outcome::Nothing;
+        let mut request = None;
+        let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
+            Event::Text(_) | Event::Binary(_) => outcome = on(settings, principal, event),
+            Event::Ping(payload) => frame::encode(Opcode::Pong, false, payload, out),
+            Event::Pong(_) => {}
+            Event::Close(payload) => {
+                match payload {
+                    // The same code goes back (RFC 6455, section 5.5.1).
+                    Some((code, _)) => close(code, "", out),
+                    None => frame::encode(Opcode::Close, false, &[], out),
+                }
+                request = Some(Request::Close(CloseReason::ByClient));
+            }
+        });
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Ask(asked) => request = Some(asked),
+            Outcome::Send(opcode, payload) => data(opcode, &payload, self.window_bits, codecs, out),
+            Outcome::Close(reason, text) => {
+                close(reason.code(), &text, out);
+                request = Some(Request::Close(reason));
+            }
+        }
+        let taken = taken.unwrap_or_else(|error| {
+            let reason = match error.code() {
+                1007 => CloseReason::InvalidPayload,
+                1009 => CloseReason::TooBig,
+                _ => CloseReason::ProtocolError,
+            };
+            close(error.code(), &error.to_string(), out);
+            request = Some(Request::Close(reason));
+            bytes.len()
+        });
+        Read { taken, request }
+    }
+}
+
+/// What a message in JSON leads to.
+pub(super) fn json(settings: &Settings, principal: &Principal, event: Event<'_>) -> Outcome {
+    match event {
+        Event::Text(text) => command_outcome(settings, principal, command::parse(text, None)),
+        Event::Binary(payload) => binary_outcome(settings, principal, payload),
+        Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,
+    }
+}
+
+fn binary_outcome(settings: &Settings, principal: &Principal, payload: &[u8]) -> Outcome {
+    let end = memchr::memchr(b'\n', payload).unwrap_or(payload.len());
+    let data = payload.get(end + 1..).unwrap_or(&[]);
+    match std::str::from_utf8(&payload[..end]) {
+        Ok(text) => command_outcome(settings, principal, command::parse(text, Some(data))),
+        Err(_) => {
+            let mut out = Vec::new();
+            let message = "a binary frame begins with a command in JSON and a newline";
+            command::reply_error("null", "bad_json", message, &mut out);
+            Outcome::Send(Opcode::Text, out)
+        }
+    }
+}
+
+fn command_outcome(
+    settings: &Settings,
+    principal: &Principal,
+    command: Result<command::Command, command::CommandError>,
+) -> Outcome {
+    let (id, code, message) = match command {
+        Ok(command::Command { id, kind }) => match allowed(settings, principal, &id, kind) {
+            Ok(outcome) => return outcome,
+            Err((code, message)) => (id, code, message),
+        },
+        Err(error) => (error.id, error.code, error.message),
+    };
+    let mut out = Vec::new();
+    command::reply_error(&id, code, &message, &mut out);
+    Outcome::Send(Opcode::Text, out)
+}
+
+/// What a command leads to, if the policy allows it. The error is its code and its message.
+fn allowed(
+    settings: &Settings,
+    principal: &Principal,
+    id: &str,
+    kind: command::CommandKind,
+) -> Result<Outcome, (&'static str, String)> {
+    let policy = &settings.policy;
+    let decide = |action, topic: &str| {
+        let decision = policy.decide(principal, action, &policy.topic(topic));
+        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
+    };
+    Ok(Outcome::Ask(match kind {
+        command::CommandKind::Subscribe(subscribe) => {
+            let permit = decide(Action::Subscribe, &subscribe.topic)?;
+            Request::Subscribe(id.into(), subscribe, permit)
+        }
+        command::CommandKind::Unsubscribe(topic) => Request::Unsubscribe(id.into(), topic),
+        command::CommandKind::Publish(publication) => {
+            let permit = decide(Action::Publish, &publication.topic)?;
+            let max = settings.message_bytes_max;
+            if publication.data.bytes() > max {
+                let message = format!("a message is at most {max} bytes");
+                return Err(("message_too_large", message));
+            }
+            Request::Publish { publication, permit, to: ReplyTo::Id(id.into()) }
+        }
+        command::CommandKind::Acknowledge(acknowledgement) => {
+            let to = ReplyTo::Id(id.into());
+            Request::Acknowledge { acknowledgement, to, principal: None }
+        }
+        command::CommandKind::Login(user) => {
+            let _ = decide(Action::Login(&user), &personal(&user))?;
+            Request::Login(id.into(), user)
+        }
+        command::CommandKind::Logout(user) => {
+            let _ = decide(Action::Logout(&user), &personal(&user))?;
+            Request::Logout(id.into(), user)
+        }
+        command::CommandKind::Ping => {
+            let mut out = Vec::new();
+            command::reply_ok(id, "{}", &mut out);
+            return Ok(Outcome::Send(Opcode::Text, out));
+        }
+    }))
+}

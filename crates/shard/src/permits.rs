@@ -1,0 +1,133 @@
+//! Permits for fan-outs over long lists.
+//!
+//! Where the limit on open files is low there are far more shards than cores. If all of them worked
+//! on a broadcast at once, the scheduler would give each its turn only after all others, and a
+//! message to one user, a request or a new connection would wait as long for its shard. So only as
+//! many shards as there are cores carry on with long fan-outs at a time; the others sleep, wake at
+//! once for anything small, and take over after a while.
+//!
+//! With a few shards a core the scheduler does well enough by itself, and waiting for a permit only
+//! lets receivers fall asleep in between: then there is one for each.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::mailbox::Wake;
+use crate::wake::Commands;
+
+/// How long a shard holds its permit while others wait, in microseconds.
+const HOLD_US: u64 = 20_000;
+
+/// Shards of one core up to which each has a permit of its own.
+const SHARDS_PER_CORE_MAX: usize = 8;
+
+/// The permits, shared by all shards.
+pub(crate) struct FanoutPermits {
+    /// Each shard's mailbox, whose wake-up says that a permit is there.
+    shards: Vec<Arc<Commands>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    free: usize,
+    waiting: VecDeque<u16>,
+    /// Shards that have a permit and have not yet seen it.
+    granted: Vec<bool>,
+}
+
+/// A shard's state in the queue for permits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Permit {
+    /// The shard needs none.
+    #[default]
+    None,
+    /// The shard waits in the queue; a wake-up comes with its permit.
+    Waiting,
+    /// The shard has one, since this time in microseconds of the node's clock.
+    Held(u64),
+}
+
+impl FanoutPermits {
+    pub fn new(shards: Vec<Arc<Commands>>, cores: usize) -> Self {
+        let few = shards.len() <= cores * SHARDS_PER_CORE_MAX;
+        let state = State {
+            free: if few { shards.len() } else { cores.max(1) },
+            waiting: VecDeque::new(),
+            granted: vec![false; shards.len()],
+        };
+        FanoutPermits { shards, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard's permit after this turn of its loop, from whether it has long fan-outs, and the time.
+    pub fn turn(&self, shard: u16, permit: Permit, needed: bool, now_us: u64) -> Permit {
+        match permit {
+            Permit::None if !needed => Permit::None,
+            Permit::None => self.acquire(shard, now_us),
+            Permit::Waiting => {
+                let granted = std::mem::take(&mut self.state().granted[usize::from(shard)]);
+                match (granted, needed) {
+                    (true, true) => Permit::Held(now_us),
+                    (true, false) => self.release(),
+                    (false, _) => Permit::Waiting,
+                }
+            }
+            Permit::Held(_) if !needed => self.release(),
+            Permit::Held(since_us) if now_us.saturating_sub(since_us) < HOLD_US => permit,
+            Permit::Held(_) => self.pass_on(shard, now_us),
+        }
+    }
+
+    /// The shard ends: another one gets its permit.
+    pub fn quit(&self, shard: u16, permit: Permit) {
+        let granted = {
+            let mut state = self.state();
+            state.waiting.retain(|waiting| *waiting != shard);
+            std::mem::take(&mut state.granted[usize::from(shard)])
+        };
+        if granted || matches!(permit, Permit::Held(_)) {
+            self.release();
+        }
+    }
+
+    fn acquire(&self, shard: u16, now_us: u64) -> Permit {
+        let mut state = self.state();
+        if state.free > 0 {
+            state.free -= 1;
+            return Permit::Held(now_us);
+        }
+        state.waiting.push_back(shard);
+        Permit::Waiting
+    }
+
+    /// Gives the permit to the next shard in the queue, and puts this one at the queue's end. Does nothing
+    /// if no shard waits.
+    fn pass_on(&self, shard: u16, now_us: u64) -> Permit {
+        let mut state = self.state();
+        if state.waiting.is_empty() {
+            return Permit::Held(now_us);
+        }
+        state.waiting.push_back(shard);
+        self.grant_next(state);
+        Permit::Waiting
+    }
+
+    fn release(&self) -> Permit {
+        self.grant_next(self.state());
+        Permit::None
+    }
+
+    fn grant_next(&self, mut state: MutexGuard<'_, State>) {
+        match state.waiting.pop_front() {
+            Some(next) => {
+                state.granted[usize::from(next)] = true;
+                drop(state);
+                self.shards[usize::from(next)].waker().wake();
+            }
+            None => state.free += 1,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Members that keep pace but are short of outbox room: publishers to their topics must slow down.
+
+use std::collections::HashMap;
+
+use crate::shard::Shard;
+use engine::Room;
+use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+
+/// Members that keep pace but are short of room, or were lately, by their topics' hashes and their
+/// slots.
+#[derive(Default)]
+pub(crate) struct Short {
+    topics: HashMap<u64, HashMap<u32, Shortage>>,
+    /// How many there are, over all topics.
+    members: usize,
+    scanned_us: u64,
+}
+
+/// When a member's shortage began, and when the shard saw it last.
+#[derive(Clone, Copy)]
+struct Shortage {
+    began_us: u64,
+    last_us: u64,
+}
+
+impl Shortage {
+    /// The room that publishers see now for a member with this room.
+    fn counts(self, room: Room, now_us: u64) -> Room {
+        match room {
+            Room::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Room::Half,
+            room => room,
+        }
+    }
+}
+
+impl Short {
+    /// Adds members of a topic that are short of room.
+    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Room)], now_us: u64) {
+        let topic = self.topics.entry(hash).or_default();
+        let before = waiting.room(hash);
+        let mut least = before;
+        for (slot, room) in members {
+            let shortage = topic.entry(*slot).or_insert_with(|| {
+                self.members += 1;
+                Shortage { began_us: now_us, last_us: now_us }
+            });
+            shortage.last_us = now_us;
+            least = least.max(shortage.counts(*room, now_us));
+        }
+        if least != before {
+            waiting.set_room(hash, least);
+        }
+    }
+
+    /// Scans which members have room again; `room` gives the room of a slot.
+    fn scan(&mut self, waiting: &Waiting, now_us: u64, room: impl Fn(u32) -> Room) {
+        let mut left = 0;
+        self.topics.retain(|hash, members| {
+            let mut least = Room::Enough;
+            members.retain(|slot, shortage| {
+                let room = room(*slot);
+                if matches!(room, Room::Half | Room::Full) {
+                    shortage.last_us = now_us;
+                    least = least.max(shortage.counts(room, now_us));
+                }
+                now_us.saturating_sub(shortage.last_us) < SHORTAGE_US
+            });
+            left += members.len();
+            if least != waiting.room(*hash) {
+                waiting.set_room(*hash, least);
+            }
+            !members.is_empty()
+        });
+        self.members = left;
+    }
+}
+
+impl Shard {
+    /// Scans which members have room again, when that is due.
+    pub(crate) fn scan_short(&mut self) {
+        let now_us = self.engine.now_us();
+        if now_us < self.short_due_us() {
+            return;
+        }
+        self.short.scanned_us = now_us;
+        let Shard { engine, sockets, short, .. } = self;
+        let room = |slot| match sockets.outbox(slot) {
+            Some(outbox) if !engine.is_unlimited(slot) => outbox.room(engine.settings(), now_us),
+            _ => Room::Enough,
+        };
+        short.scan(engine.handle().waiting(), now_us, room);
+    }
+
+    /// When the next scan is due.
+    pub(crate) fn short_due_us(&self) -> u64 {
+        let members = self.short.members;
+        match self.engine.handle().waiting().any_short() {
+            _ if members == 0 => u64::MAX,
+            // No publisher waits for these members any more.
+            false => self.short.scanned_us + SHORTAGE_US / 10,
+            true => self.short.scanned_us + SCAN_US * (1 + members / SCAN_ITEMS) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_without_room_concerns_its_topic_only_and_not_for_ever() {
+        let (waiting, mut short) = (Waiting::default(), Short::default());
+        let (topic, other) = (7, 8);
+        short.add(&waiting, topic, &[(1, Room::Full)], 1);
+        assert_eq!((waiting.room(topic), waiting.room(other)), (Room::Full, Room::Enough));
+        // The member stays full with short breaks: publishers wait, and get no error.
+        for ms in 0..60_000 {
+            let now_us = ms * 1_000;
+            let room = if ms % 100 < 90 { Room::Full } else { Room::Enough };
+            short.scan(&waiting, now_us, |_| room);
+            let is_full = waiting.room(topic) == Room::Full;
+            assert!(!is_full || now_us <= FULL_US_MAX + 1, "{ms} ms");
+        }
+        // Long after, the scan has forgotten the member and its shortage.
+        short.scan(&waiting, 100_000_000, |_| Room::Enough);
+        assert_eq!((short.members, waiting.room(topic)), (0, Room::Enough));
+        assert!(!waiting.any_short());
+        short.add(&waiting, topic, &[(1, Room::Full)], 100_000_001);
+        assert_eq!(waiting.room(topic), Room::Full);
+    }
+}

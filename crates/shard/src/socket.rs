@@ -1,0 +1,124 @@
+//! The sockets of a shard's connections, by slot, and what waits to be sent to slow ones.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use tables::PageTable;
+
+use engine::Outbox;
+use engine::Roomy;
+
+/// One connection's socket.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    flags: u8,
+}
+
+// 8 bytes a connection: see `connection.rs`.
+const _: () = assert!(size_of::<Option<Socket>>() <= 8);
+
+/// What a socket is in the middle of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// In the batch that is being gathered.
+    Batched = 1,
+    /// In it more than once.
+    BatchedAgain = 2,
+    /// It has an outbox.
+    Blocked = 4,
+    /// It is closed when its outbox is empty.
+    Closing = 8,
+    /// Then only our side is shut, until the peer shuts its own.
+    Linger = 16,
+}
+
+impl Socket {
+    pub fn new(fd: OwnedFd) -> Self {
+        Socket { fd, flags: 0 }
+    }
+
+    pub fn is(&self, state: State) -> bool {
+        self.flags & state as u8 != 0
+    }
+
+    pub fn set(&mut self, state: State, on: bool) {
+        if on {
+            self.flags |= state as u8;
+        } else {
+            self.flags &= !(state as u8);
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// All sockets of a shard.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    sockets: PageTable<Socket>,
+    outboxes: HashMap<u32, Outbox>,
+}
+
+impl Sockets {
+    pub fn insert(&mut self, slot: u32, fd: OwnedFd) {
+        let before = self.sockets.insert(slot, Socket::new(fd));
+        debug_assert!(before.is_none(), "slot {slot} has a socket");
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&Socket> {
+        self.sockets.get(slot)
+    }
+
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Socket> {
+        self.sockets.get_mut(slot)
+    }
+
+    pub fn remove(&mut self, slot: u32) -> Option<(Socket, Option<Outbox>)> {
+        let socket = self.sockets.remove(slot)?;
+        let outbox = if socket.is(State::Blocked) { self.outboxes.remove(&slot) } else { None };
+        Some((socket, outbox))
+    }
+
+    /// What a slow connection has still to be sent.
+    pub fn outbox(&self, slot: u32) -> Option<&Outbox> {
+        let blocked = self.get(slot).is_some_and(|socket| socket.is(State::Blocked));
+        if blocked { self.outboxes.get(&slot) } else { None }
+    }
+
+    pub fn outbox_mut(&mut self, slot: u32) -> Option<&mut Outbox> {
+        let blocked = self.get(slot).is_some_and(|socket| socket.is(State::Blocked));
+        if blocked { self.outboxes.get_mut(&slot) } else { None }
+    }
+
+    /// Gives a socket an outbox.
+    pub fn block(&mut self, slot: u32, outbox: Outbox) {
+        if let Some(socket) = self.sockets.get_mut(slot) {
+            socket.set(State::Blocked, true);
+            self.outboxes.insert(slot, outbox);
+        }
+    }
+
+    /// The outbox is empty.
+    pub fn unblock(&mut self, slot: u32) {
+        if let Some(socket) = self.sockets.get_mut(slot) {
+            socket.set(State::Blocked, false);
+            self.outboxes.remove(&slot);
+        }
+    }
+
+    /// All sockets with an outbox.
+    pub fn outboxes(&self) -> impl Iterator<Item = (u32, &Outbox)> {
+        self.outboxes.iter().map(|(slot, outbox)| (*slot, outbox))
+    }
+
+    /// Gives back what was held for sockets that are gone.
+    pub fn tidy(&mut self) {
+        self.sockets.tidy();
+        self.outboxes.tidy();
+    }
+}

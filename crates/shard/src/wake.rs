@@ -1,0 +1,53 @@
+//! The way into a shard's engine: its mailbox, whose wake-up ends the shard's wait.
+
+use std::sync::Arc;
+
+use engine::{Command, Queue};
+use rustix::event::EventfdFlags;
+use rustix::fd::OwnedFd;
+
+use crate::mailbox::{Mailbox, Wake};
+
+/// The commands of one shard.
+pub(crate) type Commands = Mailbox<Command, EventWake>;
+
+/// A mailbox that wakes by an event descriptor, for at most so many commands.
+pub(crate) fn commands(items_max: usize) -> rustix::io::Result<Arc<Commands>> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wake = EventWake(rustix::event::eventfd(0, flags)?);
+    Ok(Arc::new(Mailbox::new(items_max, wake)))
+}
+
+/// An event descriptor that makes a shard's poll return.
+///
+/// It is made before the shards take private descriptor tables, so that its number means the same
+/// in all of them.
+pub(crate) struct EventWake(pub OwnedFd);
+
+impl Wake for EventWake {
+    fn wake(&self) {
+        // The only failure is a full counter (2^64 - 2 wake-ups unread), and then it is awake.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The engine's end of it.
+pub(crate) struct CommandQueue(pub Arc<Commands>);
+
+impl Queue for CommandQueue {
+    fn push(&self, command: Command) {
+        self.0.push(command);
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&self, empty: Vec<Command>) -> Vec<Command> {
+        self.0.take(empty)
+    }
+}

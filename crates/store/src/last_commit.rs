@@ -1,0 +1,55 @@
+//! The number of the last commit that was acknowledged to a caller, in a file beside the store's.
+//! If redb drops a newer commit than this one, nobody was told about it, as after any kill.
+//!
+//! The writer updates the file after each commit and never syncs it. After a power loss it may hold
+//! an older number, but never a newer one. If the file is missing, as in a copy of the store's file
+//! alone, only redb's header counts, and the store treats an incomplete commit as lost.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::checksum;
+use crate::metadata::Metadata;
+use crate::open::owner_only;
+
+/// The file's name in the store's directory.
+pub(crate) const FILE: &str = "throng.mark";
+
+const LENGTH: usize = 24;
+
+/// The open file.
+pub(crate) struct LastCommitFile(File);
+
+impl LastCommitFile {
+    /// Opens the file or creates it.
+    pub fn open(dir: &Path) -> std::io::Result<Self> {
+        owner_only().open(dir.join(FILE)).map(LastCommitFile)
+    }
+
+    /// Records a commit. The caller acknowledges it only afterwards.
+    pub fn record(&self, metadata: &Metadata) {
+        let mut bytes = [0; LENGTH];
+        bytes[..16].copy_from_slice(&checksum::pair_key(metadata.epoch.into(), metadata.commits));
+        let sum = checksum::of(FILE.as_bytes(), &bytes[..16]);
+        bytes[16..].copy_from_slice(&sum.to_le_bytes());
+        // Without this file the store only knows less, so an error here must not stop a write.
+        let _ = self.0.write_all_at(&bytes, 0);
+    }
+}
+
+/// The number of the last acknowledged commit, for a store of this epoch.
+pub(crate) fn last_acknowledged(dir: &Path, epoch: u32) -> Option<u64> {
+    let bytes = std::fs::read(dir.join(FILE)).ok()?;
+    let (place, sum) = bytes.split_first_chunk::<16>()?;
+    if *sum != checksum::of(FILE.as_bytes(), place).to_le_bytes() {
+        return None;
+    }
+    let number = |at: usize| place[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    number(8).filter(|_| number(0) == Some(epoch.into()))
+}
+
+/// Whether the opened file lacks acknowledged commits. `by_header` is the answer of redb's header.
+pub(crate) fn is_missing(dir: &Path, metadata: &Metadata, by_header: bool) -> bool {
+    last_acknowledged(dir, metadata.epoch).map_or(by_header, |commits| metadata.commits < commits)
+}

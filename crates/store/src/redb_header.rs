@@ -1,0 +1,81 @@
+//! The commit slots in redb's file header, and which of them is active.
+//!
+//! redb goes back to the previous commit if the last one is incomplete. After a power loss that is
+//! right, because nobody was told that the last one was stored. But after damage it drops
+//! acknowledged data. The file alone does not tell the two cases apart, so the store reports a
+//! possible gap in both. If the newer commit is complete but not active yet, the store activates
+//! it.
+
+use redb::StorageBackend;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::error::InternalError;
+
+const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+const LENGTH: usize = 320;
+const SLOTS: [usize; 2] = [64, 192];
+const SLOT: usize = 128;
+const SLOT_ID: usize = 104;
+const SLOT_SUM: usize = 112;
+const PRIMARY_BIT: u8 = 1;
+
+/// The two commit slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RedbHeader {
+    /// The transaction id of the active slot.
+    pub primary: u64,
+    /// The newest transaction id. `None` if a slot is incomplete, so that nobody knows.
+    newest: Option<u64>,
+    /// The byte that selects the active slot. Its other bits are redb's.
+    state: u8,
+}
+
+impl RedbHeader {
+    /// Reads the header. `None` if the file is not a redb file.
+    pub fn read(file: &impl StorageBackend) -> Result<Option<Self>, InternalError> {
+        let mut bytes = [0; LENGTH];
+        if file.len()? < LENGTH as u64 {
+            return Ok(None);
+        }
+        file.read(0, &mut bytes)?;
+        Ok(RedbHeader::parse(&bytes))
+    }
+
+    fn parse(bytes: &[u8; LENGTH]) -> Option<Self> {
+        if bytes[..MAGIC.len()] != MAGIC {
+            return None;
+        }
+        let slots = SLOTS.map(|at| &bytes[at..at + SLOT]);
+        let id =
+            |slot: &[u8]| slot[SLOT_ID..].first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
+        let is_complete = |slot: &[u8]| {
+            let sum = slot[SLOT_SUM..].first_chunk().map_or(0, |sum| u128::from_le_bytes(*sum));
+            sum == xxh3_128(&slot[..SLOT_SUM])
+        };
+        let complete = slots.iter().all(|slot| is_complete(slot));
+        let primary = slots[usize::from(bytes[MAGIC.len()] & PRIMARY_BIT != 0)];
+        Some(RedbHeader {
+            primary: id(primary),
+            state: bytes[MAGIC.len()],
+            newest: complete.then(|| slots.iter().map(|slot| id(slot)).max()).flatten(),
+        })
+    }
+
+    /// True if the inactive slot is complete and newer. Either the process was killed after it
+    /// wrote the whole commit, or the bit that selects the slot is damaged.
+    pub fn has_newer_slot(&self) -> bool {
+        self.newest.is_some_and(|newest| newest > self.primary)
+    }
+
+    /// Activates the other slot.
+    pub fn activate_other_slot(&self, file: &impl StorageBackend) -> Result<(), InternalError> {
+        Ok(file.write(MAGIC.len() as u64, &[self.state ^ PRIMARY_BIT])?)
+    }
+
+    /// True if the newest commit of this header may be missing from the opened file. `opened` is
+    /// the header after redb opened the file, and `repaired` says that redb added a commit of its
+    /// own.
+    pub fn may_lack_commit(&self, opened: &RedbHeader, repaired: bool) -> bool {
+        self.newest.is_none_or(|newest| opened.primary.saturating_sub(repaired.into()) < newest)
+    }
+}

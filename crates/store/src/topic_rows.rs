@@ -1,0 +1,72 @@
+//! Lookup of topic rows, with proof of absence. Each row holds the hash of the name before it, and
+//! the metadata holds the hash of the last name. If two neighbours point to each other, no row
+//! between them is missing.
+
+use redb::ReadableTable;
+
+use crate::checksum;
+use crate::error::{Damage, InternalError};
+use crate::topic::TopicRow;
+
+/// The table of topics, in a read or write transaction.
+pub(crate) trait Topics: ReadableTable<&'static str, &'static [u8]> {}
+impl<T: ReadableTable<&'static str, &'static [u8]>> Topics for T {}
+
+pub(crate) fn damaged_row(name: &str) -> InternalError {
+    Damage {
+        table: "topics",
+        ..Damage::in_messages(name, 0, u64::MAX, "the topic's row is damaged")
+    }
+    .into()
+}
+
+/// Decodes a row.
+pub(crate) fn decode(name: &str, row: &[u8]) -> Result<TopicRow, InternalError> {
+    TopicRow::decode(name, row).map_err(|_| damaged_row(name))
+}
+
+/// The next name in the table, and its row.
+pub(crate) fn next(
+    table: &impl Topics,
+    name: &str,
+) -> Result<Option<(String, TopicRow)>, InternalError> {
+    let from = (std::ops::Bound::Excluded(name), std::ops::Bound::Unbounded);
+    let Some(row) = table.range::<&str>(from)?.next() else { return Ok(None) };
+    let (next, row) = row?;
+    if next.value() <= name {
+        return Err(damaged_row(name));
+    }
+    Ok(Some((next.value().into(), decode(next.value(), row.value())?)))
+}
+
+/// The hash of the name before this one; 0 if this one is the first.
+pub(crate) fn previous_name_hash(table: &impl Topics, name: &str) -> Result<u64, InternalError> {
+    match table.range::<&str>(..name)?.next_back() {
+        None => Ok(0),
+        Some(row) => Ok(checksum::of_name(row?.0.value())),
+    }
+}
+
+/// The topic's row. `None` only if the neighbours prove that there is none. `last_name_hash` returns the hash
+/// of the last name.
+pub(crate) fn find(
+    table: &impl Topics,
+    last_name_hash: impl FnOnce() -> Result<u64, InternalError>,
+    name: &str,
+) -> Result<Option<TopicRow>, InternalError> {
+    if let Some(row) = table.get(name)? {
+        return decode(name, row.value()).map(Some);
+    }
+    let expected = match next(table, name)? {
+        Some((_, next)) => next.previous_name_hash,
+        None => last_name_hash()?,
+    };
+    if expected == previous_name_hash(table, name)? {
+        return Ok(None);
+    }
+    Err(Damage {
+        table: "topics",
+        ..Damage::in_messages(name, 0, u64::MAX, "rows of topics are missing")
+    }
+    .into())
+}

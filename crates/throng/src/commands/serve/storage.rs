@@ -1,0 +1,125 @@
+//! Opens the store and loads its content at the start.
+// A cast would silently truncate a value that the type can't hold: see `held`.
+#![deny(clippy::as_conversions)]
+
+use broker::Broker;
+use config::Config;
+use history_local::{Begin, HistoryLimits};
+use model::Epoch;
+use store::{OpenInfo, Reader, Store};
+use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
+
+use crate::cli::CommandError;
+
+use super::settings::held;
+
+/// An open store, the reader that loads its content, and the state in which it was found.
+pub(super) type Opened = (Store, Reader, OpenInfo);
+
+/// Opens the store, if the configuration has one. `new_epoch` is the epoch of a new store.
+pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<Opened>, CommandError> {
+    if config.store.data.is_empty() {
+        return Ok(None);
+    }
+    let started = std::time::Instant::now();
+    let (store, reader, found) = Store::open(options(config, new_epoch))
+        .map_err(|error| CommandError::Runtime(format!("the store: {error}")))?;
+    tracing::info!(
+        clean = found.clean,
+        "the store in {} is open after {} ms",
+        config.store.data,
+        started.elapsed().as_millis()
+    );
+    Ok(Some((store, reader, found)))
+}
+
+pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
+    store::Options {
+        dir: config.store.data.clone().into(),
+        new_epoch,
+        queue_messages_max: held(config.store.queue_messages_max),
+        queue_bytes_max: held(config.store.queue_bytes_max),
+        cache_bytes_max: held(config.store.cache_bytes_max),
+        verify_bytes_max: config.store.verify_bytes_max,
+        idempotency_seconds_max: config.history.idempotency_seconds_max,
+    }
+}
+
+/// The epoch and the offset from which topics with history continue.
+pub(super) fn begin(opened: &Option<Opened>) -> Option<Begin> {
+    let (store, _, found) = opened.as_ref()?;
+    Some(Begin { epoch: Epoch(found.epoch), last: found.last_offset, store: Some(store.clone()) })
+}
+
+pub(super) fn limits(config: &Config) -> HistoryLimits {
+    HistoryLimits {
+        history_bytes_max: held(config.history.bytes_max),
+        topics_max: held(config.history.topics_max),
+        idempotency_keys_max: held(config.history.idempotency_keys_max),
+        cursors_max: held(config.history.cursors_max),
+    }
+}
+
+/// Loads cursors, idempotency keys and subscriptions.
+pub(super) fn load(
+    store: &Reader,
+    broker: &dyn Broker,
+    history: &history_local::Local,
+    subscriptions: &Subscriptions,
+) -> Result<(), CommandError> {
+    let started = std::time::Instant::now();
+    let to_error =
+        |error: String| CommandError::Runtime(format!("the store can't be read: {error}"));
+    let (mut cursors, mut keys) = (Vec::new(), Vec::new());
+    let mut load_error: Option<String> = None;
+    store
+        .each_cursor(|user, topic, offset| cursors.push((user.into(), topic.into(), offset)))
+        .map_err(|error| to_error(error.to_string()))?;
+    store
+        .each_idempotency_key(|topic, key, offset, at_ms| {
+            keys.push((topic.into(), key.into(), offset, at_ms));
+        })
+        .map_err(|error| to_error(error.to_string()))?;
+    store
+        .each_name(|number, name| {
+            if let Err(error) = subscriptions.load_name(number, name) {
+                load_error.get_or_insert(error.to_string());
+            }
+        })
+        .map_err(|error| to_error(error.to_string()))?;
+    store
+        .each_subscriber(|user, packed| {
+            if let Err(error) = subscriptions.load_row(user, packed) {
+                load_error.get_or_insert(format!("the subscriptions of {user}: {error}"));
+            }
+        })
+        .map_err(|error| to_error(error.to_string()))?;
+    if let Some(error) = load_error {
+        let advice = "restore the file from a backup, or move it away to begin anew";
+        return Err(to_error(format!("{error}; {advice}")));
+    }
+    tracing::info!(
+        cursors = cursors.len(),
+        idempotency_keys = keys.len(),
+        subscribers = subscriptions.users(),
+        "the store is loaded after {} ms",
+        started.elapsed().as_millis()
+    );
+    history.load_cursors(cursors);
+    history.load_idempotency(|topic| broker.hash(topic), keys);
+    Ok(())
+}
+
+/// Saves changes of subscriptions in the store.
+pub(super) struct SavedSubscriptions(pub Store);
+
+impl SubscriptionStore for SavedSubscriptions {
+    fn save(&self, change: Change, done: OnSaved) -> Result<(), String> {
+        let committed = Box::new(move |result: Result<(), store::StoreError>| {
+            done(result.map_err(|error| error.to_string()));
+        });
+        self.0
+            .put_subscriptions(change.puts, change.names, committed)
+            .map_err(|error| error.to_string())
+    }
+}

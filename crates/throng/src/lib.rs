@@ -1,0 +1,34 @@
+//! Throng, the push server. Each command has a file in `commands`.
+//!
+//! The binary is this crate with the protocols of the crate `protocol`. A server that speaks one more is
+//! this crate with that one: see `examples/line-protocol`.
+
+mod allocator;
+mod cli;
+mod commands;
+mod sources;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use protocol::Protocols;
+
+/// Does what the command line says, as a server that speaks these protocols, and gives the exit code.
+pub fn run(protocols: &'static Protocols) -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        None => commands::serve::run(&cli.serve, protocols),
+        Some(Command::Serve(serve)) => commands::serve::run(&serve, protocols),
+        Some(Command::Config(config)) => commands::config::run(&config),
+        Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
+        Some(Command::Tune(tune)) => commands::tune::run(&tune),
+        Some(Command::Store(what)) => commands::store::run(&what),
+        Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
+        Some(Command::Top(top)) => commands::top::run(&top),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}

@@ -1,0 +1,353 @@
+//! Attackers that hold connections to the admin port, while other clients must still get answers.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
+
+use crate::support::*;
+
+const KEY: &str = "0123456789abcdef";
+
+/// The texts that the attacker sends on its connections in turn. Then it holds them open.
+const SAYS: [&str; 5] = [
+    "",
+    "G",
+    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
+    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+];
+
+/// Holds more connections than there are slots and opens new ones all the time, but no more than
+/// 30,000 and for no longer than a minute.
+struct Attacker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+/// Another address of this host.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn connect_from_elsewhere(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(ELSEWHERE, 0))?;
+    connect_to(&socket, &address)?;
+    Ok(socket.into())
+}
+
+impl Attacker {
+    fn of(address: SocketAddr, hold: usize, says: &'static [&'static str]) -> Self {
+        Self::by(hold, says, move || TcpStream::connect(address))
+    }
+
+    fn by(
+        hold: usize,
+        says: &'static [&'static str],
+        connect: impl Fn() -> std::io::Result<TcpStream> + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let end = Instant::now() + Duration::from_secs(60);
+        let thread = std::thread::spawn(move || {
+            let mut held = VecDeque::new();
+            let mut opened = 0;
+            while opened < 30_000 && Instant::now() < end && !stopped.load(Ordering::Relaxed) {
+                if let Ok(mut socket) = connect() {
+                    let _ = socket.write_all(says[opened % says.len()].as_bytes());
+                    held.push_back(socket);
+                    opened += 1;
+                }
+                if held.len() > hold {
+                    held.pop_front();
+                }
+                if opened > hold {
+                    // It holds all connections that it can, and renews them from here on.
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            }
+            opened
+        });
+        Attacker { stop, thread: Some(thread) }
+    }
+
+    /// Stops the attacker. Returns how many connections it opened.
+    fn stop(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map_or(0, |thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Makes one request, and repeats it if the connection ends without an answer. A client that is slow
+/// to send may lose its slot while slots run out.
+fn asked(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u16, String) {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}Content-Length: {}\r\n\r\n{body}",
+        server.admin,
+        body.len()
+    );
+    for _ in 0..5 {
+        let mut socket = connect(server.admin);
+        let mut answer = Vec::new();
+        let _ = socket.write_all(request.as_bytes());
+        match socket.read_to_end(&mut answer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{path}: no answer"),
+            _ => {}
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        if let Some(status) = answer.split(' ').nth(1) {
+            return (status.parse().unwrap(), answer);
+        }
+    }
+    panic!("{path}: five times no answer");
+}
+
+/// Checks that all calls of an operator and a load balancer are answered several times.
+fn all_is_answered(server: &Server, key: &str) {
+    for _ in 0..5 {
+        for path in ["/healthz", "/readyz", "/metrics", "/api/stats"] {
+            assert_eq!(asked(server, "GET", path, "", key).0, 200, "{path}");
+        }
+        let body = r#"{"topic":"a","data":1}"#;
+        assert_eq!(asked(server, "POST", "/api/publish", body, key).0, 200);
+    }
+}
+
+/// Checks that a publisher with the key may be idle for longer than any other client.
+fn keeps_its_connection(server: &Server, key: &str) {
+    let body = r#"{"topic":"a","data":1}"#;
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\n{key}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut publisher = Stream::new(connect(server.admin));
+    for _ in 0..2 {
+        publisher.send(&request);
+        assert_eq!(publisher.answer().0, 200);
+        std::thread::sleep(Duration::from_millis(2_500));
+    }
+    publisher.send(&request);
+    assert_eq!(publisher.answer().0, 200);
+}
+
+/// Checks that a reader of the live figures stays connected, although its connection is the oldest.
+fn keeps_reading(server: &Server) {
+    let mut reader = Stream::new(connect(server.admin));
+    reader.send("GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(reader.head().starts_with("HTTP/1.1 200 "));
+    (0..5).for_each(|_| assert!(reader.chunk().starts_with("event: sample\n")));
+}
+
+fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
+    let server = Server::with(&[], settings);
+    let silent = Attacker::of(server.admin, 1_500, &SAYS[..1]);
+    let mixed = Attacker::of(server.admin, 1_500, &SAYS);
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    let metric = |name: &str| {
+        let (_, metrics) = asked(&server, "GET", "/metrics", "", key);
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap()
+    };
+    server.until("the places ran out", |_| metric(evicted) > 500.0);
+    for _ in 0..10 {
+        all_is_answered(&server, key);
+    }
+    match key.is_empty() {
+        true => keeps_reading(&server),
+        false => keeps_its_connection(&server, key),
+    }
+    let open = metric("throng_admin_connections ");
+    assert!(open <= 512.0 + 32.0, "{open} connections of one address");
+    assert!(metric("throng_admin_connections_silent ") > 100.0);
+    assert_eq!(metric("throng_limit{name=\"admin.connections_max\"}"), 1024.0);
+    assert!(silent.stop() > 1_000 && mixed.stop() > 1_000);
+    all_is_answered(&server, key);
+}
+
+#[test]
+fn health_checks_and_operators_are_answered_while_attackers_hold_all_slots() {
+    let key = format!("Authorization: Bearer {KEY}\r\n");
+    held_and_renewed(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
+}
+
+#[test]
+fn health_checks_and_operators_are_answered_without_a_key() {
+    held_and_renewed(&[], "");
+}
+
+#[test]
+fn one_address_with_few_connections_does_not_delay_others() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_CONNECTIONS_PER_ADDRESS_MAX", "8")]);
+    let address = server.admin;
+    let _attacker = Attacker::by(64, &SAYS[..1], move || connect_from_elsewhere(address));
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    server.until("its places ran out", |server| server.metric(evicted) > 100.0);
+    let began = Instant::now();
+    (0..5).for_each(|_| all_is_answered(&server, ""));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn health_checks_and_operators_are_answered_with_few_descriptors() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 512; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throng")]);
+    command.args(["serve", "--shards", "1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let server = Server::run(command, &[]);
+    let attacker = Attacker::of(server.admin, 600, &SAYS[..1]);
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    server.until("the places ran out", |server| {
+        let (_, metrics) = asked(server, "GET", "/metrics", "", "");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(evicted));
+        line.is_some_and(|count| count.trim().parse::<f64>().unwrap() > 100.0)
+    });
+    (0..5).for_each(|_| all_is_answered(&server, ""));
+    assert!(attacker.stop() > 300);
+}
+
+#[test]
+fn an_upload_may_take_longer_than_a_head() {
+    let settings =
+        [("THRONG_ADMIN_HEAD_SECONDS", "1"), ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "128KiB")];
+    let server = Server::with(&[], &settings);
+    let body = format!(r#"{{"topic":"a","data":"{}"}}"#, "x".repeat(100_000));
+    let mut uploads = ["", "Expect: 100-continue\r\n"].map(|expect| {
+        let mut stream = Stream::new(connect(server.admin));
+        stream.send(&format!(
+            "POST /api/publish HTTP/1.1\r\nHost: localhost\r\n{expect}Content-Length: {}\r\n\r\n",
+            body.len()
+        ));
+        if !expect.is_empty() {
+            assert!(stream.head().starts_with("HTTP/1.1 100 "));
+        }
+        stream
+    });
+    for piece in body.as_bytes().chunks(body.len().div_ceil(5)) {
+        for upload in &mut uploads {
+            upload.send(std::str::from_utf8(piece).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    for mut upload in uploads {
+        assert_eq!(upload.answer().0, 200);
+    }
+}
+
+#[test]
+fn silent_connections_are_closed_and_idle_ones_after_an_answer_stay() {
+    let server = Server::with(&[], &[("THRONG_ADMIN_HEAD_SECONDS", "1")]);
+    let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut resting = Stream::new(connect(server.admin));
+    resting.send(ask);
+    assert_eq!(resting.answer().0, 200);
+    let began = Instant::now();
+    let ended = ["", "GET /healthz HTTP/1.1\r\nHost"].map(|said| {
+        let mut silent = connect(server.admin);
+        silent.write_all(said.as_bytes()).unwrap();
+        silent
+    });
+    for mut silent in ended {
+        assert!(matches!(silent.read(&mut [0; 9]), Ok(0)), "it is closed");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(900));
+    assert!(server.metric("throng_admin_connections_closed_total{reason=\"silent\"}") >= 2.0);
+    std::thread::sleep(Duration::from_millis(1_500));
+    resting.send(ask);
+    assert_eq!(resting.answer().0, 200);
+    // A connection with half a head after an answer is not idle.
+    resting.send(&ask[..20]);
+    assert_eq!(resting.rest(), "");
+}
+
+#[test]
+fn hundreds_of_publishers_on_one_address_stay_connected() {
+    let server = Server::start();
+    let mut publishers: Vec<_> = (0..400).map(|_| Stream::new(connect(server.admin))).collect();
+    let body = r#"{"topic":"a","data":1}"#;
+    for _ in 0..2 {
+        for publisher in &mut publishers {
+            publisher.send(&format!(
+                "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+        for publisher in &mut publishers {
+            assert_eq!(publisher.answer().0, 200);
+        }
+    }
+    let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
+    assert_eq!((server.metric("throng_admin_connections"), server.metric(evicted)), (401.0, 0.0));
+}
+
+#[test]
+fn large_bodies_are_read_one_after_another() {
+    let server = Server::start();
+    let mut publisher = Stream::new(connect(server.admin));
+    let body = format!(r#"{{"topic":"a","data":"{}"}}"#, "x".repeat(60_000));
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..50 {
+        publisher.send(&request);
+        assert_eq!(publisher.answer().0, 200);
+    }
+    // Several at once are read as well.
+    publisher.send(&request.repeat(4));
+    (0..4).for_each(|_| assert_eq!(publisher.answer().0, 200));
+}
+
+#[test]
+fn an_endless_head_is_rejected() {
+    let server = Server::start();
+    let mut socket = connect(server.admin);
+    let head = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(100_000));
+    // The server may close before everything is written.
+    let _ = socket.write_all(head.as_bytes());
+    let mut response = Vec::new();
+    let _ = socket.read_to_end(&mut response);
+    let response = String::from_utf8_lossy(&response);
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 431 "), "{response}");
+    assert!(
+        server.metric("throng_admin_connections_closed_total{reason=\"head_too_large\"}") >= 1.0
+    );
+    // A browser's request with all cookies of localhost fits.
+    let cookies = format!("Cookie: {}\r\n", "c".repeat(30_000));
+    assert_eq!(text(server.admin, "GET", "/healthz", None, &cookies).0, 200);
+}
+
+#[test]
+fn unfinished_bodies_do_not_fill_the_memory() {
+    let settings =
+        [("THRONG_ADMIN_BODIES_BYTES_MAX", "1MiB"), ("THRONG_ADMIN_BODY_BYTES_MAX", "1MiB")];
+    let server = Server::with(&[], &settings);
+    let half = vec![b' '; 300_000];
+    let mut held: Vec<_> = (0..4)
+        .map(|_| {
+            let mut socket = connect(server.admin);
+            let head =
+                "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000\r\n\r\n";
+            socket.write_all(head.as_bytes()).unwrap();
+            let _ = socket.write_all(&half);
+            socket
+        })
+        .collect();
+    server.until("one of them is refused", |server| {
+        server.metric("throng_admin_bodies_refused_total") >= 1.0
+    });
+    assert!(server.metric("throng_admin_bodies_bytes") <= f64::from(1 << 20));
+    let whole = serde_json::json!({"topic": "a", "data": 1});
+    assert_eq!(text(server.admin, "POST", "/api/publish", Some(whole), "").0, 200);
+    held.clear();
+    server.until("all is given back", |server| server.metric("throng_admin_bodies_bytes") == 0.0);
+}

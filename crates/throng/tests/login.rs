@@ -1,0 +1,398 @@
+//! Users that come and go on an open connection: over `/ws` by the client, over the API by the
+//! application on every transport.
+
+#[path = "login/client.rs"]
+mod client;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use client::*;
+use serde_json::{Value, json};
+use support::*;
+
+const TOPICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/login/topics.toml");
+
+fn serve(settings: &[(&str, &str)]) -> Server {
+    Server::with(&["--shards", "2", "--config", TOPICS], settings)
+}
+
+fn send(server: &Server, user: &str, data: &str) {
+    server.post("/api/send", json!({"user": user, "data": data}));
+}
+
+/// A command with an id of its own, and its answer without what all answers have.
+fn ask(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
+    let answer = command(socket, json!({"type": kind, "id": user, "user": user}));
+    assert_eq!(answer["id"], user);
+    match answer.get("ok") {
+        Some(ok) => ok.clone(),
+        None => answer["error"]["code"].clone(),
+    }
+}
+
+/// The data of the next message.
+fn data(socket: &mut WebSocket) -> Value {
+    loop {
+        let message = receive(socket);
+        if message["type"] == "message" {
+            return message["data"].clone();
+        }
+    }
+}
+
+/// Who is in a topic.
+fn present(server: &Server, topic: &str) -> Vec<String> {
+    let answer = server.get(&format!("/presence?topic={topic}")).1;
+    answer["presences"].as_object().unwrap().keys().cloned().collect()
+}
+
+fn until_present(server: &Server, topic: &str, users: &[&str]) {
+    server.until(&format!("{users:?} are in {topic}"), |server| present(server, topic) == users);
+}
+
+#[test]
+fn a_websocket_client_becomes_users_and_ceases_to_be() {
+    let server = serve(&[]);
+    let mut socket = websocket(&server, "");
+    let want = |users, already| json!({"user": "al", "users": users, "already": already});
+    assert_eq!(ask(&mut socket, "login", "al"), want(1, false));
+    assert_eq!(ask(&mut socket, "login", "al"), want(1, true));
+    let bo = json!({"user": "bo", "users": 2, "already": false});
+    assert_eq!(ask(&mut socket, "login", "bo"), bo);
+    send(&server, "al", "to al");
+    assert_eq!(data(&mut socket), "to al");
+    send(&server, "bo", "to bo");
+    assert_eq!(data(&mut socket), "to bo");
+    let users = &server.api("GET", "/api/users/al", None).1["connections"][0]["users"];
+    assert_eq!(*users, json!(["al", "bo"]));
+
+    assert_eq!(ask(&mut socket, "logout", "al"), json!({"user": "al", "users": 1}));
+    assert_eq!(ask(&mut socket, "logout", "al"), "not_logged_in");
+    send(&server, "al", "lost");
+    send(&server, "bo", "bo stays");
+    assert_eq!(data(&mut socket), "bo stays");
+    assert!(!is_here(&server, "al") && is_here(&server, "bo"));
+    // What waited meanwhile comes with the next login.
+    assert_eq!(ask(&mut socket, "login", "al")["users"], 2);
+    assert_eq!([data(&mut socket), data(&mut socket)], ["to al", "lost"]);
+    assert_eq!(ask(&mut socket, "logout", "bo")["users"], 1);
+    assert_eq!(ask(&mut socket, "logout", "al")["users"], 0);
+    assert!(!is_here(&server, "al") && !is_here(&server, "bo"));
+}
+
+#[test]
+fn what_is_wrong_with_a_command_is_named() {
+    let server = serve(&[]);
+    let mut socket = websocket(&server, "");
+    for (fields, code) in [
+        (json!({"type": "login"}), "bad_user"),
+        (json!({"type": "login", "user": ""}), "bad_user"),
+        (json!({"type": "logout", "user": "a\n"}), "bad_user"),
+        (json!({"type": "login", "user": "x".repeat(255)}), "bad_user"),
+        (json!({"type": "login", "user": 7}), "bad_json"),
+        (json!({"type": "login", "user": "al", "data": 1}), "bad_command"),
+        (json!({"type": "logout", "user": "al"}), "not_logged_in"),
+    ] {
+        let answer = command(&mut socket, fields.clone());
+        assert_eq!(answer["error"]["code"], code, "{fields}: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().len() > 10);
+    }
+    // A user may be called as it likes.
+    for user in ["*", "@al", "a}", "é \"x\""] {
+        assert_eq!(ask(&mut socket, "login", user)["user"], user);
+        send(&server, user, user);
+        assert_eq!(data(&mut socket), user);
+    }
+}
+
+#[test]
+fn the_application_logs_users_in_and_out_on_every_transport() {
+    let server = serve(&[]);
+    for (at, way) in ALL.into_iter().enumerate() {
+        let (base, user) = (format!("base{at}"), format!("al{at}"));
+        let mut client = Client::new(&server, way, &base);
+        let want = |already| json!({"user": user, "users": 2, "already": already});
+        assert_eq!(client.login(&server, &user), want(false), "{way:?}");
+        assert_eq!(client.login(&server, &user), want(true), "{way:?}");
+        send(&server, &user, "to the new one");
+        assert_eq!(client.data(&server), "to the new one", "{way:?}");
+        send(&server, &base, "to the old one");
+        assert_eq!(client.data(&server), "to the old one", "{way:?}");
+        assert_eq!(client.logout(&server, &user), json!({"user": user, "users": 1}), "{way:?}");
+        send(&server, &user, "lost");
+        send(&server, &base, "the other stays");
+        assert_eq!(client.data(&server), "the other stays", "{way:?}");
+        assert!(!is_here(&server, &user) && is_here(&server, &base), "{way:?}");
+        let again = json!({"connection": client.id, "user": user});
+        let (status, answer) = server.api("POST", "/api/logout", Some(again));
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!("not_logged_in")), "{way:?}");
+        // The one that it came with may go as well.
+        assert_eq!(client.logout(&server, &base)["users"], 0, "{way:?}");
+        server.post("/api/broadcast", json!({"data": "to all"}));
+        assert_eq!(client.data(&server), "to all", "{way:?}");
+    }
+}
+
+#[test]
+fn an_inbox_is_delivered_at_the_login() {
+    let server = serve(&[]);
+    for (at, way) in ALL.into_iter().enumerate() {
+        let (base, user) = (format!("base{at}"), format!("al{at}"));
+        let mut client = Client::new(&server, way, &base);
+        for number in 0..20 {
+            send(&server, &user, &number.to_string());
+        }
+        client.login(&server, &user);
+        if matches!(way, Way::Phoenix | Way::Longpoll) {
+            // It follows what it joins.
+            let topic = format!("@{user}");
+            client.push(&server, json!(["1", "1", topic, "phx_join", {}]));
+        }
+        for number in 0..20 {
+            assert_eq!(client.data(&server), number.to_string(), "{way:?}");
+        }
+        send(&server, &user, "live");
+        assert_eq!(client.data(&server), "live", "{way:?}");
+    }
+}
+
+#[test]
+fn presence_follows_the_users() {
+    let server = serve(&[]);
+    let mut socket = websocket(&server, "topic=room:1");
+    command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:2"}));
+    assert!(present(&server, "room:1").is_empty());
+    ask(&mut socket, "login", "al");
+    until_present(&server, "room:1", &["al"]);
+    until_present(&server, "room:2", &["al"]);
+    ask(&mut socket, "login", "bo");
+    until_present(&server, "room:1", &["al", "bo"]);
+    command(&mut socket, json!({"type": "subscribe", "id": 2, "topic": "room:3"}));
+    until_present(&server, "room:3", &["al", "bo"]);
+    ask(&mut socket, "logout", "al");
+    for room in ["room:1", "room:2", "room:3"] {
+        until_present(&server, room, &["bo"]);
+    }
+    drop(socket);
+    until_present(&server, "room:1", &[]);
+
+    // The same by the application, also for those who joined by Phoenix.
+    let mut client = Client::new(&server, Way::Phoenix, "cy");
+    client.push(&server, json!(["1", "1", "room:1", "phx_join", {"meta": {"mood": "curious"}}]));
+    until_present(&server, "room:1", &["cy"]);
+    client.login(&server, "dora");
+    until_present(&server, "room:1", &["cy", "dora"]);
+    client.logout(&server, "cy");
+    until_present(&server, "room:1", &["dora"]);
+    client.push(&server, json!(["1", "2", "room:1", "phx_leave", {}]));
+    until_present(&server, "room:1", &[]);
+}
+
+#[test]
+fn stored_subscriptions_come_and_go_with_their_user() {
+    let server = serve(&[]);
+    for (user, topics) in [
+        ("al", &["feed:al", "feed:both", "feed:named", "feed:before", "feed:after"][..]),
+        ("bo", &["feed:bo", "feed:both"]),
+    ] {
+        server.post("/api/subscriptions", json!({"user": user, "add": topics}));
+    }
+    let mut socket = websocket(&server, "topic=feed:named");
+    let subscribe = |socket: &mut WebSocket, topic: &str| {
+        command(socket, json!({"type": "subscribe", "id": 1, "topic": topic}));
+    };
+    subscribe(&mut socket, "feed:before");
+    ask(&mut socket, "login", "al");
+    subscribe(&mut socket, "feed:after");
+    ask(&mut socket, "login", "bo");
+    let topics = |user: &str| -> Vec<String> {
+        let found = &server.api("GET", &format!("/api/users/{user}"), None).1["connections"][0];
+        let mut topics: Vec<String> = serde_json::from_value(found["topics"].clone()).unwrap();
+        topics.sort();
+        topics
+    };
+    let all = ["feed:after", "feed:al", "feed:before", "feed:bo", "feed:both", "feed:named"];
+    assert_eq!(topics("bo"), all);
+    // What the client entered itself stays, and what the other user has as well.
+    ask(&mut socket, "logout", "al");
+    assert_eq!(topics("bo"), ["feed:after", "feed:before", "feed:bo", "feed:both", "feed:named"]);
+    server.publish("feed:al", json!("lost"));
+    server.publish("feed:both", json!("both"));
+    assert_eq!(data(&mut socket), "both");
+    ask(&mut socket, "login", "cy");
+    ask(&mut socket, "logout", "bo");
+    assert_eq!(topics("cy"), ["feed:after", "feed:before", "feed:named"]);
+    // What it leaves itself is a user's alone the next time.
+    for topic in ["feed:after", "feed:before", "feed:named"] {
+        command(&mut socket, json!({"type": "unsubscribe", "id": 2, "topic": topic}));
+    }
+    ask(&mut socket, "login", "al");
+    assert_eq!(topics("cy").len(), 5);
+    ask(&mut socket, "logout", "al");
+    assert!(topics("cy").is_empty());
+
+    // A user of the connect: the topic that its URL names is the client's own.
+    let client = websocket(&server, "user=al&topic=feed:named");
+    let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
+    server.until_members("feed:al", 1);
+    server.post("/api/logout", json!({"connection": id, "user": "al"}));
+    server.until_members("feed:al", 0);
+    server.until_members("feed:named", 1);
+    drop(client);
+
+    // What a Phoenix client has joined is its own as well.
+    let mut client = Client::new(&server, Way::Phoenix, "dora");
+    client.push(&server, json!(["1", "1", "feed:al", "phx_join", {}]));
+    server.until_members("feed:al", 1);
+    client.login(&server, "al");
+    client.logout(&server, "al");
+    let found = server.api("GET", "/api/users/dora", None).1;
+    assert_eq!(found["connections"][0]["topics"], json!(["feed:al"]));
+}
+
+#[test]
+fn users_count_against_the_limits_of_a_connection() {
+    let few = [
+        ("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "2"),
+        ("THRONG_LIMITS_JOINS_PER_SECOND_MAX", "10"),
+    ];
+    let server = serve(&few);
+    let mut socket = websocket(&server, "user=al&topic=news");
+    assert_eq!(ask(&mut socket, "login", "bo"), "too_many_topics");
+    assert_eq!(ask(&mut socket, "login", "al")["already"], true);
+    let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
+    let bo = json!({"connection": id, "user": "bo"});
+    let (status, answer) = server.api("POST", "/api/login", Some(bo));
+    assert_eq!((status, &answer["error"]["code"]), (409, &json!("too_many_topics")));
+    assert_eq!(ask(&mut socket, "logout", "al")["users"], 0);
+    assert_eq!(ask(&mut socket, "login", "bo")["users"], 1);
+    // Who comes and goes all the time is slowed.
+    let begun = Instant::now();
+    for _ in 0..20 {
+        ask(&mut socket, "login", "cy");
+        ask(&mut socket, "logout", "bo");
+        ask(&mut socket, "login", "bo");
+        ask(&mut socket, "logout", "cy");
+    }
+    assert!(begun.elapsed() > Duration::from_millis(1_500), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn where_clients_may_not_the_application_still_may() {
+    let server = serve(&[("THRONG_CLIENT_LOGIN", "refuse")]);
+    let mut socket = websocket(&server, "user=al");
+    let answer = command(&mut socket, json!({"type": "login", "id": 1, "user": "bo"}));
+    assert_eq!(answer["error"]["code"], "forbidden");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("client.login"), "{answer}");
+    assert_eq!(ask(&mut socket, "logout", "al"), "forbidden");
+    let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
+    server.post("/api/login", json!({"connection": id, "user": "bo"}));
+    send(&server, "bo", "to bo");
+    assert_eq!(data(&mut socket), "to bo");
+}
+
+#[test]
+fn a_call_for_no_connection_or_no_user_is_refused() {
+    let server = serve(&[]);
+    let client = Client::new(&server, Way::Sse, "al");
+    let id = client.id.clone();
+    let mut calls = vec![
+        (400, "bad_user", json!({"connection": id, "user": ""})),
+        (400, "bad_connection", json!({"connection": "al", "user": "bo"})),
+        (400, "bad_request", json!({"connection": id})),
+        (404, "no_connection", json!({"connection": "00000000-99-1-1", "user": "bo"})),
+        (404, "no_connection", json!({"connection": "00000000-0-4000000-1", "user": "bo"})),
+    ];
+    // One that was: whoever has its place now is somebody else.
+    drop(client);
+    server.until("al has gone", |server| !is_here(server, "al"));
+    let _other = Client::new(&server, Way::Sse, "cy");
+    calls.push((404, "no_connection", json!({"connection": id, "user": "bo"})));
+    for (status, code, body) in calls {
+        for call in ["/api/login", "/api/logout"] {
+            let (got, answer) = server.api("POST", call, Some(body.clone()));
+            assert_eq!((got, &answer["error"]["code"]), (status, &json!(code)), "{call} {body}");
+        }
+    }
+    // A long poll is a request: it names its users each time.
+    let mut poll = Stream::new(server.connect());
+    poll.send("GET /poll?user=dora&timeout=20 HTTP/1.1\r\nHost: t\r\n\r\n");
+    server.until("dora polls", |server| is_here(server, "dora"));
+    let found = server.api("GET", "/api/users/dora", None).1;
+    let body = json!({"connection": found["connections"][0]["id"], "user": "bo"});
+    assert_eq!(server.api("POST", "/api/login", Some(body)).0, 404);
+}
+
+#[test]
+fn a_user_of_a_login_acknowledges_until_the_logout() {
+    let server = serve(&[]);
+    let mut socket = websocket(&server, "");
+    ask(&mut socket, "login", "al");
+    ask(&mut socket, "login", "bo");
+    command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "work:1"}));
+    server.publish("work:1", json!("first"));
+    let first = loop {
+        let message = receive(&mut socket);
+        if message["type"] == "message" {
+            break message["id"].clone();
+        }
+    };
+    let ack = |socket: &mut WebSocket, user: &str| {
+        let fields =
+            json!({"type": "ack", "id": 2, "topic": "work:1", "message": first, "user": user});
+        command(socket, fields)
+    };
+    assert_eq!(ack(&mut socket, "al")["ok"]["topic"], "work:1");
+    assert_eq!(ack(&mut socket, "eve")["error"]["code"], "no_user");
+    // The topic goes on as the other's, who was never here and begins now; and then as nobody's.
+    ask(&mut socket, "logout", "al");
+    assert_eq!(ack(&mut socket, "al")["error"]["code"], "no_user");
+    server.publish("work:1", json!("second"));
+    assert_eq!(data(&mut socket), "second");
+    ask(&mut socket, "logout", "bo");
+    server.publish("work:1", json!("third"));
+    assert_eq!(data(&mut socket), "third");
+}
+
+/// While messages come all the time, no login misses one and none is passed over.
+#[test]
+fn nothing_is_lost_between_logins() {
+    const COUNT: u64 = 300;
+    let server = serve(&[]);
+    let mut socket = websocket(&server, "user=base");
+    let mut next = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..COUNT {
+                server.post("/api/send", json!({"user": "al", "data": number}));
+            }
+        });
+        let mut logins = 0;
+        while next < COUNT {
+            assert_eq!(ask(&mut socket, "login", "al")["users"], 2);
+            logins += 1;
+            for _ in 0..5 {
+                let message = loop {
+                    let message = receive(&mut socket);
+                    if message["type"] == "message" {
+                        break message;
+                    }
+                };
+                // All that it has is acknowledged: there is nothing to come again.
+                assert_eq!(message["data"], next);
+                next += 1;
+                let ack = json!({"type": "ack", "id": 1, "user": "al", "message": message["id"]});
+                socket.send(tungstenite::Message::text(ack.to_string())).unwrap();
+                if next == COUNT {
+                    break;
+                }
+            }
+            // What comes before the answer is passed over here, and comes with the next login.
+            let logout = json!({"type": "logout", "id": "out", "user": "al"});
+            socket.send(tungstenite::Message::text(logout.to_string())).unwrap();
+            while receive(&mut socket)["id"] != "out" {}
+        }
+        assert_eq!(logins, COUNT / 5);
+    });
+}

@@ -1,0 +1,173 @@
+//! A server whose topics have history, with or without a store. It can be restarted at the same
+//! addresses.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+/// The topic rules of all tests here.
+const TOPICS: &str = include_str!("topics.toml");
+
+/// The rule of durable topics, which need a store. Publishers to them get their answer after the
+/// commit.
+const DURABLE: &str =
+    "[[topics]]\npattern = \"d:*\"\nhistory_messages_max = 1000\ndurable = true\n";
+
+/// Where the history is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Storage {
+    Memory,
+    Disk,
+}
+
+pub const BOTH: [Storage; 2] = [Storage::Memory, Storage::Disk];
+
+pub struct Node {
+    folder: PathBuf,
+    storage: Storage,
+    settings: Vec<(String, String)>,
+    server: Option<Server>,
+}
+
+impl Node {
+    pub fn new(storage: Storage) -> Self {
+        Node::with(storage, &[])
+    }
+
+    /// Starts a server with further settings, as environment variables.
+    pub fn with(storage: Storage, settings: &[(&str, &str)]) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let name = format!("throng-recovery-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let durable = if storage == Storage::Disk { DURABLE } else { "" };
+        std::fs::write(folder.join("topics.toml"), format!("{TOPICS}\n{durable}")).unwrap();
+        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let mut node = Node { folder, storage, settings: settings.collect(), server: None };
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        node.start(anywhere, anywhere);
+        node
+    }
+
+    fn start(&mut self, client: SocketAddr, admin: SocketAddr) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--shards", "3", "--listen", &client.to_string()]);
+        command.args(["--admin", &admin.to_string(), "--config"]);
+        command.arg(self.folder.join("topics.toml"));
+        if self.storage == Storage::Disk {
+            command.arg("--data").arg(self.folder.join("data"));
+        }
+        let settings: Vec<_> =
+            self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        self.server = Some(Server::run(command, &settings));
+    }
+
+    /// Ends the server in order, and starts it again at the same addresses.
+    pub fn restart(&mut self) {
+        self.signal("-TERM");
+        let mut server = self.server.take().unwrap();
+        assert!(server.child.wait().unwrap().success());
+        self.start(server.client, server.admin);
+    }
+
+    /// Kills the server with kill -9, and starts it again. What it answered before must still exist.
+    pub fn crash(&mut self) {
+        let mut server = self.server.take().unwrap();
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        self.start(server.client, server.admin);
+    }
+
+    /// Publishes with further fields. Returns the id.
+    pub fn publish_with(&self, topic: &str, data: Value, more: Value) -> String {
+        let mut body = json!({"topic": topic, "data": data});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = self.post("/api/publish", body);
+        self.flush();
+        id(&answer)
+    }
+
+    pub fn send(&self, user: &str, data: Value) -> String {
+        let answer = self.post("/api/send", json!({"user": user, "data": data}));
+        self.flush();
+        id(&answer)
+    }
+
+    /// Waits until all earlier messages are on disk and readable. The publisher of a topic that is not
+    /// durable gets its answer before that.
+    pub fn flush(&self) {
+        if self.storage == Storage::Disk {
+            self.publish("d:flush", json!(null));
+        }
+    }
+
+    /// Publishes these numbers one after the other. Returns their ids.
+    pub fn count(&self, topic: &str, numbers: std::ops::Range<u64>) -> Vec<String> {
+        let publish = |number| id(&self.publish(topic, json!(number)));
+        let ids = numbers.map(publish).collect();
+        self.flush();
+        ids
+    }
+
+    /// Returns the data of a topic's history, and the whole answer.
+    pub fn history(&self, topic: &str, query: &str) -> (Vec<Value>, Value) {
+        let (status, page) = self.api("GET", &format!("/api/history/{topic}?{query}"), None);
+        assert_eq!(status, 200, "{topic}: {page}");
+        (datas(&page), page)
+    }
+
+    /// Acknowledges by `POST /ack`. Returns the status and the answer.
+    pub fn ack(&self, body: Value) -> (u16, Value) {
+        json(self.client, "POST", "/ack", Some(body), "")
+    }
+}
+
+impl Deref for Node {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.server = None;
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+pub fn id(answer: &Value) -> String {
+    answer["id"].as_str().unwrap_or_else(|| panic!("no id: {answer}")).into()
+}
+
+/// Returns the data of the messages of a page or an answer.
+pub fn datas(answer: &Value) -> Vec<Value> {
+    let messages = answer["messages"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    messages.iter().map(|message| message["data"].clone()).collect()
+}
+
+/// Returns numbers as the data of messages.
+pub fn numbers(range: std::ops::Range<u64>) -> Vec<Value> {
+    range.map(Value::from).collect()
+}
+
+/// Returns unique data, for a message that marks the end of all messages before it.
+pub fn sentinel() -> Value {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    format!("sentinel {}", LAST.fetch_add(1, Ordering::Relaxed)).into()
+}
+
+pub fn is_sentinel(data: &Value) -> bool {
+    data.as_str().is_some_and(|text| text.starts_with("sentinel "))
+}
+
+/// An id of another epoch than any server's here (unless by a rare chance).
+pub const ELSEWHERE: &str = "00000001:3";

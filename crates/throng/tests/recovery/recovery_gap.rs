@@ -1,0 +1,169 @@
+//! Recovery gaps: clients learn that the server can't deliver what they missed, and why. They continue
+//! with new messages.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::listener::*;
+use crate::node::*;
+use crate::support::*;
+
+/// Connects a listener to a topic, checks that it gets a recovery gap for this reason, and then new
+/// messages.
+fn expect_gap(node: &Node, mut listener: Listener, reason: &str) {
+    listener.connect(node);
+    let recovery = listener.recovered(node);
+    assert_eq!(recovery, (json!(false), json!(reason)), "{:?}", listener.style);
+    let rest = listener.rest(node);
+    assert!(!rest.contains(&json!("old")), "{:?}: {rest:?}", listener.style);
+    // Its position is valid again.
+    listener.cut();
+    listener.connect(node);
+    assert_eq!(listener.rest(node), numbers(0..0), "{:?}", listener.style);
+}
+
+#[test]
+fn history_in_memory_ends_with_the_process() {
+    let mut node = Node::new(Storage::Memory);
+    let positions: Vec<Listener> = ALL
+        .iter()
+        .map(|style| {
+            let topic = format!("h:{style:?}");
+            let mut listener = Listener::new(&node, *style, &[&topic]);
+            node.publish_with(&topic, json!("old"), json!({}));
+            assert_eq!(listener.take(&node, 1), [json!("old")]);
+            listener.cut();
+            listener
+        })
+        .collect();
+    node.restart();
+    positions.into_iter().for_each(|listener| expect_gap(&node, listener, "epoch_changed"));
+}
+
+#[test]
+fn history_in_a_store_survives_a_restart() {
+    let mut node = Node::new(Storage::Disk);
+    let mut listeners: Vec<Listener> =
+        ALL.iter().map(|style| Listener::new(&node, *style, &["d:1"])).collect();
+    node.count("d:1", 0..3);
+    for listener in &mut listeners {
+        assert_eq!(listener.take(&node, 3), numbers(0..3));
+        listener.cut();
+    }
+    // The publisher has its answer, so the message is on disk.
+    node.count("d:1", 3..6);
+    node.crash();
+    let last = node.count("d:1", 6..7).remove(0);
+    for mut listener in listeners {
+        listener.connect(&node);
+        assert_eq!(listener.take(&node, 4), numbers(3..7), "{:?}", listener.style);
+        assert_eq!(listener.recovered(&node), (json!(true), Value::Null), "{:?}", listener.style);
+    }
+    let (_, page) = node.history("d:1", "");
+    assert_eq!(page["messages"].as_array().unwrap().last().unwrap()["id"], last);
+}
+
+#[test]
+fn messages_dropped_by_limits_are_too_old() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        for style in ALL {
+            let topic = format!("small:{style:?}");
+            let mut listener = Listener::new(&node, style, &[&topic]);
+            node.count(&topic, 0..1);
+            assert_eq!(listener.take(&node, 1), numbers(0..1));
+            listener.cut();
+            // The history holds three, which are all that it missed.
+            node.count(&topic, 1..4);
+            listener.connect(&node);
+            assert_eq!(listener.take(&node, 3), numbers(1..4), "{storage:?} {style:?}");
+            assert_eq!(listener.recovered(&node).0, true, "{storage:?} {style:?}");
+            listener.cut();
+            node.count(&topic, 4..8);
+            listener.connect(&node);
+            let recovery = listener.recovered(&node);
+            assert_eq!(recovery, (json!(false), json!("too_old")), "{storage:?} {style:?}");
+            // It gets the messages that the history still holds.
+            assert_eq!(listener.rest(&node), numbers(5..8), "{storage:?} {style:?}");
+        }
+    }
+}
+
+#[test]
+fn messages_expire_by_age() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        let id = node.count("brief:1", 0..1).remove(0);
+        node.publish_with("brief:1", json!("old"), json!({}));
+        node.until("it is too old", |_| node.history("brief:1", "").0.is_empty());
+        // Memory and disk may drop the message at different moments.
+        std::thread::sleep(Duration::from_millis(1_100));
+        for style in ALL {
+            let mut listener = Listener::away(style, &["brief:1"], "").seen(&id);
+            listener.connect(&node);
+            let got = listener.recovered(&node);
+            assert_eq!(got, (json!(false), json!("too_old")), "{storage:?} {style:?}");
+        }
+    }
+}
+
+#[test]
+fn topics_without_history_report_a_recovery_gap() {
+    let node = Node::new(Storage::Memory);
+    let id = node.count("h:1", 0..1).remove(0);
+    for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
+        expect_gap(&node, Listener::away(style, &["plain"], "").seen(&id), "no_history");
+    }
+    let (_, answer) = node.get(&format!("/poll?topic=plain&since:plain={id}&timeout=5"));
+    let want = (&json!(false), &json!("no_history"));
+    assert_eq!((&answer["recovered"], &answer["reason"]), want, "{answer}");
+    // A topic without history does not affect others where each topic is resumed separately.
+    let query = format!("since:h:1={id}&since:plain={id}");
+    let mut both = Listener::with(&node, ResumeStyle::Stream, &["h:1", "plain"], &query);
+    node.count("h:1", 1..2);
+    assert_eq!(both.take(&node, 1), numbers(1..2));
+    assert_eq!(both.recoveries[0]["topics"], json!({"plain": "no_history"}));
+    assert_eq!(both.recovered(&node), (json!(false), json!("no_history")));
+}
+
+#[test]
+fn an_id_beyond_the_last_offset_is_another_epoch() {
+    let node = Node::new(Storage::Memory);
+    let id = node.count("h:1", 0..1).remove(0);
+    let ahead = format!("{}:1000", id.split(':').next().unwrap());
+    for style in ALL {
+        let mut listener = Listener::away(style, &["h:1"], "").seen(&ahead);
+        listener.connect(&node);
+        assert_eq!(listener.recovered(&node), (json!(false), json!("epoch_changed")), "{style:?}");
+        assert_eq!(listener.rest(&node), numbers(0..0), "{style:?}");
+    }
+    // Ids of another server, which the page used before, resume nothing.
+    let mut stream = Stream::new(node.connect());
+    stream.send("GET /sse?topic=h:1 HTTP/1.1\r\nHost: t\r\nLast-Event-ID: 42\r\n\r\n");
+    assert!(stream.head().starts_with("HTTP/1.1 200 "));
+    node.publish_with("h:1", json!("now"), json!({}));
+    assert_eq!(stream.data(), "now");
+}
+
+#[test]
+fn messages_expire_while_a_client_is_away() {
+    for storage in BOTH {
+        let mut node = Node::new(storage);
+        let id = node.count("h:1", 0..1).remove(0);
+        node.publish_with("h:1", json!("old"), json!({"ttl_seconds": 1}));
+        node.publish_with("h:1", json!(1), json!({"ttl_seconds": 600}));
+        assert_eq!(node.history("h:1", "").0, [json!(0), json!("old"), json!(1)]);
+        std::thread::sleep(Duration::from_millis(1_050));
+        assert_eq!(node.history("h:1", "").0, numbers(0..2), "{storage:?}");
+        if storage == Storage::Disk {
+            node.restart();
+        }
+        for style in ALL {
+            let mut listener = Listener::away(style, &["h:1"], "").seen(&id);
+            listener.connect(&node);
+            assert_eq!(listener.take(&node, 1), numbers(1..2), "{storage:?} {style:?}");
+            assert_eq!(listener.recovered(&node).0, true, "{storage:?} {style:?}");
+        }
+    }
+}

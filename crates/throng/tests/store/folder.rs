@@ -1,0 +1,237 @@
+//! A folder for a store, servers on it, and a client that may be cut off at any moment.
+
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Server, TIMEOUT};
+
+/// A folder with a configuration and a data directory. A failed test does not remove it.
+pub struct Folder {
+    pub root: PathBuf,
+}
+
+impl Folder {
+    pub fn new(name: &str, configuration: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("throng-store-{name}-{}-{number}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(&root).unwrap();
+        let folder = Folder { root };
+        folder.configure(configuration);
+        folder
+    }
+
+    pub fn configure(&self, configuration: &str) {
+        std::fs::write(self.root.join("throng.toml"), configuration).unwrap();
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    /// Returns the path of the store's file.
+    pub fn file(&self) -> PathBuf {
+        self.data().join("throng.redb")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--shards", "2", "--max-connections", "1000", "--config"]);
+        command.arg(self.root.join("throng.toml"));
+        command.env("THRONG_LOG_LEVEL", "off").current_dir(&self.root);
+        command
+    }
+
+    pub fn serve(&self) -> Server {
+        self.serve_in(&self.data())
+    }
+
+    pub fn serve_in(&self, data: &Path) -> Server {
+        let mut command = self.command();
+        command.arg("--data").arg(data);
+        Server::run(command, &[])
+    }
+
+    /// Starts a server and kills it after this time, whatever it does then.
+    pub fn begin_and_kill(&self, after: Duration) {
+        let mut command = self.command();
+        command.arg("--data").arg(self.data());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts a server. Returns `None` if it exits with 1.
+    pub fn try_serve(&self) -> Option<Server> {
+        let mut command = self.command();
+        command.arg("--data").arg(self.data()).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut address = |label: &str| {
+            let line = lines.find(|line| line.trim_start().starts_with(label))?;
+            let (_, rest) = line.split_once("http://")?;
+            rest.split(['/', ' ']).next()?.parse().ok()
+        };
+        if let (Some(client), Some(admin)) = (address("clients"), address("applications")) {
+            // The server prints more lines, which must be read.
+            std::thread::spawn(move || lines.for_each(drop));
+            return Some(Server { child, client, admin });
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        None
+    }
+
+    /// Starts a server that must end by itself. Returns its exit status and output.
+    pub fn serve_rejected(&self, data: &Path) -> (Option<i32>, String) {
+        let mut command = self.command();
+        command.arg("--data").arg(data).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let end = Instant::now() + TIMEOUT;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > end {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let texts = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (status.code(), texts.concat())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            true => eprintln!("what was stored stays in {}", self.root.display()),
+            false => drop(std::fs::remove_dir_all(&self.root)),
+        }
+    }
+}
+
+/// Ends a server in order. Returns its exit status.
+pub fn end(mut server: Server) -> Option<i32> {
+    server.signal("-TERM");
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(Instant::now() < until, "the server did not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A connection that makes one request after the other.
+pub struct Caller {
+    reader: BufReader<TcpStream>,
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Value,
+}
+
+impl Caller {
+    pub fn new(address: SocketAddr) -> Result<Self> {
+        let socket = TcpStream::connect(address)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_nodelay(true)?;
+        Ok(Caller { reader: BufReader::new(socket) })
+    }
+
+    /// Makes one request. Returns an error if the connection ended before the complete answer.
+    pub fn call(&mut self, method: &str, target: &str, media: &str, body: &str) -> Result<Answer> {
+        let head = format!(
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        self.reader.get_mut().write_all((head + body).as_bytes())?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.reader.read_line(&mut head)? == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof));
+            }
+        }
+        let length = crate::support::header(&head, "content-length");
+        let mut body = vec![0; length.and_then(|length| length.parse().ok()).unwrap_or(0)];
+        self.reader.read_exact(&mut body)?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status in {head:?}"));
+        let body = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| panic!("{target}: {}", String::from_utf8_lossy(&body)));
+        Ok(Answer { status, head, body })
+    }
+
+    pub fn post(&mut self, target: &str, body: &Value) -> Result<Answer> {
+        self.call("POST", target, "application/json", &body.to_string())
+    }
+
+    /// Reads the history of a topic after an id, page by page.
+    pub fn history(
+        &mut self,
+        topic: &str,
+        since: Option<&str>,
+        limit: usize,
+    ) -> Vec<HistoryMessage> {
+        let (mut all, mut since) = (Vec::new(), since.map(String::from));
+        loop {
+            let after = since.map(|since| format!("&since={since}")).unwrap_or_default();
+            let target = format!("/api/history/{topic}?limit={limit}{after}");
+            let answer = self.call("GET", &target, "application/json", "").unwrap();
+            assert_eq!(answer.status, 200, "{target}: {}", answer.body);
+            let mut page = answer.body;
+            assert_eq!(page["complete"], true, "{target}");
+            let Value::Array(messages) = page["messages"].take() else { panic!("{page}") };
+            all.extend(messages.iter().map(|message| HistoryMessage {
+                id: message["id"].as_str().unwrap().into(),
+                offset: message["offset"].as_u64().unwrap(),
+                data: message["data"].as_str().unwrap().into(),
+            }));
+            match page["next"].as_str() {
+                Some(next) if page["more"] == true => since = Some(next.into()),
+                _ => return all,
+            }
+        }
+    }
+}
+
+/// A message of a topic's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryMessage {
+    pub id: String,
+    pub offset: u64,
+    pub data: String,
+}
+
+/// Random numbers of a seed (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    /// Flips up to so many bits of a file, near its beginning where most used pages are.
+    pub fn flip_bits(&mut self, bytes: &mut [u8], most: u64) {
+        for _ in 0..=self.below(most) {
+            let at = self.below(bytes.len() as u64 / 4) as usize;
+            bytes[at] ^= 1 << self.below(8);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! How a protocol is added to Throng: this one has commands in lines over TCP (README.md). It is one
+//! `impl`, and no other crate knows of it. The server that this binary starts speaks it on the client
+//! port, beside all others.
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use auth::{Action, Permit, Principal};
+use model::name::{check_name, check_topic};
+use model::{CloseReason, Data, Encoding, Message, Name, Publication, ResumeRequest};
+use protocol::request::{Acknowledgement, Open, ReplyTo, Request, Subscribe};
+use protocol::{Codecs, Delivery, Liveness, Protocol, Protocols, Read, Reader, Recognised};
+use protocol::{ReplyResult, Settings};
+
+static PROTOCOLS: LazyLock<Protocols> = LazyLock::new(|| protocol::standard().clone().with(&Line));
+
+fn main() -> ExitCode {
+    throng::run(&PROTOCOLS)
+}
+
+/// Commands in lines.
+struct Line;
+
+/// What a line leads to; an error is its code and a text that helps to correct it.
+type Outcome = Result<Request, (&'static str, String)>;
+
+/// What the first line of a connection begins with.
+const HELLO: &[u8] = b"HELLO";
+
+impl Protocol for Line {
+    fn name(&self) -> &'static str {
+        "line"
+    }
+
+    /// The first number that the crate `protocol` leaves free.
+    fn encoding(&self) -> Encoding {
+        Encoding(15)
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Pushed
+    }
+
+    fn liveness(&self, settings: &Settings) -> Liveness {
+        Liveness::ServerInSilence { seconds: settings.stream_heartbeat_seconds }
+    }
+
+    fn recognise(&self, first: &[u8]) -> Recognised {
+        Recognised::by_prefix(HELLO, first)
+    }
+
+    /// A line at a time. What is not whole is held by the engine, and comes again with more behind it.
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            let request = (bytes.len() > reader.settings.frame_bytes_max).then(|| {
+                out.extend_from_slice(b"ERR too_long a line must end\n");
+                Request::Close(CloseReason::TooBig)
+            });
+            let taken = if request.is_some() { bytes.len() } else { 0 };
+            return Read { taken, request };
+        };
+        let line = String::from_utf8_lossy(&bytes[..end]);
+        let (command, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        let request = outcome(reader, command, rest.trim(), out).map_err(|(code, message)| {
+            out.extend_from_slice(format!("ERR {command} {code} {message}\n").as_bytes());
+        });
+        Read { taken: end + 1, request: request.ok() }
+    }
+
+    fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        protocol::json::message(message, out);
+        out.push(b'\n');
+    }
+
+    fn heartbeat(&self, out: &mut Vec<u8>) {
+        out.push(b'\n');
+    }
+
+    fn reply(&self, id: &str, result: ReplyResult<'_>, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let line = match result {
+            Ok(object) => format!("OK {id} {object}\n"),
+            Err((code, message)) => format!("ERR {id} {code} {message}\n"),
+        };
+        out.extend_from_slice(line.as_bytes());
+    }
+
+    fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        out.extend_from_slice(json);
+        out.push(b'\n');
+    }
+
+    fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("BYE {} {retry_ms}\n", close.name()).as_bytes());
+    }
+
+    fn acknowledges(&self) -> bool {
+        true
+    }
+}
+
+fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) -> Outcome {
+    let (topic, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+    let (name, id): (Name, Box<str>) = (topic.into(), command.into());
+    let decide = |action| -> Result<Permit, (&'static str, String)> {
+        check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
+        let policy = &reader.settings.policy;
+        let decision = policy.decide(reader.principal, action, &policy.topic(topic));
+        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
+    };
+    match (reader.open, command) {
+        (false, "HELLO") => {
+            let users: Vec<Name> = rest.split_whitespace().map(Name::from).collect();
+            let checked = users.iter().try_for_each(|user| check_name(user));
+            checked.map_err(|error| ("bad_user", error.to_string()))?;
+            if users.len() > reader.settings.topics_per_connection_max {
+                return Err(("too_many_topics", "these are too many users".into()));
+            }
+            out.extend_from_slice(format!("OK HELLO {}\n", reader.id).as_bytes());
+            let (principal, encoding) = (Principal::anonymous(users), Line.encoding());
+            let (topics, resume, tags) = (Vec::new(), ResumeRequest::default(), Vec::new());
+            Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
+        }
+        (true, "SUB") => {
+            let (permit, token) = (decide(Action::Subscribe)?, behind.parse().ok());
+            Ok(Request::Subscribe(id, Subscribe { topic: name, token, tags: Vec::new() }, permit))
+        }
+        (true, "UNSUB") => Ok(Request::Unsubscribe(id, name)),
+        (true, "PUB") => {
+            let permit = decide(Action::Publish)?;
+            if behind.len() > reader.settings.message_bytes_max {
+                return Err(("message_too_large", "the message is too large".into()));
+            }
+            let publication = Publication::new(topic, Data::Text(behind.into()));
+            Ok(Request::Publish { publication, permit, to: ReplyTo::Id(id) })
+        }
+        (true, "ACK") => {
+            let acknowledgement = Acknowledgement::read(None, Some(topic), Some(behind))?;
+            Ok(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), principal: None })
+        }
+        (true, "QUIT") => Ok(Request::Close(CloseReason::ByClient)),
+        _ => Err(("bad_command", "say HELLO first; then SUB, UNSUB, PUB, ACK, QUIT".into())),
+    }
+}

@@ -1,0 +1,165 @@
+//! Clients that speak in lines, beside others that don't, over real sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+struct Server {
+    child: Child,
+    client: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Server {
+    fn start() -> Self {
+        let topics = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/topics.toml");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_line-protocol"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"])
+            .args(["--config", topics])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut address = |label: &str| -> SocketAddr {
+            let line = lines.find(|line| line.trim_start().starts_with(label)).unwrap();
+            let (_, rest) = line.split_once("http://").unwrap();
+            rest.split(['/', ' ']).next().unwrap().parse().unwrap()
+        };
+        let (client, admin) = (address("clients"), address("applications"));
+        std::thread::spawn(move || lines.for_each(drop));
+        Server { child, client, admin }
+    }
+
+    fn client(&self) -> Client {
+        Client(BufReader::new(connect(self.client)))
+    }
+
+    /// An HTTP request on a connection of its own; gives all that comes back.
+    fn request(&self, to: SocketAddr, head: &str, body: &str) -> String {
+        let mut socket = connect(to);
+        let length = body.len();
+        let head = format!("{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        write!(
+            socket,
+            "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(to).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn say(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The next line that is no heartbeat; an empty one at the end.
+    fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let end = self.0.read_line(&mut line).unwrap() == 0;
+            if end || line != "\n" {
+                return line.trim_end().into();
+            }
+        }
+    }
+
+    fn ask(&mut self, text: &str) -> String {
+        self.say(&format!("{text}\n"));
+        self.line()
+    }
+
+    /// The data and the id of the next message.
+    fn message(&mut self) -> (String, String) {
+        let line = self.line();
+        let message: Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let text = |key: &str| message[key].as_str().unwrap_or_default().to_string();
+        (text("data"), text("id"))
+    }
+}
+
+#[test]
+fn lines_are_spoken_beside_http() {
+    let server = Server::start();
+    let (mut alice, mut bob) = (server.client(), server.client());
+    // The first word in pieces.
+    alice.say("HEL");
+    assert!(server.request(server.client, "GET /healthz", "").starts_with("HTTP/1.1 200 "));
+    assert!(server.request(server.client, "HEAD /healthz", "").starts_with("HTTP/1.1 200 "));
+    alice.say("LO alice\n");
+    assert!(alice.line().starts_with("OK HELLO "));
+    assert!(bob.ask("HELLO").starts_with("OK HELLO "));
+    assert!(alice.ask("SUB news").starts_with("OK SUB {\"topic\":\"news\""));
+    assert!(bob.ask("PUB news one two").starts_with("OK PUB {\"id\":"));
+    let (data, first) = alice.message();
+    assert_eq!(data, "one two");
+    let answer = server.request(server.admin, "POST /api/send", r#"{"user":"alice","data":"you"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(alice.message().0, "you");
+    let metrics = server.request(server.admin, "GET /metrics", "");
+    assert!(metrics.contains("throng_connections{transport=\"line\"} 2"), "{metrics}");
+    let stats = server.request(server.admin, "GET /api/stats", "");
+    assert!(stats.contains("\"line\":2"), "{stats}");
+
+    // What is missed comes again.
+    assert_eq!(alice.ask("QUIT"), "");
+    assert!(bob.ask("PUB news three").starts_with("OK PUB "));
+    let mut alice = server.client();
+    assert!(alice.ask("HELLO alice").starts_with("OK HELLO "));
+    assert!(alice.ask(&format!("SUB news {first}")).contains("\"recovered\":true"));
+    assert_eq!(alice.message().0, "three");
+    assert!(alice.ask("UNSUB news").starts_with("OK UNSUB "));
+    assert!(alice.ask("UNSUB news").starts_with("ERR UNSUB not_subscribed "));
+}
+
+#[test]
+fn what_is_no_command_is_answered_and_what_has_no_end_ends() {
+    let server = Server::start();
+    let mut client = server.client();
+    // Before it has said who it is, it may do nothing.
+    assert!(client.ask("HELLO \u{7}").starts_with("ERR HELLO bad_user "));
+    assert!(client.ask("SUB news").starts_with("ERR SUB bad_command "));
+    assert!(client.ask("HELLO").starts_with("OK HELLO "));
+    assert!(client.ask("HELLO").starts_with("ERR HELLO bad_command "));
+    assert!(client.ask("SUB ").starts_with("ERR SUB bad_topic "));
+    assert!(client.ask("PUB private x").starts_with("ERR PUB "));
+    assert!(client.ask("ACK news x").starts_with("ERR ACK bad_id "));
+    client.say(&"x".repeat(2 << 20));
+    assert_eq!(client.line(), "ERR too_long a line must end");
+    let mut rest = Vec::new();
+    // The rest of what it said may have become a reset.
+    let _ = client.0.read_to_end(&mut rest);
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn last_words_say_why() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    assert!(client.ask("HELLO alice").starts_with("OK HELLO "));
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(client.line().starts_with("BYE drain "));
+    assert!(server.child.wait().unwrap().success());
+}

@@ -1,0 +1,278 @@
+//! An engine under any inputs: whatever peers of all protocols send, and however sockets, commands and
+//! time come between, nothing panics and nothing is left of who has gone.
+#![no_main]
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use broker::Broker;
+use engine::{Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
+use libfuzzer_sys::fuzz_target;
+use model::{CloseReason, Data, EventRule, HistoryRule, NodeId, Publication, Rule, Rules};
+
+/// How peers begin, so that random bytes get beyond the first line.
+const OPENINGS: [&[u8]; 9] = [
+    b"",
+    b"GET /sse?topic=h/1&user=u&since=00000007:1 HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"GET /stream?topic=h/1&topic=p&user=u HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"GET /poll?topic=h/1&timeout=5 HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"POST /publish?topic=h/1 HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc",
+    b"GET /ws?user=u&topic=h/1 HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+      Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    b"GET /socket/websocket?vsn=2.0.0&user=u HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
+      Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    b"GET /socket/longpoll?vsn=2.0.0&user=u HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"GET /presence?topic=p HTTP/1.1\r\nHost: h\r\n\r\n",
+];
+
+#[derive(Default)]
+struct Commands(Mutex<Vec<Command>>);
+
+impl Queue for Commands {
+    fn push(&self, command: Command) {
+        self.0.lock().unwrap().push(command);
+    }
+    fn has_room(&self) -> bool {
+        true
+    }
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().is_empty()
+    }
+    fn take(&self, empty: Vec<Command>) -> Vec<Command> {
+        std::mem::replace(&mut *self.0.lock().unwrap(), empty)
+    }
+}
+
+fn rules() -> Rules {
+    let history = HistoryRule {
+        messages_max: 5,
+        bytes_max: 1_000,
+        seconds_max: 1_000,
+        durable: false,
+        compact: false,
+        acknowledge: None,
+    };
+    let rule = |pattern: &str, history| Rule {
+        pattern: pattern.into(),
+        events: Some(EventRule::Broadcast),
+        presence: true,
+        history,
+        ..Rule::default()
+    };
+    Rules {
+        rules: vec![rule("h/*", Some(Arc::new(history))), rule("p*", None)],
+        publish_prefixes: vec!["".into()],
+        ..Rules::default()
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        session: protocol::Settings {
+            http: protocol::http::Limits {
+                head_bytes_max: 1_024,
+                uri_bytes_max: 512,
+                body_bytes_max: 256,
+                longpoll_body_bytes_max: 256,
+            },
+            cors_origins: vec!["*".into()],
+            policy: auth::Policy::new(rules(), auth::LoginRule::Allow),
+            topics_per_connection_max: 8,
+            message_bytes_max: 256,
+            frame_bytes_max: 512,
+            sse_retry_ms: 1,
+            poll_seconds: 1,
+            poll_seconds_max: 9,
+            sse_heartbeat_seconds: 3,
+            stream_heartbeat_seconds: 3,
+            ws_ping_seconds: 3,
+            ws_silence_seconds: 9,
+            phoenix_silence_seconds: 9,
+            compression: true,
+            ws_echo: true,
+            status_page: true,
+            longpoll_key: protocol::phoenix::token::Key([0; 32]),
+            files: [].into(),
+        },
+        connections_max: 50,
+        connections_per_address_max: 0,
+        accept_per_second_max: 0,
+        outbox_bytes_max: 4_096,
+        outbox_messages_max: 20,
+        input_bytes_max: 100_000,
+        outboxes_bytes_max: 100_000,
+        publishes_per_second_max: 5,
+        joins_per_second_max: 5,
+        head_seconds: 2,
+        idle_seconds: 5,
+        longpoll_seconds: 2,
+        longpoll_sessions_max: 5,
+        longpoll_sessions_per_address_max: 0,
+        presence_meta_bytes_max: 100,
+    }
+}
+
+struct World {
+    engine: Engine,
+    broker: Arc<broker::Local>,
+    /// Sockets that are open, and whether each is full.
+    sockets: Vec<(u32, bool)>,
+    confirmed: Vec<u32>,
+    now_us: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let handle = Handle::new(Box::<Commands>::default(), 64);
+        let (inboxes, started) = (vec![handle.inbox()], Instant::now());
+        let limits = broker::Limits {
+            recent_messages_max: 20,
+            recent_bytes_max: 10_000,
+            recent_seconds_max: 100,
+        };
+        let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
+        let held = history_local::HistoryLimits::default();
+        let history =
+            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+        history::History::set_rules(&*history, Arc::new(rules()), 60);
+        let broker =
+            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+        let limits = presence::Limits {
+            users_max: 3,
+            list_bytes_max: 1_000,
+            interval_us: 0,
+            members_per_ms: 0,
+        };
+        let presence = Arc::new(presence::Local::new(limits, NodeId(1)));
+        let engine = Engine::new(Config {
+            number: 0,
+            engines: [handle].into(),
+            shared: Arc::new(Shared::new(NodeId(1), protocol::standard(), presence, Arc::default())),
+            settings: Arc::new(settings()),
+            broker: broker.clone(),
+            history,
+            webhook: None,
+            codecs: protocol::Codecs::new(1, 64),
+            now_us: 0,
+        });
+        World { engine, broker, sockets: Vec::new(), confirmed: Vec::new(), now_us: 0 }
+    }
+
+    fn perform(&mut self) {
+        while self.engine.has_outputs() {
+            let Outputs { list, .. } = self.engine.take_outputs(Outputs::default());
+            for output in list {
+                match output {
+                    Output::Send { slot, confirm, .. } => {
+                        let full = self.sockets.iter().any(|it| *it == (slot, true));
+                        if full {
+                            self.engine.blocked(slot);
+                        } else if confirm {
+                            self.confirmed.push(slot);
+                        }
+                    }
+                    Output::Close { slot, linger: true } => self.engine.half_closed(slot),
+                    Output::Close { slot, linger: false } => self.engine.ended(slot),
+                    Output::Drop { slot } => self.sockets.retain(|it| it.0 != slot),
+                    Output::Address { slot } => self.engine.address(slot, None),
+                    Output::Describe(describe) => {
+                        (describe.reply)((describe.members, describe.connections));
+                    }
+                    Output::Shared { .. } | Output::Delivered { .. } | Output::Resume { .. } => {}
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        self.engine.resume_waiters();
+        self.perform();
+        for slot in std::mem::take(&mut self.confirmed) {
+            self.engine.drained(slot);
+            self.perform();
+        }
+        self.engine.take_commands();
+        self.engine.run_commands();
+        self.perform();
+        self.engine.release_held();
+        for _ in 0..20 {
+            if self.engine.slice(true).is_none() {
+                break;
+            }
+            self.perform();
+        }
+        self.engine.serve_due();
+        self.engine.answer_woken();
+        self.perform();
+        if self.now_us >= self.engine.sweep_due_us() {
+            self.engine.sweep();
+            self.perform();
+        }
+    }
+
+    fn step(&mut self, op: u8, bytes: &[u8]) {
+        let at = usize::from(op) % self.sockets.len().max(1);
+        let socket = self.sockets.get(at).map(|it| it.0);
+        match (op >> 4, socket) {
+            (0..=2, _) if self.sockets.len() < 20 => {
+                let slot = self.engine.open(op & 15 == 15);
+                self.sockets.push((slot, false));
+                let opening = OPENINGS[usize::from(op) % OPENINGS.len()];
+                self.engine.received(slot, &mut [opening, bytes].concat());
+            }
+            (3..=7, Some(slot)) if self.engine.input_room(slot, bytes.len().max(1)) > 0 => {
+                self.engine.received(slot, &mut bytes.to_vec());
+            }
+            (8, Some(slot)) => self.engine.peer_closed(slot),
+            (9, Some(slot)) => self.engine.lost(slot),
+            (10, Some(slot)) => {
+                self.sockets[at].1 ^= true;
+                if !self.sockets[at].1 {
+                    self.engine.drained(slot);
+                }
+            }
+            (11, Some(slot)) => self.engine.slow(slot),
+            (12, _) => {
+                let topic = ["h/1", "p", "*", "@u"][usize::from(op) % 4];
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                let publication = Publication::new(topic, Data::Text(text.into()));
+                let _ = self.broker.publish(publication, None);
+            }
+            (13, _) => {
+                let (user, topic) = ("u".into(), "h/2".into());
+                self.engine.handle().send(match op & 3 {
+                    0 => Command::Subscribe { user, topic, reply: Box::new(|_| ()) },
+                    1 => Command::Unsubscribe { user, topic, reply: Box::new(|_| ()) },
+                    2 => Command::Members { topic: "@u".into(), limit: 9, reply: Box::new(|_| ()) },
+                    _ => Command::Disconnect {
+                        target: Target::User(user),
+                        close: CloseReason::ByApplication,
+                        reply: Box::new(|_| ()),
+                    },
+                });
+            }
+            (14, _) => {
+                self.now_us += u64::from(op & 15) * 400_000;
+                self.engine.set_now(self.now_us);
+            }
+            _ => self.turn(),
+        }
+        self.perform();
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut world = World::new();
+    let mut rest = bytes;
+    while let [op, length, tail @ ..] = rest {
+        let length = usize::from(*length).min(tail.len());
+        world.step(*op, &tail[..length]);
+        rest = &tail[length..];
+    }
+    world.turn();
+    world.engine.end_all();
+    world.perform();
+    assert!(world.sockets.is_empty(), "sockets of connections that have ended");
+    assert_eq!(world.engine.metrics().held.get(), 0, "connections that have ended are counted");
+});
