@@ -1,5 +1,5 @@
-//! An engine under any inputs: whatever peers of all protocols send, and however sockets, commands and
-//! time come between, nothing panics and nothing is left of who has gone.
+//! An engine under any inputs: whatever peers of all protocols send, and however sockets, commands, time
+//! and upgrades come between, nothing panics and nothing is left of who has gone.
 #![no_main]
 
 use std::sync::{Arc, Mutex};
@@ -113,9 +113,33 @@ fn settings() -> Settings {
     }
 }
 
+fn new_engine(
+    handle: Handle,
+    broker: &Arc<broker::Local>,
+    history: &Arc<history_local::Local>,
+    presence: &Arc<presence::Local>,
+    now_us: u64,
+) -> Engine {
+    let shared =
+        Shared::new(NodeId(1), protocol::standard(), presence.clone(), Arc::default());
+    Engine::new(Config {
+        number: 0,
+        engines: [handle].into(),
+        shared: Arc::new(shared),
+        settings: Arc::new(settings()),
+        broker: broker.clone(),
+        history: history.clone(),
+        webhook: None,
+        codecs: protocol::Codecs::new(1, 64),
+        now_us,
+    })
+}
+
 struct World {
     engine: Engine,
     broker: Arc<broker::Local>,
+    history: Arc<history_local::Local>,
+    presence: Arc<presence::Local>,
     /// Sockets that are open, and whether each is full.
     sockets: Vec<(u32, bool)>,
     confirmed: Vec<u32>,
@@ -145,18 +169,49 @@ impl World {
             members_per_ms: 0,
         };
         let presence = Arc::new(presence::Local::new(limits, NodeId(1)));
-        let engine = Engine::new(Config {
-            number: 0,
-            engines: [handle].into(),
-            shared: Arc::new(Shared::new(NodeId(1), protocol::standard(), presence, Arc::default())),
-            settings: Arc::new(settings()),
-            broker: broker.clone(),
-            history,
-            webhook: None,
-            codecs: protocol::Codecs::new(1, 64),
-            now_us: 0,
-        });
-        World { engine, broker, sockets: Vec::new(), confirmed: Vec::new(), now_us: 0 }
+        let engine = new_engine(handle, &broker, &history, &presence, 0);
+        let (sockets, confirmed) = (Vec::new(), Vec::new());
+        World { engine, broker, history, presence, sockets, confirmed, now_us: 0 }
+    }
+
+    /// A new engine takes the place of the one before, unless that has no rest. Before, another one is
+    /// given records with `damage`, which it may refuse.
+    fn upgrade(&mut self, damage: &[u8]) {
+        for _ in 0..50 {
+            if self.engine.is_quiet() {
+                break;
+            }
+            self.turn();
+        }
+        if !self.engine.is_quiet() {
+            return;
+        }
+        let World { engine, broker, history, presence, now_us, .. } = self;
+        let handle = engine.handle().successor();
+        let new = || new_engine(handle.clone(), broker, history, presence, *now_us);
+        let records: Vec<Vec<u8>> =
+            engine.slots().filter_map(|slot| engine.export(slot)).collect();
+        if let [at, bits, ..] = damage
+            && *bits != 0
+        {
+            let apart = Handle::new(Box::<Commands>::default(), 64);
+            let mut damaged = new_engine(apart, broker, history, presence, *now_us);
+            for record in &records {
+                let mut record = record.clone();
+                let at = usize::from(*at) % record.len();
+                record[at] ^= bits;
+                let _ = damaged.import(&record);
+                drop(damaged.take_outputs(Outputs::default()));
+            }
+            damaged.end_all();
+        }
+        let mut next = new();
+        next.import_engine(&engine.export_engine()).expect("an engine's own record");
+        for record in records {
+            next.import(&record).expect("a connection's own record");
+        }
+        self.engine = next;
+        self.perform();
     }
 
     fn perform(&mut self) {
@@ -256,6 +311,7 @@ impl World {
                 self.now_us += u64::from(op & 15) * 400_000;
                 self.engine.set_now(self.now_us);
             }
+            (15, _) if op & 3 == 3 => self.upgrade(bytes),
             _ => self.turn(),
         }
         self.perform();

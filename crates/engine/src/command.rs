@@ -7,15 +7,9 @@ use broker::Delivery;
 use model::{CloseReason, ConnectionId, Name};
 use protocol::phoenix::ClientMessage;
 
-use crate::login::{LoggedIn, LoginError};
-pub use crate::longpoll::{SessionAnswer, SessionRequest};
-pub use crate::phoenix::PendingHook;
+use crate::reply::Reply;
 use crate::settings::Settings;
 use crate::webhook::WebhookResponse;
-
-/// Where an answer goes: called once, on the shard's thread; must not block. A shard that has
-/// ended drops it uncalled.
-pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 /// One thing for a shard to do, taken from its mailbox in order.
 pub enum Command {
@@ -265,4 +259,72 @@ pub struct ConnectionInfo {
     pub bytes_received: u64,
     /// Bytes that wait in its outbox.
     pub outbox_bytes: usize,
+}
+
+/// What the application is asked about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingHook {
+    /// Whether the client may join; with the number of the request.
+    Join(u32),
+    /// What to answer to an event.
+    Event,
+}
+
+/// What a session's shard is asked.
+pub enum SessionRequest {
+    /// What has come.
+    Poll,
+    /// Take these messages.
+    Post(Vec<ClientMessage>),
+    /// The poll's client is gone: nothing is to be given to it.
+    Withdraw,
+    /// These messages could not be given to the poll, whose client is gone: they come first again.
+    Return(Box<[u8]>),
+}
+
+/// What a session answers.
+pub enum SessionAnswer {
+    /// The messages of a POST were taken.
+    Taken,
+    /// What has come, as elements of the answer's `messages`; nothing when the wait is over.
+    Messages(Box<[u8]>),
+    /// There is no such session any more.
+    Gone,
+}
+
+/// What a connection has after a login or a logout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// Its users.
+    pub users: u32,
+    /// Nothing had to be done: the user was logged in before.
+    pub already: bool,
+}
+
+/// Why nobody was logged in or out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoginError {
+    /// The connection has ended, or never was, or is a request that somebody waits for.
+    #[error(
+        "no connection of this name is open: it has ended, or the name is of another node or \
+         another run; /api/users and the greeting of a connection tell its name"
+    )]
+    NoConnection,
+    /// The user's own topic would be one too many.
+    #[error("this connection is in as many topics as it may")]
+    TooManyTopics,
+    /// The user is none of the connection's.
+    #[error("this connection is not logged in as that user")]
+    NotLoggedIn,
+}
+
+impl LoginError {
+    /// Its name for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            LoginError::NoConnection => "no_connection",
+            LoginError::TooManyTopics => "too_many_topics",
+            LoginError::NotLoggedIn => "not_logged_in",
+        }
+    }
 }

@@ -3,14 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
-use model::CloseReason;
+use model::{CloseReason, Encoding, Name};
 use protocol::request::Entry;
 
-use crate::connection::{Connection, Flag};
+use crate::cbor::{ImportError, Text};
+use crate::chosen::Chosen;
+use crate::connection::{ColdState, Connection, Flag};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
-use crate::login::Chosen;
 use crate::output::Output;
+use crate::record::Record;
 use crate::recovery::Recovery;
 
 /// All that an engine holds of its connections. Each part knows its own state of a connection by the
@@ -234,8 +236,8 @@ impl Connections {
     }
 
     /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
-    /// by its slot: a part that begins to hold more adds it here. What is left is its place in the
-    /// table, with its cold state, which [`Connections::end`] removes.
+    /// by its slot: a part that begins to hold more adds it here and in the two functions below. What is
+    /// left is its place in the table, with its cold state, which [`Connections::end`] removes.
     fn forget(&mut self, slot: u32, extent: Extent) {
         self.core.entries.leave_all(slot, self.core.now_us);
         self.recovery.forget(slot);
@@ -247,6 +249,99 @@ impl Connections {
         if extent == Extent::All {
             self.rates.forget(slot);
         }
+    }
+
+    /// Writes out what all parts hold of a connection; nothing where there is none.
+    pub(crate) fn export(&self, slot: u32) -> Option<Record> {
+        let Connections { core, recovery, rates, chosen, serial: _, reserved: _ } = self;
+        let connection = core.table.get(slot)?;
+        let protocol = core.shared.protocols.of(connection.encoding);
+        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
+        let name = |hash: u64| {
+            let broadcast = Name::const_new(model::name::BROADCAST);
+            let mut names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
+            names.find(|name| core.broker.hash(name) == hash).cloned()
+        };
+        Some(Record {
+            protocol: protocol.name().into(),
+            encoding: connection.encoding.0,
+            slot,
+            serial: connection.serial,
+            opened_s: connection.opened_s,
+            heard_s: connection.heard_s,
+            phase: connection.phase() as u8,
+            flags: connection.flags(),
+            cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
+            topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
+            joins: core.joins.export(slot, &name),
+            presence: core.entries.export(slot),
+            lists_due: core.lists_due.get(&slot).map(Text::all).unwrap_or_default(),
+            chosen: chosen.export(slot, &name),
+            recovery: recovery.export(slot, &name),
+            rates: rates.export(slot),
+        })
+    }
+
+    /// Puts a connection into all parts, as it was in another engine's.
+    pub(crate) fn import(&mut self, record: Record) -> Result<(), ImportError> {
+        let Connections { core, recovery, rates, chosen, serial: _, reserved } = self;
+        let (slot, encoding) = (record.slot, Encoding(record.encoding));
+        let protocol = core.shared.protocols.of(encoding);
+        if protocol.name() != record.protocol || protocol.encoding() != encoding {
+            let Record { protocol, encoding, .. } = record;
+            return Err(ImportError::UnknownProtocol { protocol, encoding });
+        }
+        if core.table.get(slot).is_some() {
+            return Err(ImportError::SlotTaken(slot));
+        }
+        let broker = core.broker.clone();
+        let hash = |name: &str| broker.hash(name);
+        // What may be wrong comes first.
+        let connection = Connection::restored(
+            (record.serial, encoding),
+            (record.opened_s, record.heard_s),
+            (record.phase, record.flags),
+        );
+        let connection =
+            connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
+        let cold = record.cold.map(|cold| ColdState::import(cold, protocol, &hash, &core.metrics));
+        let cold = cold.transpose()?;
+        if let Some(record) = record.recovery {
+            recovery.import(slot, record, &hash)?;
+        }
+        let (woken, waits) =
+            (connection.is(Flag::Woken), cold.as_ref().is_some_and(|cold| cold.waits));
+        *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
+        core.table.insert_at(slot, connection, cold);
+        core.metrics.connections[usize::from(encoding.0)].add(1);
+        core.metrics.held.add(1);
+        core.shared.connections.fetch_add(1, Ordering::Relaxed);
+        core.count_input(slot);
+        core.session_entered(slot);
+        if let Some(topics) = record.topics {
+            core.hub.insert(slot);
+            for Text(topic) in topics {
+                let hash = hash(&topic);
+                core.hub.join(slot, hash, &topic);
+                core.handle.inbox.filter.insert(hash);
+            }
+            core.metrics.topics.set(u64::from(core.hub.topics()));
+        }
+        core.joins.import(slot, record.joins, &hash);
+        core.entries.import(slot, record.presence, &hash);
+        if !record.lists_due.is_empty() {
+            core.lists_due.insert(slot, Text::values(record.lists_due));
+        }
+        record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
+        rates.import(slot, record.rates, waits);
+        if woken {
+            core.woken.push(slot);
+        }
+        let asking = core.table.cold(slot).and_then(|cold| cold.asking.as_ref());
+        if asking.is_some_and(|asking| asking.opens) {
+            core.outputs.push(Output::Address { slot });
+        }
+        Ok(())
     }
 
     /// Closes a connection with the last words to it: what was published to it before, and why it

@@ -12,11 +12,11 @@ use protocol::{Codecs, Delivery, ProtocolRef};
 
 use crate::command::Command;
 use crate::connection::{Connection, Flag, Phase, Table};
+use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::joins::Joins;
 use crate::metrics::Metrics;
 use crate::output::Outputs;
-use crate::presence::PresenceEntries;
 use crate::settings::Settings;
 
 /// What every part of an engine uses. It knows none of the parts: what they have to do because of it

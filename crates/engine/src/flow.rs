@@ -5,43 +5,23 @@
 //! sender is held up; requests that can't be left waiting are answered with a refusal.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::Ordering;
 
-use model::Message;
+use minicbor::{Decode, Encode};
 use protocol::Delivery;
 
 use crate::core::Core;
 use crate::metrics::Limited;
 use crate::outbox::Room;
-
-/// What is on its way is counted by topic in so many places. Two topics in one place slow each
-/// other's publishers for the time of a fan-out.
-pub const PLACES: usize = 1024;
-
-/// What a message on its way counts beside its payload, in bytes: few large ones hold up as much as
-/// many small ones.
-const MESSAGE_BYTES: u64 = 1 << 10;
+use crate::waiting::{SCAN_ITEMS, SCAN_US, Waiting};
 
 /// So many connections may be in the table of those that have asked for something lately before it is
 /// scanned for those who have been quiet.
 const ASKERS: usize = 64;
 
-/// Connections that wait, and members that must catch up, are scanned again after so long, and
-/// later the more there are: as much again for each [`SCAN_ITEMS`].
-pub const SCAN_US: u64 = 1_000;
-/// See [`SCAN_US`].
-pub const SCAN_ITEMS: usize = 256;
-
 /// So long one publish waits at the most for a topic's members. Who reads slowly enough slows those
 /// who publish; nobody stops them.
 const BEHIND_US_MAX: u64 = 250_000;
-
-/// So long in a row a member that is out of room has those refused who can't wait.
-pub const FULL_US_MAX: u64 = 2_000_000;
-
-/// A member that was short of room is remembered for so long: until then it has no new time.
-pub const SHORTAGE_US: u64 = 10_000_000;
 
 /// Who waited for its rate goes on when it is so far below it, for more than one message at a time.
 const SLACK_US: u64 = 50_000;
@@ -49,77 +29,6 @@ const SLACK_US: u64 = 50_000;
 /// The part of an outbox's limit that may be on its way to a topic's members before who publishes
 /// more of it has to wait.
 const WAY_PART: u64 = 4;
-
-/// What is on its way to the members of topics in one shard, and whether they keep up. Written to by
-/// the broker and the shard, read by whoever publishes.
-pub struct Waiting {
-    /// Bytes, by a topic's place.
-    bytes: Box<[AtomicU64]>,
-    /// There is something in `short`.
-    any_short: AtomicBool,
-    /// Topics of which a member that keeps pace is short of room, by hash: the least room.
-    short: Mutex<HashMap<u64, Room>>,
-}
-
-impl Default for Waiting {
-    fn default() -> Self {
-        Waiting {
-            bytes: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
-            any_short: AtomicBool::new(false),
-            short: Mutex::default(),
-        }
-    }
-}
-
-impl Waiting {
-    /// True while a member of some topic is short of room.
-    pub fn any_short(&self) -> bool {
-        self.any_short.load(Ordering::Relaxed)
-    }
-
-    fn place(&self, hash: u64) -> &AtomicU64 {
-        &self.bytes[hash as usize % PLACES]
-    }
-
-    /// The least room that a member of the topic has.
-    pub fn room(&self, hash: u64) -> Room {
-        if !self.any_short.load(Ordering::Relaxed) {
-            return Room::Enough;
-        }
-        let short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
-        short.get(&hash).copied().unwrap_or(Room::Enough)
-    }
-
-    /// Notes the least room that a member of the topic has.
-    pub fn set_room(&self, hash: u64, room: Room) {
-        let mut short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
-        match room {
-            Room::Enough => short.remove(&hash),
-            room => short.insert(hash, room),
-        };
-        self.any_short.store(!short.is_empty(), Ordering::Relaxed);
-    }
-
-    /// The shard has ended: nobody is held up by what it had.
-    pub fn end(&self) {
-        self.bytes.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
-        self.any_short.store(false, Ordering::Relaxed);
-    }
-
-    fn bytes(message: &Message) -> u64 {
-        message.publication.data.bytes() as u64 + MESSAGE_BYTES
-    }
-
-    /// A message is on its way to its members.
-    pub fn enter(&self, message: &Message) {
-        self.place(message.topic_hash).fetch_add(Self::bytes(message), Ordering::Relaxed);
-    }
-
-    /// It has reached them all.
-    pub fn leave(&self, message: &Message) {
-        self.place(message.topic_hash).fetch_sub(Self::bytes(message), Ordering::Relaxed);
-    }
-}
 
 /// How a topic's members are doing, over all shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +48,17 @@ struct Recent {
     joined: Rate,
     /// The topic whose members it waits for, and until when at the most.
     behind: Option<(u64, u64)>,
+}
+
+/// The same on its way to another engine: when it is at its rates again, in nanoseconds of the node's
+/// clock.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct RatesRecord {
+    #[n(0)]
+    published: u64,
+    #[n(1)]
+    joined: u64,
 }
 
 /// How much each connection asks of others, and which have to wait.
@@ -319,6 +239,24 @@ impl Rates {
             self.waiters.push(slot);
         }
         !must_wait
+    }
+
+    /// Writes out what a connection has asked for lately. Whether it waits is in its cold state.
+    pub(crate) fn export(&self, slot: u32) -> Option<RatesRecord> {
+        // For whose members it waits is not said: the other engine looks again.
+        let Recent { published, joined, behind: _ } = self.recent.get(&slot)?;
+        Some(RatesRecord { published: published.0, joined: joined.0 })
+    }
+
+    /// Takes up what a connection has asked for lately, and whether it waits.
+    pub(crate) fn import(&mut self, slot: u32, record: Option<RatesRecord>, waits: bool) {
+        if let Some(RatesRecord { published, joined }) = record {
+            let (published, joined) = (Rate(published), Rate(joined));
+            self.recent.insert(slot, Recent { published, joined, behind: None });
+        }
+        if waits {
+            self.waiters.push(slot);
+        }
     }
 
     /// The connection has ended.

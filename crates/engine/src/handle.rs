@@ -13,8 +13,8 @@ use subscriptions::Subscriptions;
 
 use crate::command::Command;
 use crate::filter::Filter;
-use crate::flow::Waiting;
 use crate::metrics::Metrics;
+use crate::waiting::Waiting;
 
 /// A handle to one shard: commands in, counters out.
 #[derive(Clone)]
@@ -31,6 +31,11 @@ impl Handle {
         let (filter, waiting) = (Filter::new(topics), Waiting::default());
         let inbox = EngineInbox { queue, filter, waiting };
         Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
+    }
+
+    /// The same way in, and counters that begin anew: for an engine that takes the place of this one.
+    pub fn successor(&self) -> Handle {
+        Handle { inbox: self.inbox.clone(), metrics: Arc::default() }
     }
 
     /// What is on its way to the members of this engine's topics.

@@ -9,7 +9,6 @@ use protocol::http;
 use crate::connection::{Phase, Table};
 use crate::connections::Connections;
 use crate::core::Core;
-use crate::engine::Engine;
 use crate::metrics::{Limited, Metrics};
 use crate::output::Output;
 
@@ -32,19 +31,6 @@ pub(crate) fn is_held(table: &Table, slot: u32) -> bool {
         // A client that doesn't take the answers gets no further ones.
         Phase::Request | Phase::Idle => connection.is_backlogged() || waits(),
         Phase::Open => waits(),
-    }
-}
-
-impl Engine {
-    /// Lets a connection go whose outbox is too much for all together.
-    pub fn relieve(&mut self, slot: u32) {
-        match self.connections.core.table.get(slot) {
-            // It was about to end with what waits for it.
-            Some(found) if found.is_closing() => {
-                self.connections.end(slot, CloseReason::SlowConsumer)
-            }
-            _ => self.connections.close(slot, CloseReason::SlowConsumer, &[]),
-        }
     }
 }
 

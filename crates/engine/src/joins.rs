@@ -3,7 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use minicbor::{Decode, Encode};
+use model::Name;
 use tables::{PageTable, Slab};
+
+use crate::cbor::Text;
 
 /// The `join_ref` of a join in four bytes: phoenix.js counts them up, so nearly all are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +32,31 @@ const _: () = assert!(size_of::<Option<Place>>() <= 16);
 pub(crate) struct Joins {
     places: PageTable<Place>,
     odd: Slab<Box<str>>,
-    /// Joins that the application has still to allow, by slot: topic, and the number of the
-    /// request.
-    pending: HashMap<u32, Vec<(u64, u32)>>,
+    /// Joins that the application has still to allow, by slot.
+    pending: HashMap<u32, Vec<Pending>>,
     requests: u32,
+}
+
+/// A join that the application has still to allow.
+struct Pending {
+    topic: u64,
+    /// The topic's name: the connection is not in it yet.
+    name: Name,
+    /// The number of the request.
+    request: u32,
+}
+
+/// A join on its way to another engine.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct JoinRecord {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    join_ref: String,
+    /// The number of the request, while the application has still to allow it.
+    #[n(2)]
+    request: Option<u32>,
 }
 
 /// A join.
@@ -56,7 +81,8 @@ impl Joins {
     /// The connection's join of a topic.
     pub fn get(&self, slot: u32, topic: u64) -> Option<Join<'_>> {
         let (_, Ref(bits)) = self.all(slot).find(|(of, _)| *of == topic)?;
-        let pending = self.pending.get(&slot).is_some_and(|all| all.iter().any(|it| it.0 == topic));
+        let pending =
+            self.pending.get(&slot).is_some_and(|all| all.iter().any(|it| it.topic == topic));
         let join_ref = match bits & ODD {
             0 => (bits & NUMBER_MAX).to_string().into(),
             _ => Cow::Borrowed(&*self.odd[bits & NUMBER_MAX]),
@@ -86,9 +112,10 @@ impl Joins {
     }
 
     /// The application is asked whether the join is allowed. Gives the number of the request.
-    pub fn ask(&mut self, slot: u32, topic: u64) -> u32 {
+    pub fn ask(&mut self, slot: u32, topic: u64, name: &str) -> u32 {
         self.requests = self.requests.wrapping_add(1);
-        self.pending.entry(slot).or_default().push((topic, self.requests));
+        let pending = Pending { topic, name: name.into(), request: self.requests };
+        self.pending.entry(slot).or_default().push(pending);
         self.requests
     }
 
@@ -99,7 +126,7 @@ impl Joins {
             return false;
         };
         let before = all.len();
-        all.retain(|it| *it != (topic, request));
+        all.retain(|it| (it.topic, it.request) != (topic, request));
         let found = all.len() < before;
         if all.is_empty() {
             self.pending.remove(&slot);
@@ -113,7 +140,7 @@ impl Joins {
             return;
         };
         if let Some(all) = self.pending.get_mut(&slot) {
-            all.retain(|it| it.0 != topic);
+            all.retain(|it| it.topic != topic);
             if all.is_empty() {
                 self.pending.remove(&slot);
             }
@@ -141,6 +168,42 @@ impl Joins {
             self.places.remove(slot);
             gone.into_iter().for_each(|of| self.forget(of));
         }
+    }
+
+    /// Writes out a connection's joins; `name` is that of a topic that it is in.
+    pub fn export(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Vec<JoinRecord> {
+        let pending = self.pending.get(&slot).map_or(&[][..], |all| all);
+        let record = |(topic, _)| {
+            let pending = pending.iter().find(|it| it.topic == topic);
+            let name = pending.map(|it| it.name.clone()).or_else(|| name(topic))?;
+            let join_ref = self.get(slot, topic)?.join_ref.into_owned();
+            Some(JoinRecord { topic: Text(name), join_ref, request: pending.map(|it| it.request) })
+        };
+        self.all(slot).filter_map(record).collect()
+    }
+
+    /// Takes up a connection's joins.
+    pub fn import(&mut self, slot: u32, joins: Vec<JoinRecord>, hash: &dyn Fn(&str) -> u64) {
+        for JoinRecord { topic: Text(name), join_ref, request } in joins {
+            let topic = hash(&name);
+            if self.get(slot, topic).is_some() {
+                continue;
+            }
+            self.insert(slot, topic, &join_ref);
+            if let Some(request) = request {
+                self.pending.entry(slot).or_default().push(Pending { topic, name, request });
+            }
+        }
+    }
+
+    /// How many requests there were, as a number that wraps around.
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// Goes on with the numbers of another engine.
+    pub fn set_requests(&mut self, requests: u32) {
+        self.requests = requests;
     }
 
     /// Gives room back that a crowd has left.
@@ -219,17 +282,17 @@ mod tests {
     fn an_answer_meets_only_the_join_that_it_was_asked_for() {
         let mut joins = Joins::default();
         joins.insert(1, 7, "1");
-        let first = joins.ask(1, 7);
+        let first = joins.ask(1, 7, "a");
         assert!(joins.get(1, 7).unwrap().pending && joins.pending(1) == 1);
         // The client leaves and joins again, under the same ref.
         joins.remove(1, 7);
         joins.insert(1, 7, "1");
-        let second = joins.ask(1, 7);
+        let second = joins.ask(1, 7, "a");
         assert!(!joins.answered(1, 7, first));
         assert!(joins.get(1, 7).unwrap().pending);
         assert!(joins.answered(1, 7, second) && !joins.answered(1, 7, second));
         assert!(!joins.get(1, 7).unwrap().pending);
-        joins.ask(1, 7);
+        joins.ask(1, 7, "a");
         joins.clear(1);
         assert!(joins.pending.is_empty());
     }

@@ -13,13 +13,17 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
+mod answers;
+mod cbor;
+mod chosen;
 mod command;
-mod commands;
 mod connection;
 mod connections;
 mod core;
 mod deliver;
 mod engine;
+mod entries;
 pub mod filter;
 mod flow;
 mod handle;
@@ -36,28 +40,31 @@ mod poll;
 mod presence;
 mod principal;
 mod publish;
-mod receive;
+mod record;
 mod recovery;
 mod refuse;
+mod reply;
+mod roomy;
 mod settings;
-mod sweep;
 pub mod sync;
 #[cfg(test)]
 mod testing;
-mod tidy;
+mod waiting;
 mod webhook;
 
-pub use command::{Answer, Command, ConnectionInfo, PresenceQuery, Reply, Target, TopicInfo};
+pub use cbor::{ImportError, VERSION as RECORD_VERSION};
+pub use command::{
+    Answer, Command, ConnectionInfo, LoggedIn, LoginError, PendingHook, PresenceQuery,
+    SessionAnswer, SessionRequest, Target, TopicInfo,
+};
 pub use engine::{Config, Engine};
-pub use flow::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use handle::{Addresses, Handle, Queue, Shared};
-pub use login::{LoggedIn, LoginError};
-pub use longpoll::{SessionAnswer, SessionRequest};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
 pub use outbox::{Chunk, Outbox, Piece, Room};
 pub use output::{Describe, Output, Outputs};
-pub use phoenix::PendingHook;
 pub use refuse::{refuse, refused};
+pub use reply::Reply;
+pub use roomy::Roomy;
 pub use settings::{SILENCE_SECONDS_MAX, Settings};
-pub use tidy::Roomy;
+pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};

@@ -5,91 +5,15 @@
 //! that another user of the connection has stored as well, and those that the client entered itself. A
 //! topic that becomes a stored one while the connection is in it counts as the user's.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use model::name::personal;
 use model::{ConnectionId, Name, ResumeRequest};
 use protocol::{Delivery, ProtocolRef};
 
+use crate::command::{LoggedIn, LoginError};
 use crate::connections::Connections;
 use crate::recovery::ReplyTo;
-use crate::tidy::Roomy;
-
-/// What a connection has after a login or a logout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoggedIn {
-    /// Its users.
-    pub users: u32,
-    /// Nothing had to be done: the user was logged in before.
-    pub already: bool,
-}
-
-/// Why nobody was logged in or out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LoginError {
-    /// The connection has ended, or never was, or is a request that somebody waits for.
-    #[error(
-        "no connection of this name is open: it has ended, or the name is of another node or \
-         another run; /api/users and the greeting of a connection tell its name"
-    )]
-    NoConnection,
-    /// The user's own topic would be one too many.
-    #[error("this connection is in as many topics as it may")]
-    TooManyTopics,
-    /// The user is none of the connection's.
-    #[error("this connection is not logged in as that user")]
-    NotLoggedIn,
-}
-
-impl LoginError {
-    /// Its name for programs.
-    pub fn code(self) -> &'static str {
-        match self {
-            LoginError::NoConnection => "no_connection",
-            LoginError::TooManyTopics => "too_many_topics",
-            LoginError::NotLoggedIn => "not_logged_in",
-        }
-    }
-}
-
-/// Topics, by their hashes, that clients entered themselves although stored subscriptions of their
-/// users bring them in as well: a logout leaves them alone. By slot; nearly no connection has any.
-#[derive(Default)]
-pub(crate) struct Chosen(HashMap<u32, Vec<u64>>);
-
-impl Chosen {
-    /// The client has entered the topic itself.
-    pub fn insert(&mut self, slot: u32, hash: u64) {
-        let topics = self.0.entry(slot).or_default();
-        if !topics.contains(&hash) {
-            topics.push(hash);
-        }
-    }
-
-    fn holds(&self, slot: u32, hash: u64) -> bool {
-        self.0.get(&slot).is_some_and(|topics| topics.contains(&hash))
-    }
-
-    /// The connection has left the topic.
-    pub fn remove(&mut self, slot: u32, hash: u64) {
-        if let Some(topics) = self.0.get_mut(&slot) {
-            topics.retain(|topic| *topic != hash);
-            if topics.is_empty() {
-                self.0.remove(&slot);
-            }
-        }
-    }
-
-    /// The connection has left all topics.
-    pub fn clear(&mut self, slot: u32) {
-        self.0.remove(&slot);
-    }
-
-    /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.0.tidy();
-    }
-}
 
 impl Connections {
     /// The client logs another user in, and may do so.
@@ -280,7 +204,7 @@ fn logged_in_json(user: &str, state: LoggedIn) -> String {
 
 /// `{"user":"…","users":1}`
 fn logged_out_json(user: &str, state: LoggedIn) -> String {
-    let named = crate::receive::named("user", user);
+    let named = crate::answers::named("user", user);
     // Only the object's own end: a name may end with a brace, behind which comes its quotation mark.
     format!("{},\"users\":{}}}", named.trim_end_matches('}'), state.users)
 }
@@ -299,20 +223,5 @@ mod tests {
             let want = serde_json::json!({"user": user, "users": 3});
             assert_eq!(read(logged_out_json(user, state)), want);
         }
-    }
-
-    #[test]
-    fn what_a_client_chose_is_known_until_it_leaves() {
-        let mut chosen = Chosen::default();
-        chosen.insert(1, 7);
-        chosen.insert(1, 7);
-        chosen.insert(1, 8);
-        assert!(chosen.holds(1, 7) && !chosen.holds(2, 7));
-        chosen.remove(1, 7);
-        assert!(!chosen.holds(1, 7) && chosen.holds(1, 8));
-        chosen.remove(1, 8);
-        chosen.insert(2, 9);
-        chosen.clear(2);
-        assert!(chosen.0.is_empty());
     }
 }

@@ -12,11 +12,11 @@ use model::{CloseReason, ConnectionId, Encoding};
 use protocol::Delivery;
 use protocol::http::json_answer;
 use protocol::phoenix::longpoll::{self, Status};
-use protocol::phoenix::{ClientMessage, longpoll_rejection};
+use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Longpoll, Op, Respond};
 
-use crate::command::Command;
-use crate::connection::{Connection, Flag, Phase};
+use crate::command::{Command, SessionAnswer, SessionRequest};
+use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter};
 use crate::connections::Connections;
 use crate::core::{Core, Effect};
 use crate::metrics::Refusal;
@@ -33,57 +33,6 @@ const UNPOLLED_SECONDS: u32 = 10;
 
 /// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
 const ANSWER_SECONDS: u32 = 10;
-
-/// A session: what is sent to it waits for the next poll.
-#[derive(Default)]
-pub(crate) struct Session {
-    pub outbox: Outbox,
-    waiter: Option<Waiter>,
-    /// Somebody has come back with its token.
-    polled: bool,
-    /// Whose it is, where the sessions of an address are limited.
-    address: Option<IpAddr>,
-    /// The same, where the connections of an address are.
-    peer: Option<IpAddr>,
-}
-
-/// A poll that waits for something to come.
-struct Waiter {
-    request: ConnectionId,
-    deadline_s: u32,
-}
-
-/// What a request knows while it waits for its session's answer.
-pub(crate) struct Asking {
-    session: ConnectionId,
-    respond: Respond,
-    /// A poll whose session is gone is given a new one.
-    anew: Option<(Encoding, Principal)>,
-    /// The driver was asked where the request comes from, for a new session.
-    opens: bool,
-}
-
-/// What a session's shard is asked.
-pub enum SessionRequest {
-    /// What has come.
-    Poll,
-    /// Take these messages.
-    Post(Vec<ClientMessage>),
-    /// The poll's client is gone: nothing is to be given to it.
-    Withdraw,
-    /// These messages could not be given to the poll, whose client is gone: they come first again.
-    Return(Box<[u8]>),
-}
-
-/// What a session answers.
-pub enum SessionAnswer {
-    /// The messages of a POST were taken.
-    Taken,
-    /// What has come, as elements of the answer's `messages`; nothing when the wait is over.
-    Messages(Box<[u8]>),
-    /// There is no such session any more.
-    Gone,
-}
 
 impl Channels<'_> {
     /// A request of a long poll.
@@ -518,6 +467,22 @@ impl Core {
         let answer = SessionAnswer::Messages(elements.into());
         self.answer_request(self.id(slot, serial), waiter.request, answer);
         self.effects.push(Effect::SessionTaken { slot });
+    }
+
+    /// A session has come from another engine: it counts here from now on.
+    pub(crate) fn session_entered(&self, slot: u32) {
+        let Some(session) = self.table.cold(slot).and_then(|cold| cold.session.as_ref()) else {
+            return;
+        };
+        self.shared.sessions.fetch_add(1, Ordering::Relaxed);
+        self.metrics.outbox_bytes.add(session.outbox.bytes() as u64);
+        // It was let in before: no limit keeps it out.
+        if let Some(address) = session.address {
+            self.shared.session_addresses.enter(address, u32::MAX);
+        }
+        if let Some(address) = session.peer {
+            self.shared.addresses.enter(address, u32::MAX);
+        }
     }
 
     fn session_body(&self, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {

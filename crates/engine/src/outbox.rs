@@ -157,6 +157,11 @@ impl Outbox {
             .map(|(at, chunk)| &chunk.piece.bytes[if at == 0 { self.sent } else { 0 }..])
     }
 
+    /// What has still to be sent, piece by piece, and how many messages are in each.
+    pub fn export(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.parts().zip(self.chunks.iter().map(|chunk| chunk.messages))
+    }
+
     /// So many bytes have left.
     pub fn advance(&mut self, mut sent: usize, now_us: u64) {
         self.pace.left(sent, now_us);

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::command::{ConnectionInfo, Reply};
+use crate::command::ConnectionInfo;
+use crate::reply::Reply;
 
 /// One thing for the driver to do.
 pub enum Output {

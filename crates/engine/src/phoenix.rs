@@ -9,20 +9,11 @@ use protocol::phoenix::{self, ClientMessage, Content, Event, Form, Phoenix, Seri
 use protocol::request::Acknowledgement;
 use protocol::{Delivery, ProtocolRef};
 
-use crate::command::{Answer, Command};
+use crate::answers::acknowledged_json;
+use crate::command::{Answer, Command, PendingHook};
 use crate::connections::Connections;
-use crate::publish::acknowledged_json;
 use crate::recovery::ReplyTo;
 use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
-
-/// What the application is asked about a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PendingHook {
-    /// Whether the client may join; with the number of the request.
-    Join(u32),
-    /// What to answer to an event.
-    Event,
-}
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
@@ -118,7 +109,8 @@ impl Channels<'_> {
             }
             Decision::Ask(_) => {
                 self.connections.core.joins.insert(slot, hash, join_ref(&message));
-                let hook = PendingHook::Join(self.connections.core.joins.ask(slot, hash));
+                let joins = &mut self.connections.core.joins;
+                let hook = PendingHook::Join(joins.ask(slot, hash, &message.topic));
                 if let Some(message) = self.ask(slot, hook, topic.rule, message) {
                     self.connections.core.joins.remove(slot, hash);
                     refuse(protocol, &message, FULL, out);

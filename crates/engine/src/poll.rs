@@ -10,59 +10,11 @@ use protocol::poll::{self, LongPoll};
 use protocol::request;
 
 use crate::command::Command;
-use crate::connection::{Phase, Poll};
+use crate::connection::{Phase, Poll, PollHistory, PollStart};
 use crate::connections::Connections;
 
 /// Messages with history in one answer; the next poll gets more.
 const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
-
-/// The topics of a poll that have history.
-#[derive(Default)]
-pub(crate) struct PollHistory {
-    /// They, and how far it has them.
-    pub cursors: Vec<TopicCursor>,
-    /// So many of them, the first, are not acknowledged.
-    plain: usize,
-    /// What the client asked for and can't be given.
-    pub gap: Option<RecoveryGap>,
-    /// Messages in one answer: a poll has a new window with each, for it says how far it has
-    /// everything.
-    pub messages_max: usize,
-    /// The history was asked; with the number of the query.
-    pub reading: Option<u32>,
-    /// It was asked from where to begin.
-    starting: Option<PollStart>,
-    /// Something has come while the history was asked.
-    woken: bool,
-    /// The poll is to be answered with whatever the history says.
-    now: bool,
-}
-
-/// What a poll begins with, beside what the history says.
-struct PollStart {
-    request: ResumeRequest,
-    /// The cursors of the acknowledged topics.
-    cursors: Vec<u64>,
-}
-
-impl PollHistory {
-    fn begin(&mut self, start: Start, PollStart { request, cursors }: &PollStart) {
-        self.gap = start.gaps.iter().take(self.plain).flatten().next().copied();
-        let claimed = std::mem::replace(&mut self.cursors, start.topics);
-        for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
-            if request.of(&it.topic).is_none() {
-                // What was published while the history was asked is not missed.
-                it.after = it.after.min(claimed.after);
-            }
-        }
-        let acknowledged = self.cursors.iter_mut().zip(&start.gaps).skip(self.plain);
-        for ((it, gap), cursor) in acknowledged.zip(cursors) {
-            // A poll says how far it has everything with each request.
-            let says = request.of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
-            it.after = if says { it.after.max(*cursor) } else { *cursor };
-        }
-    }
-}
 
 /// The long polls of an engine.
 pub(crate) struct Polls<'a> {
@@ -194,6 +146,11 @@ impl Polls<'_> {
             return;
         }
         let messages_max = poll.history.as_ref().map_or(0, |history| history.messages_max);
+        let was_now = self.poll_history_mut(slot).map(|history| std::mem::take(&mut history.now));
+        let now = now || was_now.unwrap_or(false);
+        let Some(poll) = self.poll_of(slot) else {
+            return;
+        };
         let cursors = poll.history.as_ref().map(|history| history.cursors.clone());
         let piece = match cursors {
             None => None,
@@ -377,6 +334,37 @@ impl Polls<'_> {
             self.connections.core.resumed.push(slot);
         } else {
             self.connections.close(slot, CloseReason::Answered, &answer);
+        }
+    }
+
+    /// The connection has come from another engine: what its poll asked of the history is asked again.
+    pub(crate) fn restart(&mut self, slot: u32) {
+        let Some(history) = self.poll_history_mut(slot) else {
+            return;
+        };
+        let was_reading = std::mem::take(&mut history.woken);
+        let Some(from) = history.starting.take() else {
+            if was_reading {
+                self.scan(slot, None, false, None);
+            }
+            return;
+        };
+        let topics = history.cursors.clone();
+        let hashed: Vec<(u64, &str)> =
+            topics.iter().map(|cursor| (cursor.hash, cursor.topic.as_str())).collect();
+        let connections = &mut *self.connections;
+        let (start, query) =
+            connections.recovery.ask_start(&mut connections.core, slot, &hashed, &from.request);
+        let Some(history) = self.poll_history_mut(slot) else {
+            return;
+        };
+        match query {
+            Some(query) => (history.reading, history.starting) = (Some(query), Some(from)),
+            None => {
+                history.begin(start, &from);
+                let gap = history.gap;
+                self.scan(slot, None, gap.is_some(), gap);
+            }
         }
     }
 }

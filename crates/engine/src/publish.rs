@@ -7,11 +7,12 @@ use protocol::ProtocolRef;
 use protocol::http;
 use protocol::request::Respond;
 
+use crate::actions::Actions;
+use crate::answers::acknowledged_json;
 use crate::command::{Answer, Command};
 use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
-use crate::receive::Actions;
 
 impl Actions<'_> {
     /// What a client published is on disk, or is not.
@@ -188,11 +189,4 @@ impl Core {
             connection.phase() == Phase::Waiting && !longer
         })
     }
-}
-
-/// `{"topic":"…","acknowledged":"…"}`
-pub(crate) fn acknowledged_json(topic: &Name, position: Position) -> String {
-    let named = crate::receive::named("topic", topic);
-    let named = named.trim_end_matches('}');
-    format!("{named},\"acknowledged\":\"{position}\"}}")
 }

@@ -3,14 +3,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use broker::Broker;
 use history::History;
 use protocol::Codecs;
 
+use crate::core::Core;
 use crate::outbox::{Chunk, Outbox, Piece, Room};
-use crate::{Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
+use crate::{Command, Config, Counter, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
 
 /// What a pipe holds for a client that doesn't read, in bytes.
 const PIPE_BYTES: usize = 2_304;
@@ -137,12 +139,94 @@ pub(crate) fn drivers(
     (0..handles.len() as u16).map(driver).collect()
 }
 
+/// The most turns that engines may need until nothing is under way in them.
+const QUIET_TURNS: usize = 10_000;
+
+/// New engines take the place of all these, as in another process: each has the connections of the one
+/// before, and nothing else of it. Only the services and the sockets stay.
+pub(crate) fn upgrade(drivers: &mut [Driver]) {
+    quiet(drivers);
+    let before = &drivers[0].engine.connections.core.shared;
+    let (presence, subscriptions) = (before.presence.clone(), before.subscriptions.clone());
+    let shared = Arc::new(Shared::new(before.node, before.protocols, presence, subscriptions));
+    // The way in from outside is that of the services; what is counted begins anew.
+    let engines: Arc<[Handle]> =
+        drivers.iter().map(|driver| driver.engine.handle().successor()).collect();
+    for driver in drivers.iter_mut() {
+        let engine = replace(&driver.engine, engines.clone(), shared.clone());
+        driver.engine = engine;
+    }
+    drivers.iter_mut().for_each(Driver::perform);
+}
+
+/// Lets engines work until nothing is under way in any of them.
+pub(crate) fn quiet(drivers: &mut [Driver]) {
+    let mut turns = 0;
+    while !drivers.iter().all(|driver| driver.engine.is_quiet()) {
+        drivers.iter_mut().for_each(Driver::work);
+        turns += 1;
+        assert!(turns < QUIET_TURNS, "engines do not come to rest");
+    }
+}
+
+/// An engine with the connections of another.
+fn replace(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Shared>) -> Engine {
+    let core = &before.connections.core;
+    core.handle.inbox.filter.rebuild(std::iter::empty());
+    let mut engine = Engine::new(Config {
+        number: core.number,
+        engines,
+        shared,
+        settings: core.settings.clone(),
+        broker: core.broker.clone(),
+        history: core.history.clone(),
+        webhook: before.webhook.clone(),
+        codecs: Codecs::new(1, 64),
+        now_us: core.now_us,
+    });
+    engine.import_engine(&before.export_engine()).unwrap();
+    assert_eq!(engine.export_engine(), before.export_engine());
+    let records: Vec<Vec<u8>> = before.slots().filter_map(|slot| before.export(slot)).collect();
+    for (record, slot) in records.iter().zip(before.slots()) {
+        assert_eq!(before.export(slot).as_ref(), Some(record), "an export changes something");
+        assert_eq!(engine.import(record), Ok(slot));
+    }
+    let counts = |engine: &Engine| {
+        let Core { metrics, hub, .. } = &engine.connections.core;
+        let connections = metrics.connections.each_ref().map(Counter::get);
+        let holds = (metrics.outbox_bytes.get() > 0, metrics.input_bytes.get() > 0);
+        (connections, metrics.held.get(), hub.topics(), holds)
+    };
+    if !engine.has_outputs() {
+        // Nobody was answered by what was asked again.
+        assert_eq!(counts(&engine), counts(before));
+    }
+    engine
+}
+
 impl Driver {
+    /// Does what is under way in the engine, and reads no socket.
+    pub fn work(&mut self) {
+        self.engine.take_commands();
+        self.engine.run_commands();
+        self.perform();
+        self.engine.release_held();
+        self.perform();
+        self.fan_out();
+    }
+
     /// A client has connected: its request is often there already.
     pub fn connect(&mut self, end: ServerEnd) {
-        let slot = self.engine.open(false);
+        self.connect_as(end, false);
+    }
+
+    /// The same, perhaps beyond the limit of its address. Gives the connection's slot.
+    pub fn connect_as(&mut self, end: ServerEnd, reserved: bool) -> u32 {
+        self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
+        let slot = self.engine.open(reserved);
         self.sockets.insert(slot, Socket { end, outbox: None, closing: None, told_closed: false });
         self.readable(slot);
+        slot
     }
 
     /// Sockets about which there is something to say, and so are commands if the last is true.

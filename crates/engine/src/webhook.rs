@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{ConnectionId, Data, Name};
 
-use crate::command::Reply;
+use crate::reply::Reply;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {

@@ -26,6 +26,11 @@ impl Ref {
         self.node
     }
 
+    /// Its number among those of its node.
+    pub fn number(self) -> u64 {
+        self.number
+    }
+
     /// The ref that the node draws next.
     pub(crate) fn next(self) -> Ref {
         Ref { number: self.number.wrapping_add(1), ..self }

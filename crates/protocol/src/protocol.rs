@@ -90,6 +90,18 @@ pub trait Protocol: Sync {
     /// for it, how long the client should wait before it returns, in milliseconds.
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>);
 
+    /// What another process must know of a connection in the middle of a frame or a message, to go on
+    /// where this one is. All else that is held of a connection the engine carries.
+    fn export(&self, decoder: &Decoder) -> Vec<u8> {
+        decoder.export()
+    }
+
+    /// What [`Protocol::export`] wrote, perhaps in an older version of the server; nothing if the bytes
+    /// can't be read.
+    fn import(&self, bytes: &[u8]) -> Option<Decoder> {
+        Decoder::import(bytes)
+    }
+
     /// Whether the id of a message is all that a client returns with: in topics with history it must
     /// then say how far the client has everything. See [`Protocol::encode_with`].
     fn ids_resume(&self) -> bool {

@@ -135,6 +135,28 @@ enum Entry<T> {
     Free(u16),
 }
 
+impl<T> SlabPage<T> {
+    /// Takes a free slot out of the list of free slots.
+    fn unlink(&mut self, index: u16) {
+        let Entry::Free(next) = self.entries[index as usize] else { return };
+        if self.free == index {
+            self.free = next;
+            return;
+        }
+        let mut at = self.free;
+        while at != NONE {
+            match &mut self.entries[at as usize] {
+                Entry::Free(after) if *after == index => {
+                    *after = next;
+                    return;
+                }
+                Entry::Free(after) => at = *after,
+                Entry::Taken(_) => return,
+            }
+        }
+    }
+}
+
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Slab { pages: Vec::new(), vacant: Vec::new(), spare: Vec::new(), count: 0 }
@@ -178,12 +200,48 @@ impl<T> Slab<T> {
         (at * PAGE + index) as u32
     }
 
+    /// Inserts a value under a number of the caller's choice; gives it back when the number is taken.
+    /// For a table that is restored. It takes the time of the free slots of one page.
+    ///
+    /// # Errors
+    /// The value, when there is another one under the number.
+    pub fn insert_at(&mut self, at: u32, value: T) -> Result<(), T> {
+        let (number, index) = split(at);
+        if self.get(at).is_some() {
+            return Err(value);
+        }
+        while self.pages.len() <= number {
+            self.push_page();
+        }
+        let page = &mut self.pages[number];
+        if page.entries.capacity() == 0 && number > 0 {
+            page.entries = std::mem::take(&mut self.spare);
+            page.entries.reserve_exact(PAGE);
+        }
+        while page.entries.len() <= index {
+            let last = page.entries.len() as u16;
+            page.entries.push(Entry::Free(std::mem::replace(&mut page.free, last)));
+        }
+        page.unlink(index as u16);
+        page.entries[index] = Entry::Taken(value);
+        page.live += 1;
+        self.count += 1;
+        if page.live as usize == PAGE {
+            self.vacant[number / 64] &= !(1 << (number % 64));
+        }
+        Ok(())
+    }
+
     fn page_with_free_slot(&mut self) -> usize {
         for (word, bits) in self.vacant.iter().enumerate() {
             if *bits != 0 {
                 return word * 64 + bits.trailing_zeros() as usize;
             }
         }
+        self.push_page()
+    }
+
+    fn push_page(&mut self) -> usize {
         let at = self.pages.len();
         assert!(at < u32::MAX as usize / PAGE, "a slab holds less than 2^32 values");
         self.pages.push(SlabPage { entries: Vec::new(), free: NONE, live: 0 });
@@ -386,6 +444,38 @@ mod tests {
                 let mut in_use: Vec<u32> = model.keys().map(|at| at / PAGE as u32).collect();
                 in_use.dedup();
                 prop_assert_eq!(with_memory.count(), in_use.len());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_restored_slab_goes_on_as_the_one_before(
+            numbers in prop::collection::vec(0_u32..100, 0..60),
+            steps in prop::collection::vec((any::<bool>(), 0_usize..1_000), 0..200),
+        ) {
+            let (mut slab, mut model) = (Slab::default(), BTreeMap::new());
+            for at in numbers {
+                match slab.insert_at(at, at as usize) {
+                    Ok(()) => prop_assert!(model.insert(at, at as usize).is_none()),
+                    Err(value) => prop_assert_eq!(model.get(&at), Some(&value)),
+                }
+            }
+            for (value, (comes, which)) in steps.into_iter().enumerate() {
+                if comes || model.is_empty() {
+                    let at = slab.insert(value);
+                    prop_assert!(model.insert(at, value).is_none());
+                    let lower = (0..at / PAGE as u32 * PAGE as u32).find(|at| !model.contains_key(at));
+                    prop_assert_eq!(lower, None, "a lower page had a free slot");
+                } else {
+                    let at = *model.keys().nth(which % model.len()).unwrap();
+                    prop_assert_eq!(slab.remove(at), model.remove(&at).unwrap());
+                }
+                prop_assert_eq!(slab.count(), model.len());
+                let all: Vec<_> = slab.iter().map(|(at, value)| (at, *value)).collect();
+                prop_assert_eq!(all, model.iter().map(|it| (*it.0, *it.1)).collect::<Vec<_>>());
             }
         }
     }

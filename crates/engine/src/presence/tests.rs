@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use model::{Rule, Rules};
-use presence::{Batch, Limits, Local, NodeId, Stats};
+use presence::{Batch, Limits, Local, NodeId, Presence, Ref, Stats};
 use protocol::websocket::frame::{Opcode, encode_masked};
 
 use super::*;

@@ -35,27 +35,27 @@ const SCANNED_MAX: usize = 1_000;
 
 /// How a connection stands with a topic that its user acknowledges.
 pub(crate) struct Acks {
-    user: Name,
-    rule: AcknowledgeRule,
+    pub(super) user: Name,
+    pub(super) rule: AcknowledgeRule,
     /// It was given everything after this offset, as far as it was there.
-    from: u64,
+    pub(super) from: u64,
     /// The messages that it has and that are not acknowledged, in order.
-    flight: VecDeque<Delivery>,
+    pub(super) flight: VecDeque<Delivery>,
     /// When it is looked at whether they are delivered again; not always the same, so that an
     /// acknowledgement costs nothing.
     pub(super) queued_s: Option<u32>,
     /// When it was last looked at which of them are gone.
-    scanned_s: u32,
+    pub(super) scanned_s: u32,
     /// There was nothing more after this offset when the history answered later; 0 is unknown.
-    rests_at: u64,
+    pub(super) rests_at: u64,
 }
 
 /// A message that a connection has.
-struct Delivery {
-    offset: u64,
-    delivered_s: u32,
+pub(super) struct Delivery {
+    pub offset: u64,
+    pub delivered_s: u32,
     /// It was not acknowledged in time and is given again.
-    again: bool,
+    pub again: bool,
 }
 
 impl Acks {

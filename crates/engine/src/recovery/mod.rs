@@ -11,6 +11,7 @@
 //! nothing ever does: it is pulled as the window allows, and a message only wakes it.
 
 mod acknowledge;
+mod handover;
 mod position;
 mod pull;
 mod request;
@@ -21,16 +22,17 @@ mod special;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use history::{History, TopicCursor};
-use model::ResumeRequest;
 use model::{Name, Position, RecoveryGap, TopicKind};
+use model::{ResumeRequest, ResumeToken};
 use protocol::phoenix::ClientMessage;
 
 use crate::connection::Flag;
 use crate::core::Core;
-use crate::tidy::Roomy;
+use crate::roomy::Roomy;
 use position::{Delivered, Pulled, id_with};
 
 pub(crate) use acknowledge::Acks;
+pub(crate) use handover::RecoveryRecord;
 
 /// Catches connections up with their topics that have history, and delivers again what users do not
 /// acknowledge.
@@ -92,8 +94,8 @@ struct Catchup {
 /// The history was asked where a catch-up begins.
 struct Starting {
     query: u32,
-    /// The client said how far it has the topic; one that did not begins where it entered.
-    says: bool,
+    /// How far the client said that it has the topic; one that did not begins where it entered.
+    token: Option<Box<ResumeToken>>,
     /// The last offset that was handed on when it entered.
     top: u64,
 }
@@ -278,8 +280,12 @@ impl Recovery {
             if let Some(gap) = gap {
                 reply.gaps.push((cursor.topic.clone(), gap));
             }
-            let says = request.of(&cursor.topic).is_some();
-            let starting = query.map(|query| Starting { query, says, top });
+            let token = request.of(&cursor.topic);
+            let says = token.is_some();
+            let starting = query.map(|query| {
+                let token = token.cloned().map(Box::new);
+                Starting { query, token, top }
+            });
             let pulls = cursor.after < top || starting.is_some();
             if pulls && says {
                 reply.since.offset = reply.since.offset.min(cursor.after);

@@ -63,7 +63,8 @@ impl Recovery {
             };
             // One that it has left meanwhile has no catch-up any more.
             let Some(catchup) = catchups.list.iter_mut().find(ours) else { continue };
-            let Some(Starting { says, top, .. }) = catchup.starting.take() else { continue };
+            let Some(Starting { token, top, .. }) = catchup.starting.take() else { continue };
+            let says = token.is_some();
             if !says {
                 // What was published while the query was under way is not missed.
                 cursor.after = cursor.after.min(catchup.cursor.after);

@@ -52,17 +52,24 @@ pub enum Event<'a> {
 /// Where a connection is in the middle of something; the default where it is not. While a message
 /// comes in pieces it grows up to [`Limits::message_bytes_max`], as the bytes come and never on
 /// the word of a frame's head.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, minicbor::Encode, minicbor::Decode)]
+#[cbor(map)]
 pub struct Decoder {
     /// The data message that is being read: its opcode, and whether it is compressed.
+    #[n(0)]
     message: Option<(bool, bool)>,
     /// Its payload so far.
+    #[cbor(n(1), with = "minicbor::bytes")]
     payload: Vec<u8>,
     /// Where plain text stands; at the beginning again when it was good to its end.
+    #[n(2)]
     utf8: Utf8,
     /// The frame that is being read, and how much of it has come.
+    #[n(3)]
     frame: Option<(Head, u64)>,
+    #[cbor(n(4), with = "minicbor::bytes")]
     control: Vec<u8>,
+    #[n(5)]
     closed: bool,
 }
 
@@ -70,6 +77,20 @@ impl Decoder {
     /// True between messages, with no frame begun: a new decoder would go on as well.
     pub fn is_idle(&self) -> bool {
         self.message.is_none() && self.frame.is_none() && !self.closed
+    }
+
+    /// What another process needs to go on where this one is.
+    pub fn export(&self) -> Vec<u8> {
+        // Writing to a vector does not fail.
+        minicbor::to_vec(self).unwrap_or_default()
+    }
+
+    /// The decoder that [`Decoder::export`] wrote; nothing if these bytes are none.
+    pub fn import(bytes: &[u8]) -> Option<Self> {
+        let decoder: Decoder = minicbor::decode(bytes).ok()?;
+        let frame = decoder.frame.is_none_or(|(head, had)| had <= head.length);
+        (frame && decoder.utf8.is_possible() && decoder.control.len() <= CONTROL_BYTES_MAX)
+            .then_some(decoder)
     }
 
     /// Memory that the beginning of a message takes up, in bytes.

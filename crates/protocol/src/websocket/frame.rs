@@ -9,19 +9,26 @@ pub const HEAD_BYTES_MAX: usize = 14;
 pub const CONTROL_BYTES_MAX: usize = 125;
 
 /// What a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
+#[cbor(index_only)]
 pub enum Opcode {
     /// A further fragment.
+    #[n(0)]
     Continuation,
     /// UTF-8 text.
+    #[n(1)]
     Text,
     /// Bytes.
+    #[n(2)]
     Binary,
     /// The end.
+    #[n(8)]
     Close,
     /// A question that a pong answers.
+    #[n(9)]
     Ping,
     /// The answer.
+    #[n(10)]
     Pong,
 }
 
@@ -56,17 +63,23 @@ impl Opcode {
 }
 
 /// A frame's head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
+#[cbor(map)]
 pub struct Head {
     /// The last fragment of its message.
+    #[n(0)]
     pub fin: bool,
     /// The message is compressed.
+    #[n(1)]
     pub rsv1: bool,
     /// What the frame is.
+    #[n(2)]
     pub opcode: Opcode,
     /// The mask of a client's frame.
+    #[n(3)]
     pub mask: Option<[u8; 4]>,
     /// The payload in bytes.
+    #[n(4)]
     pub length: u64,
 }
 

@@ -2,13 +2,24 @@
 //! missing, shows when the whole is there.
 
 /// What is left of a character at the end of a piece: at most three bytes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, minicbor::Encode, minicbor::Decode)]
 pub(super) struct Utf8 {
+    #[n(0)]
     carry: [u8; 4],
+    #[n(1)]
     length: u8,
 }
 
 impl Utf8 {
+    /// False for one that no text leads to.
+    pub fn is_possible(&self) -> bool {
+        let carry = self.carry.get(..self.length as usize).filter(|carry| carry.len() < 4);
+        carry.is_some_and(|carry| match std::str::from_utf8(carry) {
+            Ok(text) => text.is_empty(),
+            Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
+        })
+    }
+
     /// Takes the next piece; false when the text can't be UTF-8 any more.
     pub fn push(&mut self, mut bytes: &[u8]) -> bool {
         while self.length > 0 {

@@ -13,7 +13,7 @@ use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeReque
 use super::Random;
 
 /// Answers what the local history says, some turns later.
-pub(super) struct Late {
+pub(crate) struct Late {
     local: Local,
     state: Mutex<State>,
 }
@@ -22,6 +22,8 @@ struct State {
     random: Random,
     /// Nothing is answered at once.
     always: bool,
+    /// All is answered in the next turn, with what is true then.
+    steady: bool,
     /// Answers under way, and in how many turns each of them comes.
     waiting: Vec<(usize, Box<dyn FnOnce() + Send>)>,
     /// So many came.
@@ -33,8 +35,16 @@ struct State {
 impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random(seed), seed.is_multiple_of(2));
-        let state = State { random, always, waiting: Vec::new(), answers: 0, holds: false };
+        let (waiting, steady) = (Vec::new(), false);
+        let state = State { random, always, steady, waiting, answers: 0, holds: false };
         Arc::new(Late { local, state: Mutex::new(state) })
+    }
+
+    /// One that always answers in the next turn.
+    pub fn steady(local: Local) -> Arc<Self> {
+        let late = Late::new(local, 0);
+        late.state.lock().unwrap().steady = true;
+        late
     }
 
     /// From now on no answer comes, or they come again.
@@ -70,7 +80,8 @@ impl Late {
         let always = state.always;
         let turns = 1 + state.random.below(30);
         // What is held is not answered before, in any way.
-        let way = if state.holds { 9 } else { state.random.below(10) };
+        let way = if state.holds || state.steady { 9 } else { state.random.below(10) };
+        let turns = if state.steady { 1 } else { turns };
         let answer: Box<dyn FnOnce() + Send> = match way {
             0 if !always => return Ok(Answer::Now(look(&self.local))),
             1 => return Err(HistoryError::Busy),

@@ -2,13 +2,14 @@
 //! cut and come back, while messages are published between any two steps of the shards. Each must
 //! hear every message once and in order, or be told that it can't. What a user has not acknowledged
 //! is never given up, and comes once on each connection, but where the rule has it again. A message
-//! has the same id whenever and however it comes.
+//! has the same id whenever and however it comes. Now and then new engines take the place of all, as
+//! when another process takes over: no client may notice.
 //!
 //! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step;
 //! `SHARD_SEEDS=n` does so many.
 
 mod client;
-mod late;
+pub(crate) mod late;
 mod read;
 mod setup;
 
@@ -25,6 +26,7 @@ use protocol::request::Acknowledgement;
 
 use crate::command::{Command, Target};
 use crate::handle::{Handle, Shared};
+use crate::settings::Settings;
 use crate::testing::{self, Driver};
 use client::Client;
 use late::Late;
@@ -113,8 +115,8 @@ struct Swarm {
     kinds: Vec<Kind>,
     topics: Vec<usize>,
     /// Of publishing, shards' turns, clients' reads, cuts, acknowledgements, what the application
-    /// does, clients' commands, and time.
-    weights: [usize; 8],
+    /// does, clients' commands, time, reloads of settings, and upgrades.
+    weights: [usize; 10],
 }
 
 impl Swarm {
@@ -127,7 +129,7 @@ impl Swarm {
         while !random.one_in(8) && topics.len() > 1 {
             topics.swap_remove(random.below(topics.len()));
         }
-        let weights = [25, 40, 22, 4, 3, 3, 8, 3].map(|weight| weight * (1 + random.below(7)));
+        let weights = [25, 40, 22, 4, 3, 3, 8, 3, 1, 1].map(|it| it * (1 + random.below(7)));
         Swarm { kinds, topics, weights }
     }
 }
@@ -423,8 +425,27 @@ impl World {
             4 => self.acknowledge(client, self.now_us.is_multiple_of(2)),
             5 => self.application(client),
             6 => self.command(client),
+            8 => self.reload(),
+            9 => self.upgrade(),
             _ => self.now_us += self.random.below(3_000_000) as u64,
         }
+    }
+
+    /// New settings, and the same rules.
+    fn reload(&mut self) {
+        let outbox_bytes_max = (10 + self.random.below(6)) << 10;
+        trace(|| format!("new settings, with outboxes of {outbox_bytes_max}"));
+        self.history.set_rules(Arc::new(rules()), 60);
+        let settings = Arc::new(Settings { outbox_bytes_max, ..settings() });
+        self.handles.iter().for_each(|it| it.send(Command::Settings(settings.clone())));
+    }
+
+    /// New engines take the connections of all the old ones.
+    fn upgrade(&mut self) {
+        trace(|| "upgrade".into());
+        (0..self.shards.len()).for_each(|at| self.end_turn(at));
+        self.shards.iter_mut().for_each(|shard| shard.engine.set_now(self.now_us));
+        testing::upgrade(&mut self.shards);
     }
 
     fn topic(&mut self) -> usize {

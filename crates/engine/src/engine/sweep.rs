@@ -4,10 +4,10 @@
 use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
 
+use super::Engine;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
-use crate::engine::Engine;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;
@@ -47,6 +47,17 @@ impl Sweep {
         let passed = now_us / STRIPE_US;
         let second = passed / u64::from(STRIPES);
         Sweep { passed, second, end: 0, together: 1, last: [second; STRIPES as usize] }
+    }
+
+    /// Where another engine goes on: the stripes passed, and in which second each was last.
+    pub fn export(&self) -> (u64, [u64; STRIPES as usize]) {
+        (self.passed, self.last)
+    }
+
+    /// Goes on where another engine was.
+    pub fn import(&mut self, passed: u64, last: [u64; STRIPES as usize]) {
+        let second = passed / u64::from(STRIPES);
+        *self = Sweep { passed, second, end: 0, together: 1, last };
     }
 }
 

@@ -8,12 +8,12 @@ use model::{CloseReason, ConnectionId, Name, TopicKind};
 
 use protocol::Delivery;
 
+use super::Engine;
+use super::sweep::Drain;
 use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
-use crate::engine::Engine;
 use crate::output::{Describe, Output};
-use crate::sweep::Drain;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
 /// publishers are told that the server is behind.

@@ -4,6 +4,13 @@
 //! bytes have left, it is lost, a command, the time), and what is to be done about them waits in
 //! [`Engine::outputs`] until the driver has drained it, which it does after every input.
 
+mod commands;
+mod fanout;
+mod handover;
+mod receive;
+mod sweep;
+mod tidy;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,19 +19,19 @@ use history::History;
 use model::{CloseReason, Encoding};
 use protocol::{Codecs, Delivery};
 
+use crate::actions::Actions;
 use crate::connection::{Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
 use crate::phoenix::Channels;
 use crate::poll::Polls;
-use crate::presence::PresenceEntries;
-use crate::receive::Actions;
 use crate::settings::Settings;
-use crate::sweep::Sweep;
 use crate::webhook::Webhook;
+use sweep::Sweep;
 
 /// See the crate's documentation.
 pub struct Engine {
@@ -35,8 +42,8 @@ pub struct Engine {
     pub(crate) out: Vec<u8>,
     /// Slots by encoding, while a slice or a stripe is gathered.
     pub(crate) groups: Vec<Vec<u32>>,
-    pub(crate) sweep: crate::sweep::Sweep,
-    pub(crate) drain: Option<crate::sweep::Drain>,
+    pub(crate) sweep: sweep::Sweep,
+    pub(crate) drain: Option<sweep::Drain>,
     /// When tables are to be tidied next.
     pub(crate) tidy_due_us: u64,
 }
@@ -338,5 +345,16 @@ impl Engine {
     /// are refused.
     pub fn relieve_input(&mut self) {
         self.connections.relieve_input();
+    }
+
+    /// Lets a connection go whose outbox is too much for all together.
+    pub fn relieve(&mut self, slot: u32) {
+        match self.connections.core.table.get(slot) {
+            // It was about to end with what waits for it.
+            Some(found) if found.is_closing() => {
+                self.connections.end(slot, CloseReason::SlowConsumer)
+            }
+            _ => self.connections.close(slot, CloseReason::SlowConsumer, &[]),
+        }
     }
 }

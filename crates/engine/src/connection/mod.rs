@@ -1,14 +1,18 @@
 //! A connection: plain data, and a box for what few connections need at a time.
 
+mod poll;
+mod record;
+mod session;
+
 use std::num::NonZeroU8;
 
-use model::{CloseReason, Encoding, Position};
-use protocol::request::Respond;
+use model::{CloseReason, Encoding};
 use protocol::websocket::Decoder;
 use tables::Slab;
 
-use crate::longpoll::{Asking, Session};
-use crate::poll::PollHistory;
+pub(crate) use poll::{Poll, PollHistory, PollStart};
+pub(crate) use record::ColdRecord;
+pub(crate) use session::{Asking, Session, Waiter};
 
 /// What the engine holds of every connection. Its slot is its number in the table, which is used
 /// again when it has ended.
@@ -130,6 +134,30 @@ impl Connection {
         }
     }
 
+    /// The bits of all flags.
+    pub fn flags(&self) -> u8 {
+        self.state.get() & !PHASE_BITS
+    }
+
+    /// The connection as it was in another engine; nothing where there is no such phase.
+    pub fn restored(
+        (serial, encoding): (u32, Encoding),
+        (opened_s, heard_s): (u32, u16),
+        (phase, flags): (u8, u8),
+    ) -> Option<Self> {
+        let phase = Phase::ALL.into_iter().find(|known| *known as u8 == phase)?;
+        let mut connection = Connection::new(serial, opened_s, encoding);
+        connection.heard_s = heard_s;
+        connection.enter(phase);
+        connection.set_flags(flags);
+        Some(connection)
+    }
+
+    /// Sets all flags at once.
+    fn set_flags(&mut self, flags: u8) {
+        self.state = self.phase().bits() | (flags & !PHASE_BITS);
+    }
+
     /// True while bytes that were sent to it may not have left.
     pub fn is_backlogged(&self) -> bool {
         self.state.get() & (Flag::Blocked as u8 | Flag::Awaiting as u8) != 0
@@ -188,19 +216,6 @@ impl ColdState {
     }
 }
 
-/// A long poll that waits.
-pub(crate) struct Poll {
-    /// It has everything up to here.
-    pub since: Position,
-    /// Whether everything since the place it asked for was there; `None` if it asked for none.
-    pub recovered: Option<bool>,
-    /// When it is answered at the latest, in seconds of the node's clock.
-    pub deadline_s: u32,
-    pub respond: Respond,
-    /// Its topics with history, if it has any.
-    pub history: Option<Box<PollHistory>>,
-}
-
 /// Connections by slot, in pages: nothing is copied when the table grows, and a page that nobody
 /// lives in goes back.
 #[derive(Default)]
@@ -213,6 +228,22 @@ impl Table {
     /// Takes a connection in and gives its slot.
     pub fn insert(&mut self, connection: Connection) -> u32 {
         self.connections.insert(connection)
+    }
+
+    /// Takes a connection in under a slot of the caller's choice; false when that is taken.
+    pub fn insert_at(
+        &mut self,
+        slot: u32,
+        connection: Connection,
+        cold: Option<ColdState>,
+    ) -> bool {
+        if self.connections.insert_at(slot, connection).is_err() {
+            return false;
+        }
+        if let (Some(cold), Some(connection)) = (cold, self.connections.get_mut(slot)) {
+            connection.cold = self.cold.insert(Box::new(cold));
+        }
+        true
     }
 
     pub fn get(&self, slot: u32) -> Option<&Connection> {

@@ -10,12 +10,11 @@ use protocol::request::{Open, ReplyTo as To, Respond, Subscribe};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Request};
 
+use crate::answers::named;
 use crate::command::Answer;
 use crate::connection::{Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
-use crate::engine::Engine;
-use crate::input::is_held;
 use crate::metrics::{Counter, Metrics};
 use crate::phoenix::Channels;
 use crate::poll::Polls;
@@ -23,135 +22,10 @@ use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;
 
 /// Answers that are gathered before they are sent, in bytes.
-const OUT_BYTES: usize = 64 << 10;
+pub(crate) const OUT_BYTES: usize = 64 << 10;
 
 /// Who speaks on a connection that has not said it yet.
 static NOBODY: LazyLock<Principal> = LazyLock::new(|| Principal::anonymous(Vec::new()));
-
-impl Engine {
-    /// The peer has shut its side.
-    pub fn peer_closed(&mut self, slot: u32) {
-        let Some(connection) = self.connections.core.table.get(slot) else {
-            return;
-        };
-        // Half-closed peers (`printf … | nc`) still want the answers that are under way.
-        let (backlogged, closing) = (connection.is_backlogged(), connection.is_closing());
-        let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
-        if backlogged && between {
-            return self.connections.close(slot, CloseReason::ByClient, &[]);
-        }
-        if !(backlogged && closing) {
-            self.connections.end(slot, CloseReason::ByClient);
-        }
-    }
-
-    /// The peer of a connection that is left unread has shut its side. Its input has its turn later,
-    /// and so has the end behind it; but nobody waits for an answer whose reader is gone.
-    pub fn hung_up(&mut self, slot: u32) {
-        let found = self.connections.core.table.get(slot);
-        let waits = found.is_some_and(|connection| connection.phase() == Phase::Waiting);
-        if waits {
-            self.connections.end(slot, CloseReason::ByClient);
-        }
-    }
-
-    /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
-    pub fn received(&mut self, slot: u32, bytes: &mut [u8]) {
-        let now_s = self.connections.core.now_s() as u16;
-        let held = is_held(&self.connections.core.table, slot);
-        let Some(connection) = self.connections.core.table.get_mut(slot) else {
-            return;
-        };
-        match connection.phase() {
-            Phase::Closing | Phase::HalfClosed => return,
-            // A request has its own time, from its first byte on.
-            Phase::Idle if !held => {
-                connection.enter(Phase::Request);
-                connection.heard_s = now_s;
-            }
-            Phase::Open if !held => connection.heard_s = now_s,
-            Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
-        }
-        if held {
-            return self.connections.core.buffer_input(slot, bytes);
-        }
-        let buffered = match self.connections.core.table.cold_mut(slot) {
-            // Nothing of it means anything before it is whole.
-            Some(cold) if (cold.needs as usize) > cold.input.len() + bytes.len() => {
-                return self.connections.core.buffer_input(slot, bytes);
-            }
-            Some(cold) => std::mem::take(&mut cold.input),
-            None => Vec::new(),
-        };
-        if buffered.is_empty() {
-            self.process_input(slot, bytes);
-        } else {
-            let mut all = buffered;
-            all.extend_from_slice(bytes);
-            self.process_input(slot, &mut all);
-        }
-    }
-
-    /// What held the connection up is over: what it asked for meanwhile has its turn.
-    pub(crate) fn resume_input(&mut self, slot: u32) {
-        if !self.connections.core.is_open(slot) || is_held(&self.connections.core.table, slot) {
-            return;
-        }
-        if let Some(cold) = self.connections.core.table.cold_mut(slot) {
-            let mut input = std::mem::take(&mut cold.input);
-            self.process_input(slot, &mut input);
-        }
-    }
-
-    /// Does what whole requests and frames say, sends the answers, and keeps what is not whole.
-    pub(crate) fn process_input(&mut self, slot: u32, bytes: &mut [u8]) {
-        let mut at = 0;
-        let mut out = std::mem::take(&mut self.out);
-        while at < bytes.len() {
-            let Some(connection) = self.connections.core.table.get(slot) else {
-                break;
-            };
-            if connection.is_closing() {
-                at = bytes.len();
-                break;
-            }
-            if is_held(&self.connections.core.table, slot) {
-                break;
-            }
-            // One request, frame or line at a time: after each it may have to wait.
-            let taken = self.actions().read(slot, &mut bytes[at..], &mut out);
-            self.connections.flush_if_large(slot, &mut out);
-            at += taken;
-            if taken == 0 {
-                break;
-            }
-        }
-        if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
-            out.clear();
-        }
-        out.shrink_to(OUT_BYTES);
-        self.out = out;
-        let now_s = self.connections.core.now_s() as u16;
-        if let Some(connection) = self.connections.core.table.get_mut(slot)
-            && at < bytes.len()
-            && !connection.is_closing()
-        {
-            if connection.phase() == Phase::Idle {
-                // The next request has begun, and has its own time.
-                connection.enter(Phase::Request);
-                connection.heard_s = now_s;
-            }
-            if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
-                cold.input = bytes[at..].to_vec();
-            }
-        }
-        self.connections.core.count_input(slot);
-        self.connections.core.resume(slot);
-        self.connections.core.table.trim(slot);
-        self.resume_inputs();
-    }
-}
 
 /// Does what requests and frames say, and what comes later because of them.
 pub(crate) struct Actions<'a> {
@@ -170,7 +44,7 @@ impl Actions<'_> {
 
     /// Reads one request, frame or line and does what it asks for; gives the bytes taken, 0 when more
     /// must come.
-    fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> usize {
+    pub(crate) fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> usize {
         let core = &mut self.connections.core;
         let Some(connection) = core.table.get(slot) else {
             return bytes.len();
@@ -501,12 +375,4 @@ impl Core {
             self.answers += 1;
         }
     }
-}
-
-/// `{"topic":"…"}`
-pub(crate) fn named(key: &str, name: &str) -> String {
-    let mut out = format!("{{\"{key}\":").into_bytes();
-    protocol::json::string(name, &mut out);
-    out.push(b'}');
-    String::from_utf8_lossy(&out).into_owned()
 }

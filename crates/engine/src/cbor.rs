@@ -1,0 +1,306 @@
+//! How values of other crates stand in a record.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use auth::{Grants, Patterns, Principal, Source};
+use history::TopicCursor;
+use minicbor::bytes::ByteVec;
+use minicbor::decode::{self, Decoder};
+use minicbor::encode::{self, Encoder, Write};
+use minicbor::{Decode, Encode};
+use model::{Data, Name, RecoveryGap};
+use protocol::phoenix::ClientMessage;
+use protocol::request::Respond;
+
+/// The version of the format of records.
+pub const VERSION: u16 = 1;
+
+/// A value as its text, which has a form of its own that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text<T>(pub T);
+
+impl<C, T: Display> Encode<C> for Text<T> {
+    fn encode<W: Write>(
+        &self,
+        e: &mut Encoder<W>,
+        _: &mut C,
+    ) -> Result<(), encode::Error<W::Error>> {
+        e.str(&self.0.to_string())?.ok()
+    }
+}
+
+impl<'b, C, T: FromStr> Decode<'b, C> for Text<T> {
+    fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        let wrong = |_| decode::Error::message("a text that is none of its kind");
+        d.str()?.parse().map(Text).map_err(wrong)
+    }
+}
+
+impl<T: Clone> Text<T> {
+    /// Each of them as its text.
+    pub fn all<'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<Self>
+    where
+        T: 'a,
+    {
+        values.into_iter().cloned().map(Text).collect()
+    }
+
+    /// The values.
+    pub fn values<V: FromIterator<T>>(texts: Vec<Self>) -> V {
+        texts.into_iter().map(|text| text.0).collect()
+    }
+}
+
+/// A payload.
+#[derive(Encode, Decode)]
+enum Payload {
+    #[n(0)]
+    Json(#[n(0)] String),
+    #[n(1)]
+    Text(#[n(0)] String),
+    #[n(2)]
+    Binary(#[n(0)] ByteVec),
+}
+
+/// A Phoenix client's message that waits for its answer.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Message {
+    #[n(0)]
+    join_ref: Option<Text<Name>>,
+    #[n(1)]
+    ref_: Option<Text<Name>>,
+    #[n(2)]
+    topic: Text<Name>,
+    #[n(3)]
+    event: Text<Name>,
+    #[n(4)]
+    payload: Payload,
+}
+
+impl From<&ClientMessage> for Message {
+    fn from(message: &ClientMessage) -> Self {
+        let ClientMessage { join_ref, ref_, topic, event, payload } = message.clone();
+        let payload = match payload {
+            Data::Json(json) => Payload::Json(json.into()),
+            Data::Text(text) => Payload::Text(text.into()),
+            Data::Binary(bytes) => Payload::Binary(Vec::from(bytes).into()),
+        };
+        Message {
+            join_ref: join_ref.map(Text),
+            ref_: ref_.map(Text),
+            topic: Text(topic),
+            event: Text(event),
+            payload,
+        }
+    }
+}
+
+impl From<Message> for ClientMessage {
+    fn from(message: Message) -> Self {
+        let payload = match message.payload {
+            Payload::Json(json) => Data::Json(json.into()),
+            Payload::Text(text) => Data::Text(text.into()),
+            Payload::Binary(bytes) => Data::Binary(Vec::from(bytes).into()),
+        };
+        ClientMessage {
+            join_ref: message.join_ref.map(|text| text.0),
+            ref_: message.ref_.map(|text| text.0),
+            topic: message.topic.0,
+            event: message.event.0,
+            payload,
+        }
+    }
+}
+
+/// A principal.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Who {
+    #[n(0)]
+    users: Vec<Text<Name>>,
+    /// All that the rules allow, where there are none.
+    #[n(1)]
+    grants: Option<Granted>,
+    #[n(2)]
+    expires: Option<u64>,
+    #[n(3)]
+    source: Origin,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct Granted {
+    #[n(0)]
+    subscribe: Vec<String>,
+    #[n(1)]
+    publish: Vec<String>,
+    #[n(2)]
+    presence: Vec<String>,
+    #[n(3)]
+    history: Vec<String>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(index_only)]
+enum Origin {
+    #[n(0)]
+    Anonymous,
+    #[n(1)]
+    Application,
+    #[n(2)]
+    Token,
+}
+
+impl From<&Principal> for Who {
+    fn from(principal: &Principal) -> Self {
+        let Principal { users, grants, expires, source } = principal;
+        let texts = |patterns: &[Box<str>]| patterns.iter().map(|it| it.to_string()).collect();
+        let grants = match &**grants {
+            Grants::Everything => None,
+            Grants::Patterns(Patterns { subscribe, publish, presence, history }) => Some(Granted {
+                subscribe: texts(subscribe),
+                publish: texts(publish),
+                presence: texts(presence),
+                history: texts(history),
+            }),
+        };
+        let source = match source {
+            Source::Anonymous => Origin::Anonymous,
+            Source::Application => Origin::Application,
+            Source::Token => Origin::Token,
+        };
+        Who { users: Text::all(users), grants, expires: *expires, source }
+    }
+}
+
+impl From<Who> for Principal {
+    fn from(who: Who) -> Self {
+        let boxed = |texts: Vec<String>| texts.into_iter().map(String::into_boxed_str).collect();
+        let grants = who.grants.map_or(Grants::Everything, |granted| {
+            Grants::Patterns(Patterns {
+                subscribe: boxed(granted.subscribe),
+                publish: boxed(granted.publish),
+                presence: boxed(granted.presence),
+                history: boxed(granted.history),
+            })
+        });
+        let source = match who.source {
+            Origin::Anonymous => Source::Anonymous,
+            Origin::Application => Source::Application,
+            Origin::Token => Source::Token,
+        };
+        let users = Text::values(who.users);
+        Principal { users, grants: Arc::new(grants), expires: who.expires, source }
+    }
+}
+
+/// How an answer is framed.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct RespondRecord {
+    #[n(0)]
+    cors: String,
+    #[n(1)]
+    keep_alive: bool,
+}
+
+impl From<&Respond> for RespondRecord {
+    fn from(Respond { cors, keep_alive }: &Respond) -> Self {
+        RespondRecord { cors: cors.to_string(), keep_alive: *keep_alive }
+    }
+}
+
+impl From<RespondRecord> for Respond {
+    fn from(RespondRecord { cors, keep_alive }: RespondRecord) -> Self {
+        Respond { cors: cors.into(), keep_alive }
+    }
+}
+
+/// A topic with history, and how far somebody has it.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct CursorRecord {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    after: u64,
+    #[cbor(n(2), default)]
+    state: bool,
+}
+
+impl From<&TopicCursor> for CursorRecord {
+    fn from(TopicCursor { hash: _, topic, after, state }: &TopicCursor) -> Self {
+        CursorRecord { topic: Text(topic.clone()), after: *after, state: *state }
+    }
+}
+
+impl CursorRecord {
+    /// The cursor.
+    pub fn import(self, hash: &dyn Fn(&str) -> u64) -> TopicCursor {
+        let topic = self.topic.0;
+        TopicCursor { hash: hash(&topic), topic, after: self.after, state: self.state }
+    }
+}
+
+/// The number of a gap in a record.
+pub(crate) fn gap_number(gap: RecoveryGap) -> u8 {
+    match gap {
+        RecoveryGap::Epoch => 0,
+        RecoveryGap::TooOld => 1,
+        RecoveryGap::NoHistory => 2,
+    }
+}
+
+/// The gap of a number.
+pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
+    match number {
+        0 => Ok(RecoveryGap::Epoch),
+        1 => Ok(RecoveryGap::TooOld),
+        2 => Ok(RecoveryGap::NoHistory),
+        _ => Err(ImportError::damaged("there is no such gap")),
+    }
+}
+
+/// Why a record was not taken. Nothing of it is in the engine then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The record is not whole, or not what an engine writes.
+    #[error("the record of a connection is cut or damaged ({0}): close its socket")]
+    Damaged(String),
+    /// Another version of the server has written it.
+    #[error(
+        "the record has version {0} of the format, and this server reads version {VERSION}: hand over \
+         to a server that reads both, or restart instead"
+    )]
+    Version(u16),
+    /// Nobody here speaks its protocol.
+    #[error("nobody here speaks {protocol} as encoding {encoding}: close the connection's socket")]
+    UnknownProtocol {
+        /// Its name.
+        protocol: String,
+        /// The number of its encoding.
+        encoding: u8,
+    },
+    /// There is a connection in the slot.
+    #[error("slot {0} is taken: import into an engine without connections of its own")]
+    SlotTaken(u32),
+    /// The engine's record is another's.
+    #[error(
+        "the record is of engine {number} of node {node}, and this is another: connections' ids name both"
+    )]
+    OtherEngine {
+        /// The node of the record.
+        node: model::NodeId,
+        /// The engine of the record.
+        number: u16,
+    },
+}
+
+impl ImportError {
+    pub(crate) fn damaged(why: impl std::fmt::Display) -> Self {
+        ImportError::Damaged(why.to_string())
+    }
+}

@@ -1,0 +1,206 @@
+//! What is held of a long poll that waits.
+
+use history::{Start, TopicCursor};
+use minicbor::{Decode, Encode};
+use model::{Name, Position, RecoveryGap, ResumeRequest, ResumeToken};
+use protocol::request::Respond;
+
+use crate::cbor::{CursorRecord, ImportError, RespondRecord, Text, gap_number, gap_of};
+
+/// A long poll that waits.
+pub(crate) struct Poll {
+    /// It has everything up to here.
+    pub since: Position,
+    /// Whether everything since the place it asked for was there; `None` if it asked for none.
+    pub recovered: Option<bool>,
+    /// When it is answered at the latest, in seconds of the node's clock.
+    pub deadline_s: u32,
+    pub respond: Respond,
+    /// Its topics with history, if it has any.
+    pub history: Option<Box<PollHistory>>,
+}
+
+/// The topics of a poll that have history.
+#[derive(Default)]
+pub(crate) struct PollHistory {
+    /// They, and how far it has them.
+    pub cursors: Vec<TopicCursor>,
+    /// So many of them, the first, are not acknowledged.
+    pub plain: usize,
+    /// What the client asked for and can't be given.
+    pub gap: Option<RecoveryGap>,
+    /// Messages in one answer: a poll has a new window with each, for it says how far it has
+    /// everything.
+    pub messages_max: usize,
+    /// The history was asked; with the number of the query.
+    pub reading: Option<u32>,
+    /// It was asked from where to begin.
+    pub starting: Option<PollStart>,
+    /// Something has come while the history was asked.
+    pub woken: bool,
+    /// The poll is to be answered with whatever the history says.
+    pub now: bool,
+}
+
+/// What a poll begins with, beside what the history says.
+pub(crate) struct PollStart {
+    pub request: ResumeRequest,
+    /// The cursors of the acknowledged topics.
+    pub cursors: Vec<u64>,
+}
+
+impl PollHistory {
+    /// The history has said from where.
+    pub fn begin(&mut self, start: Start, PollStart { request, cursors }: &PollStart) {
+        self.gap = start.gaps.iter().take(self.plain).flatten().next().copied();
+        let claimed = std::mem::replace(&mut self.cursors, start.topics);
+        for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
+            if request.of(&it.topic).is_none() {
+                // What was published while the history was asked is not missed.
+                it.after = it.after.min(claimed.after);
+            }
+        }
+        let acknowledged = self.cursors.iter_mut().zip(&start.gaps).skip(self.plain);
+        for ((it, gap), cursor) in acknowledged.zip(cursors) {
+            // A poll says how far it has everything with each request.
+            let says = request.of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
+            it.after = if says { it.after.max(*cursor) } else { *cursor };
+        }
+    }
+}
+
+/// A poll on its way to another engine.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct PollRecord {
+    #[n(0)]
+    since: Text<Position>,
+    #[n(1)]
+    recovered: Option<bool>,
+    /// In seconds of the node's clock.
+    #[n(2)]
+    deadline_s: u32,
+    #[n(3)]
+    respond: RespondRecord,
+    #[n(4)]
+    history: Option<HistoryRecord>,
+}
+
+/// Its topics with history.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct HistoryRecord {
+    #[n(0)]
+    cursors: Vec<CursorRecord>,
+    #[n(1)]
+    plain: u32,
+    #[n(2)]
+    gap: Option<u8>,
+    #[n(3)]
+    messages_max: u32,
+    #[n(4)]
+    starting: Option<StartRecord>,
+    /// It is to be answered with whatever the history says.
+    #[n(5)]
+    now: bool,
+    /// The history was asked for a piece.
+    #[n(6)]
+    reading: bool,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct StartRecord {
+    #[n(0)]
+    all: Option<Text<ResumeToken>>,
+    #[n(1)]
+    topics: Vec<(Text<Name>, Text<ResumeToken>)>,
+    #[n(2)]
+    cursors: Vec<u64>,
+}
+
+impl Poll {
+    /// Writes out the poll.
+    pub fn export(&self) -> PollRecord {
+        let Poll { since, recovered, deadline_s, respond, history } = self;
+        PollRecord {
+            since: Text(*since),
+            recovered: *recovered,
+            deadline_s: *deadline_s,
+            respond: respond.into(),
+            history: history.as_ref().map(|history| history.export()),
+        }
+    }
+}
+
+impl PollRecord {
+    /// The poll.
+    pub fn import(self, hash: &dyn Fn(&str) -> u64) -> Result<Poll, ImportError> {
+        let history = self.history.map(|history| history.import(hash)).transpose()?;
+        Ok(Poll {
+            since: self.since.0,
+            recovered: self.recovered,
+            deadline_s: self.deadline_s,
+            respond: self.respond.into(),
+            history: history.map(Box::new),
+        })
+    }
+}
+
+impl PollHistory {
+    fn export(&self) -> HistoryRecord {
+        // What came while the history was asked is found by the one that is asked again.
+        let PollHistory { cursors, plain, gap, messages_max, reading, starting, woken: _, now } =
+            self;
+        HistoryRecord {
+            cursors: cursors.iter().map(CursorRecord::from).collect(),
+            plain: *plain as u32,
+            gap: gap.map(gap_number),
+            messages_max: *messages_max as u32,
+            starting: starting.as_ref().map(PollStart::export),
+            now: *now,
+            reading: reading.is_some(),
+        }
+    }
+}
+
+impl HistoryRecord {
+    fn import(self, hash: &dyn Fn(&str) -> u64) -> Result<PollHistory, ImportError> {
+        let plain = self.plain as usize;
+        let starts = self.starting.as_ref().map(|it| it.cursors.len());
+        if plain > self.cursors.len() || starts.is_some_and(|it| it != self.cursors.len() - plain) {
+            return Err(ImportError::damaged("a poll has not the topics that it says"));
+        }
+        Ok(PollHistory {
+            cursors: self.cursors.into_iter().map(|cursor| cursor.import(hash)).collect(),
+            plain,
+            gap: self.gap.map(gap_of).transpose()?,
+            messages_max: (self.messages_max as usize).max(1),
+            // No query has this number: an answer that is under way is not taken for the next one.
+            reading: None,
+            starting: self.starting.map(StartRecord::import),
+            woken: self.reading,
+            now: self.now,
+        })
+    }
+}
+
+impl PollStart {
+    fn export(&self) -> StartRecord {
+        let PollStart { request: ResumeRequest { all, topics }, cursors } = self;
+        let named = |(name, token): &(Name, ResumeToken)| (Text(name.clone()), Text(token.clone()));
+        StartRecord {
+            all: all.clone().map(Text),
+            topics: topics.iter().map(named).collect(),
+            cursors: cursors.clone(),
+        }
+    }
+}
+
+impl StartRecord {
+    fn import(self) -> PollStart {
+        let topics = self.topics.into_iter().map(|(name, token)| (name.0, token.0)).collect();
+        let request = ResumeRequest { all: self.all.map(|token| token.0), topics };
+        PollStart { request, cursors: self.cursors }
+    }
+}

@@ -1,0 +1,114 @@
+//! The cold state on its way to another engine.
+
+use std::sync::Arc;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use model::CloseReason;
+use protocol::Protocol;
+
+use super::ColdState;
+use super::poll::PollRecord;
+use super::session::{AskingRecord, SessionRecord};
+use crate::cbor::ImportError;
+use crate::metrics::Metrics;
+
+/// What a connection needs only at times.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct ColdRecord {
+    #[n(0)]
+    input: ByteVec,
+    #[n(1)]
+    needs: u32,
+    #[n(2)]
+    continued: bool,
+    #[n(3)]
+    paused: bool,
+    #[n(4)]
+    waits: bool,
+    #[n(5)]
+    reserved: bool,
+    /// What the protocol is in the middle of, as it writes that.
+    #[n(6)]
+    decoder: Option<ByteVec>,
+    #[n(7)]
+    poll: Option<PollRecord>,
+    #[n(8)]
+    session: Option<SessionRecord>,
+    #[n(9)]
+    asking: Option<AskingRecord>,
+    #[n(10)]
+    hooks_pending: u32,
+    /// The place of the reason among all of them.
+    #[n(11)]
+    closing: Option<u8>,
+}
+
+impl ColdState {
+    /// Writes out what is in it.
+    pub fn export(&self, protocol: &dyn Protocol) -> ColdRecord {
+        let ColdState {
+            input,
+            needs,
+            continued,
+            // Counted anew, for it depends on how memory is allotted.
+            counted: _,
+            paused,
+            waits,
+            reserved,
+            decoder,
+            poll,
+            session,
+            asking,
+            hooks_pending,
+            closing,
+        } = self;
+        ColdRecord {
+            input: input.clone().into(),
+            needs: *needs,
+            continued: *continued,
+            paused: *paused,
+            waits: *waits,
+            reserved: *reserved,
+            decoder: decoder.as_ref().map(|decoder| protocol.export(decoder).into()),
+            poll: poll.as_ref().map(|poll| poll.export()),
+            session: session.as_ref().map(|session| session.export()),
+            asking: asking.as_ref().map(|asking| asking.export()),
+            hooks_pending: *hooks_pending,
+            closing: closing.map(|close| close as u8),
+        }
+    }
+
+    /// The cold state of a record.
+    pub fn import(
+        record: ColdRecord,
+        protocol: &dyn Protocol,
+        hash: &dyn Fn(&str) -> u64,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, ImportError> {
+        let decoder = record.decoder.map(|bytes| {
+            let unread = || ImportError::damaged("its protocol can't read what it was in");
+            protocol.import(&bytes).map(Box::new).ok_or_else(unread)
+        });
+        let closing = record.closing.map(|close| {
+            let found = CloseReason::ALL.get(usize::from(close)).copied();
+            found.ok_or_else(|| ImportError::damaged("there is no such reason to close"))
+        });
+        Ok(ColdState {
+            input: record.input.into(),
+            needs: record.needs,
+            continued: record.continued,
+            counted: 0,
+            paused: record.paused,
+            waits: record.waits,
+            reserved: record.reserved,
+            decoder: decoder.transpose()?,
+            poll: record.poll.map(|poll| poll.import(hash)).transpose()?.map(Box::new),
+            session: record.session.map(|session| session.import(metrics).into()),
+            asking: record.asking.map(|asking| asking.import().into()),
+            hooks_pending: record.hooks_pending,
+            closing: closing.transpose()?,
+        })
+    }
+}

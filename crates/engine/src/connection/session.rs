@@ -1,0 +1,133 @@
+//! What is held of a Phoenix long-poll session, and of a request that waits for one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use auth::Principal;
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use model::{ConnectionId, Encoding};
+
+use crate::cbor::{RespondRecord, Text, Who};
+use crate::metrics::Metrics;
+use crate::outbox::{Chunk, Outbox, Piece};
+use protocol::request::Respond;
+
+/// A session: what is sent to it waits for the next poll.
+#[derive(Default)]
+pub(crate) struct Session {
+    pub outbox: Outbox,
+    pub waiter: Option<Waiter>,
+    /// Somebody has come back with its token.
+    pub polled: bool,
+    /// Whose it is, where the sessions of an address are limited.
+    pub address: Option<IpAddr>,
+    /// The same, where the connections of an address are.
+    pub peer: Option<IpAddr>,
+}
+
+/// A poll that waits for something to come.
+pub(crate) struct Waiter {
+    pub request: ConnectionId,
+    /// In seconds of the node's clock.
+    pub deadline_s: u32,
+}
+
+/// What a request knows while it waits for its session's answer.
+pub(crate) struct Asking {
+    pub session: ConnectionId,
+    pub respond: Respond,
+    /// A poll whose session is gone is given a new one.
+    pub anew: Option<(Encoding, Principal)>,
+    /// The driver was asked where the request comes from, for a new session.
+    pub opens: bool,
+}
+
+/// A session on its way to another engine.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct SessionRecord {
+    /// What waits for the next poll: pieces, and how many messages are in each.
+    #[n(0)]
+    outbox: Vec<(ByteVec, u32)>,
+    /// The request that waits, and until when, in seconds of the node's clock.
+    #[n(1)]
+    waiter: Option<(Text<ConnectionId>, u32)>,
+    #[n(2)]
+    polled: bool,
+    #[n(3)]
+    address: Option<Text<IpAddr>>,
+    #[n(4)]
+    peer: Option<Text<IpAddr>>,
+}
+
+/// A request that waits for a session's answer.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct AskingRecord {
+    #[n(0)]
+    session: Text<ConnectionId>,
+    #[n(1)]
+    respond: RespondRecord,
+    #[n(2)]
+    anew: Option<(u8, Who)>,
+    #[n(3)]
+    opens: bool,
+}
+
+impl Session {
+    /// Writes out the session.
+    pub fn export(&self) -> SessionRecord {
+        let Session { outbox, waiter, polled, address, peer } = self;
+        SessionRecord {
+            outbox: outbox
+                .export()
+                .map(|(bytes, messages)| (bytes.to_vec().into(), messages))
+                .collect(),
+            waiter: waiter.as_ref().map(|it| (Text(it.request), it.deadline_s)),
+            polled: *polled,
+            address: address.map(Text),
+            peer: peer.map(Text),
+        }
+    }
+}
+
+impl SessionRecord {
+    /// The session.
+    pub fn import(self, metrics: &Arc<Metrics>) -> Session {
+        let mut outbox = Outbox::default();
+        for (bytes, messages) in self.outbox {
+            let piece = Piece::new(Vec::from(bytes).into(), metrics);
+            outbox.push(Chunk::new(piece, messages), 0);
+        }
+        let waiter =
+            self.waiter.map(|(request, deadline_s)| Waiter { request: request.0, deadline_s });
+        let (address, peer) = (self.address.map(|it| it.0), self.peer.map(|it| it.0));
+        Session { outbox, waiter, polled: self.polled, address, peer }
+    }
+}
+
+impl Asking {
+    /// Writes out the request.
+    pub fn export(&self) -> AskingRecord {
+        let Asking { session, respond, anew, opens } = self;
+        AskingRecord {
+            session: Text(*session),
+            respond: respond.into(),
+            anew: anew.as_ref().map(|(encoding, principal)| (encoding.0, principal.into())),
+            opens: *opens,
+        }
+    }
+}
+
+impl AskingRecord {
+    /// The request.
+    pub fn import(self) -> Asking {
+        Asking {
+            session: self.session.0,
+            respond: self.respond.into(),
+            anew: self.anew.map(|(encoding, who)| (Encoding(encoding), who.into())),
+            opens: self.opens,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! From a message to its members.
+
+use std::sync::Arc;
+
+use model::{Encoding, Envelope};
+use protocol::Delivery;
+
+use super::Engine;
+use crate::connection::Flag;
+use crate::connections::Connections;
+use crate::deliver::encode;
+use crate::outbox::{Chunk, Piece};
+use crate::output::Output;
+
+/// Members that one fan-out serves before the next has its turn.
+const SLICE: usize = if cfg!(test) { 2 } else { 256 };
+
+impl Engine {
+    /// A slice of the next fan-out: how many members it had, or nothing where none waits. Fan-outs
+    /// over long lists go on only with `bulk`.
+    pub fn slice(&mut self, bulk: bool) -> Option<usize> {
+        let slice =
+            self.connections.core.hub.next_slice(SLICE, bulk, self.connections.core.now_us)?;
+        for message in slice.done() {
+            self.connections.core.handle.inbox.waiting.leave(message);
+        }
+        let (mut delivered, mut special) = (0, Vec::new());
+        // Who is left out of one of the messages: hardly ever anybody.
+        let left_out: Vec<u32> = slice
+            .messages()
+            .filter_map(|message| message.publication.except)
+            .filter(|id| id.shard == self.connections.core.number)
+            .map(|id| id.slot)
+            .collect();
+        let protocols = self.connections.core.shared.protocols;
+        let care = self.connections.recovery.catchups.care(slice.messages());
+        for &slot in slice.slots {
+            let Some(connection) = self.connections.core.table.get_mut(slot) else {
+                continue;
+            };
+            let encoding = connection.encoding;
+            if protocols.delivery(encoding) == Delivery::Woken {
+                // It reads by itself.
+                if !connection.is(Flag::Woken) {
+                    connection.set(Flag::Woken, true);
+                    self.connections.core.woken.push(slot);
+                }
+                continue;
+            }
+            if connection.is_closing() {
+                continue;
+            }
+            if self.connections.recovery.catchups.is_special(slot, connection, care, &left_out) {
+                special.push(slot);
+                continue;
+            }
+            connection.set(Flag::WroteRecently, true);
+            self.groups[usize::from(encoding.0)].push(slot);
+        }
+        let messages = slice.messages().len() as u32;
+        let topic = slice.messages().next().map(|message| message.topic_hash);
+        let mut sessions = Vec::new();
+        for number in 0..Encoding::MAX {
+            if self.groups[number].is_empty() {
+                continue;
+            }
+            let mut group = std::mem::take(&mut self.groups[number]);
+            let protocol = protocols.of(Encoding(number as u8));
+            let bytes = encode(slice.messages(), protocol, &mut self.connections.core.codecs);
+            if !bytes.is_empty() {
+                delivered += group.len() as u64;
+                if protocol.delivery() == Delivery::Gathered {
+                    sessions.push((bytes, std::mem::take(&mut group)));
+                } else {
+                    self.connections.core.outputs.share(bytes, &group, messages, topic);
+                }
+            }
+            group.clear();
+            self.groups[number] = group;
+        }
+        self.connections.core.metrics.delivered.add(delivered * u64::from(messages));
+        for message in slice.messages().filter(|_| delivered > 0) {
+            let published_us = message.published_us;
+            self.connections
+                .core
+                .outputs
+                .push(Output::Delivered { published_us, connections: delivered });
+        }
+        if let Some(since_us) = slice.finished_since_us {
+            self.connections
+                .core
+                .metrics
+                .fanout_time
+                .record(self.connections.core.now_us.saturating_sub(since_us), 1);
+        }
+        let served = slice.slots.len();
+        let specials = match special.is_empty() {
+            true => Vec::new(),
+            false => slice.messages().cloned().collect(),
+        };
+        if !special.is_empty() {
+            self.connections.serve_special(&special, &specials);
+        }
+        for (bytes, slots) in sessions {
+            let piece = Piece::new(bytes, &self.connections.core.metrics);
+            for slot in slots {
+                self.connections.core.session_take(slot, Chunk::new(piece.clone(), messages));
+                self.connections.perform_effects();
+            }
+        }
+        Some(served)
+    }
+
+    /// Answers the polls and the long-poll sessions for which something was published.
+    pub fn answer_woken(&mut self) {
+        let protocols = self.connections.core.shared.protocols;
+        for slot in std::mem::take(&mut self.connections.core.woken) {
+            if let Some(connection) = self.connections.core.table.get_mut(slot) {
+                connection.set(Flag::Woken, false);
+                if protocols.delivery(connection.encoding) == Delivery::Gathered {
+                    self.connections.session_wake(slot, false);
+                } else {
+                    self.polls().poll_again(slot, false);
+                    self.resume_inputs();
+                }
+            }
+        }
+    }
+}
+
+impl Connections {
+    /// The members of a slice that are not served alike.
+    fn serve_special(&mut self, special: &[u32], messages: &[Arc<Envelope>]) {
+        let mut connections = 0;
+        for &slot in special {
+            let given =
+                self.recover(|recovery, core| recovery.deliver_specially(core, slot, messages));
+            self.core.metrics.delivered.add(given as u64);
+            connections += u64::from(given > 0);
+        }
+        for message in messages.iter().filter(|_| connections > 0) {
+            let published_us = message.published_us;
+            self.core.outputs.push(Output::Delivered { published_us, connections });
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Connections on their way to another engine: each is written out as a record, and a new engine reads
+//! it back, so that nobody outside can tell.
+//!
+//! # The format
+//! A record is the version of the format (two bytes), the length of the rest (four bytes, both little
+//! endian), and a CBOR map. The numbers of its fields stay the same for good; a reader passes over those
+//! that it doesn't know, and takes a missing one for empty. So a field that may be left out needs no new
+//! version. The map names the protocol and its encoding, and what a protocol itself is in the middle of
+//! is the protocol's to read: [`Protocol::import`](protocol::Protocol::import). Nothing in a record is a
+//! number of this process alone: topics go by their names, since their hashes are keyed.
+//!
+//! # The order
+//! 1. The driver lets its engines work until each of them [is quiet](Engine::is_quiet), and reads no
+//!    socket any more.
+//! 2. It exports the engine's own record, and then one for each connection. An export changes nothing.
+//! 3. The new engine has the number and the node of the old one. It takes the engine's record first, and
+//!    then the connections, each in its old slot: slots are part of connections' ids.
+//! 4. The driver puts each socket in the connection's slot, performs the outputs, and tells the engine
+//!    [`drained`](Engine::drained) of each connection whose bytes have all left.
+//!
+//! # What goes on without a record
+//! Answers that are under way come by the mailbox, with the connection's slot and serial: those of
+//! webhooks, of a publish that waits for the disk, of a registry of presence on other nodes. Who hands
+//! over to another process waits for them, or passes them on. What was asked of the history is asked
+//! again; an answer to the old query is passed over. The node's clock goes on, for times are its times.
+//! A connection that waits for slow members of a topic goes on at once.
+
+#[cfg(test)]
+mod tests;
+
+use minicbor::{Decode, Encode};
+
+use super::Engine;
+use super::sweep::STRIPES;
+use crate::cbor::{ImportError, VERSION};
+use crate::connections::Connections;
+use crate::record::Record;
+
+/// The version and the length.
+const HEAD_BYTES: usize = 6;
+
+/// What an engine itself goes on with.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct EngineRecord {
+    #[n(0)]
+    node: u32,
+    #[n(1)]
+    number: u16,
+    /// How many connections were opened.
+    #[n(2)]
+    serial: u32,
+    /// The last number of a query or a catch-up.
+    #[n(3)]
+    query: u32,
+    /// The last number of a request to the application about a join.
+    #[n(4)]
+    join_request: u32,
+    /// Every message with history up to this offset has been taken.
+    #[n(5)]
+    taken: u64,
+    /// Where the sweep is.
+    #[n(6)]
+    stripes_passed: u64,
+    /// In which second each stripe was last passed over.
+    #[n(7)]
+    stripes_last: Vec<u64>,
+}
+
+/// Puts the version and the length before a record.
+fn frame<T: Encode<()>>(record: &T) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD_BYTES];
+    // Writing to a vector does not fail.
+    let _ = minicbor::encode(record, &mut bytes);
+    let length = (bytes.len() - HEAD_BYTES) as u32;
+    bytes[..2].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[2..HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
+    let cut = || ImportError::damaged("it is shorter than its head");
+    let (version, rest) = bytes.split_first_chunk::<2>().ok_or_else(cut)?;
+    let (length, body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+    match u16::from_le_bytes(*version) {
+        VERSION => {}
+        other => return Err(ImportError::Version(other)),
+    }
+    if body.len() != u32::from_le_bytes(*length) as usize {
+        return Err(ImportError::damaged("it has not the length that it says"));
+    }
+    minicbor::decode(body).map_err(ImportError::damaged)
+}
+
+impl Engine {
+    /// True when nothing is under way in the engine: no command or message waits, nobody is due
+    /// anything now, and all outputs are performed.
+    pub fn is_quiet(&self) -> bool {
+        let core = &self.connections.core;
+        !self.has_outputs()
+            && !self.is_busy(true)
+            && self.connections.recovery.is_quiet()
+            && core.handle.inbox.queue.is_empty()
+            && core.commands.is_empty()
+            && core.effects.is_empty()
+            && core.resumed.is_empty()
+    }
+
+    /// Writes out what the engine itself goes on with. See [`Engine::export`].
+    pub fn export_engine(&self) -> Vec<u8> {
+        let Connections { core, recovery, serial, .. } = &self.connections;
+        let (stripes_passed, last) = self.sweep.export();
+        let (query, taken) = recovery.catchups.export_numbers();
+        frame(&EngineRecord {
+            node: core.shared.node.0,
+            number: core.number,
+            serial: *serial,
+            query,
+            join_request: core.joins.requests(),
+            taken,
+            stripes_passed,
+            stripes_last: last.into(),
+        })
+    }
+
+    /// Takes up what [`Engine::export_engine`] wrote, before any connection.
+    ///
+    /// # Errors
+    /// When the record is damaged, of another version, or of another engine or node.
+    pub fn import_engine(&mut self, record: &[u8]) -> Result<(), ImportError> {
+        let record: EngineRecord = unframe(record)?;
+        let Connections { core, recovery, serial, .. } = &mut self.connections;
+        let node = model::NodeId(record.node);
+        if (node, record.number) != (core.shared.node, core.number) {
+            return Err(ImportError::OtherEngine { node, number: record.number });
+        }
+        let last: [u64; STRIPES as usize] =
+            record.stripes_last.try_into().map_err(|_| ImportError::damaged("its stripes"))?;
+        *serial = record.serial;
+        recovery.catchups.import_numbers(record.query, record.taken);
+        core.joins.set_requests(record.join_request);
+        self.sweep.import(record.stripes_passed, last);
+        Ok(())
+    }
+
+    /// Writes out a connection; nothing where there is none. Changes nothing.
+    pub fn export(&self, slot: u32) -> Option<Vec<u8>> {
+        self.connections.export(slot).map(|record| frame(&record))
+    }
+
+    /// The slots of all connections, for [`Engine::export`].
+    pub fn slots(&self) -> impl Iterator<Item = u32> {
+        let table = &self.connections.core.table;
+        (0..table.end()).filter(|slot| table.get(*slot).is_some())
+    }
+
+    /// Takes in a connection that [`Engine::export`] wrote, and gives its slot: the same as before. What
+    /// it asked of the history is asked again, so that there may be outputs at once.
+    ///
+    /// # Errors
+    /// When the record is damaged or of another version, nobody here speaks the protocol, or the slot is
+    /// taken. The engine is as before then.
+    pub fn import(&mut self, record: &[u8]) -> Result<u32, ImportError> {
+        let record: Record = unframe(record)?;
+        let slot = record.slot;
+        let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
+        self.connections.import(record)?;
+        self.polls().restart(slot);
+        self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
+        self.resume_inputs();
+        Ok(slot)
+    }
+}

@@ -1,0 +1,56 @@
+//! What a record says of a connection.
+
+use minicbor::{Decode, Encode};
+use model::Name;
+
+use crate::cbor::Text;
+use crate::connection::ColdRecord;
+use crate::entries::EntryRecord;
+use crate::flow::RatesRecord;
+use crate::joins::JoinRecord;
+use crate::recovery::RecoveryRecord;
+
+/// All of a connection. Its fields stand in the order of the parts that hold them: see
+/// [`Connections::export`](crate::connections::Connections::export).
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Record {
+    /// The protocol's name.
+    #[n(0)]
+    pub protocol: String,
+    #[n(1)]
+    pub encoding: u8,
+    #[n(2)]
+    pub slot: u32,
+    #[n(3)]
+    pub serial: u32,
+    /// In seconds of the node's clock.
+    #[n(4)]
+    pub opened_s: u32,
+    /// In seconds of the node's clock, that wrap around.
+    #[n(5)]
+    pub heard_s: u16,
+    /// The number of the phase.
+    #[n(6)]
+    pub phase: u8,
+    /// The bits of the flags.
+    #[n(7)]
+    pub flags: u8,
+    #[n(8)]
+    pub cold: Option<ColdRecord>,
+    /// The topics that it is in, in order; nothing for one that is in none and not in the hub.
+    #[n(9)]
+    pub topics: Option<Vec<Text<Name>>>,
+    #[cbor(n(10), default)]
+    pub joins: Vec<JoinRecord>,
+    #[cbor(n(11), default)]
+    pub presence: Vec<EntryRecord>,
+    #[cbor(n(12), default)]
+    pub lists_due: Vec<Text<Name>>,
+    #[cbor(n(13), default)]
+    pub chosen: Vec<Text<Name>>,
+    #[n(14)]
+    pub recovery: Option<RecoveryRecord>,
+    #[n(15)]
+    pub rates: Option<RatesRecord>,
+}

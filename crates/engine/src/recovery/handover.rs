@@ -1,0 +1,379 @@
+//! Catch-ups and acknowledgements on their way to another engine.
+
+use history::TopicCursor;
+use minicbor::{Decode, Encode};
+use model::{AcknowledgeRule, Name, Position, ResumeRequest, ResumeToken};
+
+use super::acknowledge::{Acks, Delivery};
+use super::{Catchup, CatchupTable, Catchups, Filter, PendingReply, Recovery, ReplyTo, Starting};
+use crate::cbor::{CursorRecord, ImportError, Message, Text, gap_number, gap_of};
+use crate::core::Core;
+
+/// How a connection catches up.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct RecoveryRecord {
+    #[cbor(n(0), default)]
+    catchups: Vec<CatchupRecord>,
+    /// What the client is answered when the first piece is there.
+    #[cbor(n(1), default)]
+    replies: Vec<ReplyRecord>,
+    /// The history was asked for the next piece.
+    #[cbor(n(2), default)]
+    reading: bool,
+    /// Its ids say how far it has everything.
+    #[cbor(n(3), default)]
+    many: bool,
+    #[n(4)]
+    filter: Option<FilterRecord>,
+}
+
+/// The tags that a connection chose.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct FilterRecord {
+    /// Of all topics that are not named below.
+    #[n(0)]
+    all: Vec<Text<Name>>,
+    #[n(1)]
+    topics: Vec<(Text<Name>, Vec<Text<Name>>)>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct CatchupRecord {
+    #[n(0)]
+    number: u32,
+    #[n(1)]
+    cursor: CursorRecord,
+    #[n(2)]
+    through: u64,
+    #[n(3)]
+    held_back: u64,
+    #[n(4)]
+    starting: Option<StartingRecord>,
+    #[n(5)]
+    acks: Option<AcksRecord>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct StartingRecord {
+    #[n(0)]
+    token: Option<Text<ResumeToken>>,
+    #[n(1)]
+    top: u64,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct AcksRecord {
+    #[n(0)]
+    user: Text<Name>,
+    #[n(1)]
+    window_messages_max: u32,
+    #[n(2)]
+    redelivery_seconds: u32,
+    #[n(3)]
+    tries_max: u32,
+    #[n(4)]
+    dead_letter: Option<Text<Name>>,
+    #[n(5)]
+    from: u64,
+    /// Offset, when it was delivered, and whether it is to be again.
+    #[n(6)]
+    flight: Vec<(u64, u32, bool)>,
+    #[n(7)]
+    queued_s: Option<u32>,
+    #[n(8)]
+    scanned_s: u32,
+    #[n(9)]
+    rests_at: u64,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct ReplyRecord {
+    #[n(0)]
+    to: To,
+    #[n(1)]
+    since: Text<Position>,
+    #[n(2)]
+    claimed: bool,
+    #[n(3)]
+    requested: bool,
+    #[n(4)]
+    numbers: Vec<u32>,
+    #[n(5)]
+    gaps: Vec<(Text<Name>, u8)>,
+}
+
+#[derive(Encode, Decode)]
+enum To {
+    #[n(0)]
+    Nobody,
+    #[n(1)]
+    Line,
+    #[n(2)]
+    Id(#[n(0)] String, #[n(1)] Text<Name>),
+    #[n(3)]
+    Phoenix(#[n(0)] Message, #[n(1)] String),
+}
+
+impl Catchup {
+    fn export(&self) -> CatchupRecord {
+        let Catchup { number, cursor, through, starting, held_back, acks } = self;
+        let starting = starting.as_ref().map(|Starting { query: _, token, top }| StartingRecord {
+            token: token.as_deref().cloned().map(Text),
+            top: *top,
+        });
+        CatchupRecord {
+            number: *number,
+            cursor: cursor.into(),
+            through: *through,
+            held_back: *held_back,
+            starting,
+            acks: acks.as_ref().map(|acks| acks.export()),
+        }
+    }
+}
+
+impl CatchupRecord {
+    fn import(self, hash: &dyn Fn(&str) -> u64) -> Catchup {
+        // The query is asked again.
+        let starting = self.starting.map(|StartingRecord { token, top }| Starting {
+            query: 0,
+            token: token.map(|token| Box::new(token.0)),
+            top,
+        });
+        Catchup {
+            number: self.number,
+            cursor: self.cursor.import(hash),
+            through: self.through,
+            starting,
+            held_back: self.held_back,
+            acks: self.acks.map(|acks| acks.import().into()),
+        }
+    }
+}
+
+impl Acks {
+    fn export(&self) -> AcksRecord {
+        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at } = self;
+        let AcknowledgeRule { window_messages_max, redelivery_seconds, tries_max, dead_letter } =
+            rule;
+        let delivered = |it: &Delivery| (it.offset, it.delivered_s, it.again);
+        AcksRecord {
+            user: Text(user.clone()),
+            window_messages_max: *window_messages_max,
+            redelivery_seconds: *redelivery_seconds,
+            tries_max: *tries_max,
+            dead_letter: dead_letter.clone().map(Text),
+            from: *from,
+            flight: flight.iter().map(delivered).collect(),
+            queued_s: *queued_s,
+            scanned_s: *scanned_s,
+            rests_at: *rests_at,
+        }
+    }
+}
+
+impl AcksRecord {
+    fn import(self) -> Acks {
+        let rule = AcknowledgeRule {
+            window_messages_max: self.window_messages_max,
+            redelivery_seconds: self.redelivery_seconds,
+            tries_max: self.tries_max,
+            dead_letter: self.dead_letter.map(|topic| topic.0),
+        };
+        let delivery = |(offset, delivered_s, again)| Delivery { offset, delivered_s, again };
+        Acks {
+            user: self.user.0,
+            rule,
+            from: self.from,
+            flight: self.flight.into_iter().map(delivery).collect(),
+            queued_s: self.queued_s,
+            scanned_s: self.scanned_s,
+            rests_at: self.rests_at,
+        }
+    }
+}
+
+impl PendingReply {
+    fn export(&self) -> ReplyRecord {
+        let PendingReply { to, since, claimed, requested, numbers, gaps } = self;
+        let to = match to {
+            ReplyTo::Nobody => To::Nobody,
+            ReplyTo::Line => To::Line,
+            ReplyTo::Id(id, topic) => To::Id(id.to_string(), Text(topic.clone())),
+            ReplyTo::Phoenix(message, response) => {
+                To::Phoenix((&**message).into(), response.to_string())
+            }
+        };
+        ReplyRecord {
+            to,
+            since: Text(*since),
+            claimed: *claimed,
+            requested: *requested,
+            numbers: numbers.clone(),
+            gaps: gaps.iter().map(|(topic, gap)| (Text(topic.clone()), gap_number(*gap))).collect(),
+        }
+    }
+}
+
+impl ReplyRecord {
+    fn import(self) -> Result<PendingReply, ImportError> {
+        let to = match self.to {
+            To::Nobody => ReplyTo::Nobody,
+            To::Line => ReplyTo::Line,
+            To::Id(id, topic) => ReplyTo::Id(id.into(), topic.0),
+            To::Phoenix(message, response) => {
+                ReplyTo::Phoenix(Box::new(message.into()), response.into())
+            }
+        };
+        let gaps = self.gaps.into_iter().map(|(topic, gap)| Ok((topic.0, gap_of(gap)?)));
+        Ok(PendingReply {
+            to,
+            since: self.since.0,
+            claimed: self.claimed,
+            requested: self.requested,
+            numbers: self.numbers,
+            gaps: gaps.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl RecoveryRecord {
+    /// True when the history was asked for the next piece.
+    pub(crate) fn reads(&self) -> bool {
+        self.reading
+    }
+}
+
+impl CatchupTable {
+    /// What the numbers of queries go on with, and how far the mailbox was taken.
+    pub(crate) fn export_numbers(&self) -> (u32, u64) {
+        (self.number, self.taken)
+    }
+
+    /// The same of another engine.
+    pub(crate) fn import_numbers(&mut self, number: u32, taken: u64) {
+        (self.number, self.taken) = (number, taken);
+    }
+}
+
+impl Recovery {
+    /// True when nobody is due anything now.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.due.is_empty() && self.catchups.releases.is_empty()
+    }
+
+    /// Writes out how a connection catches up, if it does; `name` is that of a topic that it is in.
+    pub(crate) fn export(
+        &self,
+        slot: u32,
+        name: &dyn Fn(u64) -> Option<Name>,
+    ) -> Option<RecoveryRecord> {
+        // Holds and what is due are over when the engine is quiet; what is delivered again is in the
+        // acknowledgements.
+        let Recovery { catchups: table, due: _, again: _ } = self;
+        let CatchupTable { by_slot, many, filters, releases: _, taken: _, number: _, takes: _ } =
+            table;
+        let (catchups, many, filter) =
+            (by_slot.get(&slot), many.contains(&slot), filters.get(&slot));
+        if catchups.is_none() && !many && filter.is_none() {
+            return None;
+        }
+        let mut record = RecoveryRecord {
+            catchups: Vec::new(),
+            replies: Vec::new(),
+            reading: false,
+            many,
+            filter: filter.map(|Filter { all, topics }| {
+                let named =
+                    |(hash, tags): &(u64, Box<[Name]>)| Some((Text(name(*hash)?), Text::all(tags)));
+                FilterRecord {
+                    all: Text::all(all),
+                    topics: topics.iter().filter_map(named).collect(),
+                }
+            }),
+        };
+        if let Some(Catchups { list, reading, replies }) = catchups {
+            record.catchups = list.iter().map(Catchup::export).collect();
+            record.reading = reading.is_some();
+            record.replies = replies.iter().map(PendingReply::export).collect();
+        }
+        Some(record)
+    }
+
+    /// Takes up how a connection catches up. Nothing is asked of the history yet.
+    pub(crate) fn import(
+        &mut self,
+        slot: u32,
+        record: RecoveryRecord,
+        hash: &dyn Fn(&str) -> u64,
+    ) -> Result<(), ImportError> {
+        let replies = record.replies.into_iter().map(ReplyRecord::import);
+        let replies = replies.collect::<Result<Vec<_>, _>>()?;
+        let list: Vec<Catchup> =
+            record.catchups.into_iter().map(|catchup| catchup.import(hash)).collect();
+        for catchup in &list {
+            if let Some(second) = catchup.acks.as_ref().and_then(|acks| acks.queued_s) {
+                self.again.insert((second, slot, catchup.number));
+            }
+        }
+        if record.many {
+            self.catchups.many.insert(slot);
+        }
+        if let Some(FilterRecord { all, topics }) = record.filter {
+            let named = |(name, tags): (Text<Name>, Vec<Text<Name>>)| {
+                (hash(&name.0), Text::values::<Vec<Name>>(tags).into())
+            };
+            let all: Vec<Name> = Text::values(all);
+            let topics = topics.into_iter().map(named).collect();
+            self.catchups.filters.insert(slot, Filter { all: all.into(), topics });
+        }
+        if !list.is_empty() {
+            self.catchups.by_slot.insert(slot, Catchups { list, reading: None, replies });
+        }
+        Ok(())
+    }
+
+    /// The connection has come from another engine: what it asked of the history is asked again, from
+    /// where its catch-ups begin, and the next piece if it had asked for that.
+    pub(crate) fn restart(&mut self, core: &mut Core, slot: u32, reads: bool) {
+        self.start_again(core, slot);
+        if reads {
+            self.pull_more(core, slot);
+        }
+    }
+
+    fn start_again(&mut self, core: &mut Core, slot: u32) {
+        let Some(catchups) = self.catchups.by_slot.get(&slot) else {
+            return;
+        };
+        let starting =
+            |it: &Catchup| Some((it.cursor.clone(), it.starting.as_ref()?.token.clone()));
+        let starting: Vec<_> = catchups.list.iter().filter_map(starting).collect();
+        if starting.is_empty() {
+            return;
+        }
+        let topics: Vec<(u64, &str)> =
+            starting.iter().map(|(cursor, _)| (cursor.hash, cursor.topic.as_str())).collect();
+        let token = |(cursor, token): &(TopicCursor, Option<Box<ResumeToken>>)| {
+            Some((cursor.topic.clone(), token.as_deref()?.clone()))
+        };
+        let request =
+            ResumeRequest { all: None, topics: starting.iter().filter_map(token).collect() };
+        let (start, query) = self.ask_start(core, slot, &topics, &request);
+        // What was claimed the first time stays.
+        let number = query.unwrap_or_else(|| self.catchups.query());
+        let catchups = self.catchups.by_slot.get_mut(&slot).map(|it| &mut it.list);
+        for starting in catchups.into_iter().flatten().filter_map(|it| it.starting.as_mut()) {
+            starting.query = number;
+        }
+        if query.is_none() {
+            self.started(core, slot, number, start);
+        }
+    }
+}
