@@ -49,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
         files: [].into(),
     };
     let id = ConnectionId { node: model::NodeId(9), shard: 0, slot: 1, serial: 2 };
-    let (nobody, mut codecs) = (Principal::anonymous(Vec::new()), Codecs::new(6, 64));
+    let mut codecs = Codecs::new(6, 64);
     for end in [bytes.len(), bytes.len() / 2] {
         let (mut at, mut out, mut bytes) = (0, Vec::new(), bytes[..end].to_vec());
         loop {
@@ -57,7 +57,7 @@ fuzz_target!(|bytes: &[u8]| {
                 settings: &settings,
                 protocols: protocol::standard(),
                 id,
-                principal: &nobody,
+                speaker: &|| Principal::anonymous(Vec::new()),
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),
                 open: false,

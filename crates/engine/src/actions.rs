@@ -1,6 +1,5 @@
 //! What a connection's peer sends: its protocol reads it, and what it asks for is done here.
 
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
 use auth::{Permit, Principal};
@@ -18,14 +17,12 @@ use crate::core::Core;
 use crate::metrics::{Counter, Metrics};
 use crate::phoenix::Channels;
 use crate::poll::Polls;
+use crate::principal::principal;
 use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;
 
 /// Answers that are gathered before they are sent, in bytes.
 pub(crate) const OUT_BYTES: usize = 64 << 10;
-
-/// Who speaks on a connection that has not said it yet.
-static NOBODY: LazyLock<Principal> = LazyLock::new(|| Principal::anonymous(Vec::new()));
 
 /// Does what requests and frames say, and what comes later because of them.
 pub(crate) struct Actions<'a> {
@@ -56,7 +53,11 @@ impl Actions<'_> {
         let Some(protocol) = core.recognised(slot, bytes) else {
             return 0;
         };
-        let speaks = open.then(|| core.principal(slot));
+        let speaker = || match open {
+            true => principal(&core.hub, slot),
+            // It has not said it yet.
+            false => Principal::anonymous(Vec::new()),
+        };
         let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
         // Most frames come whole, and need no decoder that outlives them.
         let mut fresh = Decoder::default();
@@ -66,7 +67,7 @@ impl Actions<'_> {
             settings: &core.settings.session,
             protocols: core.shared.protocols,
             id,
-            principal: speaks.as_ref().unwrap_or(&NOBODY),
+            speaker: &speaker,
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,

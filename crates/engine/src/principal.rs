@@ -1,7 +1,10 @@
 //! Who speaks on a connection.
 
+use std::sync::Arc;
+
 use auth::Principal;
-use model::{Name, TopicKind};
+use hub::Hub;
+use model::{Envelope, Name, TopicKind};
 
 use crate::core::Core;
 
@@ -9,12 +12,12 @@ impl Core {
     /// The users of a connection. Their own topics in the hub say who they are, so that nothing else
     /// has to be held for each connection.
     pub(crate) fn users(&self, slot: u32) -> impl Iterator<Item = &str> {
-        self.hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user())
+        users(&self.hub, slot)
     }
 
     /// Who speaks on a connection now: whoever it said it is, and whom it was logged in as since.
     pub(crate) fn principal(&self, slot: u32) -> Principal {
-        Principal::anonymous(self.users(slot).map(Name::from).collect())
+        principal(&self.hub, slot)
     }
 
     /// Whether a connection is in the topic by itself: everyone's, or its users' own. To join it lets a
@@ -23,4 +26,14 @@ impl Core {
         let kind = TopicKind::of(topic);
         !kind.is_ordinary() && self.principal(slot).owns(kind)
     }
+}
+
+fn users(hub: &Hub<Arc<Envelope>>, slot: u32) -> impl Iterator<Item = &str> {
+    hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user())
+}
+
+/// As [`Core::principal`], for while other parts of the core are borrowed. It looks at all of the
+/// connection's topics.
+pub(crate) fn principal(hub: &Hub<Arc<Envelope>>, slot: u32) -> Principal {
+    Principal::anonymous(users(hub, slot).map(Name::from).collect())
 }

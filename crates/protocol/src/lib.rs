@@ -25,7 +25,7 @@ pub mod websocket;
 pub use codecs::Codecs;
 pub use protocol::{
     Delivery, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised, ReplyResult,
-    encoded,
+    Speaker, encoded,
 };
 pub use request::Request;
 pub use settings::{File, Settings};

@@ -187,6 +187,10 @@ impl Recognised {
     }
 }
 
+/// Gives who speaks on a connection; nobody before it is open. To find out takes time, for which most
+/// frames have no use.
+pub type Speaker<'a> = &'a dyn Fn() -> Principal;
+
 /// What a protocol may use to read a connection's bytes.
 pub struct Reader<'a> {
     /// The settings.
@@ -195,8 +199,8 @@ pub struct Reader<'a> {
     pub protocols: &'a Protocols,
     /// The connection.
     pub id: ConnectionId,
-    /// Who speaks; nobody before the connection is open.
-    pub principal: &'a Principal,
+    /// Who speaks.
+    pub speaker: Speaker<'a>,
     /// The codecs of the thread.
     pub codecs: &'a mut Codecs,
     /// What a WebSocket is in the middle of.

@@ -104,7 +104,7 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
     let decide = |action| -> Result<Permit, (&'static str, String)> {
         check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
         let policy = &reader.settings.policy;
-        let decision = policy.decide(reader.principal, action, &policy.topic(topic));
+        let decision = policy.decide(&(reader.speaker)(), action, &policy.topic(topic));
         decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
     };
     match (reader.open, command) {

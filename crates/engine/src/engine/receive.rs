@@ -125,9 +125,12 @@ impl Engine {
                 cold.input = bytes[at..].to_vec();
             }
         }
-        self.connections.core.count_input(slot);
-        self.connections.core.resume(slot);
-        self.connections.core.table.trim(slot);
+        // Most connections have taken everything, and hold nothing that needs any of this.
+        if self.connections.core.table.cold(slot).is_some() {
+            self.connections.core.count_input(slot);
+            self.connections.core.resume(slot);
+            self.connections.core.table.trim(slot);
+        }
         self.resume_inputs();
     }
 }

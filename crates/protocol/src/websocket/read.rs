@@ -3,9 +3,9 @@
 use super::frame::{self, Opcode};
 use super::{Context, Event, Limits, Role, close, command, data};
 use crate::Settings;
-use crate::protocol::{Read, Reader};
+use crate::protocol::{Read, Reader, Speaker};
 use crate::request::{ReplyTo, Request};
-use auth::{Action, Principal};
+use auth::Action;
 use model::CloseReason;
 use model::name::personal;
 
@@ -30,7 +30,7 @@ pub(crate) enum Outcome {
 }
 
 /// Gives what a message leads to.
-type OnMessage<'a> = &'a mut dyn FnMut(&Settings, &Principal, Event<'_>) -> Outcome;
+type OnMessage<'a> = &'a mut dyn FnMut(&Settings, Speaker<'_>, Event<'_>) -> Outcome;
 
 impl Frames {
     /// Reads a frame, or what there is of it.
@@ -41,7 +41,7 @@ impl Frames {
         out: &mut Vec<u8>,
         on: OnMessage<'_>,
     ) -> Read {
-        let Reader { settings, principal, codecs, decoder, .. } = reader;
+        let Reader { settings, speaker, codecs, decoder, .. } = reader;
         let bytes_max = self.bytes_max;
         let mut context = Context {
             role: Role::Server,
@@ -52,7 +52,7 @@ impl Frames {
         let mut outcome = Outcome::Nothing;
         let mut request = None;
         let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
-            Event::Text(_) | Event::Binary(_) => outcome = on(settings, principal, event),
+            Event::Text(_) | Event::Binary(_) => outcome = on(settings, *speaker, event),
             Event::Ping(payload) => frame::encode(Opcode::Pong, false, payload, out),
             Event::Pong(_) => {}
             Event::Close(payload) => {
@@ -88,19 +88,19 @@ impl Frames {
 }
 
 /// What a message in JSON leads to.
-pub(super) fn json(settings: &Settings, principal: &Principal, event: Event<'_>) -> Outcome {
+pub(super) fn json(settings: &Settings, speaker: Speaker<'_>, event: Event<'_>) -> Outcome {
     match event {
-        Event::Text(text) => command_outcome(settings, principal, command::parse(text, None)),
-        Event::Binary(payload) => binary_outcome(settings, principal, payload),
+        Event::Text(text) => command_outcome(settings, speaker, command::parse(text, None)),
+        Event::Binary(payload) => binary_outcome(settings, speaker, payload),
         Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,
     }
 }
 
-fn binary_outcome(settings: &Settings, principal: &Principal, payload: &[u8]) -> Outcome {
+fn binary_outcome(settings: &Settings, speaker: Speaker<'_>, payload: &[u8]) -> Outcome {
     let end = memchr::memchr(b'\n', payload).unwrap_or(payload.len());
     let data = payload.get(end + 1..).unwrap_or(&[]);
     match std::str::from_utf8(&payload[..end]) {
-        Ok(text) => command_outcome(settings, principal, command::parse(text, Some(data))),
+        Ok(text) => command_outcome(settings, speaker, command::parse(text, Some(data))),
         Err(_) => {
             let mut out = Vec::new();
             let message = "a binary frame begins with a command in JSON and a newline";
@@ -112,11 +112,11 @@ fn binary_outcome(settings: &Settings, principal: &Principal, payload: &[u8]) ->
 
 fn command_outcome(
     settings: &Settings,
-    principal: &Principal,
+    speaker: Speaker<'_>,
     command: Result<command::Command, command::CommandError>,
 ) -> Outcome {
     let (id, code, message) = match command {
-        Ok(command::Command { id, kind }) => match allowed(settings, principal, &id, kind) {
+        Ok(command::Command { id, kind }) => match allowed(settings, speaker, &id, kind) {
             Ok(outcome) => return outcome,
             Err((code, message)) => (id, code, message),
         },
@@ -130,13 +130,13 @@ fn command_outcome(
 /// What a command leads to, if the policy allows it. The error is its code and its message.
 fn allowed(
     settings: &Settings,
-    principal: &Principal,
+    speaker: Speaker<'_>,
     id: &str,
     kind: command::CommandKind,
 ) -> Result<Outcome, (&'static str, String)> {
     let policy = &settings.policy;
     let decide = |action, topic: &str| {
-        let decision = policy.decide(principal, action, &policy.topic(topic));
+        let decision = policy.decide(&speaker(), action, &policy.topic(topic));
         decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
     };
     Ok(Outcome::Ask(match kind {
