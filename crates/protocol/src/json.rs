@@ -6,6 +6,7 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::request::Entry;
 use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
 
 /// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"tags":[…]` and
@@ -82,7 +83,7 @@ pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: 
 pub fn welcome(
     id: ConnectionId,
     users: &[Name],
-    topics: &[Name],
+    topics: &[Entry],
     greeting: bool,
     out: &mut Vec<u8>,
 ) {
@@ -102,7 +103,7 @@ pub fn welcome(
     out.extend_from_slice(b"\",\"users\":");
     strings(users, out);
     out.extend_from_slice(b",\"topics\":");
-    strings(topics, out);
+    strings(topics.iter().map(|entry| &entry.topic), out);
     out.push(b'}');
 }
 
@@ -117,9 +118,9 @@ pub fn string(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-fn strings(names: &[Name], out: &mut Vec<u8>) {
+fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
     out.push(b'[');
-    for (at, name) in names.iter().enumerate() {
+    for (at, name) in names.into_iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }

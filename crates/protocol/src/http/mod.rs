@@ -18,4 +18,4 @@ pub use protocol::{Http, reject_unread, without_room};
 pub use route::Route;
 
 pub(crate) use answer::short_answer;
-pub(crate) use parameters::{Query, not_utf8};
+pub(crate) use parameters::{Listener, Query, not_utf8};

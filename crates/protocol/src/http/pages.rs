@@ -3,7 +3,7 @@
 use super::answer::short_answer;
 use super::parameters::Listener;
 use super::{Answer, Method, Rejection, Route};
-use crate::request::Request;
+use crate::request::{Entry, Request};
 
 impl Route<'_> {
     pub(super) fn preflight(&self, out: &mut Vec<u8>) {
@@ -23,8 +23,8 @@ impl Route<'_> {
     /// Who is in a topic. SSE, streams, polls and WebSockets need this request: the server sends them
     /// changes only.
     pub(super) fn presence(&self) -> Result<Request, Rejection> {
-        let Listener { principal, query, .. } = self.listener()?;
-        let [topic] = query.topics.as_slice() else {
+        let Listener { principal, topics, .. } = self.listener()?;
+        let [Entry { topic, .. }] = topics.as_slice() else {
             return Err(Rejection::new(
                 400,
                 "no_topic",

@@ -33,23 +33,16 @@ impl Query {
 /// A listener that the policy allows.
 pub(crate) struct Listener {
     pub principal: Principal,
-    /// Its parameters; its users are in the principal.
+    /// The topics that it enters.
+    pub topics: Vec<Entry>,
+    /// Its other parameters: its users are in the principal, and its topics beside it.
     pub query: Query,
-    /// One for each topic of the query.
-    permits: Vec<Permit>,
 }
 
 impl Listener {
-    /// The topics that it enters.
-    pub fn entries(&mut self) -> Vec<Entry> {
-        let topics = std::mem::take(&mut self.query.topics).into_iter();
-        topics.zip(&self.permits).map(|(topic, permit)| Entry { topic, permit: *permit }).collect()
-    }
-
     /// It stays, and is written to in this encoding.
-    pub fn open(mut self, encoding: Encoding) -> Request {
-        let topics = self.entries();
-        let Listener { principal, query: Query { resume, tags, .. }, .. } = self;
+    pub fn open(self, encoding: Encoding) -> Request {
+        let Listener { principal, topics, query: Query { resume, tags, .. } } = self;
         Request::Open(Open { encoding, principal, topics, resume, tags })
     }
 }
@@ -75,10 +68,12 @@ impl Route<'_> {
     pub(crate) fn listener(&self) -> Result<Listener, Rejection> {
         let mut query = self.query()?;
         let principal = self.principal(std::mem::take(&mut query.users));
-        let topics = query.topics.iter();
-        let permits = topics.map(|topic| self.decide(&principal, Action::Subscribe, topic));
-        let permits = permits.collect::<Result<_, _>>()?;
-        Ok(Listener { principal, query, permits })
+        let mut topics = Vec::with_capacity(query.topics.len());
+        for topic in std::mem::take(&mut query.topics) {
+            let permit = self.decide(&principal, Action::Subscribe, &topic)?;
+            topics.push(Entry { topic, permit });
+        }
+        Ok(Listener { principal, topics, query })
     }
 
     pub(crate) fn query(&self) -> Result<Query, Rejection> {

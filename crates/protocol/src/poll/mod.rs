@@ -1,6 +1,6 @@
 //! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
 
-use crate::http::{Answer, Method, Rejection, Route, error_body, short_answer};
+use crate::http::{Answer, Listener, Method, Rejection, Route, error_body, short_answer};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Poll, Request};
 use crate::{Codecs, Settings, json};
@@ -64,13 +64,11 @@ fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
         short_answer(200, route.cors, b"", keep_alive, true, out);
         return Ok(Request::Answered { keep_alive });
     }
-    let mut listener = route.listener()?;
-    let topics = listener.entries();
-    if listener.principal.users.is_empty() && topics.is_empty() {
+    let Listener { principal, topics, query } = route.listener()?;
+    if principal.users.is_empty() && topics.is_empty() {
         let message = "say what to poll for: ?topic=… or ?user=…, both may be repeated";
         return Err(Rejection::new(400, "no_topic", message));
     }
-    let (principal, query) = (listener.principal, listener.query);
     let seconds = query.seconds.unwrap_or(route.settings.poll_seconds);
     Ok(Request::Poll(Box::new(Poll {
         principal,

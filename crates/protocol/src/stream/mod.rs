@@ -2,6 +2,7 @@
 
 use crate::http::{Method, Rejection, Route, status_line};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::request::Entry;
 use crate::{Codecs, Request, Settings, json};
 use model::{CloseReason, ConnectionId, Encoding, Message, Name};
 
@@ -11,7 +12,7 @@ pub struct Stream;
 const HEARTBEAT: &[u8] = b"{\"type\":\"heartbeat\"}\n";
 
 /// Appends the head of the answer and the first line, which greets the users by name.
-pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Name], out: &mut Vec<u8>) {
+pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Entry], out: &mut Vec<u8>) {
     status_line(200, out);
     head(cors, out);
     out.extend_from_slice(b"\r\n");
@@ -108,7 +109,7 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
     if route.request.method == Method::Head {
         return Ok(route.head_only(out, head));
     }
-    welcome(route.cors, route.id, &listener.principal.users, &listener.query.topics, out);
+    welcome(route.cors, route.id, &listener.principal.users, &listener.topics, out);
     Ok(listener.open(Stream.encoding()))
 }
 
@@ -120,7 +121,8 @@ mod tests {
     fn the_welcome_greets_and_each_line_is_a_chunk() {
         let mut out = Vec::new();
         let id = ConnectionId { node: model::NodeId(9), shard: 1, slot: 20, serial: 3 };
-        welcome("", id, &["foo".into()], &["a\"b".into()], &mut out);
+        let topics = [Entry { topic: "a\"b".into(), permit: Default::default() }];
+        welcome("", id, &["foo".into()], &topics, &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");

@@ -117,7 +117,7 @@ pub(super) fn open(
     handshake::response(&accept, None, deflate.as_ref(), out);
     if welcome {
         let mut hello = Vec::new();
-        let (users, topics) = (&listener.principal.users, &listener.query.topics);
+        let (users, topics) = (&listener.principal.users, &listener.topics);
         json::welcome(route.id, users, topics, false, &mut hello);
         frame::encode(Opcode::Text, false, &hello, out);
     }
