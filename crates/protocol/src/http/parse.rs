@@ -1,6 +1,9 @@
 //! HTTP/1.1 requests in (RFC 9110 and 9112).
 
+use std::mem::MaybeUninit;
+
 use super::Rejection;
+use crate::query;
 
 /// The most header lines a request may have.
 pub const HEADERS_MAX: usize = 64;
@@ -105,11 +108,12 @@ pub enum Parsed<'a> {
 /// were split on the way here.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejection> {
     check_line(bytes, limits)?;
-    let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut head = httparse::Request::new(&mut slots);
+    // Most requests have a few of so many, and the rest needn't be filled.
+    let mut slots = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut head = httparse::Request::new(&mut []);
     // Only so much of the input may be head: later bytes in the buffer can't change the result.
     let window = &bytes[..bytes.len().min(limits.head_bytes_max)];
-    let head_bytes = match head.parse(window) {
+    let head_bytes = match head.parse_with_uninit_headers(window, &mut slots) {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
         Ok(httparse::Status::Partial) if bytes.len() < limits.head_bytes_max => {
             return Ok(Parsed::Partial);
@@ -187,14 +191,13 @@ fn request<'a>(
         _ => Method::Other,
     };
     // The absolute form that proxies use (RFC 9112, section 3.2.2).
-    let target = match target.split_once("://") {
-        Some((scheme, rest)) if scheme == "http" || scheme == "https" => {
-            rest.find(['/', '?']).map_or("/", |at| &rest[at..])
-        }
-        _ => target,
+    let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+    let target = match absolute {
+        Some(rest) => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        None => target,
     };
-    let target = target.split_once('#').map_or(target, |(before, _)| before);
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let target = query::split_once(target, b'#').map_or(target, |(before, _)| before);
+    let (path, query) = query::split_once(target, b'?').unwrap_or((target, ""));
     let mut request = HttpRequest {
         method,
         path,
