@@ -79,17 +79,19 @@ impl Batch {
             self.again.entry(slot).or_default().push(piece);
             return Room::Enough;
         }
-        if let Some(outbox) = sockets.outbox_mut(slot) {
-            let chunk = self.pieces[piece as usize].chunk(limits.metrics);
-            limits.metrics.outbox_bytes.add(chunk.bytes() as u64);
-            outbox.push(chunk, 0);
-            return limits.room(outbox);
-        }
-        if let Some(socket) = sockets.get_mut(slot) {
+        // Nearly all have none, and are looked up once.
+        if !socket.is(State::Blocked) {
             socket.set(State::Batched, true);
+            self.entries.push(Entry { slot, piece });
+            return Room::Enough;
         }
-        self.entries.push(Entry { slot, piece });
-        Room::Enough
+        let Some(outbox) = sockets.outbox_mut(slot) else {
+            return Room::Enough;
+        };
+        let chunk = self.pieces[piece as usize].chunk(limits.metrics);
+        limits.metrics.outbox_bytes.add(chunk.bytes() as u64);
+        outbox.push(chunk, 0);
+        limits.room(outbox)
     }
 }
 

@@ -238,7 +238,18 @@ impl Shard {
     }
 
     /// Performs the engine's outputs, until there are no more.
+    #[inline]
     pub(crate) fn perform(&mut self) {
+        // After most inputs there are none.
+        if self.engine.has_outputs() {
+            self.perform_all();
+        }
+        if self.engine.is_draining() {
+            self.listener = None;
+        }
+    }
+
+    fn perform_all(&mut self) {
         while self.engine.has_outputs() {
             let mut outputs = self.engine.take_outputs(std::mem::take(&mut self.outputs));
             for output in outputs.list.drain(..) {
@@ -264,9 +275,6 @@ impl Shard {
             }
             outputs.clear();
             self.outputs = outputs;
-        }
-        if self.engine.is_draining() {
-            self.listener = None;
         }
     }
 
