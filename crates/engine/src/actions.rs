@@ -50,7 +50,7 @@ impl Actions<'_> {
         if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
             return self.connections.request_beyond(slot, bytes, out);
         }
-        let Some(protocol) = core.recognised(slot, bytes) else {
+        let Some(protocol) = recognised(core, slot, bytes) else {
             return 0;
         };
         let speaker = || match open {
@@ -106,7 +106,7 @@ impl Actions<'_> {
                 connections.close_after(slot, CloseReason::BadRequest, out);
             }
             Request::Continue { bytes, interim } => {
-                connections.core.await_rest(slot, bytes, interim, out);
+                await_rest(&mut connections.core, slot, bytes, interim, out);
             }
             Request::Open(open) => connections.open_transport(slot, open, out),
             Request::Poll(poll) => {
@@ -345,35 +345,35 @@ impl Connections {
 }
 
 impl Core {
-    /// What a connection's bytes are to be read by; nothing while too few have come to say it. The
-    /// first bytes of a request decide.
-    fn recognised(&mut self, slot: u32, bytes: &[u8]) -> Option<ProtocolRef> {
-        let (protocols, connection) = (self.shared.protocols, self.table.get(slot)?);
-        if connection.phase() != Phase::Request || !self.speaks_first(slot) {
-            return Some(protocols.of(connection.encoding));
-        }
-        let recognised = protocols.recognise(bytes)?;
-        if recognised.encoding() != connection.encoding {
-            self.speak(slot, recognised.encoding());
-        }
-        Some(recognised)
-    }
-
-    /// More of a request must come. Whoever waits for a word to send it gets that, once.
-    fn await_rest(&mut self, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
-        if let Some(cold) = self.table.cold_or_new(slot) {
-            cold.needs = bytes as u32;
-            if !interim.is_empty() && !std::mem::replace(&mut cold.continued, true) {
-                out.extend_from_slice(interim);
-            }
-        }
-    }
-
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
     pub(crate) fn count_answer(&mut self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {
             self.metrics.answers[usize::from(class - b'0')].add(1);
             self.answers += 1;
+        }
+    }
+}
+
+/// What a connection's bytes are to be read by; nothing while too few have come to say it. The
+/// first bytes of a request decide.
+fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Option<ProtocolRef> {
+    let (protocols, connection) = (core.shared.protocols, core.table.get(slot)?);
+    if connection.phase() != Phase::Request || !core.speaks_first(slot) {
+        return Some(protocols.of(connection.encoding));
+    }
+    let recognised = protocols.recognise(bytes)?;
+    if recognised.encoding() != connection.encoding {
+        core.speak(slot, recognised.encoding());
+    }
+    Some(recognised)
+}
+
+/// More of a request must come. Whoever waits for a word to send it gets that, once.
+fn await_rest(core: &mut Core, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
+    if let Some(cold) = core.table.cold_or_new(slot) {
+        cold.needs = bytes as u32;
+        if !interim.is_empty() && !std::mem::replace(&mut cold.continued, true) {
+            out.extend_from_slice(interim);
         }
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! Inside of it, `Core` is what every part uses (connections, topics, services, outputs). `Recovery`,
 //! `Rates` and `PresenceEntries` hold their own state and take the core. `Connections` holds all of
-//! these, and lists what is forgotten of a connection. Channels, polls and what peers ask for see the
-//! connections only; the engine has the inputs, the timers and the fan-out. A part that causes
+//! these, and lists what is forgotten of a connection and what is carried to another engine. Channels,
+//! polls and what peers ask for see the connections only; the engine has the inputs, the timers, the
+//! fan-out and the hand-over. A part that causes
 //! something in another part leaves an effect, which is performed as soon as the part has returned.
 
 #![forbid(unsafe_code)]

@@ -13,6 +13,7 @@ use protocol::{Delivery, ProtocolRef};
 
 use crate::command::{LoggedIn, LoginError};
 use crate::connections::Connections;
+use crate::core::Core;
 use crate::recovery::ReplyTo;
 
 impl Connections {
@@ -34,7 +35,7 @@ impl Connections {
                 protocol.reply(id, Ok(&object), &mut self.core.codecs, out);
                 topics
             }
-            Err(error) => return self.login_error(protocol, id, error, out),
+            Err(error) => return login_error(protocol, id, error, &mut self.core, out),
         };
         self.catch_up_user(slot, &entered, out);
     }
@@ -55,19 +56,8 @@ impl Connections {
                 let object = logged_out_json(user, state);
                 protocol.reply(id, Ok(&object), &mut self.core.codecs, out);
             }
-            Err(error) => self.login_error(protocol, id, error, out),
+            Err(error) => login_error(protocol, id, error, &mut self.core, out),
         }
-    }
-
-    fn login_error(
-        &mut self,
-        protocol: ProtocolRef,
-        id: &str,
-        error: LoginError,
-        out: &mut Vec<u8>,
-    ) {
-        let message = error.to_string();
-        protocol.reply(id, Err((error.code(), &message)), &mut self.core.codecs, out);
     }
 
     /// The application logs a user in.
@@ -76,7 +66,7 @@ impl Connections {
         connection: ConnectionId,
         user: &str,
     ) -> Result<LoggedIn, LoginError> {
-        let slot = self.lasting(connection)?;
+        let slot = lasting(&self.core, connection)?;
         let (state, topics) = self.enter_user(slot, user)?;
         let mut out = Vec::new();
         self.catch_up_user(slot, &topics, &mut out);
@@ -92,27 +82,13 @@ impl Connections {
         connection: ConnectionId,
         user: &str,
     ) -> Result<LoggedIn, LoginError> {
-        let slot = self.lasting(connection)?;
+        let slot = lasting(&self.core, connection)?;
         let mut out = Vec::new();
         let state = self.leave_user(slot, user, &mut out)?;
         if !out.is_empty() {
             self.send(slot, &out, 0);
         }
         Ok(state)
-    }
-
-    /// The slot of a connection that has users: a poll is a request, and comes again with its own.
-    fn lasting(&self, connection: ConnectionId) -> Result<u32, LoginError> {
-        let ConnectionId { slot, serial, .. } = connection;
-        let found = self.core.table.get(slot).filter(|found| {
-            found.serial == serial
-                && !found.is_closing()
-                && self.core.delivery(found) != Delivery::Woken
-        });
-        match found {
-            Some(_) if self.core.hub.is_here(slot) => Ok(slot),
-            _ => Err(LoginError::NoConnection),
-        }
     }
 
     /// Gives the topics that the connection has entered, the user's own first; none if it was in
@@ -136,7 +112,8 @@ impl Connections {
             let presence = self.core.settings.session.policy.topic(&topic).presence();
             if self.join(slot, &topic, presence) {
                 entered.push(topic);
-            } else if !stored.get_or_insert_with(|| self.stored(&others)).contains(&topic) {
+            } else if !stored.get_or_insert_with(|| stored_by(&self.core, &others)).contains(&topic)
+            {
                 self.chosen.insert(slot, self.core.broker.hash(&topic));
             }
         }
@@ -174,17 +151,12 @@ impl Connections {
             if self.core.joins.get(slot, hash).is_some() || self.chosen.holds(slot, hash) {
                 continue;
             }
-            if !stored.get_or_insert_with(|| self.stored(&others)).contains(&topic) {
+            if !stored.get_or_insert_with(|| stored_by(&self.core, &others)).contains(&topic) {
                 self.leave_topic(slot, &topic, out);
             }
         }
         self.recover(|recovery, core| recovery.begin_as_others(core, slot, user, out));
         Ok(LoggedIn { users: others.len() as u32, already: false })
-    }
-
-    /// The topics that any of the users has stored.
-    fn stored(&self, users: &[Name]) -> HashSet<Name> {
-        users.iter().flat_map(|user| self.core.shared.subscriptions.of(user)).collect()
     }
 
     /// Takes a connection out of a topic; what it is owed of it goes to `out`.
@@ -207,6 +179,34 @@ fn logged_out_json(user: &str, state: LoggedIn) -> String {
     let named = crate::answers::named("user", user);
     // Only the object's own end: a name may end with a brace, behind which comes its quotation mark.
     format!("{},\"users\":{}}}", named.trim_end_matches('}'), state.users)
+}
+
+/// The topics that any of the users has stored.
+fn stored_by(core: &Core, users: &[Name]) -> HashSet<Name> {
+    users.iter().flat_map(|user| core.shared.subscriptions.of(user)).collect()
+}
+
+/// The slot of a connection that has users: a poll is a request, and comes again with its own.
+fn lasting(core: &Core, connection: ConnectionId) -> Result<u32, LoginError> {
+    let ConnectionId { slot, serial, .. } = connection;
+    let found = core.table.get(slot).filter(|found| {
+        found.serial == serial && !found.is_closing() && core.delivery(found) != Delivery::Woken
+    });
+    match found {
+        Some(_) if core.hub.is_here(slot) => Ok(slot),
+        _ => Err(LoginError::NoConnection),
+    }
+}
+
+fn login_error(
+    protocol: ProtocolRef,
+    id: &str,
+    error: LoginError,
+    core: &mut Core,
+    out: &mut Vec<u8>,
+) {
+    let message = error.to_string();
+    protocol.reply(id, Err((error.code(), &message)), &mut core.codecs, out);
 }
 
 #[cfg(test)]

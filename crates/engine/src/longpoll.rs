@@ -84,7 +84,7 @@ impl Channels<'_> {
         self.connections.rates.has_joined(&mut self.connections.core, slot);
         let session = self.connections.core.id(slot, 0);
         let asking = Asking { session, respond, anew: Some((encoding, principal)), opens: true };
-        self.connections.core.wait_for_session(slot, asking);
+        wait_for_session(&mut self.connections.core, slot, asking);
         self.connections.core.outputs.push(Output::Address { slot });
     }
 
@@ -186,7 +186,7 @@ impl Channels<'_> {
             return;
         }
         let session = asking.session;
-        if let Some(from) = self.connections.core.wait_for_session(slot, asking) {
+        if let Some(from) = wait_for_session(&mut self.connections.core, slot, asking) {
             self.connections.core.ask_session(session, request, from);
         }
     }
@@ -211,7 +211,7 @@ impl Channels<'_> {
         let (slot, protocol) = (session.slot, core.shared.protocols.of(connection.encoding));
         match request {
             SessionRequest::Poll => self.session_poll(slot, from),
-            SessionRequest::Withdraw => self.connections.core.session_withdraw(slot, from),
+            SessionRequest::Withdraw => session_withdraw(&mut self.connections.core, slot, from),
             SessionRequest::Return(elements) => {
                 self.connections.core.session_return(slot, elements)
             }
@@ -296,7 +296,7 @@ impl Channels<'_> {
                 return self.longpoll_open(slot, encoding, principal, respond, &mut out);
             }
             _ => {
-                let body = self.connections.core.session_body(session, &answer);
+                let body = session_body(&self.connections.core, session, &answer);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
         }
@@ -388,22 +388,6 @@ impl Core {
         all.filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// The request's connection waits. Gives its id.
-    fn wait_for_session(&mut self, slot: u32, asking: Asking) -> Option<ConnectionId> {
-        let now_s = self.now_s() as u16;
-        self.enter(slot, Phase::Waiting);
-        let connection = self.table.get_mut(slot)?;
-        connection.heard_s = now_s;
-        let from = ConnectionId {
-            node: self.shared.node,
-            shard: self.number,
-            slot,
-            serial: connection.serial,
-        };
-        self.table.cold_or_new(slot)?.asking = Some(Box::new(asking));
-        Some(from)
-    }
-
     fn ask_session(&mut self, session: ConnectionId, request: SessionRequest, from: ConnectionId) {
         self.send_to_engine(session.shard, Command::Session { session, request, from });
     }
@@ -422,13 +406,6 @@ impl Core {
     pub(crate) fn asking_ended(&mut self, asking: &Asking, from: ConnectionId) {
         if asking.anew.is_some() && !asking.opens {
             self.ask_session(asking.session, SessionRequest::Withdraw, from);
-        }
-    }
-
-    fn session_withdraw(&mut self, slot: u32, from: ConnectionId) {
-        let session = self.table.cold_mut(slot).and_then(|cold| cold.session.as_mut());
-        if let Some(session) = session {
-            session.waiter.take_if(|waiter| waiter.request == from);
         }
     }
 
@@ -485,22 +462,6 @@ impl Core {
         }
     }
 
-    fn session_body(&self, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {
-        let token = self.settings.session.longpoll_key.sign(id);
-        let mut body = Vec::new();
-        match answer {
-            SessionAnswer::Taken => longpoll::answer(Status::Ok, &mut body),
-            SessionAnswer::Gone => longpoll::answer(Status::Gone, &mut body),
-            SessionAnswer::Messages(elements) if elements.is_empty() => {
-                longpoll::poll(Status::NoContent, &token, [], &mut body);
-            }
-            SessionAnswer::Messages(elements) => {
-                longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
-            }
-        }
-        body
-    }
-
     /// Sends a session's answer to the shard of the request.
     fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
         self.send_to_engine(to.shard, Command::SessionAnswer { session, to, answer });
@@ -540,4 +501,43 @@ impl Core {
     pub(crate) fn asking_seconds_max(&self) -> u32 {
         self.settings.longpoll_seconds + ANSWER_SECONDS
     }
+}
+
+fn session_body(core: &Core, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {
+    let token = core.settings.session.longpoll_key.sign(id);
+    let mut body = Vec::new();
+    match answer {
+        SessionAnswer::Taken => longpoll::answer(Status::Ok, &mut body),
+        SessionAnswer::Gone => longpoll::answer(Status::Gone, &mut body),
+        SessionAnswer::Messages(elements) if elements.is_empty() => {
+            longpoll::poll(Status::NoContent, &token, [], &mut body);
+        }
+        SessionAnswer::Messages(elements) => {
+            longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
+        }
+    }
+    body
+}
+
+fn session_withdraw(core: &mut Core, slot: u32, from: ConnectionId) {
+    let session = core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut());
+    if let Some(session) = session {
+        session.waiter.take_if(|waiter| waiter.request == from);
+    }
+}
+
+/// The request's connection waits. Gives its id.
+fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<ConnectionId> {
+    let now_s = core.now_s() as u16;
+    core.enter(slot, Phase::Waiting);
+    let connection = core.table.get_mut(slot)?;
+    connection.heard_s = now_s;
+    let from = ConnectionId {
+        node: core.shared.node,
+        shard: core.number,
+        slot,
+        serial: connection.serial,
+    };
+    core.table.cold_or_new(slot)?.asking = Some(Box::new(asking));
+    Some(from)
 }

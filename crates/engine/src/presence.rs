@@ -68,7 +68,7 @@ impl Connections {
         out: &mut Vec<u8>,
     ) {
         let query = PresenceQuery::Http { topic: topic.clone(), respond: respond.clone() };
-        match self.core.shared.presence.list(&topic, None, self.core.listed_later(slot, query)) {
+        match self.core.shared.presence.list(&topic, None, listed_later(&self.core, slot, query)) {
             Answer::Now(list) => {
                 http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
                 self.answered(slot, from, respond.keep_alive, out);
@@ -86,17 +86,10 @@ impl Core {
     pub(crate) fn presence_of(&self, slot: u32, topic: &str, join_ref: &str) -> Option<List> {
         let own = self.entries.own(slot, topic);
         let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };
-        match self.shared.presence.list(topic, own, self.listed_later(slot, query)) {
+        match self.shared.presence.list(topic, own, listed_later(self, slot, query)) {
             Answer::Now(list) => Some(list),
             Answer::Later => None,
         }
-    }
-
-    /// Brings a list to this shard's mailbox.
-    fn listed_later(&self, slot: u32, query: PresenceQuery) -> Completion<List> {
-        let serial = self.table.get(slot).map_or(0, |connection| connection.serial);
-        let handle = self.handle.clone();
-        Box::new(move |list| handle.send(Command::PresenceListed { slot, serial, query, list }))
     }
 
     /// Publishes what has changed, for all shards: only the first one does it.
@@ -155,3 +148,10 @@ fn presence_json(topic: &str, list: List) -> String {
 
 #[cfg(test)]
 mod tests;
+
+/// Brings a list to this shard's mailbox.
+fn listed_later(core: &Core, slot: u32, query: PresenceQuery) -> Completion<List> {
+    let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
+    let handle = core.handle.clone();
+    Box::new(move |list| handle.send(Command::PresenceListed { slot, serial, query, list }))
+}

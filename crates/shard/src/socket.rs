@@ -14,7 +14,7 @@ pub(crate) struct Socket {
     flags: u8,
 }
 
-// 8 bytes a connection: see `connection.rs`.
+// 8 bytes a connection: see `Connection` of the engine.
 const _: () = assert!(size_of::<Option<Socket>>() <= 8);
 
 /// What a socket is in the middle of.

@@ -14,6 +14,7 @@ use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::output::{Describe, Output};
+use crate::poll::Polls;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
 /// publishers are told that the server is behind.
@@ -47,146 +48,8 @@ impl Engine {
             let Some(command) = self.connections.core.commands.pop_front() else {
                 return;
             };
-            self.run_command(command);
+            run_command(self, command);
             self.resume_inputs();
-        }
-    }
-
-    fn run_command(&mut self, command: Command) {
-        match command {
-            Command::Deliver(delivery) => {
-                if delivery.message.is_retained() {
-                    self.connections.recovery.catchups.took(delivery.message.id.offset);
-                }
-                self.connections.core.deliver(delivery);
-            }
-            Command::Disconnect { target, close, reply } => {
-                reply(self.connections.disconnect(&target, close));
-            }
-            Command::Subscribe { user, topic, reply } => {
-                let slots = self.connections.core.slots_of(&user);
-                let max = self.connections.core.settings.session.topics_per_connection_max;
-                let presence =
-                    self.connections.core.settings.session.policy.topic(&topic).presence();
-                let mut count = 0;
-                for slot in slots {
-                    let is_in =
-                        self.connections.core.hub.topics_of(slot).any(|name| *name == topic);
-                    if is_in {
-                        count += 1;
-                    } else if self.connections.core.hub.count(slot) < max
-                        && self.connections.join(slot, &topic, presence)
-                    {
-                        count += 1;
-                        self.connections.recover(|recovery, core| {
-                            recovery.begin_now(core, slot, std::slice::from_ref(&topic))
-                        });
-                    }
-                }
-                reply(count);
-            }
-            Command::Unsubscribe { user, topic, reply } => {
-                let mut count = 0;
-                for slot in self.connections.core.slots_of(&user) {
-                    let mut last = Vec::new();
-                    count += u32::from(self.connections.leave_topic(slot, &topic, &mut last));
-                    if !last.is_empty() {
-                        self.connections.send(slot, &last, 0);
-                    }
-                }
-                reply(count);
-            }
-            Command::Login { connection, user, reply } => {
-                reply(self.connections.login(connection, &user))
-            }
-            Command::Logout { connection, user, reply } => {
-                reply(self.connections.logout(connection, &user))
-            }
-            Command::Topics { prefix, after, limit, reply } => {
-                reply(self.connections.topics(&prefix, after.as_deref(), limit));
-            }
-            Command::Topic { topic, reply } => {
-                reply(
-                    self.connections
-                        .core
-                        .hub
-                        .members(self.connections.core.broker.hash(&topic), &topic),
-                );
-            }
-            Command::Biggest { limit, reply } => reply(self.connections.biggest(limit)),
-            Command::Members { topic, limit, reply } => {
-                let hash = self.connections.core.broker.hash(&topic);
-                let slots = self.connections.core.hub.each_slot(hash, &topic);
-                let described =
-                    slots.filter_map(|slot| self.connections.describe(slot)).take(limit);
-                let (members, connections) =
-                    (self.connections.core.hub.members(hash, &topic), described.collect());
-                let describe = Describe { members, connections, reply };
-                self.connections.core.outputs.push(Output::Describe(describe.into()));
-            }
-            Command::WebhookAnswered { slot, serial, hook, message, response } => {
-                if self.connections.core.is_same(slot, serial) {
-                    self.channels().webhook_answered(slot, hook, &message, &response);
-                }
-            }
-            Command::Session { session, request, from } => {
-                self.channels().session_request(session, request, from);
-            }
-            Command::SessionAnswer { session, to, answer } => {
-                self.channels().session_answered(session, to, answer);
-            }
-            Command::Started { slot, serial, query, start } => {
-                if self.connections.core.is_same(slot, serial) {
-                    match start {
-                        Some(start) if self.connections.core.is_poll(slot) => {
-                            self.polls().poll_started(slot, query, start)
-                        }
-                        Some(start) => self
-                            .connections
-                            .recover(|recovery, core| recovery.started(core, slot, query, start)),
-                        None => self
-                            .connections
-                            .recover(|recovery, core| recovery.come_back_later(core, slot)),
-                    }
-                }
-            }
-            Command::Pulled { slot, serial, numbers, piece } => {
-                if self.connections.core.is_same(slot, serial) {
-                    match piece {
-                        Some(piece) if self.connections.core.is_poll(slot) => {
-                            if let Some(question) = numbers.first() {
-                                self.polls().poll_was_read(slot, *question, piece);
-                            }
-                        }
-                        Some(piece) => self.connections.recover(|recovery, core| {
-                            recovery.was_read(core, slot, &numbers, piece)
-                        }),
-                        None => self
-                            .connections
-                            .recover(|recovery, core| recovery.come_back_later(core, slot)),
-                    }
-                }
-            }
-            Command::Acknowledged { user, topic, offset } => {
-                self.connections
-                    .recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
-            }
-            Command::Published { slot, serial, answer, result } => {
-                if self.connections.core.is_same(slot, serial) {
-                    self.actions().published(slot, answer, result);
-                }
-            }
-            Command::PresenceListed { slot, serial, query, list } => {
-                if self.connections.core.is_same(slot, serial) {
-                    self.actions().presence_listed(slot, query, list);
-                }
-            }
-            Command::Settings(settings) => self.connections.core.settings = settings,
-            Command::Drain { seconds } => {
-                if self.drain.is_none() {
-                    self.drain = Some(Drain::begin(&mut self.connections, seconds));
-                }
-            }
         }
     }
 }
@@ -194,7 +57,7 @@ impl Engine {
 impl Connections {
     fn disconnect(&mut self, target: &Target, close: CloseReason) -> u32 {
         let slots = match target {
-            Target::User(user) => self.core.slots_of(user),
+            Target::User(user) => slots_of(&self.core, user),
             Target::Connection(ConnectionId { node, slot, serial, .. }) => {
                 let found = self
                     .core
@@ -210,95 +73,12 @@ impl Connections {
         }
         slots.len() as u32
     }
-
-    /// The first topics in byte order, without sorting all of them.
-    fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
-        let personal = TopicKind::of(prefix).is_personal();
-        let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
-        for (name, members, _) in self.core.hub.all_topics() {
-            let listed = name.starts_with(prefix)
-                && after.is_none_or(|after| name.as_str() > after)
-                && (personal || !TopicKind::of(name).is_personal());
-            if listed {
-                first.push((name, members));
-                if first.len() > limit {
-                    first.pop();
-                }
-            }
-        }
-        let sorted = first.into_sorted_vec().into_iter();
-        sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
-    }
-
-    /// The topics with the most members, without sorting all of them.
-    fn biggest(&self, limit: usize) -> Vec<TopicInfo> {
-        let all = || self.core.hub.all_topics().map(|(name, members, _)| (name, members));
-        let sorted = biggest(all, limit).into_iter();
-        sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
-    }
-
-    /// What the engine knows of a connection; its driver adds what the socket knows.
-    fn describe(&self, slot: u32) -> Option<ConnectionInfo> {
-        let connection = self.core.table.get(slot)?;
-        let (mut users, mut topics) = (Vec::new(), Vec::new());
-        for name in self.core.hub.topics_of(slot) {
-            match TopicKind::of(name).user() {
-                Some(user) => users.push(user.into()),
-                None => topics.push(name.clone()),
-            }
-        }
-        let session = self.core.table.cold(slot).and_then(|cold| cold.session.as_ref());
-        Some(ConnectionInfo {
-            id: self.core.id(slot, connection.serial),
-            transport: self.core.shared.protocols.of(connection.encoding).name(),
-            age_seconds: self.core.now_s().saturating_sub(connection.opened_s),
-            address: None,
-            users,
-            topics,
-            bytes_sent: 0,
-            bytes_received: 0,
-            outbox_bytes: session.map_or(0, |session| session.outbox.bytes()),
-        })
-    }
 }
 
 impl Core {
     /// True while as many messages wait as may.
     pub(crate) fn is_behind(&self) -> bool {
         self.hub.queued() >= QUEUED_MAX
-    }
-
-    /// True while the connection in the slot is the one that is meant, and not about to end.
-    fn is_same(&self, slot: u32, serial: u32) -> bool {
-        self.table
-            .get(slot)
-            .is_some_and(|connection| connection.serial == serial && !connection.is_closing())
-    }
-
-    fn deliver(&mut self, delivery: broker::Delivery) {
-        let broker::Delivery { message, receipt } = delivery;
-        self.metrics.messages_in.add(1);
-        let members = if message.is_broadcast() {
-            self.hub.broadcast(message.clone())
-        } else {
-            self.hub.publish(message.topic_hash, &message.publication.topic, message.clone())
-        };
-        if members == 0 {
-            // Nobody here waits for it.
-            self.handle.inbox.waiting.leave(&message);
-        }
-        if let Some(receipt) = receipt {
-            receipt.add(u64::from(members));
-        }
-    }
-
-    fn slots_of(&self, user: &str) -> Vec<u32> {
-        let topic = personal(user);
-        self.hub.slots(self.broker.hash(&topic), &topic)
-    }
-
-    fn is_poll(&self, slot: u32) -> bool {
-        self.table.get(slot).is_some_and(|connection| self.delivery(connection) == Delivery::Woken)
     }
 }
 
@@ -331,6 +111,229 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
         top.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
     }
     top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
+}
+
+/// True while the connection in the slot is the one that is meant, and not about to end.
+fn is_same(core: &Core, slot: u32, serial: u32) -> bool {
+    core.table
+        .get(slot)
+        .is_some_and(|connection| connection.serial == serial && !connection.is_closing())
+}
+
+fn slots_of(core: &Core, user: &str) -> Vec<u32> {
+    let topic = personal(user);
+    core.hub.slots(core.broker.hash(&topic), &topic)
+}
+
+fn is_poll(core: &Core, slot: u32) -> bool {
+    core.table.get(slot).is_some_and(|connection| core.delivery(connection) == Delivery::Woken)
+}
+
+fn deliver(core: &mut Core, delivery: broker::Delivery) {
+    let broker::Delivery { message, receipt } = delivery;
+    core.metrics.messages_in.add(1);
+    let members = if message.is_broadcast() {
+        core.hub.broadcast(message.clone())
+    } else {
+        core.hub.publish(message.topic_hash, &message.publication.topic, message.clone())
+    };
+    if members == 0 {
+        // Nobody here waits for it.
+        core.handle.inbox.waiting.leave(&message);
+    }
+    if let Some(receipt) = receipt {
+        receipt.add(u64::from(members));
+    }
+}
+
+/// The first topics in byte order, without sorting all of them.
+fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+    let personal = TopicKind::of(prefix).is_personal();
+    let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
+    for (name, members, _) in core.hub.all_topics() {
+        let listed = name.starts_with(prefix)
+            && after.is_none_or(|after| name.as_str() > after)
+            && (personal || !TopicKind::of(name).is_personal());
+        if listed {
+            first.push((name, members));
+            if first.len() > limit {
+                first.pop();
+            }
+        }
+    }
+    let sorted = first.into_sorted_vec().into_iter();
+    sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
+}
+
+/// The topics with the most members, without sorting all of them.
+fn biggest_topics(core: &Core, limit: usize) -> Vec<TopicInfo> {
+    let all = || core.hub.all_topics().map(|(name, members, _)| (name, members));
+    let sorted = biggest(all, limit).into_iter();
+    sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
+}
+
+/// What the engine knows of a connection; its driver adds what the socket knows.
+fn describe(core: &Core, slot: u32) -> Option<ConnectionInfo> {
+    let connection = core.table.get(slot)?;
+    let (mut users, mut topics) = (Vec::new(), Vec::new());
+    for name in core.hub.topics_of(slot) {
+        match TopicKind::of(name).user() {
+            Some(user) => users.push(user.into()),
+            None => topics.push(name.clone()),
+        }
+    }
+    let session = core.table.cold(slot).and_then(|cold| cold.session.as_ref());
+    Some(ConnectionInfo {
+        id: core.id(slot, connection.serial),
+        transport: core.shared.protocols.of(connection.encoding).name(),
+        age_seconds: core.now_s().saturating_sub(connection.opened_s),
+        address: None,
+        users,
+        topics,
+        bytes_sent: 0,
+        bytes_received: 0,
+        outbox_bytes: session.map_or(0, |session| session.outbox.bytes()),
+    })
+}
+
+fn run_command(engine: &mut Engine, command: Command) {
+    match command {
+        Command::Deliver(delivery) => {
+            if delivery.message.is_retained() {
+                engine.connections.recovery.catchups.took(delivery.message.id.offset);
+            }
+            deliver(&mut engine.connections.core, delivery);
+        }
+        Command::Disconnect { target, close, reply } => {
+            reply(engine.connections.disconnect(&target, close));
+        }
+        Command::Subscribe { user, topic, reply } => {
+            let slots = slots_of(&engine.connections.core, &user);
+            let max = engine.connections.core.settings.session.topics_per_connection_max;
+            let presence = engine.connections.core.settings.session.policy.topic(&topic).presence();
+            let mut count = 0;
+            for slot in slots {
+                let is_in = engine.connections.core.hub.topics_of(slot).any(|name| *name == topic);
+                if is_in {
+                    count += 1;
+                } else if engine.connections.core.hub.count(slot) < max
+                    && engine.connections.join(slot, &topic, presence)
+                {
+                    count += 1;
+                    engine.connections.recover(|recovery, core| {
+                        recovery.begin_now(core, slot, std::slice::from_ref(&topic))
+                    });
+                }
+            }
+            reply(count);
+        }
+        Command::Unsubscribe { user, topic, reply } => {
+            let mut count = 0;
+            for slot in slots_of(&engine.connections.core, &user) {
+                let mut last = Vec::new();
+                count += u32::from(engine.connections.leave_topic(slot, &topic, &mut last));
+                if !last.is_empty() {
+                    engine.connections.send(slot, &last, 0);
+                }
+            }
+            reply(count);
+        }
+        Command::Login { connection, user, reply } => {
+            reply(engine.connections.login(connection, &user))
+        }
+        Command::Logout { connection, user, reply } => {
+            reply(engine.connections.logout(connection, &user))
+        }
+        Command::Topics { prefix, after, limit, reply } => {
+            reply(topics(&engine.connections.core, &prefix, after.as_deref(), limit));
+        }
+        Command::Topic { topic, reply } => {
+            reply(
+                engine
+                    .connections
+                    .core
+                    .hub
+                    .members(engine.connections.core.broker.hash(&topic), &topic),
+            );
+        }
+        Command::Biggest { limit, reply } => reply(biggest_topics(&engine.connections.core, limit)),
+        Command::Members { topic, limit, reply } => {
+            let hash = engine.connections.core.broker.hash(&topic);
+            let slots = engine.connections.core.hub.each_slot(hash, &topic);
+            let described =
+                slots.filter_map(|slot| describe(&engine.connections.core, slot)).take(limit);
+            let (members, connections) =
+                (engine.connections.core.hub.members(hash, &topic), described.collect());
+            let describe = Describe { members, connections, reply };
+            engine.connections.core.outputs.push(Output::Describe(describe.into()));
+        }
+        Command::WebhookAnswered { slot, serial, hook, message, response } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.channels().webhook_answered(slot, hook, &message, &response);
+            }
+        }
+        Command::Session { session, request, from } => {
+            engine.channels().session_request(session, request, from);
+        }
+        Command::SessionAnswer { session, to, answer } => {
+            engine.channels().session_answered(session, to, answer);
+        }
+        Command::Started { slot, serial, query, start } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                match start {
+                    Some(start) if is_poll(&engine.connections.core, slot) => {
+                        Polls { connections: &mut engine.connections }
+                            .poll_started(slot, query, start)
+                    }
+                    Some(start) => engine
+                        .connections
+                        .recover(|recovery, core| recovery.started(core, slot, query, start)),
+                    None => engine
+                        .connections
+                        .recover(|recovery, core| recovery.come_back_later(core, slot)),
+                }
+            }
+        }
+        Command::Pulled { slot, serial, numbers, piece } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                match piece {
+                    Some(piece) if is_poll(&engine.connections.core, slot) => {
+                        if let Some(question) = numbers.first() {
+                            Polls { connections: &mut engine.connections }
+                                .poll_was_read(slot, *question, piece);
+                        }
+                    }
+                    Some(piece) => engine
+                        .connections
+                        .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
+                    None => engine
+                        .connections
+                        .recover(|recovery, core| recovery.come_back_later(core, slot)),
+                }
+            }
+        }
+        Command::Acknowledged { user, topic, offset } => {
+            engine
+                .connections
+                .recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
+        }
+        Command::Published { slot, serial, answer, result } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.actions().published(slot, answer, result);
+            }
+        }
+        Command::PresenceListed { slot, serial, query, list } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.actions().presence_listed(slot, query, list);
+            }
+        }
+        Command::Settings(settings) => engine.connections.core.settings = settings,
+        Command::Drain { seconds } => {
+            if engine.drain.is_none() {
+                engine.drain = Some(Drain::begin(&mut engine.connections, seconds));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::connections::Connections;
 use crate::deliver::encode;
 use crate::outbox::{Chunk, Piece};
 use crate::output::Output;
+use crate::poll::Polls;
 
 /// Members that one fan-out serves before the next has its turn.
 const SLICE: usize = if cfg!(test) { 2 } else { 256 };
@@ -120,7 +121,7 @@ impl Engine {
                 if protocols.delivery(connection.encoding) == Delivery::Gathered {
                     self.connections.session_wake(slot, false);
                 } else {
-                    self.polls().poll_again(slot, false);
+                    Polls { connections: &mut self.connections }.poll_again(slot, false);
                     self.resume_inputs();
                 }
             }

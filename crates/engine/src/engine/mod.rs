@@ -28,7 +28,6 @@ use crate::handle::{Handle, Shared};
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
 use crate::phoenix::Channels;
-use crate::poll::Polls;
 use crate::settings::Settings;
 use crate::webhook::Webhook;
 use sweep::Sweep;
@@ -272,6 +271,11 @@ impl Engine {
         self.connections.end(slot, CloseReason::Lost);
     }
 
+    /// The kernel can't watch the connection.
+    pub fn unwatched(&mut self, slot: u32) {
+        self.connections.end(slot, CloseReason::Overloaded);
+    }
+
     /// Our side is shut, after [`Output::Close`]; the peer's is not yet.
     pub fn half_closed(&mut self, slot: u32) {
         self.connections.core.enter(slot, Phase::HalfClosed);
@@ -280,11 +284,6 @@ impl Engine {
     /// Everything has left, after [`Output::Close`], and nothing more is waited for.
     pub fn ended(&mut self, slot: u32) {
         self.connections.end(slot, CloseReason::Internal);
-    }
-
-    /// The kernel can't watch the connection.
-    pub fn unwatched(&mut self, slot: u32) {
-        self.connections.end(slot, CloseReason::Overloaded);
     }
 
     /// What a connection that is in no topic is sent is its own doing, and may be far larger than any
@@ -325,11 +324,6 @@ impl Engine {
     /// Does what the connections' peers ask for.
     pub(crate) fn actions(&mut self) -> Actions<'_> {
         Actions { connections: &mut self.connections, webhook: self.webhook.as_deref() }
-    }
-
-    /// The long polls.
-    pub(crate) fn polls(&mut self) -> Polls<'_> {
-        Polls { connections: &mut self.connections }
     }
 
     /// Does what is still to be done because of an input, and goes on with what connections sent

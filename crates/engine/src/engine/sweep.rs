@@ -5,9 +5,11 @@ use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
 
 use super::Engine;
+use super::tidy::tidy;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::poll::Polls;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;
@@ -159,16 +161,16 @@ impl Engine {
         let due = (self.connections.core.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
         for _ in 0..due.min(u64::from(STRIPES)) {
             self.sweep.passed += 1;
-            self.stripe(self.sweep.passed);
+            stripe(self, self.sweep.passed);
         }
         self.sweep.passed = self.connections.core.now_us / STRIPE_US;
         self.connections.rates.forget_idle(&mut self.connections.core);
         self.connections.relieve_input();
         self.connections.core.metrics.topics.set(u64::from(self.connections.core.hub.topics()));
-        self.connections.core.forget_topics();
+        forget_topics(&mut self.connections.core);
         self.connections.recover(|recovery, core| recovery.deliver_again(core));
         self.connections.core.publish_presence();
-        self.tidy();
+        tidy(self);
         if let Some(drain) = &mut self.drain {
             drain.end_some(&mut self.connections);
         }
@@ -185,71 +187,6 @@ impl Engine {
         };
         let next = self.sweep.passed + 1;
         (next + (turn + together - next % together) % together) * STRIPE_US
-    }
-
-    /// Passes over a stripe, or over several together.
-    fn stripe(&mut self, number: u64) {
-        let (second, stripe) = (number / u64::from(STRIPES), number % u64::from(STRIPES));
-        if second != self.sweep.second || self.sweep.end == 0 {
-            let end = u64::from(self.connections.core.table.end());
-            let (together, _) = together(end, self.connections.core.number);
-            (self.sweep.second, self.sweep.end, self.sweep.together) = (second, end, together);
-        }
-        let Sweep { end, together, .. } = self.sweep;
-        let turn = u64::from(self.connections.core.number) % together;
-        if stripe % together != turn {
-            return;
-        }
-        let first = stripe - turn;
-        let last = &mut self.sweep.last[first as usize..(first + together) as usize];
-        let since = last.iter().copied().min().unwrap_or(second);
-        last.fill(second);
-        let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
-        let from = (end * first / u64::from(STRIPES)) as u32;
-        let to = (end * (first + together) / u64::from(STRIPES)) as u32;
-        for slot in from..to {
-            match self.connections.due(slot, seconds) {
-                Due::Nothing => {}
-                Due::NoHeartbeat => {
-                    if let Some(connection) = self.connections.core.table.get_mut(slot) {
-                        connection.set(Flag::WroteRecently, false);
-                    }
-                }
-                Due::Heartbeat => {
-                    if let Some(connection) = self.connections.core.table.get_mut(slot) {
-                        connection.set(Flag::WroteRecently, true);
-                        self.groups[usize::from(connection.encoding.0)].push(slot);
-                    }
-                }
-                Due::PollOver => {
-                    self.polls().poll_again(slot, true);
-                    self.resume_inputs();
-                }
-                Due::Session => self.channels().check_session(slot),
-                Due::RequestTimeout => self.connections.request_timeout(slot),
-                Due::Close(close) => self.connections.say_goodbye(slot, close),
-                Due::End => self.connections.end(slot, CloseReason::Lost),
-            }
-        }
-        self.send_heartbeats();
-    }
-
-    fn send_heartbeats(&mut self) {
-        for number in 0..Encoding::MAX {
-            let group = &mut self.groups[number];
-            if group.is_empty() {
-                continue;
-            }
-            // Somebody may have ended meanwhile.
-            group.retain(|slot| {
-                self.connections.core.table.get(*slot).is_some_and(|found| {
-                    usize::from(found.encoding.0) == number && !found.is_closing()
-                })
-            });
-            let heartbeat = self.heartbeats[number].clone();
-            self.connections.core.outputs.share(heartbeat, group, 0, None);
-            group.clear();
-        }
     }
 
     /// When something is to be done next, in microseconds of the node's clock.
@@ -278,120 +215,183 @@ impl Engine {
     }
 }
 
-impl Connections {
-    /// What a connection is due in these seconds.
-    fn due(&self, slot: u32, seconds: Seconds) -> Due {
-        let Some(connection) = self.core.table.get(slot) else {
+/// Topics that ended leave their bit in the filter; when they are many it is made anew.
+fn forget_topics(core: &mut Core) {
+    let filter = &core.handle.inbox.filter;
+    if core.topics_ended > filter.slack() {
+        core.topics_ended = 0;
+        filter.rebuild(core.hub.all_topics().map(|(_, _, hash)| u64::from(hash)));
+    }
+}
+
+/// What a connection is due in these seconds.
+fn due(core: &Core, slot: u32, seconds: Seconds) -> Due {
+    let Some(connection) = core.table.get(slot) else {
+        return Due::Nothing;
+    };
+    let silence_s = connection.silence_s(core.now_s());
+    let cold = core.table.cold(slot);
+    if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
+        if cold.waits {
+            // It is not read, so that nothing can be heard from it.
             return Due::Nothing;
-        };
-        let silence_s = connection.silence_s(self.core.now_s());
-        let cold = self.core.table.cold(slot);
-        if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
-            if cold.waits {
-                // It is not read, so that nothing can be heard from it.
+        }
+        if cold.reserved && silence_s > RESERVED_SECONDS {
+            return Due::RequestTimeout;
+        }
+    }
+    match connection.phase() {
+        Phase::Request => request_due(core, connection, cold, silence_s),
+        Phase::Idle => idle_due(core, silence_s),
+        Phase::Waiting => answer_due(core, cold, silence_s),
+        Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
+        Phase::Open => open_due(core, slot, connection, silence_s, seconds),
+        Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
+        Phase::HalfClosed if silence_s > LINGER_SECONDS => Due::End,
+        Phase::Closing | Phase::HalfClosed => Due::Nothing,
+    }
+}
+
+/// The same of one whose request is being read.
+fn request_due(
+    core: &Core,
+    connection: &Connection,
+    cold: Option<&ColdState>,
+    silence_s: u32,
+) -> Due {
+    match (silence_s <= core.settings.head_seconds, connection.is(Flag::Blocked)) {
+        (true, _) => Due::Nothing,
+        // It may still be reading the answer before.
+        (false, true) => idle_due(core, silence_s),
+        // Nothing was asked: there is nothing to answer.
+        (false, false) if cold.is_none() => Due::Close(CloseReason::RequestTimeout),
+        (false, false) => Due::RequestTimeout,
+    }
+}
+
+fn idle_due(core: &Core, silence_s: u32) -> Due {
+    let idle = silence_s > core.settings.idle_seconds;
+    if idle { Due::Close(CloseReason::Idle) } else { Due::Nothing }
+}
+
+/// The same of one that waits for an answer.
+fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
+    match cold.and_then(|cold| cold.poll.as_ref()) {
+        Some(poll) if poll.deadline_s <= core.now_s() => Due::PollOver,
+        Some(_) => Due::Nothing,
+        None if silence_s > core.asking_seconds_max() => Due::Close(CloseReason::Internal),
+        None => Due::Nothing,
+    }
+}
+
+/// The same of one that has taken up a lasting protocol.
+fn open_due(
+    core: &Core,
+    slot: u32,
+    connection: &Connection,
+    silence_s: u32,
+    seconds: Seconds,
+) -> Due {
+    let blocked = connection.is(Flag::Blocked);
+    let protocol = core.shared.protocols.of(connection.encoding);
+    match protocol.liveness(&core.settings.session) {
+        Liveness::Nobody => Due::Nothing,
+        Liveness::Client { silence_seconds } | Liveness::Server { silence_seconds, .. }
+            if silence_s > silence_seconds =>
+        {
+            Due::Close(CloseReason::Silent)
+        }
+        Liveness::Client { .. } => Due::Nothing,
+        Liveness::Server { seconds: interval, .. } => {
+            let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
+            if due && !blocked { Due::Heartbeat } else { Due::Nothing }
+        }
+        // A connection is passed over twice in an interval, and gets a heartbeat if nothing was
+        // sent since the pass before. So silence is never longer than the interval, and after a
+        // broadcast nobody needs heartbeats.
+        Liveness::ServerInSilence { seconds: interval } => {
+            let interval = u64::from(interval.max(1));
+            let half = interval / 2;
+            if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked {
                 return Due::Nothing;
             }
-            if cold.reserved && silence_s > RESERVED_SECONDS {
-                return Due::RequestTimeout;
-            }
-        }
-        match connection.phase() {
-            Phase::Request => self.request_due(connection, cold, silence_s),
-            Phase::Idle => self.idle_due(silence_s),
-            Phase::Waiting => self.answer_due(cold, silence_s),
-            Phase::Open if self.core.delivery(connection) == Delivery::Gathered => Due::Session,
-            Phase::Open => self.open_due(slot, connection, silence_s, seconds),
-            Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
-            Phase::HalfClosed if silence_s > LINGER_SECONDS => Due::End,
-            Phase::Closing | Phase::HalfClosed => Due::Nothing,
-        }
-    }
-
-    /// The same of one whose request is being read.
-    fn request_due(
-        &self,
-        connection: &Connection,
-        cold: Option<&ColdState>,
-        silence_s: u32,
-    ) -> Due {
-        match (silence_s <= self.core.settings.head_seconds, connection.is(Flag::Blocked)) {
-            (true, _) => Due::Nothing,
-            // It may still be reading the answer before.
-            (false, true) => self.idle_due(silence_s),
-            // Nothing was asked: there is nothing to answer.
-            (false, false) if cold.is_none() => Due::Close(CloseReason::RequestTimeout),
-            (false, false) => Due::RequestTimeout,
-        }
-    }
-
-    fn idle_due(&self, silence_s: u32) -> Due {
-        let idle = silence_s > self.core.settings.idle_seconds;
-        if idle { Due::Close(CloseReason::Idle) } else { Due::Nothing }
-    }
-
-    /// The same of one that waits for an answer.
-    fn answer_due(&self, cold: Option<&ColdState>, silence_s: u32) -> Due {
-        match cold.and_then(|cold| cold.poll.as_ref()) {
-            Some(poll) if poll.deadline_s <= self.core.now_s() => Due::PollOver,
-            Some(_) => Due::Nothing,
-            None if silence_s > self.core.asking_seconds_max() => Due::Close(CloseReason::Internal),
-            None => Due::Nothing,
-        }
-    }
-
-    /// The same of one that has taken up a lasting protocol.
-    fn open_due(
-        &self,
-        slot: u32,
-        connection: &Connection,
-        silence_s: u32,
-        seconds: Seconds,
-    ) -> Due {
-        let blocked = connection.is(Flag::Blocked);
-        let protocol = self.core.shared.protocols.of(connection.encoding);
-        match protocol.liveness(&self.core.settings.session) {
-            Liveness::Nobody => Due::Nothing,
-            Liveness::Client { silence_seconds } | Liveness::Server { silence_seconds, .. }
-                if silence_s > silence_seconds =>
-            {
-                Due::Close(CloseReason::Silent)
-            }
-            Liveness::Client { .. } => Due::Nothing,
-            Liveness::Server { seconds: interval, .. } => {
-                let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
-                if due && !blocked { Due::Heartbeat } else { Due::Nothing }
-            }
-            // A connection is passed over twice in an interval, and gets a heartbeat if nothing was
-            // sent since the pass before. So silence is never longer than the interval, and after a
-            // broadcast nobody needs heartbeats.
-            Liveness::ServerInSilence { seconds: interval } => {
-                let interval = u64::from(interval.max(1));
-                let half = interval / 2;
-                if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked
-                {
-                    return Due::Nothing;
-                }
-                // After a pause of the shard as long as that it has been silent.
-                let scanned = half > 0 && seconds.span < half;
-                if scanned && connection.is(Flag::WroteRecently) {
-                    Due::NoHeartbeat
-                } else {
-                    Due::Heartbeat
-                }
+            // After a pause of the shard as long as that it has been silent.
+            let scanned = half > 0 && seconds.span < half;
+            if scanned && connection.is(Flag::WroteRecently) {
+                Due::NoHeartbeat
+            } else {
+                Due::Heartbeat
             }
         }
     }
 }
 
-impl Core {
-    /// Topics that ended leave their bit in the filter; when they are many it is made anew.
-    fn forget_topics(&mut self) {
-        let filter = &self.handle.inbox.filter;
-        if self.topics_ended > filter.slack() {
-            self.topics_ended = 0;
-            filter.rebuild(self.hub.all_topics().map(|(_, _, hash)| u64::from(hash)));
+fn send_heartbeats(engine: &mut Engine) {
+    for number in 0..Encoding::MAX {
+        let group = &mut engine.groups[number];
+        if group.is_empty() {
+            continue;
+        }
+        // Somebody may have ended meanwhile.
+        group.retain(|slot| {
+            engine
+                .connections
+                .core
+                .table
+                .get(*slot)
+                .is_some_and(|found| usize::from(found.encoding.0) == number && !found.is_closing())
+        });
+        let heartbeat = engine.heartbeats[number].clone();
+        engine.connections.core.outputs.share(heartbeat, group, 0, None);
+        group.clear();
+    }
+}
+
+/// Passes over a stripe, or over several together.
+fn stripe(engine: &mut Engine, number: u64) {
+    let (second, stripe) = (number / u64::from(STRIPES), number % u64::from(STRIPES));
+    if second != engine.sweep.second || engine.sweep.end == 0 {
+        let end = u64::from(engine.connections.core.table.end());
+        let (together, _) = together(end, engine.connections.core.number);
+        (engine.sweep.second, engine.sweep.end, engine.sweep.together) = (second, end, together);
+    }
+    let Sweep { end, together, .. } = engine.sweep;
+    let turn = u64::from(engine.connections.core.number) % together;
+    if stripe % together != turn {
+        return;
+    }
+    let first = stripe - turn;
+    let last = &mut engine.sweep.last[first as usize..(first + together) as usize];
+    let since = last.iter().copied().min().unwrap_or(second);
+    last.fill(second);
+    let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
+    let from = (end * first / u64::from(STRIPES)) as u32;
+    let to = (end * (first + together) / u64::from(STRIPES)) as u32;
+    for slot in from..to {
+        match due(&engine.connections.core, slot, seconds) {
+            Due::Nothing => {}
+            Due::NoHeartbeat => {
+                if let Some(connection) = engine.connections.core.table.get_mut(slot) {
+                    connection.set(Flag::WroteRecently, false);
+                }
+            }
+            Due::Heartbeat => {
+                if let Some(connection) = engine.connections.core.table.get_mut(slot) {
+                    connection.set(Flag::WroteRecently, true);
+                    engine.groups[usize::from(connection.encoding.0)].push(slot);
+                }
+            }
+            Due::PollOver => {
+                Polls { connections: &mut engine.connections }.poll_again(slot, true);
+                engine.resume_inputs();
+            }
+            Due::Session => engine.channels().check_session(slot),
+            Due::RequestTimeout => engine.connections.request_timeout(slot),
+            Due::Close(close) => engine.connections.say_goodbye(slot, close),
+            Due::End => engine.connections.end(slot, CloseReason::Lost),
         }
     }
+    send_heartbeats(engine);
 }
 
 #[cfg(test)]

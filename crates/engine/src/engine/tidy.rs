@@ -5,22 +5,20 @@ use crate::roomy::Roomy;
 
 const EVERY_US: u64 = 1_000_000;
 
-impl Engine {
-    /// Gives back, once a second, what was held for connections that are gone. What is left to do
-    /// is never much: the large tables are in pages that go back by themselves.
-    pub fn tidy(&mut self) {
-        if self.connections.core.now_us < self.tidy_due_us {
-            return;
-        }
-        self.tidy_due_us = self.connections.core.now_us + EVERY_US;
-        self.connections.core.table.tidy();
-        self.connections.core.hub.tidy();
-        self.connections.core.joins.tidy();
-        self.connections.recovery.tidy();
-        self.connections.core.entries.tidy();
-        self.connections.core.lists_due.tidy();
-        self.connections.chosen.tidy();
-        self.connections.core.commands.tidy();
-        self.connections.core.woken.tidy();
+/// Gives back, once a second, what was held for connections that are gone. What is left to do
+/// is never much: the large tables are in pages that go back by themselves.
+pub(super) fn tidy(engine: &mut Engine) {
+    if engine.connections.core.now_us < engine.tidy_due_us {
+        return;
     }
+    engine.tidy_due_us = engine.connections.core.now_us + EVERY_US;
+    engine.connections.core.table.tidy();
+    engine.connections.core.hub.tidy();
+    engine.connections.core.joins.tidy();
+    engine.connections.recovery.tidy();
+    engine.connections.core.entries.tidy();
+    engine.connections.core.lists_due.tidy();
+    engine.connections.chosen.tidy();
+    engine.connections.core.commands.tidy();
+    engine.connections.core.woken.tidy();
 }

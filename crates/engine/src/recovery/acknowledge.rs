@@ -312,7 +312,7 @@ impl Recovery {
             return true;
         }
         let may = is_first && from <= core.history().cursor(&user, &topic);
-        if tries <= rule.tries_max || !may || !core.give_up(&user, &rule, message) {
+        if tries <= rule.tries_max || !may || !give_up(core, &user, &rule, message) {
             return false;
         }
         // It takes no place in this connection's window, nor in others'.
@@ -320,7 +320,7 @@ impl Recovery {
         if let Some((_, acks)) = acks_of(by_slot.get_mut(&slot), number) {
             acks.flight.pop_front_if(|first| first.offset == offset);
         }
-        core.announce_acknowledged(&user, &topic, offset);
+        announce_acknowledged(core, &user, &topic, offset);
         true
     }
 
@@ -352,8 +352,8 @@ impl Recovery {
                 if tries == 0 {
                     return false;
                 }
-                if is_first && tries > rule.tries_max && core.give_up(&user, rule, message) {
-                    core.announce_acknowledged(&user, topic, offset);
+                if is_first && tries > rule.tries_max && give_up(core, &user, rule, message) {
+                    announce_acknowledged(core, &user, topic, offset);
                     return false;
                 }
                 is_first = false;
@@ -488,46 +488,6 @@ impl CatchupTable {
 }
 
 impl Core {
-    /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
-    /// that has no room for it now.
-    fn give_up(&self, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
-        let publication = &message.publication;
-        let Some(topic) = &rule.dead_letter else {
-            self.history().give_up(user, &publication.topic, message.id.offset, GivenUp::Dropped);
-            return true;
-        };
-        let mut text = b"{\"topic\":".to_vec();
-        protocol::json::string(&publication.topic, &mut text);
-        text.extend_from_slice(b",\"user\":");
-        protocol::json::string(user, &mut text);
-        text.extend_from_slice(format!(",\"id\":\"{}\",\"event\":", message.id).as_bytes());
-        protocol::json::string(message.event(), &mut text);
-        text.extend_from_slice(format!(",\"tries\":{},", rule.tries_max).as_bytes());
-        match &publication.data {
-            Data::Json(json) => text.extend_from_slice(format!("\"data\":{json}}}").as_bytes()),
-            Data::Text(string) => {
-                text.extend_from_slice(b"\"data\":");
-                protocol::json::string(string, &mut text);
-                text.push(b'}');
-            }
-            Data::Binary(bytes) => {
-                let base64 = STANDARD.encode(bytes);
-                let field = format!("\"encoding\":\"base64\",\"data\":\"{base64}\"}}");
-                text.extend_from_slice(field.as_bytes());
-            }
-        }
-        let json = String::from_utf8_lossy(&text).into_owned();
-        let event = Some("dead_letter".into());
-        let letter =
-            Publication { event, ..Publication::new(topic.clone(), Data::Json(json.into())) };
-        if let Err(error) = self.broker.publish(letter, None) {
-            tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
-            return false;
-        }
-        self.history().give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);
-        true
-    }
-
     /// A client says what a user has got. Gives the topic and the place that is acknowledged now.
     /// Whoever says so may speak for its own users only, and names the first of them by naming none.
     pub(crate) fn acknowledge(
@@ -544,17 +504,8 @@ impl Core {
         let decision = policy.decide(principal, Action::Acknowledge(&user), &policy.topic(&topic));
         decision.unasked().map_err(|_| AcknowledgeError::NoUser)?;
         let offset = self.history().acknowledge(&user, &topic, id)?;
-        self.announce_acknowledged(&user, &topic, offset);
+        announce_acknowledged(self, &user, &topic, offset);
         Ok((topic, Position { offset, ..id }))
-    }
-
-    /// Tells all shards that a user has done with a topic's messages up to this offset.
-    fn announce_acknowledged(&self, user: &Name, topic: &Name, offset: u64) {
-        let hash = self.broker.hash(&personal(user));
-        for shard in self.engines.iter().filter(|shard| shard.inbox.filter.holds(hash)) {
-            let (user, topic) = (user.clone(), topic.clone());
-            shard.send(Command::Acknowledged { user, topic, offset });
-        }
     }
 }
 
@@ -563,4 +514,52 @@ fn acks_of(catchups: Option<&mut Catchups>, number: u32) -> Option<(&mut TopicCu
     let catchup = catchups?.list.iter_mut().find(|catchup| catchup.number == number)?;
     let Catchup { cursor, acks, .. } = catchup;
     Some((cursor, acks.as_deref_mut()?))
+}
+
+/// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
+/// that has no room for it now.
+fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
+    let publication = &message.publication;
+    let Some(topic) = &rule.dead_letter else {
+        core.history().give_up(user, &publication.topic, message.id.offset, GivenUp::Dropped);
+        return true;
+    };
+    let mut text = b"{\"topic\":".to_vec();
+    protocol::json::string(&publication.topic, &mut text);
+    text.extend_from_slice(b",\"user\":");
+    protocol::json::string(user, &mut text);
+    text.extend_from_slice(format!(",\"id\":\"{}\",\"event\":", message.id).as_bytes());
+    protocol::json::string(message.event(), &mut text);
+    text.extend_from_slice(format!(",\"tries\":{},", rule.tries_max).as_bytes());
+    match &publication.data {
+        Data::Json(json) => text.extend_from_slice(format!("\"data\":{json}}}").as_bytes()),
+        Data::Text(string) => {
+            text.extend_from_slice(b"\"data\":");
+            protocol::json::string(string, &mut text);
+            text.push(b'}');
+        }
+        Data::Binary(bytes) => {
+            let base64 = STANDARD.encode(bytes);
+            let field = format!("\"encoding\":\"base64\",\"data\":\"{base64}\"}}");
+            text.extend_from_slice(field.as_bytes());
+        }
+    }
+    let json = String::from_utf8_lossy(&text).into_owned();
+    let event = Some("dead_letter".into());
+    let letter = Publication { event, ..Publication::new(topic.clone(), Data::Json(json.into())) };
+    if let Err(error) = core.broker.publish(letter, None) {
+        tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
+        return false;
+    }
+    core.history().give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);
+    true
+}
+
+/// Tells all shards that a user has done with a topic's messages up to this offset.
+fn announce_acknowledged(core: &Core, user: &Name, topic: &Name, offset: u64) {
+    let hash = core.broker.hash(&personal(user));
+    for shard in core.engines.iter().filter(|shard| shard.inbox.filter.holds(hash)) {
+        let (user, topic) = (user.clone(), topic.clone());
+        shard.send(Command::Acknowledged { user, topic, offset });
+    }
 }

@@ -34,6 +34,7 @@ use super::Engine;
 use super::sweep::STRIPES;
 use crate::cbor::{ImportError, VERSION};
 use crate::connections::Connections;
+use crate::poll::Polls;
 use crate::record::Record;
 
 /// The version and the length.
@@ -165,7 +166,7 @@ impl Engine {
         let slot = record.slot;
         let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
         self.connections.import(record)?;
-        self.polls().restart(slot);
+        Polls { connections: &mut self.connections }.restart(slot);
         self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
         self.resume_inputs();
         Ok(slot)
