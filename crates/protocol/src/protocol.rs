@@ -32,8 +32,8 @@ pub trait Protocol: Sync {
     /// Who has to say something, and how often.
     fn liveness(&self, settings: &Settings) -> Liveness;
 
-    /// Whether the first bytes of a connection are this protocol's. HTTP is asked for all that nobody
-    /// recognises.
+    /// Whether the first bytes of a connection are this protocol's; HTTP is asked for all that nobody
+    /// recognises. One that says no to no bytes at all is not asked again.
     fn recognise(&self, _first: &[u8]) -> Recognised {
         Recognised::No
     }
@@ -234,6 +234,8 @@ pub struct Protocols {
     delivery: [Delivery; Encoding::MAX],
     /// One of each name.
     names: Vec<ProtocolRef>,
+    /// Those of them that know first bytes.
+    recognisers: Vec<ProtocolRef>,
 }
 
 impl Protocols {
@@ -244,6 +246,7 @@ impl Protocols {
             table: [None; Encoding::MAX],
             delivery: [Delivery::Nothing; Encoding::MAX],
             names: Vec::new(),
+            recognisers: Vec::new(),
         };
         none.with(first)
     }
@@ -261,6 +264,9 @@ impl Protocols {
         self.delivery[at] = protocol.delivery();
         if self.names.iter().all(|known| known.name() != protocol.name()) {
             self.names.push(protocol);
+            if protocol.recognise(&[]) != Recognised::No {
+                self.recognisers.push(protocol);
+            }
         }
         self
     }
@@ -268,6 +274,11 @@ impl Protocols {
     /// The protocol of an encoding; the first one where there is none.
     pub fn of(&self, encoding: Encoding) -> ProtocolRef {
         self.table.get(usize::from(encoding.0)).copied().flatten().unwrap_or(self.first)
+    }
+
+    /// Who has to say something on a connection of each encoding.
+    pub fn liveness(&self, settings: &Settings) -> [Liveness; Encoding::MAX] {
+        self.table.map(|protocol| protocol.map_or(Liveness::Nobody, |it| it.liveness(settings)))
     }
 
     /// How an encoding is delivered.
@@ -293,9 +304,9 @@ impl Protocols {
     /// Whose a connection is, by its first bytes; nobody's as long as more must come.
     pub fn recognise(&self, first: &[u8]) -> Option<ProtocolRef> {
         let mut perhaps = false;
-        for protocol in self.names() {
+        for protocol in &self.recognisers {
             match protocol.recognise(first) {
-                Recognised::Yes => return Some(protocol),
+                Recognised::Yes => return Some(*protocol),
                 Recognised::Perhaps => perhaps = true,
                 Recognised::No => {}
             }

@@ -224,8 +224,16 @@ fn forget_topics(core: &mut Core) {
     }
 }
 
-/// What a connection is due in these seconds.
-fn due(core: &Core, slot: u32, seconds: Seconds) -> Due {
+/// A pass over some slots.
+struct Pass {
+    seconds: Seconds,
+    /// Who has to say something, by encoding: to ask each connection's protocol would take longer than
+    /// all else.
+    liveness: [Liveness; Encoding::MAX],
+}
+
+/// What a connection is due in a pass.
+fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     let Some(connection) = core.table.get(slot) else {
         return Due::Nothing;
     };
@@ -245,7 +253,7 @@ fn due(core: &Core, slot: u32, seconds: Seconds) -> Due {
         Phase::Idle => idle_due(core, silence_s),
         Phase::Waiting => answer_due(core, cold, silence_s),
         Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
-        Phase::Open => open_due(core, slot, connection, silence_s, seconds),
+        Phase::Open => open_due(slot, connection, silence_s, pass),
         Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
         Phase::HalfClosed if silence_s > LINGER_SECONDS => Due::End,
         Phase::Closing | Phase::HalfClosed => Due::Nothing,
@@ -285,16 +293,10 @@ fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
 }
 
 /// The same of one that has taken up a lasting protocol.
-fn open_due(
-    core: &Core,
-    slot: u32,
-    connection: &Connection,
-    silence_s: u32,
-    seconds: Seconds,
-) -> Due {
-    let blocked = connection.is(Flag::Blocked);
-    let protocol = core.shared.protocols.of(connection.encoding);
-    match protocol.liveness(&core.settings.session) {
+fn open_due(slot: u32, connection: &Connection, silence_s: u32, pass: &Pass) -> Due {
+    let (blocked, seconds) = (connection.is(Flag::Blocked), pass.seconds);
+    let liveness = pass.liveness.get(usize::from(connection.encoding.0));
+    match liveness.copied().unwrap_or(Liveness::Nobody) {
         Liveness::Nobody => Due::Nothing,
         Liveness::Client { silence_seconds } | Liveness::Server { silence_seconds, .. }
             if silence_s > silence_seconds =>
@@ -367,8 +369,11 @@ fn stripe(engine: &mut Engine, number: u64) {
     let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
     let from = (end * first / u64::from(STRIPES)) as u32;
     let to = (end * (first + together) / u64::from(STRIPES)) as u32;
+    let core = &engine.connections.core;
+    let liveness = core.shared.protocols.liveness(&core.settings.session);
+    let pass = Pass { seconds, liveness };
     for slot in from..to {
-        match due(&engine.connections.core, slot, seconds) {
+        match due(&engine.connections.core, slot, &pass) {
             Due::Nothing => {}
             Due::NoHeartbeat => {
                 if let Some(connection) = engine.connections.core.table.get_mut(slot) {
