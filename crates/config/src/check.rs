@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::rules::matches;
 
-use crate::source::{Read, Rule};
+use crate::source::Read;
 use crate::url::{is_origin, webhook};
+use crate::values::Rule;
 use crate::{ClientEvents, Config, Join, Origin, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.

@@ -8,20 +8,23 @@
 
 mod check;
 mod print;
+mod setting;
 mod source;
 mod suggestion;
 mod table;
 mod topics;
 mod typed;
 mod url;
+mod values;
 
 use std::fmt;
 
 pub use print::{default_file, effective};
+pub use setting::{Kind, Setting};
 pub use source::Sources;
 pub use table::{
-    Admin, Client, Config, History, Kind, Limits, Log, Offline, Presence, SETTINGS, Setting,
-    Shards, Socket, Store, Timeouts, Webhook, Websocket,
+    Admin, Client, Config, History, Limits, Log, Offline, Presence, SETTINGS, Shards, Socket,
+    Store, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
 pub use typed::{ClientEvents, Join, LogFormat, Login, Sender};
@@ -114,8 +117,8 @@ fn lines(errors: &[SettingError]) -> String {
 pub struct Loaded {
     /// The typed values.
     pub config: Config,
-    values: source::Values,
-    rules: Vec<source::Rule>,
+    values: values::Values,
+    rules: Vec<values::Rule>,
 }
 
 impl fmt::Debug for Loaded {

@@ -1,15 +1,17 @@
 //! Parses texts into values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::setting::{Kind, Setting};
 use crate::suggestion::suggest;
-use crate::table::{Kind, SETTINGS, Setting, setting};
+use crate::table::{SETTINGS, setting};
 use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
+use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
 
 /// The sources of values.
@@ -34,17 +36,6 @@ impl fmt::Debug for Sources<'_> {
             .field("unreadable", &self.unreadable)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
-
-/// A table of `[[topics]]`: its values by key, defaults included. A key that is unset or invalid
-/// has no value.
-#[derive(Clone, Default)]
-pub(crate) struct Rule {
-    pub values: Values,
-    /// Keys with an invalid value, so that their real value is unknown.
-    pub invalid: BTreeSet<&'static str>,
 }
 
 /// The name of the array of rules.

@@ -2,64 +2,78 @@
 
 use std::net::SocketAddr;
 
-use crate::topics::TopicRule;
-use crate::typed::{LogFormat, Login, Sender, settings};
+use crate::setting::{DAY, Kind, Mode, Setting, TEN_YEARS, TIB};
+use crate::topics::{self, TopicRule};
+use crate::typed::{LogFormat, Login, Sender, Typed, shown};
+use crate::values::{Rule, Values};
 
-/// The values that a setting takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `true` or `false`.
-    Bool,
-    /// A whole number within bounds, both included.
-    Number(u64, u64),
-    /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"4MiB"`,
-    /// `"1GiB"`.
-    Bytes(u64, u64),
-    /// An address with a port: `"127.0.0.1:8000"`.
-    Address,
-    /// Any text.
-    Text,
-    /// A text whose length in bytes is within bounds, both included.
-    TextBytes(u64, u64),
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A list of texts. In a variable or a flag, commas separate them.
-    List,
-}
+/// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
+/// and the conversion from values. All of them come from the same line, so none can miss a setting
+/// or misspell it.
+macro_rules! settings {
+    ($(
+        #[doc = $section_doc:literal]
+        $section:ident: $Section:ident {$(
+            #[doc = $doc:literal]
+            $key:ident: $type:ty = $mode:ident, $kind:expr, $default:literal;
+        )*}
+    )*) => {
+        /// All settings, section by section.
+        pub const SETTINGS: &[Setting] = &[$($(Setting {
+            key: concat!(stringify!($section), ".", stringify!($key)),
+            kind: $kind,
+            default: $default,
+            doc: $doc.trim_ascii(),
+            reload: !matches!(Mode::$mode, Mode::Fixed),
+            secret: matches!(Mode::$mode, Mode::Secret),
+        },)*)*];
 
-/// When a change of a setting takes effect, and whether its value may be printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// A change needs a restart.
-    Fixed,
-    /// A change takes effect on SIGHUP.
-    Live,
-    /// As `Live`, and the value is never printed.
-    Secret,
-}
+        /// The whole configuration.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Config {$(
+            #[doc = $section_doc]
+            pub $section: $Section,
+        )*
+            /// Rules by topic: the first whose pattern matches a topic wins.
+            pub topics: Vec<TopicRule>,
+        }
 
-/// A setting. Its name ends with its unit, if it has one.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Section and key, separated by a dot.
-    pub key: &'static str,
-    /// The values that it takes.
-    pub kind: Kind,
-    /// The default, as TOML.
-    pub default: &'static str,
-    /// One sentence about what it does.
-    pub doc: &'static str,
-    /// A change takes effect on SIGHUP; others need a restart.
-    pub reload: bool,
-    /// The value is never printed.
-    pub secret: bool,
+        $(
+            #[doc = $section_doc]
+            #[derive(Clone, PartialEq, Eq)]
+            pub struct $Section {$(
+                #[doc = $doc]
+                pub $key: $type,
+            )*}
+
+            impl std::fmt::Debug for $Section {
+                /// Hides secrets.
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_struct(stringify!($Section))
+                        $(.field(stringify!($key), shown(Mode::$mode, &self.$key)))*
+                        .finish()
+                }
+            }
+        )*
+
+        /// Converts the values of all settings, and the rules.
+        pub(crate) fn typed(values: &Values, rules: &[Rule]) -> Config {
+            let value = |key: &str| values.get(key).map(|(value, _)| value);
+            Config {$(
+                $section: $Section {$(
+                    $key: Typed::typed(
+                        value(concat!(stringify!($section), ".", stringify!($key)))
+                    ),
+                )*},
+            )*
+                topics: rules.iter().map(|rule| topics::typed(&rule.values)).collect(),
+            }
+        }
+    };
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-pub(crate) const TIB: u64 = 1 << 40;
-pub(crate) const DAY: u64 = 86_400;
-pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
 const MANY: u64 = u32::MAX as u64;
 
 /// The longest time that a shard waits for a silent peer, in seconds. A test compares it with
@@ -310,39 +324,4 @@ settings! {
 /// The setting with this key.
 pub(crate) fn setting(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
-}
-
-impl Setting {
-    /// The environment variable of this setting.
-    pub fn variable(&self) -> String {
-        format!("THRONG_{}", self.key.replace('.', "_").to_uppercase())
-    }
-
-    /// Section and key.
-    pub fn parts(&self) -> (&'static str, &'static str) {
-        self.key.split_once('.').unwrap_or(("", self.key))
-    }
-
-    /// A description of valid values, for people.
-    pub fn wants(&self) -> String {
-        self.kind.wants()
-    }
-}
-
-impl Kind {
-    /// A description of valid values, for people.
-    pub fn wants(self) -> String {
-        match self {
-            Kind::Bool => "true or false".into(),
-            Kind::Number(min, max) => format!("a whole number from {min} to {max}"),
-            Kind::Bytes(min, max) => {
-                format!("bytes from {min} to {max}, as a number or with a unit, like \"64KiB\"")
-            }
-            Kind::Address => "an address with a port, like \"127.0.0.1:8000\"".into(),
-            Kind::Text => "a text".into(),
-            Kind::TextBytes(min, max) => format!("a text of {min} to {max} bytes"),
-            Kind::Choice(words) => format!("one of {}", words.join(", ")),
-            Kind::List => "a list of texts, like [\"a\", \"b\"]".into(),
-        }
-    }
 }

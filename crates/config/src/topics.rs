@@ -3,8 +3,9 @@
 
 use model::name::NAME_BYTES_MAX;
 
-use crate::table::{DAY, Kind, TEN_YEARS, TIB};
+use crate::setting::{DAY, Kind, TEN_YEARS, TIB};
 use crate::typed::{ClientEvents, Join, Typed};
+use crate::values::Values;
 
 /// What happens to a rule without this key. All values are TOML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ macro_rules! topic_keys {
         )*}
 
         /// The typed values of one rule.
-        pub(crate) fn typed(values: &crate::source::Values) -> TopicRule {
+        pub(crate) fn typed(values: &Values) -> TopicRule {
             TopicRule {$(
                 $key: Typed::typed(values.get(stringify!($key)).map(|(value, _)| value)),
             )*}

@@ -4,76 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::Value;
-use crate::table::Mode;
-
-/// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
-/// and the conversion from values. All of them come from the same line, so none can miss a setting
-/// or misspell it.
-macro_rules! settings {
-    ($(
-        #[doc = $section_doc:literal]
-        $section:ident: $Section:ident {$(
-            #[doc = $doc:literal]
-            $key:ident: $type:ty = $mode:ident, $kind:expr, $default:literal;
-        )*}
-    )*) => {
-        /// All settings, section by section.
-        pub const SETTINGS: &[Setting] = &[$($(Setting {
-            key: concat!(stringify!($section), ".", stringify!($key)),
-            kind: $kind,
-            default: $default,
-            doc: $doc.trim_ascii(),
-            reload: !matches!(Mode::$mode, Mode::Fixed),
-            secret: matches!(Mode::$mode, Mode::Secret),
-        },)*)*];
-
-        /// The whole configuration.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Config {$(
-            #[doc = $section_doc]
-            pub $section: $Section,
-        )*
-            /// Rules by topic: the first whose pattern matches a topic wins.
-            pub topics: Vec<TopicRule>,
-        }
-
-        $(
-            #[doc = $section_doc]
-            #[derive(Clone, PartialEq, Eq)]
-            pub struct $Section {$(
-                #[doc = $doc]
-                pub $key: $type,
-            )*}
-
-            impl std::fmt::Debug for $Section {
-                /// Hides secrets.
-                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                    f.debug_struct(stringify!($Section))
-                        $(.field(stringify!($key), crate::typed::shown(Mode::$mode, &self.$key)))*
-                        .finish()
-                }
-            }
-        )*
-
-        /// Converts the values of all settings, and the rules.
-        pub(crate) fn typed(
-            values: &crate::source::Values,
-            rules: &[crate::source::Rule],
-        ) -> Config {
-            let value = |key: &str| values.get(key).map(|(value, _)| value);
-            Config {$(
-                $section: $Section {$(
-                    $key: crate::typed::Typed::typed(
-                        value(concat!(stringify!($section), ".", stringify!($key)))
-                    ),
-                )*},
-            )*
-                topics: rules.iter().map(|rule| crate::topics::typed(&rule.values)).collect(),
-            }
-        }
-    };
-}
-pub(crate) use settings;
+use crate::setting::Mode;
 
 /// What `Debug` prints for a field: a secret is hidden.
 pub(crate) fn shown(mode: Mode, value: &dyn fmt::Debug) -> &dyn fmt::Debug {

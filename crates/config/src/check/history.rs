@@ -6,8 +6,9 @@ use model::name::{BROADCAST, PERSONAL, check_name};
 use model::rules::matches;
 
 use super::Checks;
-use crate::source::{Rule, default_value};
+use crate::source::default_value;
 use crate::topics::{Absent, TOPIC_KEYS};
+use crate::values::Rule;
 use crate::{Config, Value};
 
 /// Keys of a rule that only matter with history.

@@ -1,0 +1,90 @@
+//! What a setting is: its name, the values that it takes, and when a change takes effect.
+
+/// The values that a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number within bounds, both included.
+    Number(u64, u64),
+    /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"4MiB"`,
+    /// `"1GiB"`.
+    Bytes(u64, u64),
+    /// An address with a port: `"127.0.0.1:8000"`.
+    Address,
+    /// Any text.
+    Text,
+    /// A text whose length in bytes is within bounds, both included.
+    TextBytes(u64, u64),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A list of texts. In a variable or a flag, commas separate them.
+    List,
+}
+
+/// When a change of a setting takes effect, and whether its value may be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A change needs a restart.
+    Fixed,
+    /// A change takes effect on SIGHUP.
+    Live,
+    /// As `Live`, and the value is never printed.
+    Secret,
+}
+
+/// A setting. Its name ends with its unit, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Section and key, separated by a dot.
+    pub key: &'static str,
+    /// The values that it takes.
+    pub kind: Kind,
+    /// The default, as TOML.
+    pub default: &'static str,
+    /// One sentence about what it does.
+    pub doc: &'static str,
+    /// A change takes effect on SIGHUP; others need a restart.
+    pub reload: bool,
+    /// The value is never printed.
+    pub secret: bool,
+}
+
+pub(crate) const TIB: u64 = 1 << 40;
+pub(crate) const DAY: u64 = 86_400;
+pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
+
+impl Setting {
+    /// The environment variable of this setting.
+    pub fn variable(&self) -> String {
+        format!("THRONG_{}", self.key.replace('.', "_").to_uppercase())
+    }
+
+    /// Section and key.
+    pub fn parts(&self) -> (&'static str, &'static str) {
+        self.key.split_once('.').unwrap_or(("", self.key))
+    }
+
+    /// A description of valid values, for people.
+    pub fn wants(&self) -> String {
+        self.kind.wants()
+    }
+}
+
+impl Kind {
+    /// A description of valid values, for people.
+    pub fn wants(self) -> String {
+        match self {
+            Kind::Bool => "true or false".into(),
+            Kind::Number(min, max) => format!("a whole number from {min} to {max}"),
+            Kind::Bytes(min, max) => {
+                format!("bytes from {min} to {max}, as a number or with a unit, like \"64KiB\"")
+            }
+            Kind::Address => "an address with a port, like \"127.0.0.1:8000\"".into(),
+            Kind::Text => "a text".into(),
+            Kind::TextBytes(min, max) => format!("a text of {min} to {max} bytes"),
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::List => "a list of texts, like [\"a\", \"b\"]".into(),
+        }
+    }
+}
