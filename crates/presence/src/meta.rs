@@ -7,7 +7,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::Ref;
-use crate::registry::Entry;
+
+/// A connection of a user: sorted by user, then by ref.
+pub(crate) type Entry = (Arc<str>, Ref);
 
 /// What a connection says about itself.
 pub(crate) struct Meta {

@@ -8,9 +8,6 @@ use crate::meta::Meta;
 use crate::topic::{Listing, Topic};
 use crate::{Batch, Counts, Limits, List, NodeId, Ref, Snapshot, Stats};
 
-/// A connection of a user: sorted by user, then by ref.
-pub(crate) type Entry = (Arc<str>, Ref);
-
 /// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
 const TAKE_BYTES_MAX: usize = 256 << 10;
 

@@ -4,8 +4,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::meta::{ListText, Meta, Writer, gone_bytes, user_bytes, write_gone};
-use crate::registry::Entry;
+use crate::meta::{Entry, ListText, Meta, Writer, gone_bytes, user_bytes, write_gone};
 use crate::{COUNT, DIFF, Limits, NodeId, Notice, Ref, STATE, Snapshot};
 
 /// Whether the members of a topic hold its list.
