@@ -11,13 +11,14 @@ use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable};
 
 use crate::checksum;
+use crate::database::{file_format, open_database};
 use crate::error::{Damage, InternalError, OpenError};
+use crate::files::{FILE, LOCK};
 use crate::last_commit;
-use crate::metadata::Metadata;
-use crate::open::{self, FILE, LOCK};
+use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
 use crate::record::MessageRow;
-use crate::source::Source;
+use crate::source::{Source, require_ascending};
 use crate::staged_file::StagedFile;
 use crate::tables::{EXPIRIES, FORMAT, KEYS, MESSAGES, PREVIOUS_FORMAT, TOPICS};
 use crate::topic::TopicRow;
@@ -94,14 +95,14 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
 /// the report contains only the format, or 0 if that can't be read.
 pub(crate) fn scan_file(file: &Path, verify: bool) -> Result<Report, InternalError> {
     let mut report = Report::default();
-    let opened = match open::open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, verify) {
+    let opened = match open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, verify) {
         Err(error) if verify && error.is_damage() => {
             report.damages.push(Damage::in_table("the file", error.to_string()));
-            open::open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, false)?
+            open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, false)?
         }
         other => other?,
     };
-    report.format = open::format(&opened.db).ok().flatten().unwrap_or(0);
+    report.format = file_format(&opened.db).ok().flatten().unwrap_or(0);
     if matches!(report.format, FORMAT | PREVIOUS_FORMAT) {
         let dir = file.parent().unwrap_or(Path::new("."));
         let is_verified = verify && report.damages.is_empty();
@@ -161,10 +162,9 @@ impl FileCheck<'_> {
             self.report.damages.push(Damage::in_table("the file", what));
         }
         self.report.lost_range = match may_lack_commit {
-            true => Some((
-                metadata.last_offset,
-                metadata.last_offset.saturating_add(open::OFFSETS_SKIPPED),
-            )),
+            true => {
+                Some((metadata.last_offset, metadata.last_offset.saturating_add(OFFSETS_SKIPPED)))
+            }
             false => {
                 (metadata.lost_through > 0).then_some((metadata.lost_after, metadata.lost_through))
             }
@@ -385,15 +385,6 @@ impl MessageScan<'_> {
         self.through(before);
         self.proven_through = offset;
     }
-}
-
-/// Requires ascending keys: a damaged page may point back, and the scan would never end.
-pub(crate) fn require_ascending<K: Ord>(last: &mut Option<K>, key: K) -> Result<(), InternalError> {
-    if last.as_ref().is_some_and(|last| *last >= key) {
-        return Err(Damage::in_table("the file", "rows are not in their order").into());
-    }
-    *last = Some(key);
-    Ok(())
 }
 
 /// Passes the rows of a topic's messages after an offset to `each`.

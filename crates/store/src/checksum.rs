@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::record::RowError;
+use crate::error::RowError;
 
 /// The length of a checksum in bytes. It precedes the value.
 pub(crate) const BYTES: usize = 8;

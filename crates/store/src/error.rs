@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use model::Name;
 
-use crate::record::RowError;
+/// The bytes don't have the form of this format version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a row of the store does not have the form that this version writes")]
+pub struct RowError;
 
 /// The file does not contain what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::checksum;
+use crate::files::owner_only;
 use crate::metadata::Metadata;
-use crate::open::owner_only;
 
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "throng.mark";

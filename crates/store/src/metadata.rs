@@ -3,9 +3,14 @@
 use redb::{Database, ReadableDatabase, ReadableTable, WriteTransaction};
 
 use crate::checksum::{self, Tally};
+use crate::error::RowError;
 use crate::error::{Damage, InternalError};
-use crate::record::{Decoder, RowError, put_varint};
+use crate::record::{Decoder, put_varint};
 use crate::tables::{METADATA, METADATA_KEY};
+
+/// How far the offsets jump if the last process did not close the store, so that an offset which
+/// was assigned but never committed is not assigned again.
+pub const OFFSETS_SKIPPED: u64 = 1 << 20;
 
 /// Metadata of the whole store, as of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

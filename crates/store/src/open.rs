@@ -1,34 +1,26 @@
 //! Opens the store's file or creates it, and records what the last process left behind.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use redb::backends::FileBackend;
-use redb::{Builder, Database, ReadableDatabase, TableError};
+use redb::{Builder, Database};
 
 use crate::check;
-use crate::database::GuardedDatabase;
+use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
+use crate::files::{FILE, LOCK, owner_only, restrict_to_owner};
 use crate::last_commit::{self, LastCommitFile};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
-use crate::redb_header::RedbHeader;
 use crate::rewrite;
 use crate::staged_file::StagedFile;
 use crate::tables::{
     CURSORS, EXPIRIES, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES, METADATA,
     NAMES, PREVIOUS_FORMAT, SUBSCRIPTIONS, TOPICS,
 };
-
-/// The file's name in the store's directory.
-pub const FILE: &str = "throng.redb";
-
-/// The file that a process locks while it uses the directory.
-pub(crate) const LOCK: &str = "throng.lock";
 
 /// The name of a new file until it is complete.
 const NEW: &str = "throng.redb.new";
@@ -40,97 +32,11 @@ const RESERVE: &str = "throng.reserve";
 /// rows at a time, and needs room for that.
 const RESERVE_BYTES: usize = 2 << 20;
 
-/// How far the offsets jump if the last process did not close the store, so that an offset which
-/// was assigned but never committed is not assigned again.
-pub const OFFSETS_SKIPPED: u64 = 1 << 20;
-
 /// How many damaged places an error lists. `throng store check` lists them all.
 const LISTED_DAMAGES_MAX: usize = 5;
 
-/// Only the owner may read the files, because they hold everybody's messages.
-const FILE_MODE: u32 = 0o600;
+/// Only the owner may enter the directory.
 const DIR_MODE: u32 = 0o700;
-
-/// Options that open a file or create it, readable by its owner only.
-pub(crate) fn owner_only() -> OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
-    options
-}
-
-/// Withdraws everybody else's access to a file that was created with wider permissions.
-fn restrict_to_owner(path: &Path) {
-    let Ok(metadata) = std::fs::metadata(path) else { return };
-    if metadata.permissions().mode() & 0o077 == 0 {
-        return;
-    }
-    match std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
-        Ok(()) => tracing::warn!(
-            "{} could be read by others (mode {:o}): it is its owner's only now",
-            path.display(),
-            metadata.mode() & 0o777,
-        ),
-        Err(error) => tracing::warn!(
-            "{} can be read by others (mode {:o}), and holds everybody's messages: chmod 600 it as \
-             its owner ({error})",
-            path.display(),
-            metadata.mode() & 0o777,
-        ),
-    }
-}
-
-/// An opened file, before its staged writes reach the disk.
-pub(crate) struct Opened {
-    pub db: GuardedDatabase,
-    pub disk: StagedFile,
-    /// The file may lack its last commit.
-    pub may_lack_commit: bool,
-}
-
-/// Opens redb's file, and verifies all of it if `verify` is set. The disk stays unchanged until the
-/// caller writes the staged operations through.
-pub(crate) fn open_database(
-    file: impl Fn() -> Result<StagedFile, InternalError>,
-    cache_bytes_max: usize,
-    verify: bool,
-) -> Result<Opened, InternalError> {
-    let disk = file()?;
-    let before = RedbHeader::read(&disk)?;
-    if let Some(header) = before.filter(RedbHeader::has_newer_slot) {
-        let newer = file()?;
-        header.activate_other_slot(&newer)?;
-        let opened = open_disk(newer, None, cache_bytes_max, true);
-        if let Some(opened) =
-            opened.ok().filter(|opened| catch_redb_panics(|| Metadata::load(&opened.db)).is_ok())
-        {
-            return Ok(Opened { may_lack_commit: false, ..opened });
-        }
-    }
-    open_disk(disk, before, cache_bytes_max, verify)
-}
-
-fn open_disk(
-    disk: StagedFile,
-    before: Option<RedbHeader>,
-    cache_bytes_max: usize,
-    verify: bool,
-) -> Result<Opened, InternalError> {
-    let repaired = Arc::new(AtomicBool::new(false));
-    let (backend, repairs) = (disk.clone(), repaired.clone());
-    let open = || {
-        let mut builder = Builder::new();
-        builder.set_cache_size(cache_bytes_max).set_check_integrity_on_open(verify);
-        builder.set_repair_callback(move |_| repairs.store(true, Relaxed));
-        Ok(builder.create_with_backend(backend)?)
-    };
-    // redb trusts a file that was closed, so it may panic if that file is damaged.
-    let db = GuardedDatabase::new(catch_redb_panics(open)?);
-    let opened = RedbHeader::read(&disk)?;
-    let may_lack_commit = before
-        .zip(opened)
-        .is_none_or(|(before, opened)| before.may_lack_commit(&opened, repaired.load(Relaxed)));
-    Ok(Opened { db, disk, may_lack_commit })
-}
 
 /// The state of the store when it was opened.
 pub(crate) struct OpenState {
@@ -232,7 +138,7 @@ impl Directory {
         let length = std::fs::metadata(&file).map_err(|error| self.open_error(error.into()))?.len();
         let opened = self.try_open(cache_bytes_max, length <= verify_bytes_max);
         let mut opened = opened.map_err(|error| self.open_error(error))?;
-        if self.check_format(format(&opened.db))? == PREVIOUS_FORMAT {
+        if self.check_format(file_format(&opened.db))? == PREVIOUS_FORMAT {
             drop(opened);
             opened =
                 self.rewrite(cache_bytes_max).map_err(|error| self.rewrite_error(error, length))?;
@@ -386,18 +292,6 @@ impl Directory {
             _ => OpenError::Damaged { file, reason: reason + &self.describe_damage() },
         }
     }
-}
-
-/// The file's format version, if it has one.
-pub(crate) fn format(db: &Database) -> Result<Option<u64>, InternalError> {
-    catch_redb_panics(|| {
-        let txn = db.begin_read()?;
-        match txn.open_table(FORMAT_TABLE) {
-            Ok(metadata) => Ok(metadata.get(FORMAT_KEY)?.map(|row| row.value())),
-            Err(TableError::Storage(error)) => Err(error.into()),
-            Err(_) => Ok(None),
-        }
-    })
 }
 
 /// Reads the metadata and marks the store as not closed.

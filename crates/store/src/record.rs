@@ -16,6 +16,7 @@ use model::{Attributes, Data, Name, Publication};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::checksum;
+use crate::error::RowError;
 
 const KIND: u8 = 0b11;
 const JSON: u8 = 0;
@@ -37,11 +38,6 @@ pub struct Record {
     /// [`Draft::except`], because it names a connection, and connections don't outlive the process.
     pub publication: Publication,
 }
-
-/// The bytes don't have the form of this format version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a row of the store does not have the form that this version writes")]
-pub struct RowError;
 
 /// A decoded record that borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,24 +3,24 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use model::{HistoryRule, Name, Publication};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 
 use crate::batch::{self, Op};
-use crate::database::GuardedDatabase;
 use crate::error::{InternalError, OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
 use crate::queue::{PushError, Queue};
 use crate::read::{self, ReadLimits, StoredMessages};
 use crate::record;
+use crate::shared::{Done, Item, Shared};
 use crate::small_tables;
 use crate::stats::{Counters, Stats};
 use crate::topic::Retention;
-use crate::writer::{Item, Writer};
+use crate::writer::Writer;
 
 /// How many reads may wait.
 const READS_MAX: usize = 65_536;
@@ -62,14 +62,6 @@ pub struct OpenInfo {
     pub clean: bool,
 }
 
-/// A callback on the writer's thread, once an operation is on disk or has failed. It must be quick,
-/// must not block, and must not read the store.
-///
-/// After `Ok`, the operation survives the end of the process and a power loss. After an error its
-/// fate is unknown: it may be stored all the same, if the disk wrote the data and then reported an
-/// error.
-pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-
 /// A job for the reader's thread. If it panics, only the log says so: the owner of its answer must
 /// notice that the job was dropped.
 pub type ReadJob = Box<dyn FnOnce(&Reader) + Send>;
@@ -101,39 +93,10 @@ pub struct Append<'a> {
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-}
-
-/// The state that the store's threads share.
-pub(crate) struct Shared {
-    pub directory: Directory,
-    pub cache_bytes_max: usize,
-    pub idempotency_seconds_max: AtomicU64,
-    pub queue: Queue<Item>,
-    pub reads: Queue<ReadJob>,
-    /// `None` while the writer reopens the file after an error, and after the close.
-    pub db: RwLock<Option<GuardedDatabase>>,
-    /// Why the store accepts nothing at the moment, if so.
-    pub write_error: RwLock<Option<Arc<str>>>,
-    pub counters: Counters,
-    /// The next maintenance has to create the reserve file.
-    pub reserve_requested: AtomicBool,
-    /// The highest offset that a caller has passed in.
-    pub last: AtomicU64,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Shared {
-    pub fn db(&self) -> RwLockReadGuard<'_, Option<GuardedDatabase>> {
-        self.db.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn write_error(&self) -> Option<Arc<str>> {
-        self.write_error.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn store_error(&self, error: InternalError) -> StoreError {
-        error.into_store_error(self.directory.dir())
-    }
+    /// Jobs that wait for the reader's thread.
+    reads: Arc<Queue<ReadJob>>,
+    /// The writer's thread and the reader's.
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl Store {
@@ -152,20 +115,20 @@ impl Store {
             cache_bytes_max: options.cache_bytes_max,
             idempotency_seconds_max: AtomicU64::new(options.idempotency_seconds_max),
             queue: Queue::new(options.queue_messages_max, options.queue_bytes_max),
-            reads: Queue::new(READS_MAX, usize::MAX),
             db: RwLock::new(Some(db)),
             write_error: RwLock::new(None),
             counters: Counters::default(),
             reserve_requested: AtomicBool::new(false),
             last: AtomicU64::new(metadata.last_offset),
-            threads: Mutex::default(),
         });
-        let store = Store { shared };
+        let reads = Arc::new(Queue::new(READS_MAX, usize::MAX));
+        let store = Store { shared, reads, threads: Arc::default() };
         let writer = Writer::new(store.shared.clone(), metadata, has_reserve);
         let reader = Reader { shared: store.shared.clone() };
+        let reads = store.reads.clone();
         for (name, run) in [
             ("store-write", Box::new(|| writer.run()) as Box<dyn FnOnce() + Send>),
-            ("store-read", Box::new(move || reader.run())),
+            ("store-read", Box::new(move || reader.run(&reads))),
         ] {
             match std::thread::Builder::new().name(name.into()).spawn(run) {
                 Ok(thread) => store.threads().push(thread),
@@ -192,11 +155,11 @@ impl Store {
     }
 
     fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end_threads(&self) {
-        self.shared.reads.close();
+        self.reads.close();
         self.shared.queue.close();
         let threads = std::mem::take(&mut *self.threads());
         threads.into_iter().for_each(|thread| drop(thread.join()));
@@ -280,7 +243,7 @@ impl Store {
 
     /// Queues a job for the reader's thread.
     pub fn read_later(&self, job: ReadJob) -> Result<(), QueueError> {
-        self.shared.reads.push(job, 0).map_err(queue_error)
+        self.reads.push(job, 0).map_err(queue_error)
     }
 
     /// Changes how long the store remembers an idempotency key, in seconds. Works on any thread.
@@ -301,7 +264,7 @@ impl Store {
         Stats {
             queue_messages,
             queue_bytes,
-            reads: self.shared.reads.waiting().0,
+            reads: self.reads.waiting().0,
             failed: self.shared.write_error().map(|reason| reason.to_string()),
             file_bytes: metadata.map_or(0, |metadata| metadata.len()),
             ..self.shared.counters.stats()
@@ -317,9 +280,9 @@ fn queue_error(error: PushError) -> QueueError {
 }
 
 impl Reader {
-    fn run(&self) {
+    fn run(&self, reads: &Queue<ReadJob>) {
         loop {
-            let taken = self.shared.reads.take(64, usize::MAX, None);
+            let taken = reads.take(64, usize::MAX, None);
             if taken.is_finished {
                 return;
             }

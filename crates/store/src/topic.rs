@@ -3,7 +3,8 @@
 use model::HistoryRule;
 
 use crate::checksum;
-use crate::record::{Decoder, RecordRef, RowError, put_varint};
+use crate::error::RowError;
+use crate::record::{Decoder, RecordRef, put_varint};
 
 /// The row of a topic. Together with the links of the messages it proves which messages exist: the
 /// first message links to `base`, each other one to the message before it, and the last one is

@@ -11,12 +11,13 @@ use model::Name;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::batch::{Applied, Op, SWEEP_ROWS_MAX, SweepPlan, apply};
+use crate::database::open_database;
 use crate::error::{Damage, InternalError, StoreError};
+use crate::files::owner_only;
 use crate::metadata::Metadata;
-use crate::open::{open_database, owner_only};
 use crate::panics::catch_redb_panics;
+use crate::shared::{Done, Item, Shared};
 use crate::staged_file::StagedFile;
-use crate::store::{Done, Shared};
 use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
 use crate::topic_rows;
 
@@ -63,12 +64,6 @@ const RESERVE_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the writer does not sweep after a sweep has met damage that belongs to no topic.
 const SWEEP_PAUSE: Duration = Duration::from_secs(3_600);
-
-/// An operation and its callback.
-pub(crate) struct Item {
-    pub op: Op,
-    pub done: Option<Done>,
-}
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,

@@ -233,7 +233,7 @@ fn the_floor_of_a_copy_covers_what_vanished_after_the_check() {
     let dir = stored();
     remove_message(&dir, "b", 34);
     let disk = || crate::staged_file::StagedFile::open_to_read(&dir.0.join(FILE));
-    let opened = crate::open::open_database(disk, 8 << 20, false).unwrap();
+    let opened = crate::database::open_database(disk, 8 << 20, false).unwrap();
     let source = crate::source::Source::new(&opened.db, crate::FORMAT, true);
     let new = Dir::new();
     let directory = crate::open::Directory::claim(&new.0).unwrap();

@@ -1,0 +1,42 @@
+//! The files in the store's directory that several modules open, and who may read them.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// The name of the store's file in its directory.
+pub const FILE: &str = "throng.redb";
+
+/// The file that a process locks while it uses the directory.
+pub(crate) const LOCK: &str = "throng.lock";
+
+/// Only the owner may read the files, because they hold everybody's messages.
+const FILE_MODE: u32 = 0o600;
+
+/// Options that open a file or create it, readable by its owner only.
+pub(crate) fn owner_only() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    options
+}
+
+/// Withdraws everybody else's access to a file that was created with wider permissions.
+pub(crate) fn restrict_to_owner(path: &Path) {
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return;
+    }
+    match std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
+        Ok(()) => tracing::warn!(
+            "{} could be read by others (mode {:o}): it is its owner's only now",
+            path.display(),
+            metadata.mode() & 0o777,
+        ),
+        Err(error) => tracing::warn!(
+            "{} can be read by others (mode {:o}), and holds everybody's messages: chmod 600 it as \
+             its owner ({error})",
+            path.display(),
+            metadata.mode() & 0o777,
+        ),
+    }
+}
