@@ -5,28 +5,9 @@ use std::borrow::Cow;
 use auth::Deny;
 use model::Position;
 
-use super::HttpRequest;
+use super::{HttpRequest, Rejection};
 use crate::request::Respond;
 use crate::{Settings, json};
-
-/// The answer to a request that can't be served. If parsing failed the connection ends too, because
-/// nobody knows where the next request begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// The status.
-    pub status: u16,
-    /// The error's name in the JSON body.
-    pub code: &'static str,
-    /// What is invalid, and what would be valid.
-    pub message: Cow<'static, str>,
-}
-
-impl Rejection {
-    /// A rejection with this status, the error's name, and a message that says what is invalid.
-    pub fn new(status: u16, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Rejection { status, code, message: message.into() }
-    }
-}
 
 /// The phrase of a status that Throng uses.
 pub fn reason(status: u16) -> &'static str {

@@ -7,14 +7,16 @@ mod parameters;
 mod parse;
 mod protocol;
 mod publish;
+mod rejection;
 mod route;
 
 pub use answer::{
-    ANY_ORIGIN, Answer, HEALTH, Rejection, error_body, json_answer, publish_answer, reason, reject,
+    ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
     status_line,
 };
 pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
 pub use protocol::{Http, reject_unread, without_room};
+pub use rejection::Rejection;
 pub use route::Route;
 
 pub(crate) use answer::short_answer;

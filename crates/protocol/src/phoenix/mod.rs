@@ -20,6 +20,7 @@
 mod encode;
 mod error;
 pub mod longpoll;
+mod message;
 mod meta;
 mod parse;
 #[cfg(test)]
@@ -30,12 +31,15 @@ mod routes;
 mod tests;
 pub mod token;
 
-pub use encode::{Content, Form, Status};
+pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
+pub use message::{Address, ClientMessage, Content, Incoming, Payload};
 pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
-pub use parse::{Address, ClientMessage, EVENT_BROADCAST, Incoming, Payload};
+pub use parse::EVENT_BROADCAST;
 pub use protocol::Phoenix;
 pub use routes::longpoll_rejection;
+
+use model::Encoding;
 
 /// The longest topic in bytes: the binary messages give it one byte of length. A user's own topic
 /// is the longest.
@@ -104,6 +108,16 @@ impl Serializer {
             ("2", "0") => Some(Serializer::V2),
             _ => None,
         }
+    }
+
+    /// The encoding of messages to a WebSocket, or for the next long poll.
+    pub(crate) fn encoding(self, polled: bool) -> Encoding {
+        Encoding(match (self, polled) {
+            (Serializer::V1, false) => 11,
+            (Serializer::V2, false) => 12,
+            (Serializer::V1, true) => 13,
+            (Serializer::V2, true) => 14,
+        })
     }
 }
 

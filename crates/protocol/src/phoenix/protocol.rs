@@ -50,12 +50,7 @@ impl Protocol for Phoenix {
     }
 
     fn encoding(&self) -> Encoding {
-        Encoding(match (self.serializer, self.polled) {
-            (Serializer::V1, false) => 11,
-            (Serializer::V2, false) => 12,
-            (Serializer::V1, true) => 13,
-            (Serializer::V2, true) => 14,
-        })
+        self.serializer.encoding(self.polled)
     }
 
     fn delivery(&self) -> Delivery {

@@ -1,12 +1,10 @@
 //! Phoenix Channels under `/socket`: the WebSocket, and the long poll with its sessions.
 
 use super::longpoll::{self, Line, Status};
-use super::parse::ClientMessage;
-use super::{Phoenix, PhoenixError, Serializer, VSN_DEFAULT};
+use super::{ClientMessage, PhoenixError, Serializer, VSN_DEFAULT};
 use crate::http::{
     Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
 };
-use crate::protocol::Protocol;
 use crate::query;
 use crate::request::{Longpoll, Op, Open, Request, Respond};
 use crate::websocket::handshake;
@@ -79,7 +77,7 @@ impl Route<'_> {
         let offered = self.request.values("sec-websocket-protocol");
         let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
         handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
-        let encoding = Phoenix { serializer, polled: false }.encoding();
+        let encoding = serializer.encoding(false);
         // The client joins its topics, each with its own resume token.
         let resume = ResumeRequest::default();
         let (topics, tags) = (Vec::new(), Vec::new());
@@ -92,7 +90,7 @@ impl Route<'_> {
         let Some(serializer) = serializer else {
             return Ok(Request::Longpoll(Longpoll { op: Op::Forbidden, respond }));
         };
-        let encoding = Phoenix { serializer, polled: true }.encoding();
+        let encoding = serializer.encoding(true);
         let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
         let op = match (self.request.method, session) {
             (Method::Post, Some(session)) => {

@@ -3,7 +3,7 @@
 use super::deflate::WINDOW_BITS_MAX;
 use super::frame::{self, Opcode};
 use super::read::{self, Frames};
-use super::{command, handshake};
+use super::{close, command, data, handshake};
 use crate::http::{Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
 use crate::{Codecs, Request, Settings, json};
@@ -122,33 +122,4 @@ pub(super) fn open(
         frame::encode(Opcode::Text, false, &hello, out);
     }
     Ok(listener.open(encoding(deflate.map_or(0, |deflate| deflate.server_max_window_bits))))
-}
-
-/// Appends a data message in one frame, compressed when a window was agreed and it is worth it.
-pub fn data(
-    opcode: Opcode,
-    payload: &[u8],
-    window_bits: u8,
-    codecs: &mut Codecs,
-    out: &mut Vec<u8>,
-) {
-    if window_bits > 0
-        && let Some(deflater) = codecs.deflater(payload.len())
-    {
-        let packed = deflater.compress(payload, window_bits);
-        frame::encode(opcode, true, packed, out);
-    } else {
-        frame::encode(opcode, false, payload, out);
-    }
-}
-
-/// Appends a close frame; a reason longer than its 123 bytes is cut.
-pub fn close(code: u16, reason: &str, out: &mut Vec<u8>) {
-    let mut payload = code.to_be_bytes().to_vec();
-    let mut end = reason.len().min(123);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    payload.extend_from_slice(&reason.as_bytes()[..end]);
-    frame::encode(Opcode::Close, false, &payload, out);
 }

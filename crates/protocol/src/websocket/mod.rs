@@ -13,11 +13,13 @@ pub mod frame;
 pub mod handshake;
 mod json;
 mod read;
+mod send;
 mod utf8;
 
 pub use decoder::{Context, Decoder, Event, Limits, Role};
 pub use echo::Echo;
 pub use error::WsError;
-pub use json::{WebSocket, close, data};
+pub use json::WebSocket;
+pub use send::{close, data};
 
 pub(crate) use read::{Frames, Outcome};
