@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::advice::{Advice, Level, Sysctl};
+use crate::advice::Advice;
+use crate::finding::{Level, Sysctl};
 
 /// The result for one setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,10 +3,28 @@
 
 use std::path::Path;
 
-use crate::host::{Cgroup, read};
+use serde::{Deserialize, Serialize};
+
+use crate::read::read;
 
 /// Limits from this value on mean "no limit", since version 1 has no word for it.
 const NO_LIMIT: u64 = 1 << 60;
+
+/// The limit of a control group and its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// The limit.
+    pub limit: u64,
+    /// The amount in use. For memory, it excludes file cache that the kernel can drop.
+    pub used: u64,
+}
+
+impl Cgroup {
+    /// Returns the amount that is left.
+    pub fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+}
 
 pub(crate) fn memory(root: &Path, groups: &str) -> Option<Cgroup> {
     tightest(root, groups, "memory", |folder, v2| {

@@ -7,8 +7,9 @@ mod tcp;
 
 pub(crate) use descriptors::{NOFILE, nofile_wanted};
 
-use crate::advice::{Finding, Want};
+use crate::finding::Finding;
 use crate::host::Host;
+use crate::want::Want;
 
 /// Runs all checks. Their order is the one in which readers see them.
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::advice::Want;
 use crate::host::Host;
+use crate::want::Want;
 
 /// Memory costs in bytes, measured on Linux 6.18 on x86-64 unless a line says otherwise.
 pub mod cost {

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::advice::{Advice, Level};
+use crate::advice::Advice;
+use crate::finding::Level;
 use crate::format::count;
 
 /// Returns a file for /etc/sysctl.d/99-throng.conf with the settings that must or should be changed,

@@ -1,12 +1,13 @@
 //! Collects the facts about a host, without evaluating them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup, probe};
+use crate::cgroup::{self, Cgroup};
+use crate::probe::{self, IoUring};
+use crate::read::read;
 
 /// The sysctl names of the settings to read.
 const SYSCTLS: &[&str] = &[
@@ -86,32 +87,6 @@ pub struct Host {
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// The limit of a control group and its use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cgroup {
-    /// The limit.
-    pub limit: u64,
-    /// The amount in use. For memory, it excludes file cache that the kernel can drop.
-    pub used: u64,
-}
-
-impl Cgroup {
-    /// Returns the amount that is left.
-    pub fn free(&self) -> u64 {
-        self.limit.saturating_sub(self.used)
-    }
-}
-
-/// The result of io_uring_setup(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IoUring {
-    /// The kernel created a ring.
-    Allowed,
-    /// The call returned this errno.
-    Refused(i32),
-}
-
 impl Host {
     /// Reads this host. It takes a few milliseconds, needs no privileges and changes nothing.
     pub fn read() -> Host {
@@ -175,10 +150,6 @@ impl Host {
         let mut parts = self.kernel.as_deref()?.split(|c: char| !c.is_ascii_digit());
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }
-}
-
-pub(crate) fn read(root: &Path, path: &str) -> Option<String> {
-    fs::read_to_string(root.join(path)).ok()
 }
 
 fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {

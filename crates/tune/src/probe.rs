@@ -4,8 +4,17 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde::{Deserialize, Serialize};
 
-use crate::host::IoUring;
+/// The result of io_uring_setup(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoUring {
+    /// The kernel created a ring.
+    Allowed,
+    /// The call returned this errno.
+    Refused(i32),
+}
 
 /// `IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN`. The server's rings
 /// have these flags, so it can't use a kernel that lacks one of them.

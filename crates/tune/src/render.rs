@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::advice::{Advice, Bound, Finding, Level};
+use crate::advice::{Advice, Bound};
 use crate::estimate::{Estimate, cost};
+use crate::finding::{Finding, Level};
 use crate::format::{bytes, count, limit};
 
 /// The most columns of a line. Commands are never broken.

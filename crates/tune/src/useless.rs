@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::advice::Want;
 use crate::host::Host;
+use crate::want::Want;
 
 /// A recommendation not to follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! Checks of descriptors, the threads with their tables, and epoll watches.
 
-use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::{OTHER_THREADS, SHARDS_MAX, Table, shards};
+use crate::finding::{Finding, Level, by_container};
 use crate::format::{count, limit, round_up};
 use crate::host::Host;
+use crate::want::Want;
 
 /// The name of the finding about the process's limit.
 pub(crate) const NOFILE: &str = "open files of a process";

@@ -1,9 +1,11 @@
 //! Checks of the kernel itself, io_uring, and the firewall's connection tracking.
 
-use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::tracks;
+use crate::finding::{Finding, Level, by_container};
 use crate::format::{count, round_up};
-use crate::host::{Host, IoUring};
+use crate::host::Host;
+use crate::probe::IoUring;
+use crate::want::Want;
 
 use Level::{Advise, Good, Must, Unknown};
 

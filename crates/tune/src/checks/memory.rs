@@ -1,9 +1,10 @@
 //! Checks of memory: the host's, the control group's, and the kernel's reserves.
 
-use crate::advice::{Finding, Level, Want, by_container};
 use crate::estimate::{Estimate, cost};
+use crate::finding::{Finding, Level, by_container};
 use crate::format::{bytes, count, round_up};
 use crate::host::Host;
+use crate::want::Want;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

@@ -1,8 +1,9 @@
 //! Checks of TCP: queues, buffers, ports, and switches that should have their defaults.
 
-use crate::advice::{Finding, Level, Want};
+use crate::finding::{Finding, Level};
 use crate::format::{bytes, count};
 use crate::host::Host;
+use crate::want::Want;
 
 use Level::{Advise, Good, Must};
 
