@@ -24,6 +24,7 @@ mod names;
 mod plan;
 mod row;
 mod table;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod users;

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use model::Name;
 use model::name::{check_name, check_topic};
 
-use crate::table::{Subscriptions, Tables};
+use crate::tables::{LockedTables, Tables};
 use crate::{Change, EditError, Edited, row};
 
 /// A change to any number of users. It sees the current rows and its own planned changes. It holds
 /// the lock for one user at a time.
 pub struct Plan<'a> {
-    table: &'a Subscriptions,
+    tables: &'a LockedTables,
     max: usize,
     change: Change,
     /// The index of a user's row in the change.
@@ -32,8 +32,8 @@ struct PlannedTopics<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(table: &'a Subscriptions, max: usize) -> Self {
-        Plan { table, max, change: Change::default(), indexes: HashMap::new() }
+    pub(crate) fn new(tables: &'a LockedTables, max: usize) -> Self {
+        Plan { tables, max, change: Change::default(), indexes: HashMap::new() }
     }
 
     /// Plans to remove topics from a user and then to add others: the user has what is in both
@@ -53,7 +53,7 @@ impl<'a> Plan<'a> {
         self.plan(user, topics, &Removal::All)
     }
 
-    /// The finished change, for the store to save and then for [`Subscriptions::apply`].
+    /// The finished change, for the store to save and then for [`Subscriptions::apply`](crate::Subscriptions::apply).
     pub fn change(self) -> Change {
         let mut change = self.change;
         change.names.sort_unstable_by_key(|(number, _)| *number);
@@ -73,7 +73,7 @@ impl<'a> Plan<'a> {
             return Err(EditError::TooMany { user: user.into(), count, max: self.max });
         }
         if !unnumbered.is_empty() {
-            let mut tables = self.table.write();
+            let mut tables = self.tables.write();
             for name in unnumbered {
                 let (number, is_new) = tables.names.intern(name)?;
                 if is_new {
@@ -86,7 +86,7 @@ impl<'a> Plan<'a> {
         if old == new {
             return Ok(Edited { count, ..Edited::default() });
         }
-        let tables = self.table.read();
+        let tables = self.tables.read();
         let names = |numbers: Vec<u32>| -> Vec<Name> {
             numbers.into_iter().filter_map(|n| tables.names.get(n)).map(Name::from).collect()
         };
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
         add: &[&'n str],
         removal: &Removal,
     ) -> PlannedTopics<'n> {
-        let tables = self.table.read();
+        let tables = self.tables.read();
         let old = self.row(&tables, user);
         let mut new = match removal {
             Removal::All => Vec::new(),

@@ -1,14 +1,12 @@
-//! The table of subscriptions and its lock.
+//! The table of subscriptions.
 
 use std::collections::HashSet;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use model::Name;
 use model::name::NAME_BYTES_MAX;
 
-use crate::names::Names;
 use crate::plan::Plan;
-use crate::users::Users;
+use crate::tables::LockedTables;
 use crate::{Change, EditError, Edited, LoadNameError, LoadRowError, row};
 
 /// How many rows are changed while the lock is held once.
@@ -18,30 +16,13 @@ pub const ROWS_A_HOLD: usize = 64;
 /// it.
 #[derive(Default)]
 pub struct Subscriptions {
-    tables: RwLock<Tables>,
-}
-
-#[derive(Default)]
-pub(crate) struct Tables {
-    pub names: Names,
-    pub users: Users,
-    /// Numbers whose names the store may not have yet. A change that uses such a number carries its
-    /// name, so that no saved row has a number without a name.
-    pub unsaved: HashSet<u32>,
+    tables: LockedTables,
 }
 
 impl Subscriptions {
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Tables> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Tables> {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The user's topics in arbitrary order. Empty for an unknown user.
     pub fn of(&self, user: &str) -> Vec<Name> {
-        let tables = self.read();
+        let tables = self.tables.read();
         let Some(packed) = tables.users.get(user) else {
             return Vec::new();
         };
@@ -52,35 +33,35 @@ impl Subscriptions {
 
     /// The number of users with at least one topic.
     pub fn users(&self) -> usize {
-        self.read().users.len()
+        self.tables.read().users.len()
     }
 
     /// The number of subscriptions of all users.
     pub fn edges(&self) -> u64 {
-        self.read().users.edges()
+        self.tables.read().users.edges()
     }
 
     /// The number of topics that have a number, with or without subscribers.
     pub fn topics(&self) -> usize {
-        self.read().names.len()
+        self.tables.read().names.len()
     }
 
     /// The memory of the table in bytes: all capacities, each rounded up as glibc's allocator does.
     pub fn memory_bytes(&self) -> usize {
-        let tables = self.read();
+        let tables = self.tables.read();
         let unsaved = tables.unsaved.capacity() * (size_of::<u32>() + 1) * 8 / 7;
         tables.names.memory_bytes() + tables.users.memory_bytes() + unsaved
     }
 
     /// Starts a change. It gives no user more than `max` topics, except users who already had more.
     pub fn plan(&self, max: usize) -> Plan<'_> {
-        Plan::new(self, max)
+        Plan::new(&self.tables, max)
     }
 
     /// Applies a planned change. Call it after the store has saved the change.
     pub fn apply(&self, change: &Change) {
         if !change.names.is_empty() {
-            let mut tables = self.write();
+            let mut tables = self.tables.write();
             for (number, _) in &change.names {
                 tables.unsaved.remove(number);
             }
@@ -89,7 +70,7 @@ impl Subscriptions {
             }
         }
         for puts in change.puts.chunks(ROWS_A_HOLD) {
-            let mut tables = self.write();
+            let mut tables = self.tables.write();
             for (user, packed) in puts {
                 tables.users.put(user, packed);
             }
@@ -130,7 +111,7 @@ impl Subscriptions {
     /// # Errors
     /// If the name contradicts one that was loaded before, which means that the store is damaged.
     pub fn load_name(&self, number: u32, name: &str) -> Result<(), LoadNameError> {
-        self.write().names.load(number, name)
+        self.tables.write().names.load(number, name)
     }
 
     /// Loads a saved row. It replaces the user's current row.
@@ -142,7 +123,7 @@ impl Subscriptions {
         if user.is_empty() || user.len() > NAME_BYTES_MAX {
             return Err(LoadRowError::User);
         }
-        let mut tables = self.write();
+        let mut tables = self.tables.write();
         for number in row::numbers(packed) {
             let number = number?;
             if !tables.names.has(number) {
