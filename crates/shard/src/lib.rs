@@ -3,9 +3,6 @@
 //! [`prepare`] binds the port and gives a [`Handle`] to each shard, from which the broker is made;
 //! [`Prepared::start`] runs them.
 
-mod accept;
-mod batch;
-mod describe;
 mod listen;
 pub mod mailbox;
 mod permits;
@@ -13,7 +10,6 @@ mod poller;
 mod sender;
 mod settings;
 mod shard;
-mod short;
 mod socket;
 mod start;
 mod wake;

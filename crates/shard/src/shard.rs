@@ -4,6 +4,11 @@
 //! fan-outs; new connections; the sweep. Nothing in a turn blocks, and no piece is long. After every
 //! input the driver performs the engine's outputs.
 
+mod accept;
+mod batch;
+mod describe;
+mod short;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -16,15 +21,17 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::accept::Bucket;
-use crate::batch::{BATCH, Batch};
 use crate::listen::Balance;
 use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
 use crate::sender::Sender;
-use crate::short::Short;
 use crate::socket::{Sockets, State};
 use crate::wake::Commands;
+
+use accept::Bucket;
+pub(crate) use accept::spare;
+use batch::{BATCH, Batch};
+use short::Short;
 
 /// Events of the wake-up and the listener carry these tokens; all others are slots.
 pub(crate) const WAKE: u64 = u64::MAX;

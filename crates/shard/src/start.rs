@@ -244,7 +244,7 @@ impl Make {
             poller: Poller::new()?,
             sender: Sender::new(self.options.sender)?,
             listener,
-            spare: crate::accept::spare(),
+            spare: crate::shard::spare(),
             capacity: self.plan.capacity,
             bucket: Default::default(),
             accept_after_us: 0,

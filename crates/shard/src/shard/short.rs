@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::shard::Shard;
+use super::Shard;
 use engine::Room;
 use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
 
-use crate::shard::Shard;
+use super::Shard;
 use crate::socket::State;
 use engine::Refusal;
 use engine::{refuse, refused};

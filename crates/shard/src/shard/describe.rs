@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use crate::shard::Shard;
+use super::Shard;
 use engine::Describe;
 
 impl Shard {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::Shard;
 use crate::sender::{Send, send_one};
-use crate::shard::Shard;
 use crate::socket::{Sockets, State};
 use engine::{Chunk, Limited, Metrics, Outbox, Room, Settings};
 
