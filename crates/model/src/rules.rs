@@ -99,29 +99,9 @@ impl Rules {
         self.rules.iter().find(|rule| matches(&rule.pattern, topic))
     }
 
-    /// Who may join the topic.
-    pub fn join(&self, topic: &str) -> JoinRule {
-        self.topic(topic).join()
-    }
-
-    /// What becomes of a client's event.
-    pub fn events(&self, topic: &str) -> EventRule {
-        self.topic(topic).events()
-    }
-
-    /// How the topic's messages are retained. What goes to everyone is not.
-    pub fn history(&self, topic: &str) -> Option<&Arc<HistoryRule>> {
-        self.topic(topic).history()
-    }
-
     /// True when some topic has history.
     pub fn retains_any(&self) -> bool {
         self.offline.is_some() || self.rules.iter().any(|rule| rule.history.is_some())
-    }
-
-    /// Whether members of the topic know of each other.
-    pub fn presence(&self, topic: &str) -> bool {
-        self.topic(topic).presence()
     }
 }
 

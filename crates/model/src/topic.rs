@@ -62,6 +62,26 @@ impl Rules {
     pub fn topic<'n, 'r>(&'r self, name: &'n str) -> Topic<'n, 'r> {
         Topic { name, kind: TopicKind::of(name), rule: self.of(name), rules: self }
     }
+
+    /// Who may join the topic.
+    pub fn join(&self, topic: &str) -> JoinRule {
+        self.topic(topic).join()
+    }
+
+    /// What becomes of a client's event.
+    pub fn events(&self, topic: &str) -> EventRule {
+        self.topic(topic).events()
+    }
+
+    /// How the topic's messages are retained. What goes to everyone is not.
+    pub fn history(&self, topic: &str) -> Option<&Arc<HistoryRule>> {
+        self.topic(topic).history()
+    }
+
+    /// Whether members of the topic know of each other.
+    pub fn presence(&self, topic: &str) -> bool {
+        self.topic(topic).presence()
+    }
 }
 
 impl<'r> Topic<'_, 'r> {
