@@ -1,9 +1,10 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::flags::Flags;
 
 /// A push server: holds the live connections of millions of users and carries a message to any of
 /// them, or all of them, the moment it is published.
@@ -102,86 +103,4 @@ pub struct Top {
     /// Print a sample a second, each a JSON object on a line of its own.
     #[arg(long)]
     pub json: bool,
-}
-
-/// The settings that have a flag. A flag wins over the file and the environment. Values stay texts
-/// here, because the configuration checks them together with those of the file.
-#[derive(Args)]
-pub struct Flags {
-    /// Read the configuration from this file instead of ./throng.toml.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Where clients connect [default: 127.0.0.1:8000].
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<String>,
-    /// Where applications and operators connect [default: 127.0.0.1:8001].
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<String>,
-    /// Let clients connect from other machines although nothing authenticates them.
-    #[arg(long)]
-    pub insecure: bool,
-    /// Event loops [default: what cores, connections and the limit on open files ask for].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub shards: Option<String>,
-    /// Connections in all [default: 100000].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub max_connections: Option<String>,
-    /// How messages leave: io_uring batches where the kernel allows them, or one write for each
-    /// connection [default: auto].
-    #[arg(long, value_name = "auto|io_uring|write")]
-    pub sender: Option<String>,
-    /// Bind each shard to a core.
-    #[arg(long)]
-    pub pin_cpus: bool,
-    /// Read the API key from this file.
-    #[arg(long, value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
-    /// Keep history, cursors and subscriptions in this directory, where they survive the process
-    /// [default: in memory only].
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<String>,
-    /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
-    #[arg(long, value_name = "LEVEL")]
-    pub log: Option<String>,
-    /// How it is logged: lines for people, or a JSON object a line [default: text].
-    #[arg(long, value_name = "text|json")]
-    pub log_format: Option<String>,
-}
-
-/// Why a command failed. The variant decides the exit code.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// The configuration or the command line is invalid. The text has a line for each error.
-    #[error("{0}")]
-    Usage(String),
-    /// The system or another program rejected something.
-    #[error("{0}")]
-    Runtime(String),
-    /// The command ran and printed findings that need attention.
-    #[error("the command has findings")]
-    Findings,
-}
-
-impl CommandError {
-    /// The error lines; empty for findings.
-    pub fn text(&self) -> &str {
-        match self {
-            CommandError::Usage(text) | CommandError::Runtime(text) => text,
-            CommandError::Findings => "",
-        }
-    }
-
-    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings, 1 for the
-    /// rest.
-    pub fn report(self) -> ExitCode {
-        let (text, code) = match self {
-            CommandError::Usage(text) => (text, 2),
-            CommandError::Runtime(text) => (text, 1),
-            CommandError::Findings => (String::new(), 3),
-        };
-        for line in text.lines() {
-            eprintln!("error: {line}");
-        }
-        ExitCode::from(code)
-    }
 }

@@ -6,6 +6,8 @@
 mod allocator;
 mod cli;
 mod commands;
+mod error;
+mod flags;
 mod sources;
 
 use std::process::ExitCode;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use config::{Loaded, Origin, SettingError, Sources};
 
-use crate::cli::{CommandError, Flags};
+use crate::error::CommandError;
+use crate::flags::Flags;
 
 /// The default file, which is read only if it exists.
 const FILE: &str = "throng.toml";
@@ -16,6 +17,9 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// processes.
 const API_KEY: &str = "admin.api_key";
 const API_KEY_FILE: &str = "--api-key-file";
+
+/// The variable of that setting, which the server's clients read too.
+const KEY_VARIABLE: &str = "THRONG_ADMIN_API_KEY";
 
 /// Reads all sources. The server calls this at the start and at every reload.
 pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
@@ -63,8 +67,20 @@ pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
     open.collect()
 }
 
+/// The key of a server's client: from its file or else from the variable. As for `throng serve`, an
+/// empty variable means no key.
+pub fn api_key(file: Option<&Path>) -> Result<Option<String>, CommandError> {
+    let Some(file) = file else {
+        let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
+        return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty()));
+    };
+    let key = key_file(file)
+        .map_err(|reason| CommandError::Usage(format!("--api-key-file: {reason}")))?;
+    Ok(Some(key))
+}
+
 /// Reads the key from its file, for servers and for their clients.
-pub(crate) fn key_file(path: &Path) -> Result<String, String> {
+fn key_file(path: &Path) -> Result<String, String> {
     files::read_secret(path).map_err(|error| error.to_string())
 }
 

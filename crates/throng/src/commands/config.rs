@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use crate::cli::{CommandError, Config};
+use crate::cli::Config;
+use crate::error::CommandError;
 use crate::sources;
 
 /// Prints to standard output. A closed pipe is not an error.

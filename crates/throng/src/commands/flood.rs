@@ -8,7 +8,7 @@ use flood::show::{Json, Lines, Panel, Quiet, Show};
 use flood::{Outcome, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::cli::CommandError;
+use crate::error::CommandError;
 
 /// Runs the scenario. Ctrl-C ends it with the results so far; a second Ctrl-C ends it at once.
 pub fn run(scenario: &Scenario) -> Result<(), CommandError> {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use store::Report;
 
-use crate::cli::{CommandError, Flags};
+use crate::error::CommandError;
+use crate::flags::Flags;
 use crate::sources;
 
 /// What to do with a store that no server has open.

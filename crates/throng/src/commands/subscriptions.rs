@@ -14,9 +14,8 @@ use subscriptions::generate::Graph;
 use top::admin::{Admin, encoded};
 use top::{AdminError, Target};
 
-use crate::cli::CommandError;
-
-use super::top::key;
+use crate::error::CommandError;
+use crate::sources;
 
 const IMPORT: &str = "/api/subscriptions/import";
 /// The `User-Agent` of the requests.
@@ -93,7 +92,7 @@ struct Node {
 
 impl Node {
     fn admin(&self) -> Result<Admin, CommandError> {
-        let target = Target::parse(&self.admin, key(self.api_key_file.as_deref())?)
+        let target = Target::parse(&self.admin, sources::api_key(self.api_key_file.as_deref())?)
             .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
         Ok(Admin::with_agent(&target, AGENT))
     }

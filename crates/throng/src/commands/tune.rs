@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tune::{Advice, Host, Want};
 
-use crate::cli::{CommandError, Tune};
+use crate::cli::Tune;
+use crate::error::CommandError;
 
 /// Prints the advice, or applies it. The exit status says whether the connections fit.
 pub fn run(args: &Tune) -> Result<(), CommandError> {

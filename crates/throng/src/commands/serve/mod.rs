@@ -20,7 +20,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::cli::{CommandError, Serve};
+use crate::cli::Serve;
+use crate::error::CommandError;
 use crate::sources;
 
 use settings::{Fixed, live, options, settings};

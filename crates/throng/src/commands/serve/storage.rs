@@ -9,7 +9,7 @@ use model::Epoch;
 use store::{OpenInfo, Reader, Store};
 use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
 
-use crate::cli::CommandError;
+use crate::error::CommandError;
 
 use super::settings::held;
 

@@ -1,0 +1,41 @@
+//! How a command fails.
+
+use std::process::ExitCode;
+
+/// Why a command failed. The variant decides the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The configuration or the command line is invalid. The text has a line for each error.
+    #[error("{0}")]
+    Usage(String),
+    /// The system or another program rejected something.
+    #[error("{0}")]
+    Runtime(String),
+    /// The command ran and printed findings that need attention.
+    #[error("the command has findings")]
+    Findings,
+}
+
+impl CommandError {
+    /// The error lines; empty for findings.
+    pub fn text(&self) -> &str {
+        match self {
+            CommandError::Usage(text) | CommandError::Runtime(text) => text,
+            CommandError::Findings => "",
+        }
+    }
+
+    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings, 1 for the
+    /// rest.
+    pub fn report(self) -> ExitCode {
+        let (text, code) = match self {
+            CommandError::Usage(text) => (text, 2),
+            CommandError::Runtime(text) => (text, 1),
+            CommandError::Findings => (String::new(), 3),
+        };
+        for line in text.lines() {
+            eprintln!("error: {line}");
+        }
+        ExitCode::from(code)
+    }
+}

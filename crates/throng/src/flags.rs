@@ -1,0 +1,49 @@
+//! The flags that are settings.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// The settings that have a flag. A flag wins over the file and the environment. Values stay texts
+/// here, because the configuration checks them together with those of the file.
+#[derive(Args)]
+pub struct Flags {
+    /// Read the configuration from this file instead of ./throng.toml.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where clients connect [default: 127.0.0.1:8000].
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Where applications and operators connect [default: 127.0.0.1:8001].
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// Let clients connect from other machines although nothing authenticates them.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Event loops [default: what cores, connections and the limit on open files ask for].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub shards: Option<String>,
+    /// Connections in all [default: 100000].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub max_connections: Option<String>,
+    /// How messages leave: io_uring batches where the kernel allows them, or one write for each
+    /// connection [default: auto].
+    #[arg(long, value_name = "auto|io_uring|write")]
+    pub sender: Option<String>,
+    /// Bind each shard to a core.
+    #[arg(long)]
+    pub pin_cpus: bool,
+    /// Read the API key from this file.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Keep history, cursors and subscriptions in this directory, where they survive the process
+    /// [default: in memory only].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How it is logged: lines for people, or a JSON object a line [default: text].
+    #[arg(long, value_name = "text|json")]
+    pub log_format: Option<String>,
+}
