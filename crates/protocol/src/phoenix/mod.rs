@@ -17,6 +17,7 @@
 //! assert_eq!(out, br#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#);
 //! ```
 
+mod content;
 mod encode;
 mod error;
 pub mod longpoll;
@@ -31,9 +32,10 @@ mod routes;
 mod tests;
 pub mod token;
 
+pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
-pub use message::{Address, ClientMessage, Content, Incoming, Payload};
+pub use message::{Address, ClientMessage, Incoming, Payload};
 pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
 pub use parse::EVENT_BROADCAST;
 pub use protocol::Phoenix;
