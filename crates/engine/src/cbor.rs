@@ -121,9 +121,8 @@ impl From<Message> for ClientMessage {
 pub(crate) struct Who {
     #[n(0)]
     users: Vec<Text<Name>>,
-    /// All that the rules allow, where there are none.
     #[n(1)]
-    grants: Option<Granted>,
+    grants: Granted,
     #[n(2)]
     expires: Option<u64>,
     #[n(3)]
@@ -131,16 +130,12 @@ pub(crate) struct Who {
 }
 
 #[derive(Encode, Decode)]
-#[cbor(map)]
-struct Granted {
+enum Granted {
     #[n(0)]
-    subscribe: Vec<String>,
+    Everything,
+    /// To enter, to publish to, to see who is in, to read what was before.
     #[n(1)]
-    publish: Vec<String>,
-    #[n(2)]
-    presence: Vec<String>,
-    #[n(3)]
-    history: Vec<String>,
+    Patterns(#[n(0)] Vec<String>, #[n(1)] Vec<String>, #[n(2)] Vec<String>, #[n(3)] Vec<String>),
 }
 
 #[derive(Encode, Decode)]
@@ -159,13 +154,11 @@ impl From<&Principal> for Who {
         let Principal { users, grants, expires, source } = principal;
         let texts = |patterns: &[Box<str>]| patterns.iter().map(|it| it.to_string()).collect();
         let grants = match &**grants {
-            Grants::Everything => None,
-            Grants::Patterns(Patterns { subscribe, publish, presence, history }) => Some(Granted {
-                subscribe: texts(subscribe),
-                publish: texts(publish),
-                presence: texts(presence),
-                history: texts(history),
-            }),
+            Grants::Everything => Granted::Everything,
+            Grants::Patterns(Patterns { subscribe, publish, presence, history }) => {
+                let (subscribe, publish) = (texts(subscribe), texts(publish));
+                Granted::Patterns(subscribe, publish, texts(presence), texts(history))
+            }
         };
         let source = match source {
             Source::Anonymous => Origin::Anonymous,
@@ -179,14 +172,17 @@ impl From<&Principal> for Who {
 impl From<Who> for Principal {
     fn from(who: Who) -> Self {
         let boxed = |texts: Vec<String>| texts.into_iter().map(String::into_boxed_str).collect();
-        let grants = who.grants.map_or(Grants::Everything, |granted| {
-            Grants::Patterns(Patterns {
-                subscribe: boxed(granted.subscribe),
-                publish: boxed(granted.publish),
-                presence: boxed(granted.presence),
-                history: boxed(granted.history),
-            })
-        });
+        let grants = match who.grants {
+            Granted::Everything => Grants::Everything,
+            Granted::Patterns(subscribe, publish, presence, history) => {
+                Grants::Patterns(Patterns {
+                    subscribe: boxed(subscribe),
+                    publish: boxed(publish),
+                    presence: boxed(presence),
+                    history: boxed(history),
+                })
+            }
+        };
         let source = match who.source {
             Origin::Anonymous => Source::Anonymous,
             Origin::Application => Source::Application,
@@ -268,7 +264,9 @@ pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
     /// The record is not whole, or not what an engine writes.
-    #[error("the record of a connection is cut or damaged ({0}): close its socket")]
+    #[error(
+        "the record is cut or damaged ({0}): without a connection's, close its socket; without an engine's, begin anew"
+    )]
     Damaged(String),
     /// Another version of the server has written it.
     #[error(

@@ -1,14 +1,17 @@
 //! The connections of an engine: how they are opened, enter topics, leave them and end.
 
+use std::cell::LazyCell;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
 use model::{CloseReason, Encoding, Name};
+use protocol::Delivery;
 use protocol::request::Entry;
 
 use crate::cbor::{ImportError, Text};
 use crate::chosen::Chosen;
-use crate::connection::{ColdState, Connection, Flag};
+use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
 use crate::output::Output;
@@ -29,6 +32,32 @@ pub(crate) struct Connections {
     pub serial: u32,
     /// Connections beyond the limit of their address that may be health checks.
     pub reserved: u32,
+    /// Connections that came from another engine, and have not gone on yet.
+    pub restarts: Restarts,
+}
+
+/// Connections that came from another engine.
+#[derive(Default)]
+pub(crate) struct Restarts {
+    waiting: Vec<Restart>,
+    /// All of their slots are below this.
+    pub slots_end: u32,
+}
+
+/// A connection that came from another engine.
+pub(crate) struct Restart {
+    pub slot: u32,
+    /// Its poll had asked the history for a piece.
+    pub reads_poll: bool,
+    /// It had asked the history for the next piece of a catch-up.
+    pub reads: bool,
+}
+
+impl Restarts {
+    /// Those that have not gone on yet.
+    pub fn take(&mut self) -> Vec<Restart> {
+        std::mem::take(&mut self.waiting)
+    }
 }
 
 /// How much of a connection is forgotten.
@@ -50,6 +79,7 @@ impl Connections {
             chosen: Chosen::default(),
             serial: 0,
             reserved: 0,
+            restarts: Restarts::default(),
         }
     }
 
@@ -137,11 +167,7 @@ impl Connections {
         if polled {
             return self.close_session(slot);
         }
-        // Closing outright while input is unread would make the kernel reset the connection, and the
-        // peer lose the last bytes.
-        let said_all =
-            matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered);
-        self.core.outputs.push(Output::Close { slot, linger: !said_all });
+        self.core.outputs.push(Output::Close { slot, linger: lingers(close) });
     }
 
     /// Takes a connection away, now. The kernel sends what it has taken.
@@ -253,24 +279,27 @@ impl Connections {
 
     /// Writes out what all parts hold of a connection; nothing where there is none.
     pub(crate) fn export(&self, slot: u32) -> Option<Record> {
-        let Connections { core, recovery, rates, chosen, serial: _, reserved: _ } = self;
+        let Connections { core, recovery, rates, chosen, serial: _, reserved: _, restarts: _ } =
+            self;
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
         // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
-        let name = |hash: u64| {
-            let broadcast = Name::const_new(model::name::BROADCAST);
-            let mut names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
-            names.find(|name| core.broker.hash(name) == hash).cloned()
-        };
+        let broadcast = Name::const_new(model::name::BROADCAST);
+        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
+            let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
+            names.map(|name| (core.broker.hash(name), name)).collect()
+        });
+        let name = |hash: u64| names.get(&hash).copied().cloned();
+        let ((serial, encoding), (opened_s, heard_s), (phase, flags)) = connection.export();
         Some(Record {
             protocol: protocol.name().into(),
-            encoding: connection.encoding.0,
+            encoding: encoding.0,
             slot,
-            serial: connection.serial,
-            opened_s: connection.opened_s,
-            heard_s: connection.heard_s,
-            phase: connection.phase() as u8,
-            flags: connection.flags(),
+            serial,
+            opened_s,
+            heard_s,
+            phase,
+            flags,
             cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
             topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
             joins: core.joins.export(slot, &name),
@@ -284,12 +313,15 @@ impl Connections {
 
     /// Puts a connection into all parts, as it was in another engine's.
     pub(crate) fn import(&mut self, record: Record) -> Result<(), ImportError> {
-        let Connections { core, recovery, rates, chosen, serial: _, reserved } = self;
+        let Connections { core, recovery, rates, chosen, serial: _, reserved, restarts } = self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
         let protocol = core.shared.protocols.of(encoding);
         if protocol.name() != record.protocol || protocol.encoding() != encoding {
             let Record { protocol, encoding, .. } = record;
             return Err(ImportError::UnknownProtocol { protocol, encoding });
+        }
+        if slot >= restarts.slots_end {
+            return Err(ImportError::damaged("its engine had no such slot, or has no record yet"));
         }
         if core.table.get(slot).is_some() {
             return Err(ImportError::SlotTaken(slot));
@@ -304,11 +336,21 @@ impl Connections {
         );
         let connection =
             connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
-        let cold = record.cold.map(|cold| ColdState::import(cold, protocol, &hash, &core.metrics));
+        let reads_poll = record.cold.as_ref().is_some_and(|cold| cold.reads());
+        let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
+        let cold = record.cold.map(|cold| {
+            let protocols = core.shared.protocols;
+            ColdState::import(cold, protocols, encoding, &hash, &core.metrics)
+        });
         let cold = cold.transpose()?;
+        let is_session = cold.as_ref().is_some_and(|cold| cold.session.is_some());
+        if is_session != (protocol.delivery() == Delivery::Gathered) {
+            return Err(ImportError::damaged("a session, and only that, gathers its messages"));
+        }
         if let Some(record) = record.recovery {
             recovery.import(slot, record, &hash)?;
         }
+        restarts.waiting.push(Restart { slot, reads_poll, reads });
         let (woken, waits) =
             (connection.is(Flag::Woken), cold.as_ref().is_some_and(|cold| cold.waits));
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
@@ -333,15 +375,27 @@ impl Connections {
             core.lists_due.insert(slot, Text::values(record.lists_due));
         }
         record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
-        rates.import(slot, record.rates, waits);
+        rates.import(slot, record.rates, waits, core.now_us);
         if woken {
             core.woken.push(slot);
         }
-        let asking = core.table.cold(slot).and_then(|cold| cold.asking.as_ref());
-        if asking.is_some_and(|asking| asking.opens) {
-            core.outputs.push(Output::Address { slot });
-        }
         Ok(())
+    }
+
+    /// Has the driver do again what it was about to do for a connection that came from another engine:
+    /// close it, or say where it is.
+    pub(crate) fn close_again(&mut self, slot: u32) {
+        let Some(cold) = self.core.table.cold(slot) else {
+            return;
+        };
+        let (closing, opens) = (cold.closing, cold.asking.as_ref().is_some_and(|it| it.opens));
+        let phase = self.core.table.get(slot).map(Connection::phase);
+        if phase == Some(Phase::Closing) && !self.core.is_gathered(slot) {
+            let linger = closing.is_some_and(lingers);
+            self.core.outputs.push(Output::Close { slot, linger });
+        } else if opens {
+            self.core.outputs.push(Output::Address { slot });
+        }
     }
 
     /// Closes a connection with the last words to it: what was published to it before, and why it
@@ -350,4 +404,11 @@ impl Connections {
         let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));
         self.close(slot, close, &last);
     }
+}
+
+/// Whether only our side is closed, until the peer has closed its own: to close outright while input is
+/// unread would make the kernel reset the connection, and the peer lose the last bytes. Not where the peer
+/// is known to have said everything.
+fn lingers(close: CloseReason) -> bool {
+    !matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered)
 }

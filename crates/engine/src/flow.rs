@@ -99,7 +99,7 @@ impl Rate {
 }
 
 impl Rates {
-    /// What a connection has recent for lately. Nearly all have been quiet again since: before the
+    /// What a connection has asked for lately. Nearly all have been quiet again since: before the
     /// table grows they make room, so that a crowd that comes takes none.
     fn recent_of(&mut self, core: &mut Core, slot: u32) -> &mut Recent {
         let held = self.recent.len();
@@ -159,7 +159,7 @@ impl Rates {
         over.then_some("too many joins in a second: try again in a moment")
     }
 
-    /// A connection has entered a topic, or recent for a session: it waits if that was too much.
+    /// A connection has entered a topic, or asked for a session: it waits if that was too much.
     pub(crate) fn has_joined(&mut self, core: &mut Core, slot: u32) {
         let now_us = core.now_us;
         if !core.is_open(slot) {
@@ -243,15 +243,24 @@ impl Rates {
 
     /// Writes out what a connection has asked for lately. Whether it waits is in its cold state.
     pub(crate) fn export(&self, slot: u32) -> Option<RatesRecord> {
-        // For whose members it waits is not said: the other engine looks again.
+        // For whose members it waits is not said: it goes on at once, and waits again with its next
+        // publish if it has to.
         let Recent { published, joined, behind: _ } = self.recent.get(&slot)?;
         Some(RatesRecord { published: published.0, joined: joined.0 })
     }
 
     /// Takes up what a connection has asked for lately, and whether it waits.
-    pub(crate) fn import(&mut self, slot: u32, record: Option<RatesRecord>, waits: bool) {
+    pub(crate) fn import(
+        &mut self,
+        slot: u32,
+        record: Option<RatesRecord>,
+        waits: bool,
+        now_us: u64,
+    ) {
         if let Some(RatesRecord { published, joined }) = record {
-            let (published, joined) = (Rate(published), Rate(joined));
+            // Nobody is further ahead of its time than a second and one more message.
+            let rate = |until: u64| Rate(until.min((now_us + 3_000_000) * 1_000));
+            let (published, joined) = (rate(published), rate(joined));
             self.recent.insert(slot, Recent { published, joined, behind: None });
         }
         if waits {

@@ -13,25 +13,25 @@ use crate::cbor::Text;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ref(u32);
 
-/// Not a number that is written as it counts: a place in [`Joins::odd`].
-const ODD: u32 = 1 << 31;
-const NUMBER_MAX: u32 = ODD - 1;
+/// Not a number that is written as it counts: a number in [`Joins::texts`].
+const TEXT: u32 = 1 << 31;
+const NUMBER_MAX: u32 = TEXT - 1;
 
 /// A connection's joins. Topics go by their hash, which is keyed: no client can make two of its
 /// topics meet.
 #[allow(clippy::box_collection, reason = "a Vec itself would double the size of every place")]
-enum Place {
+enum JoinSet {
     One { of: Ref, topic: u64 },
     Many(Box<Vec<(u64, Ref)>>),
 }
 
-const _: () = assert!(size_of::<Option<Place>>() <= 16);
+const _: () = assert!(size_of::<Option<JoinSet>>() <= 16);
 
 /// The joins of all connections of a shard, by slot.
 #[derive(Default)]
 pub(crate) struct Joins {
-    places: PageTable<Place>,
-    odd: Slab<Box<str>>,
+    by_slot: PageTable<JoinSet>,
+    texts: Slab<Box<str>>,
     /// Joins that the application has still to allow, by slot.
     pending: HashMap<u32, Vec<Pending>>,
     requests: u32,
@@ -70,10 +70,10 @@ pub(crate) struct Join<'a> {
 
 impl Joins {
     fn all(&self, slot: u32) -> impl Iterator<Item = (u64, Ref)> {
-        let (one, many) = match self.places.get(slot) {
+        let (one, many) = match self.by_slot.get(slot) {
             None => (None, &[][..]),
-            Some(Place::One { of, topic }) => (Some((*topic, *of)), &[][..]),
-            Some(Place::Many(many)) => (None, &many[..]),
+            Some(JoinSet::One { of, topic }) => (Some((*topic, *of)), &[][..]),
+            Some(JoinSet::Many(many)) => (None, &many[..]),
         };
         one.into_iter().chain(many.iter().copied())
     }
@@ -83,9 +83,9 @@ impl Joins {
         let (_, Ref(bits)) = self.all(slot).find(|(of, _)| *of == topic)?;
         let pending =
             self.pending.get(&slot).is_some_and(|all| all.iter().any(|it| it.topic == topic));
-        let join_ref = match bits & ODD {
+        let join_ref = match bits & TEXT {
             0 => (bits & NUMBER_MAX).to_string().into(),
-            _ => Cow::Borrowed(&*self.odd[bits & NUMBER_MAX]),
+            _ => Cow::Borrowed(&*self.texts[bits & NUMBER_MAX]),
         };
         Some(Join { join_ref, pending })
     }
@@ -98,14 +98,14 @@ impl Joins {
     /// Notes a join of a topic that the connection has none of.
     pub fn insert(&mut self, slot: u32, topic: u64, join_ref: &str) {
         let of = Ref(self.bits(join_ref));
-        match self.places.get_mut(slot) {
+        match self.by_slot.get_mut(slot) {
             None => {
-                self.places.insert(slot, Place::One { of, topic });
+                self.by_slot.insert(slot, JoinSet::One { of, topic });
             }
-            Some(Place::Many(many)) => many.push((topic, of)),
+            Some(JoinSet::Many(many)) => many.push((topic, of)),
             Some(place) => {
-                if let Place::One { of: first, topic: before } = *place {
-                    *place = Place::Many(Box::new(vec![(before, first), (topic, of)]));
+                if let JoinSet::One { of: first, topic: before } = *place {
+                    *place = JoinSet::Many(Box::new(vec![(before, first), (topic, of)]));
                 }
             }
         }
@@ -145,16 +145,16 @@ impl Joins {
                 self.pending.remove(&slot);
             }
         }
-        match self.places.get_mut(slot) {
-            Some(place @ Place::Many(_)) => {
-                let Place::Many(many) = place else { return };
+        match self.by_slot.get_mut(slot) {
+            Some(place @ JoinSet::Many(_)) => {
+                let JoinSet::Many(many) = place else { return };
                 many.retain(|(of, _)| *of != topic);
                 if let [(topic, of)] = many[..] {
-                    *place = Place::One { of, topic };
+                    *place = JoinSet::One { of, topic };
                 }
             }
             _ => {
-                self.places.remove(slot);
+                self.by_slot.remove(slot);
             }
         }
         self.forget(gone);
@@ -165,7 +165,7 @@ impl Joins {
         self.pending.remove(&slot);
         let gone: Vec<Ref> = self.all(slot).map(|(_, of)| of).collect();
         if !gone.is_empty() {
-            self.places.remove(slot);
+            self.by_slot.remove(slot);
             gone.into_iter().for_each(|of| self.forget(of));
         }
     }
@@ -208,15 +208,15 @@ impl Joins {
 
     /// Gives room back that a crowd has left.
     pub fn tidy(&mut self) {
-        self.places.tidy();
-        self.odd.tidy();
+        self.by_slot.tidy();
+        self.texts.tidy();
         self.pending.shrink_to(self.pending.len() * 4);
     }
 
     /// Bytes that the tables take.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
-        self.places.bytes() + self.odd.bytes()
+        self.by_slot.bytes() + self.texts.bytes()
     }
 
     fn bits(&mut self, join_ref: &str) -> u32 {
@@ -224,13 +224,13 @@ impl Joins {
             && !(join_ref.len() > 1 && join_ref.starts_with('0'));
         match join_ref.parse::<u32>() {
             Ok(number) if counts && number <= NUMBER_MAX => number,
-            _ => ODD | self.odd.insert(join_ref.into()),
+            _ => TEXT | self.texts.insert(join_ref.into()),
         }
     }
 
     fn forget(&mut self, Ref(bits): Ref) {
-        if bits & ODD != 0 {
-            self.odd.remove(bits & NUMBER_MAX);
+        if bits & TEXT != 0 {
+            self.texts.remove(bits & NUMBER_MAX);
         }
     }
 }
@@ -259,7 +259,7 @@ mod tests {
         joins.insert(5, 9, "x");
         joins.clear(5);
         assert_eq!(joins.all(5).count(), 0);
-        assert_eq!(joins.odd.count(), 0, "no odd ref stays");
+        assert_eq!(joins.texts.count(), 0, "no ref stays");
     }
 
     #[test]

@@ -247,6 +247,11 @@ impl Polls<'_> {
         self.answer_if(slot, &recent, Some(piece), false, gap);
     }
 
+    /// True while a poll waits for the answer to this query.
+    pub(crate) fn awaits(&mut self, slot: u32, query: u32) -> bool {
+        self.poll_history_mut(slot).is_some_and(|history| history.reading == Some(query))
+    }
+
     fn poll_of(&self, slot: u32) -> Option<&Poll> {
         self.connections.core.table.cold(slot)?.poll.as_deref()
     }
@@ -338,14 +343,15 @@ impl Polls<'_> {
     }
 
     /// The connection has come from another engine: what its poll asked of the history is asked again.
-    pub(crate) fn restart(&mut self, slot: u32) {
+    /// `reads` where that was a piece.
+    pub(crate) fn restart(&mut self, slot: u32, reads: bool) {
         let Some(history) = self.poll_history_mut(slot) else {
             return;
         };
-        let was_reading = std::mem::take(&mut history.woken);
+        let gap = history.gap;
         let Some(from) = history.starting.take() else {
-            if was_reading {
-                self.scan(slot, None, false, None);
+            if reads {
+                self.scan(slot, None, gap.is_some(), gap);
             }
             return;
         };

@@ -32,8 +32,8 @@ pub trait Protocol: Sync {
     /// Who has to say something, and how often.
     fn liveness(&self, settings: &Settings) -> Liveness;
 
-    /// Whether the first bytes of a connection are this protocol's; HTTP is asked for all that nobody
-    /// recognises. One that says no to no bytes at all is not asked again.
+    /// Whether the first bytes of a connection are this protocol's; HTTP reads all that nobody recognises.
+    /// A protocol that answers [`Recognised::No`] to an empty slice is never asked.
     fn recognise(&self, _first: &[u8]) -> Recognised {
         Recognised::No
     }

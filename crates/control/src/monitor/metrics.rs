@@ -249,7 +249,7 @@ impl Reading {
         counters(encoder, "webhook_url_refused", help, None, rows(|stats| stats.rejected))?;
         let latency = self.0.webhook.latency();
         let counts = latency.buckets.each_ref().map(shard::Counter::get);
-        let help = "From a question to the application to its answer";
+        let help = "From a request to the application to its response";
         let bounded = bounded(&counts, Histogram::bound_seconds);
         histogram(encoder, "webhook_latency", help, &bounded, latency.sum_us.get())?;
         // For a statement only: shards wait for this lock.

@@ -39,7 +39,7 @@ const _: () = assert!(size_of::<Connection>() <= 16 && Slab::<Connection>::SLOT_
 
 const NO_COLD: u32 = u32::MAX;
 
-/// Where a connection is in its life.
+/// Where a connection is in its life. The numbers stay for good: they go to other engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -79,7 +79,7 @@ impl Phase {
 /// The part of a connection's state that is its phase.
 const PHASE_BITS: u8 = 7;
 
-/// What is true of a connection, whatever its phase.
+/// What is true of a connection, whatever its phase. The bits stay for good: they go to other engines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Flag {
@@ -134,9 +134,11 @@ impl Connection {
         }
     }
 
-    /// The bits of all flags.
-    pub fn flags(&self) -> u8 {
-        self.state.get() & !PHASE_BITS
+    /// What another engine needs: serial and encoding, times, phase and flags.
+    pub fn export(&self) -> ((u32, Encoding), (u32, u16), (u8, u8)) {
+        let Connection { serial, opened_s, cold: _, heard_s, encoding, state } = self;
+        let flags = state.get() & !PHASE_BITS;
+        ((*serial, *encoding), (*opened_s, *heard_s), (self.phase() as u8, flags))
     }
 
     /// The connection as it was in another engine; nothing where there is no such phase.

@@ -134,6 +134,11 @@ impl Poll {
 }
 
 impl PollRecord {
+    /// True when the history was asked for a piece.
+    pub fn reads(&self) -> bool {
+        self.history.as_ref().is_some_and(|history| history.reading)
+    }
+
     /// The poll.
     pub fn import(self, hash: &dyn Fn(&str) -> u64) -> Result<Poll, ImportError> {
         let history = self.history.map(|history| history.import(hash)).transpose()?;
@@ -176,10 +181,10 @@ impl HistoryRecord {
             plain,
             gap: self.gap.map(gap_of).transpose()?,
             messages_max: (self.messages_max as usize).max(1),
-            // No query has this number: an answer that is under way is not taken for the next one.
+            // What was asked is asked again, by `Polls::restart`.
             reading: None,
             starting: self.starting.map(StartRecord::import),
-            woken: self.reading,
+            woken: false,
             now: self.now,
         })
     }

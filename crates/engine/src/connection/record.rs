@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
-use model::CloseReason;
-use protocol::Protocol;
+use model::{CloseReason, Encoding};
+use protocol::{Protocol, Protocols};
 
 use super::ColdState;
 use super::poll::PollRecord;
@@ -43,6 +43,13 @@ pub(crate) struct ColdRecord {
     /// The place of the reason among all of them.
     #[n(11)]
     closing: Option<u8>,
+}
+
+impl ColdRecord {
+    /// True when a poll had asked the history for a piece.
+    pub fn reads(&self) -> bool {
+        self.poll.as_ref().is_some_and(PollRecord::reads)
+    }
 }
 
 impl ColdState {
@@ -83,10 +90,12 @@ impl ColdState {
     /// The cold state of a record.
     pub fn import(
         record: ColdRecord,
-        protocol: &dyn Protocol,
+        protocols: &Protocols,
+        encoding: Encoding,
         hash: &dyn Fn(&str) -> u64,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, ImportError> {
+        let protocol = protocols.of(encoding);
         let decoder = record.decoder.map(|bytes| {
             let unread = || ImportError::damaged("its protocol can't read what it was in");
             protocol.import(&bytes).map(Box::new).ok_or_else(unread)
@@ -106,7 +115,7 @@ impl ColdState {
             decoder: decoder.transpose()?,
             poll: record.poll.map(|poll| poll.import(hash)).transpose()?.map(Box::new),
             session: record.session.map(|session| session.import(metrics).into()),
-            asking: record.asking.map(|asking| asking.import().into()),
+            asking: record.asking.map(|asking| asking.import(protocols)).transpose()?.map(Box::new),
             hooks_pending: record.hooks_pending,
             closing: closing.transpose()?,
         })

@@ -8,10 +8,11 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use model::{ConnectionId, Encoding};
 
-use crate::cbor::{RespondRecord, Text, Who};
+use crate::cbor::{ImportError, RespondRecord, Text, Who};
 use crate::metrics::Metrics;
 use crate::outbox::{Chunk, Outbox, Piece};
 use protocol::request::Respond;
+use protocol::{Delivery, Protocols};
 
 /// A session: what is sent to it waits for the next poll.
 #[derive(Default)]
@@ -122,12 +123,19 @@ impl Asking {
 
 impl AskingRecord {
     /// The request.
-    pub fn import(self) -> Asking {
-        Asking {
+    pub fn import(self, protocols: &Protocols) -> Result<Asking, ImportError> {
+        let anew = self.anew.map(|(number, who)| {
+            let (encoding, protocol) = (Encoding(number), protocols.of(Encoding(number)));
+            match protocol.encoding() == encoding && protocol.delivery() == Delivery::Gathered {
+                true => Ok((encoding, who.into())),
+                false => Err(ImportError::damaged("it asks for a session that can be none")),
+            }
+        });
+        Ok(Asking {
             session: self.session.0,
             respond: self.respond.into(),
-            anew: self.anew.map(|(encoding, who)| (Encoding(encoding), who.into())),
+            anew: anew.transpose()?,
             opens: self.opens,
-        }
+        })
     }
 }

@@ -288,27 +288,24 @@ fn run_command(engine: &mut Engine, command: Command) {
                     Some(start) => engine
                         .connections
                         .recover(|recovery, core| recovery.started(core, slot, query, start)),
-                    None => engine
-                        .connections
-                        .recover(|recovery, core| recovery.come_back_later(core, slot)),
+                    None => query_failed(engine, slot, query),
                 }
             }
         }
         Command::Pulled { slot, serial, numbers, piece } => {
+            let Some(query) = numbers.first().copied() else {
+                return;
+            };
             if is_same(&engine.connections.core, slot, serial) {
                 match piece {
                     Some(piece) if is_poll(&engine.connections.core, slot) => {
-                        if let Some(question) = numbers.first() {
-                            Polls { connections: &mut engine.connections }
-                                .poll_was_read(slot, *question, piece);
-                        }
+                        Polls { connections: &mut engine.connections }
+                            .poll_was_read(slot, query, piece);
                     }
                     Some(piece) => engine
                         .connections
                         .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
-                    None => engine
-                        .connections
-                        .recover(|recovery, core| recovery.come_back_later(core, slot)),
+                    None => query_failed(engine, slot, query),
                 }
             }
         }
@@ -333,6 +330,15 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.drain = Some(Drain::begin(&mut engine.connections, seconds));
             }
         }
+    }
+}
+
+/// The history could not answer a query: whoever waits for that comes back later. Others have an answer
+/// already, or left the topic.
+fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
+    let awaited = Polls { connections: &mut engine.connections }.awaits(slot, query);
+    if awaited || engine.connections.recovery.failed(slot, query) {
+        engine.connections.recover(|recovery, core| recovery.come_back_later(core, slot));
     }
 }
 

@@ -134,10 +134,10 @@ impl Connections {
     fn serve_special(&mut self, special: &[u32], messages: &[Arc<Envelope>]) {
         let mut connections = 0;
         for &slot in special {
-            let given =
+            let delivered =
                 self.recover(|recovery, core| recovery.deliver_specially(core, slot, messages));
-            self.core.metrics.delivered.add(given as u64);
-            connections += u64::from(given > 0);
+            self.core.metrics.delivered.add(delivered as u64);
+            connections += u64::from(delivered > 0);
         }
         for message in messages.iter().filter(|_| connections > 0) {
             let published_us = message.published_us;

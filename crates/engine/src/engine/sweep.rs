@@ -51,15 +51,30 @@ impl Sweep {
         Sweep { passed, second, end: 0, together: 1, last: [second; STRIPES as usize] }
     }
 
-    /// Where another engine goes on: the stripes passed, and in which second each was last.
-    pub fn export(&self) -> (u64, [u64; STRIPES as usize]) {
-        (self.passed, self.last)
+    /// Where another engine goes on: the stripes passed, in which second each was last, and what stays
+    /// for a second.
+    pub fn export(&self) -> (u64, [u64; STRIPES as usize], (u64, u64, u64)) {
+        let Sweep { passed, second, end, together, last } = self;
+        (*passed, *last, (*second, *end, *together))
     }
 
     /// Goes on where another engine was.
-    pub fn import(&mut self, passed: u64, last: [u64; STRIPES as usize]) {
-        let second = passed / u64::from(STRIPES);
-        *self = Sweep { passed, second, end: 0, together: 1, last };
+    pub fn import(
+        &mut self,
+        passed: u64,
+        last: [u64; STRIPES as usize],
+        swept: Option<(u64, u64, u64)>,
+        now_us: u64,
+    ) {
+        let passed = passed.min(now_us / STRIPE_US);
+        // Anew with the next stripe, where what another engine says can't be.
+        let (second, end, together) = swept
+            .filter(|(_, end, together)| {
+                let fits = (1..=u64::from(STRIPES)).contains(together);
+                *end <= u64::from(u32::MAX) && fits && together.is_power_of_two()
+            })
+            .unwrap_or((passed / u64::from(STRIPES), 0, 1));
+        *self = Sweep { passed, second, end, together, last };
     }
 }
 

@@ -5,7 +5,9 @@ use minicbor::{Decode, Encode};
 use model::{AcknowledgeRule, Name, Position, ResumeRequest, ResumeToken};
 
 use super::acknowledge::{Acks, Delivery};
-use super::{Catchup, CatchupTable, Catchups, Filter, PendingReply, Recovery, ReplyTo, Starting};
+use super::{
+    ALL, Catchup, CatchupTable, Catchups, Filter, PendingReply, Recovery, ReplyTo, Starting,
+};
 use crate::cbor::{CursorRecord, ImportError, Message, Text, gap_number, gap_of};
 use crate::core::Core;
 
@@ -317,6 +319,10 @@ impl Recovery {
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let list: Vec<Catchup> =
             record.catchups.into_iter().map(|catchup| catchup.import(hash)).collect();
+        if list.iter().any(|it| it.acks.is_none() && it.through != ALL) {
+            // Such a hold ends before an engine is quiet.
+            return Err(ImportError::damaged("a catch-up holds messages back for good"));
+        }
         for catchup in &list {
             if let Some(second) = catchup.acks.as_ref().and_then(|acks| acks.queued_s) {
                 self.again.insert((second, slot, catchup.number));

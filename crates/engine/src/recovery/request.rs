@@ -51,6 +51,21 @@ impl Recovery {
         Start { gaps: vec![None; topics.len()], topics, top }
     }
 
+    /// The history could not answer a query. True for a connection that waits for the answer: where a
+    /// catch-up begins, or the next piece.
+    pub(crate) fn failed(&mut self, slot: u32, query: u32) -> bool {
+        let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
+            return false;
+        };
+        if catchups.reading == Some(query) && catchups.list.is_empty() {
+            // It has left what it read for.
+            self.catchups.by_slot.remove(&slot);
+            return false;
+        }
+        let starts = |it: &Catchup| it.starting.as_ref().is_some_and(|it| it.query == query);
+        catchups.reading == Some(query) || catchups.list.iter().any(starts)
+    }
+
     /// The history has said where catch-ups of a connection begin.
     pub(crate) fn started(&mut self, core: &mut Core, slot: u32, query: u32, start: Start) {
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {

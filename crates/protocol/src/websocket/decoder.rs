@@ -88,9 +88,20 @@ impl Decoder {
     /// The decoder that [`Decoder::export`] wrote; nothing if these bytes are none.
     pub fn import(bytes: &[u8]) -> Option<Self> {
         let decoder: Decoder = minicbor::decode(bytes).ok()?;
-        let frame = decoder.frame.is_none_or(|(head, had)| had <= head.length);
-        (frame && decoder.utf8.is_possible() && decoder.control.len() <= CONTROL_BYTES_MAX)
-            .then_some(decoder)
+        let control = decoder.control.len() as u64;
+        let frame = match decoder.frame {
+            None => control == 0,
+            Some((head, had)) if head.opcode.is_control() => {
+                let fits = head.fin && head.length <= CONTROL_BYTES_MAX as u64;
+                fits && had <= head.length && control == had
+            }
+            Some((head, had)) => {
+                let begun = decoder.message.is_some() && decoder.payload.len() as u64 >= had;
+                begun && had <= head.length && control == 0
+            }
+        };
+        let message = decoder.message.is_some() || decoder.payload.is_empty();
+        (frame && message && decoder.utf8.is_possible()).then_some(decoder)
     }
 
     /// Memory that the beginning of a message takes up, in bytes.

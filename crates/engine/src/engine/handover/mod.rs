@@ -3,27 +3,33 @@
 //!
 //! # The format
 //! A record is the version of the format (two bytes), the length of the rest (four bytes, both little
-//! endian), and a CBOR map. The numbers of its fields stay the same for good; a reader passes over those
-//! that it doesn't know, and takes a missing one for empty. So a field that may be left out needs no new
-//! version. The map names the protocol and its encoding, and what a protocol itself is in the middle of
-//! is the protocol's to read: [`Protocol::import`](protocol::Protocol::import). Nothing in a record is a
-//! number of this process alone: topics go by their names, since their hashes are keyed.
+//! endian), and a CBOR map. The numbers of its fields stay the same for good, and so do those of phases,
+//! flags and reasons to close. A reader passes over fields that it doesn't know. A field that is an
+//! `Option`, or has a default, may be missing; a record without another one is damaged. So a field that
+//! may be left out needs no new version. The map names the protocol and its encoding, and what a protocol
+//! itself is in the middle of is the protocol's to read: [`Protocol::import`](protocol::Protocol::import).
+//! Nothing in a record is a number of this process alone: topics go by their names, since their hashes
+//! are keyed.
 //!
 //! # The order
 //! 1. The driver lets its engines work until each of them [is quiet](Engine::is_quiet), and reads no
-//!    socket any more.
+//!    socket any more. An engine that drains is never quiet: it ends instead.
 //! 2. It exports the engine's own record, and then one for each connection. An export changes nothing.
-//! 3. The new engine has the number and the node of the old one. It takes the engine's record first, and
-//!    then the connections, each in its old slot: slots are part of connections' ids.
-//! 4. The driver puts each socket in the connection's slot, performs the outputs, and tells the engine
-//!    [`drained`](Engine::drained) of each connection whose bytes have all left.
+//! 3. The new engines have the numbers and the node of the old ones. Each takes the engine's record first,
+//!    and then the connections, each in its old slot: slots are part of connections' ids. An import only
+//!    takes state: nobody is sent anything.
+//! 4. The driver puts each socket in the connection's slot, with the outbox that it had, and counts the
+//!    peer's address where those are limited.
+//! 5. When all engines have all of their connections, the driver calls [`Engine::restart`], performs the
+//!    outputs, and tells the engine [`drained`](Engine::drained) of each connection whose bytes have all
+//!    left. Connections that were about to close are closed again by an output.
 //!
 //! # What goes on without a record
 //! Answers that are under way come by the mailbox, with the connection's slot and serial: those of
 //! webhooks, of a publish that waits for the disk, of a registry of presence on other nodes. Who hands
 //! over to another process waits for them, or passes them on. What was asked of the history is asked
-//! again; an answer to the old query is passed over. The node's clock goes on, for times are its times.
-//! A connection that waits for slow members of a topic goes on at once.
+//! again, and an answer to the old query is passed over. The node's clock goes on, for times are its
+//! times. A connection that waits for slow members of a topic goes on at once.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +39,7 @@ use minicbor::{Decode, Encode};
 use super::Engine;
 use super::sweep::STRIPES;
 use crate::cbor::{ImportError, VERSION};
-use crate::connections::Connections;
+use crate::connections::{Connections, Restart};
 use crate::poll::Polls;
 use crate::record::Record;
 
@@ -66,7 +72,16 @@ struct EngineRecord {
     /// In which second each stripe was last passed over.
     #[n(7)]
     stripes_last: Vec<u64>,
+    /// The second that is being swept, the table's end in it, and how many stripes go together.
+    #[n(8)]
+    swept: Option<(u64, u64, u64)>,
+    /// All slots are below this.
+    #[n(9)]
+    slots_end: u32,
 }
+
+/// No engine has so many slots. A record that says otherwise is damaged.
+const SLOTS_MAX: u32 = 1 << 28;
 
 /// Puts the version and the length before a record.
 fn frame<T: Encode<()>>(record: &T) -> Vec<u8> {
@@ -90,16 +105,22 @@ fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
     if body.len() != u32::from_le_bytes(*length) as usize {
         return Err(ImportError::damaged("it has not the length that it says"));
     }
-    minicbor::decode(body).map_err(ImportError::damaged)
+    let mut decoder = minicbor::Decoder::new(body);
+    let record = decoder.decode().map_err(ImportError::damaged)?;
+    match decoder.position() == body.len() {
+        true => Ok(record),
+        false => Err(ImportError::damaged("there is something behind its end")),
+    }
 }
 
 impl Engine {
     /// True when nothing is under way in the engine: no command or message waits, nobody is due
-    /// anything now, and all outputs are performed.
+    /// anything now, and all outputs are performed. Never true while it drains.
     pub fn is_quiet(&self) -> bool {
         let core = &self.connections.core;
         !self.has_outputs()
             && !self.is_busy(true)
+            && !self.is_draining()
             && self.connections.recovery.is_quiet()
             && core.handle.inbox.queue.is_empty()
             && core.commands.is_empty()
@@ -107,11 +128,12 @@ impl Engine {
             && core.resumed.is_empty()
     }
 
-    /// Writes out what the engine itself goes on with. See [`Engine::export`].
+    /// Writes out what the engine itself goes on with. Only for an engine that is quiet.
     pub fn export_engine(&self) -> Vec<u8> {
+        debug_assert!(self.is_quiet());
         let Connections { core, recovery, serial, .. } = &self.connections;
-        let (stripes_passed, last) = self.sweep.export();
         let (query, taken) = recovery.catchups.export_numbers();
+        let (stripes_passed, last, swept) = self.sweep.export();
         frame(&EngineRecord {
             node: core.shared.node.0,
             number: core.number,
@@ -121,6 +143,8 @@ impl Engine {
             taken,
             stripes_passed,
             stripes_last: last.into(),
+            swept: Some(swept),
+            slots_end: core.table.end(),
         })
     }
 
@@ -130,22 +154,28 @@ impl Engine {
     /// When the record is damaged, of another version, or of another engine or node.
     pub fn import_engine(&mut self, record: &[u8]) -> Result<(), ImportError> {
         let record: EngineRecord = unframe(record)?;
-        let Connections { core, recovery, serial, .. } = &mut self.connections;
+        let Connections { core, recovery, serial, restarts, .. } = &mut self.connections;
         let node = model::NodeId(record.node);
         if (node, record.number) != (core.shared.node, core.number) {
             return Err(ImportError::OtherEngine { node, number: record.number });
         }
+        if record.slots_end > SLOTS_MAX {
+            return Err(ImportError::damaged("it has too many slots"));
+        }
         let last: [u64; STRIPES as usize] =
             record.stripes_last.try_into().map_err(|_| ImportError::damaged("its stripes"))?;
         *serial = record.serial;
+        restarts.slots_end = record.slots_end;
         recovery.catchups.import_numbers(record.query, record.taken);
         core.joins.set_requests(record.join_request);
-        self.sweep.import(record.stripes_passed, last);
+        self.sweep.import(record.stripes_passed, last, record.swept, core.now_us);
         Ok(())
     }
 
-    /// Writes out a connection; nothing where there is none. Changes nothing.
+    /// Writes out a connection; nothing where there is none. Changes nothing. Only for an engine that is
+    /// quiet.
     pub fn export(&self, slot: u32) -> Option<Vec<u8>> {
+        debug_assert!(self.is_quiet());
         self.connections.export(slot).map(|record| frame(&record))
     }
 
@@ -155,8 +185,8 @@ impl Engine {
         (0..table.end()).filter(|slot| table.get(*slot).is_some())
     }
 
-    /// Takes in a connection that [`Engine::export`] wrote, and gives its slot: the same as before. What
-    /// it asked of the history is asked again, so that there may be outputs at once.
+    /// Takes in a connection that [`Engine::export`] wrote, and gives its slot: the same as before.
+    /// Nothing is sent or asked before [`Engine::restart`].
     ///
     /// # Errors
     /// When the record is damaged or of another version, nobody here speaks the protocol, or the slot is
@@ -164,11 +194,18 @@ impl Engine {
     pub fn import(&mut self, record: &[u8]) -> Result<u32, ImportError> {
         let record: Record = unframe(record)?;
         let slot = record.slot;
-        let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
         self.connections.import(record)?;
-        Polls { connections: &mut self.connections }.restart(slot);
-        self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
-        self.resume_inputs();
         Ok(slot)
+    }
+
+    /// All engines have all of their connections: what these asked of the history is asked again, and who
+    /// was about to close is closed.
+    pub fn restart(&mut self) {
+        for Restart { slot, reads_poll, reads } in self.connections.restarts.take() {
+            Polls { connections: &mut self.connections }.restart(slot, reads_poll);
+            self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
+            self.connections.close_again(slot);
+        }
+        self.resume_inputs();
     }
 }

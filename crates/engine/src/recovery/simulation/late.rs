@@ -24,6 +24,8 @@ struct State {
     always: bool,
     /// All is answered in the next turn, with what is true then.
     steady: bool,
+    /// All is answered at once.
+    at_once: bool,
     /// Answers under way, and in how many turns each of them comes.
     waiting: Vec<(usize, Box<dyn FnOnce() + Send>)>,
     /// So many came.
@@ -35,8 +37,8 @@ struct State {
 impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random(seed), seed.is_multiple_of(2));
-        let (waiting, steady) = (Vec::new(), false);
-        let state = State { random, always, steady, waiting, answers: 0, holds: false };
+        let (waiting, steady, at_once) = (Vec::new(), false, false);
+        let state = State { random, always, steady, at_once, waiting, answers: 0, holds: false };
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
@@ -45,6 +47,11 @@ impl Late {
         let late = Late::new(local, 0);
         late.state.lock().unwrap().steady = true;
         late
+    }
+
+    /// From now on everything is answered at once.
+    pub fn answer_at_once(&self) {
+        self.state.lock().unwrap().at_once = true;
     }
 
     /// From now on no answer comes, or they come again.
@@ -77,6 +84,9 @@ impl Late {
         look: impl FnOnce(&Local) -> T + Send + 'static,
     ) -> Result<Answer<T>, HistoryError> {
         let mut state = self.state.lock().unwrap();
+        if state.at_once {
+            return Ok(Answer::Now(look(&self.local)));
+        }
         let always = state.always;
         let turns = 1 + state.random.below(30);
         // What is held is not answered before, in any way.

@@ -1,0 +1,185 @@
+//! Connections of every encoding from their first byte to their last, in every phase.
+
+use super::*;
+
+/// How a lasting connection of each encoding is opened, and enters the topic `plain`.
+fn openings() -> Vec<(&'static str, String, Option<Step>)> {
+    let join = |text_of: &str| Some(text(0, text_of));
+    let join_1 = r#"{"topic":"plain","event":"phx_join","payload":{},"ref":"1","join_ref":"1"}"#;
+    let join_2 = r#"["1","1","plain","phx_join",{}]"#;
+    let deflate = |bits: &str| format!("Sec-WebSocket-Extensions: permessage-deflate{bits}\r\n");
+    let ws = "/ws?user=u0&topic=plain";
+    vec![
+        ("sse", get("/sse?user=u0&topic=plain"), None),
+        ("sse as json", get("/sse?format=json&user=u0&topic=plain"), None),
+        ("stream", get("/stream?user=u0&topic=plain"), None),
+        ("ws", socket(ws, ""), None),
+        ("ws, compressed", socket(ws, &deflate("")), None),
+        ("ws, a small window", socket(ws, &deflate("; server_max_window_bits=9")), None),
+        ("echo", socket("/echo", ""), None),
+        ("echo, compressed", socket("/echo", &deflate("")), None),
+        ("echo, a small window", socket("/echo", &deflate("; server_max_window_bits=9")), None),
+        ("phoenix 1", socket("/socket/websocket?vsn=1.0.0&user=u0", ""), join(join_1)),
+        ("phoenix 2", socket("/socket/websocket?vsn=2.0.0&user=u0", ""), join(join_2)),
+    ]
+}
+
+/// From the first byte to the last, for each encoding: slow, closed by either side, cut.
+fn lives() -> Vec<(&'static str, Vec<Step>)> {
+    let mut all = Vec::new();
+    for (name, request, join) in openings() {
+        let (first, rest) = request.split_at(request.len() / 2);
+        let mut steps = vec![Open(0, 0, first.into()), Send(0, rest.into())];
+        steps.extend(join);
+        let speaks = request.contains("Sec-WebSocket");
+        steps.extend([Publish("plain", "one".into()), Read(0), Wait(25), Read(0)]);
+        if name.starts_with("echo") {
+            steps.extend([text(0, &format!("[\"{}\"]", fill(5_000))), Wait(1)]);
+        }
+        steps.extend([
+            Publish("plain", fill(3_000)),
+            Publish("*", fill(3_000)),
+            Publish("plain", "behind".into()),
+            Wait(40),
+        ]);
+        let mut by_peer = steps.clone();
+        by_peer.extend([close_frame(0), Read(0), Cut(0)]);
+        let mut broken = steps.clone();
+        // There is no such opcode.
+        broken.extend([Send(0, vec![0x8f, 0x80, 1, 2, 3, 4]), Read(0), Wait(10), Cut(0)]);
+        if speaks {
+            all.extend([(name, by_peer), (name, broken)]);
+        }
+        let mut cut = steps.clone();
+        cut.push(Cut(0));
+        all.push((name, cut));
+        steps.extend([Disconnect("u0"), Wait(1), Read(0), Wait(30), Cut(0)]);
+        all.push((name, steps));
+    }
+    all
+}
+
+#[test]
+fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
+    let mut phases = BTreeSet::new();
+    let mut play = |name: &str, steps: &[Step]| phases.extend(check(name, false, steps));
+    for (name, steps) in lives() {
+        play(name, &steps);
+    }
+    play("http", &http());
+    play(
+        "http beyond the limit",
+        &[Beyond(0, "GET /hea".into()), Send(0, "lthz".into()), Wait(30)],
+    );
+    play("poll", &poll());
+    for vsn in ["1.0.0", "2.0.0"] {
+        play("long-poll session", &session(vsn));
+    }
+    let has = |encoding: u8, phase| phases.contains(&(encoding, phase));
+    use Phase::*;
+    for protocol in Scene::new(false).protocols().all() {
+        let encoding = protocol.encoding().0;
+        let wanted: &[Phase] = match (protocol.name(), protocol.delivery()) {
+            ("http", _) => &[Request, Idle, Waiting, Closing, HalfClosed],
+            (_, protocol::Delivery::Woken) => &[Waiting],
+            // It has no socket that could be half closed.
+            (_, protocol::Delivery::Gathered) => &[Open, Closing],
+            _ => &[Open, Closing, HalfClosed],
+        };
+        for phase in wanted {
+            let name = protocol.name();
+            assert!(has(encoding, *phase), "no {name} as encoding {encoding} was in {phase:?}");
+        }
+    }
+}
+
+fn http() -> Vec<Step> {
+    let half = "POST /publish?topic=plain HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\
+                Content-Length: 10\r\n\r\n";
+    vec![
+        Open(0, 0, "GET /hea".into()),
+        Send(0, "lthz HTTP/1.1\r\nHost: h\r\n\r\n".into()),
+        Read(0),
+        Send(0, half.into()),
+        Send(0, "01234".into()),
+        Read(0),
+        Send(0, "56789".into()),
+        Read(0),
+        // A pipeline, of which nobody reads the long answers.
+        Send(0, [get("/status"), get("/status"), get("/presence?topic=seen/1")].concat().into()),
+        Open(1, 1, get("/presence?topic=plain")),
+        Read(1),
+        Send(1, "NO SUCH\r\n\r\n".into()),
+        Read(1),
+        Read(0),
+        Send(0, "GET /status HTTP/1.0\r\n\r\n".into()),
+        Wait(1),
+        Read(0),
+        Open(2, 1, "POST /publish?topic=plain HTTP/1.1\r\n".into()),
+        Wait(210),
+        Read(2),
+        Open(3, 0, get("/socket/longpoll?vsn=2.0.0&user=u0")),
+        Read(3),
+    ]
+}
+
+fn poll() -> Vec<Step> {
+    vec![
+        Open(0, 0, get("/poll?topic=plain&user=u0&timeout=20")),
+        Publish("plain", "one".into()),
+        Read(0),
+        Send(0, get("/poll?topic=big/1&topic=plain&timeout=3").into()),
+        Send(0, get("/healthz").into()),
+        Wait(40),
+        Read(0),
+        Send(0, get("/poll?topic=big/1&timeout=3&tag=no").into()),
+        Publish("big/1", "two".into()),
+        Wait(40),
+        Read(0),
+        Open(1, 1, get("/poll?topic=ack/1&user=u1&timeout=9")),
+        Publish("ack/1", "three".into()),
+        Read(1),
+        Open(2, 1, get("/poll?topic=plain&timeout=9")),
+        Cut(2),
+    ]
+}
+
+/// The session's token is always the same, for its key and its connection's name are.
+fn session(vsn: &str) -> Vec<Step> {
+    let mut opened = Scene::new(false);
+    let path = format!("/socket/longpoll?vsn={vsn}&user=u0");
+    opened.step(&Open(0, 0, get(&path)));
+    opened.read(0);
+    let answer = String::from_utf8(opened.heard[0].clone()).unwrap();
+    let token = answer.split("\"token\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let path = format!("{path}&token={token}");
+    let join = match vsn {
+        "1.0.0" => r#"{"topic":"plain","event":"phx_join","payload":{},"ref":"1","join_ref":"1"}"#,
+        _ => r#"["1","1","plain","phx_join",{}]"#,
+    };
+    vec![
+        Open(0, 0, get(&format!("/socket/longpoll?vsn={vsn}&user=u0"))),
+        Read(0),
+        Open(1, 1, post(&path, join)),
+        Read(1),
+        // Answered with the reply to the join; the next one waits.
+        Open(2, 1, get(&path)),
+        Read(2),
+        Send(2, get(&path).into()),
+        Publish("plain", "one".into()),
+        Publish("plain", "two".into()),
+        Publish("*", "three".into()),
+        Read(2),
+        Send(2, get(&path).into()),
+        Read(2),
+        Send(2, get(&path).into()),
+        Wait(70),
+        Read(2),
+        Publish("plain", "four".into()),
+        Disconnect("u0"),
+        Send(2, get(&path).into()),
+        Read(2),
+        Send(2, get(&path).into()),
+        Read(2),
+    ]
+}

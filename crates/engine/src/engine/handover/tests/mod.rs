@@ -1,0 +1,371 @@
+//! Scenes in which new engines take the place of the old ones after any step: all clients must be sent
+//! the same bytes as without.
+
+mod lives;
+mod records;
+mod waiting;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use broker::Broker;
+use history::History;
+use history_local::{Begin, HistoryLimits};
+use model::{
+    AcknowledgeRule, CloseReason, Data, EventRule, HistoryRule, JoinRule, NodeId, Publication,
+    Rule, Rules,
+};
+use protocol::Protocols;
+use protocol::websocket::frame::{Opcode, encode_masked};
+use subscriptions::Subscriptions;
+
+use super::*;
+use crate::command::{Command, Target};
+use crate::connection::Phase;
+use crate::handle::{Handle, Shared};
+use crate::recovery::simulation::late::Late;
+use crate::settings::Settings;
+use crate::testing::{self, ClientEnd, Driver};
+use crate::webhook::{Full, Webhook, WebhookRequest, WebhookResponse};
+
+/// An application that answers when the scene says so.
+#[derive(Default)]
+struct App(Mutex<Vec<WebhookRequest>>);
+
+impl Webhook for App {
+    fn send(&self, request: WebhookRequest) -> Result<(), Full> {
+        self.0.lock().unwrap().push(request);
+        Ok(())
+    }
+}
+
+fn rules() -> Rules {
+    let history = |acknowledge| {
+        let (messages_max, bytes_max, seconds_max) = (100, 1 << 20, 1_000);
+        let (durable, compact) = (false, false);
+        let rule =
+            HistoryRule { messages_max, bytes_max, seconds_max, durable, compact, acknowledge };
+        Some(Arc::new(rule))
+    };
+    let acknowledge = AcknowledgeRule {
+        window_messages_max: 2,
+        redelivery_seconds: 3,
+        tries_max: 0,
+        dead_letter: None,
+    };
+    let rule = |pattern: &str| Rule {
+        pattern: pattern.into(),
+        events: Some(EventRule::Broadcast),
+        ..Rule::default()
+    };
+    let rules = vec![
+        Rule { history: history(None), ..rule("big/*") },
+        Rule { history: history(Some(acknowledge)), ..rule("ack/*") },
+        Rule { presence: true, ..rule("seen/*") },
+        Rule { join: JoinRule::Webhook, events: Some(EventRule::Webhook), ..rule("asked/*") },
+    ];
+    Rules { rules, publish_prefixes: vec!["".into()], ..Rules::default() }
+}
+
+fn settings() -> Settings {
+    let simulated = crate::recovery::simulation::settings();
+    Settings {
+        session: protocol::Settings {
+            policy: auth::Policy::new(rules(), auth::LoginRule::Allow),
+            message_bytes_max: 64 << 10,
+            frame_bytes_max: 64 << 10,
+            ws_ping_seconds: 4,
+            ws_silence_seconds: 30,
+            compression: true,
+            ws_echo: true,
+            status_page: true,
+            ..simulated.session
+        },
+        outbox_bytes_max: 64 << 10,
+        head_seconds: 20,
+        idle_seconds: 30,
+        publishes_per_second_max: 4,
+        longpoll_seconds: 5,
+        presence_meta_bytes_max: 32 << 10,
+        ..simulated
+    }
+}
+
+/// One thing that happens in a scene.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A client connects to an engine, and sends this.
+    Open(usize, usize, String),
+    /// A client connects beyond the limit of its address.
+    Beyond(usize, String),
+    /// A client sends bytes.
+    Send(usize, Vec<u8>),
+    /// A client takes all that comes now.
+    Read(usize),
+    Cut(usize),
+    Publish(&'static str, String),
+    /// Time passes, in tenths of a second.
+    Wait(u64),
+    /// The application answers.
+    Answer(bool),
+    /// The history's answers come.
+    History,
+    /// The application ends all connections of a user.
+    Disconnect(&'static str),
+    Login(usize, &'static str),
+    Logout(usize, &'static str),
+}
+
+use Step::*;
+
+fn text(of: usize, text: &str) -> Step {
+    let mut out = Vec::new();
+    encode_masked(Opcode::Text, false, text.as_bytes(), [1, 2, 3, 4], &mut out);
+    Send(of, out)
+}
+
+fn close_frame(of: usize) -> Step {
+    let mut out = Vec::new();
+    encode_masked(Opcode::Close, false, &1000u16.to_be_bytes(), [1, 2, 3, 4], &mut out);
+    Send(of, out)
+}
+
+fn get(target: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")
+}
+
+fn post(target: &str, body: &str) -> String {
+    format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn socket(target: &str, extensions: &str) -> String {
+    format!(
+        "GET {target} HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{extensions}\r\n"
+    )
+}
+
+/// Text that can't be compressed much.
+fn fill(bytes: usize) -> String {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        char::from(b'a' + ((state >> 33) % 26) as u8)
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+const CLIENTS: usize = 6;
+
+struct Scene {
+    drivers: Vec<Driver>,
+    handles: Vec<Handle>,
+    broker: Arc<broker::Local>,
+    late: Option<Arc<Late>>,
+    app: Arc<App>,
+    clients: [Option<ClientEnd>; CLIENTS],
+    /// Slots and engines of the clients' connections.
+    places: [(usize, u32); CLIENTS],
+    heard: [Vec<u8>; CLIENTS],
+    now_us: u64,
+    /// In which phases connections were when engines were replaced, by encoding.
+    phases: BTreeSet<(u8, Phase)>,
+}
+
+impl Scene {
+    fn new(is_late: bool) -> Self {
+        let handles: Vec<Handle> = (0..2).map(|_| testing::handle(200)).collect();
+        let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
+        let limits = broker::Limits {
+            recent_messages_max: 1_000,
+            recent_bytes_max: 1 << 20,
+            recent_seconds_max: 1_000,
+        };
+        let started = Instant::now();
+        let begin = Begin::in_memory(model::Epoch(7));
+        let held = HistoryLimits { cursors_max: 100, ..HistoryLimits::default() };
+        let history =
+            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+        history.set_rules(Arc::new(rules()), 60);
+        let broker =
+            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+        let late = is_late.then(|| Late::steady((*history).clone()));
+        let asked: Arc<dyn History> = match &late {
+            Some(late) => late.clone(),
+            None => history,
+        };
+        let presence = presence::Limits {
+            users_max: 100,
+            list_bytes_max: 1 << 20,
+            interval_us: 1_000,
+            members_per_ms: 0,
+        };
+        let presence = Arc::new(presence::Local::new(presence, NodeId(1)));
+        let subscriptions = Arc::new(Subscriptions::default());
+        for user in ["u0", "w"] {
+            subscriptions.edit(user, &["stored"], &[], 9).unwrap();
+        }
+        let protocols = protocol::standard();
+        let shared = Arc::new(Shared::new(NodeId(1), protocols, presence, subscriptions));
+        let mut drivers =
+            testing::drivers(&handles, settings(), broker.clone(), asked, shared.clone());
+        let app = Arc::new(App::default());
+        drivers.iter_mut().for_each(|driver| driver.engine.webhook = Some(app.clone()));
+        Scene {
+            drivers,
+            handles,
+            broker,
+            late,
+            app,
+            clients: [const { None }; CLIENTS],
+            places: [(0, 0); CLIENTS],
+            heard: [const { Vec::new() }; CLIENTS],
+            now_us: 5_000_000,
+            phases: BTreeSet::new(),
+        }
+    }
+
+    fn protocols(&self) -> &'static Protocols {
+        self.drivers[0].engine.shared().protocols
+    }
+
+    fn turn(&mut self) {
+        for driver in &mut self.drivers {
+            driver.engine.set_now(self.now_us);
+            driver.resume();
+            for slot in driver.events().0 {
+                driver.ready(slot);
+            }
+            driver.work();
+            driver.sweep();
+        }
+    }
+
+    fn read(&mut self, client: usize) {
+        for _ in 0..40 {
+            if let Some(end) = &self.clients[client] {
+                match end.read(1 << 20) {
+                    Some(bytes) => self.heard[client].extend(bytes),
+                    None => {
+                        self.heard[client].extend_from_slice(b"<end>");
+                        self.clients[client] = None;
+                    }
+                }
+            }
+            self.turn();
+        }
+    }
+
+    fn open(&mut self, client: usize, at: usize, reserved: bool, bytes: &str) {
+        let (ours, theirs) = testing::pair();
+        ours.send(bytes.as_bytes());
+        self.clients[client] = Some(ours);
+        let slot = self.drivers[at].connect_as(theirs, reserved);
+        self.places[client] = (at, slot);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Open(client, at, bytes) => self.open(*client, *at, false, bytes),
+            Beyond(client, bytes) => self.open(*client, 0, true, bytes),
+            Send(client, bytes) => {
+                if let Some(end) = &self.clients[*client] {
+                    end.send(bytes);
+                }
+            }
+            Read(client) => self.read(*client),
+            Cut(client) => self.clients[*client] = None,
+            Publish(topic, data) => {
+                let publication = Publication::new(*topic, Data::Text(data.as_str().into()));
+                self.broker.publish(publication, None).unwrap();
+            }
+            Wait(tenths) => {
+                for _ in 0..*tenths {
+                    self.now_us += 100_000;
+                    self.turn();
+                }
+            }
+            Answer(ok) => {
+                let requests = std::mem::take(&mut *self.app.0.lock().unwrap());
+                for request in requests {
+                    let response = WebhookResponse { ok: *ok, response: r#"{"by":"app"}"#.into() };
+                    (request.reply)(response);
+                }
+            }
+            History => self.late.iter().for_each(|late| late.turn()),
+            Disconnect(user) => {
+                for handle in &self.handles {
+                    let (target, close) =
+                        (Target::User((*user).into()), CloseReason::ByApplication);
+                    handle.send(Command::Disconnect { target, close, reply: Box::new(|_| ()) });
+                }
+            }
+            Login(client, user) => self.users(*client, user, true),
+            Logout(client, user) => self.users(*client, user, false),
+        }
+        (0..12).for_each(|_| self.turn());
+    }
+
+    fn users(&mut self, client: usize, user: &str, login: bool) {
+        let (at, slot) = self.places[client];
+        let core = &self.drivers[at].engine.connections.core;
+        let connection = core.id(slot, core.table.get(slot).unwrap().serial);
+        let (user, reply) = (user.into(), Box::new(|done: Result<_, _>| assert!(done.is_ok())));
+        self.handles[at].send(match login {
+            true => Command::Login { connection, user, reply },
+            false => Command::Logout { connection, user, reply },
+        });
+    }
+
+    fn exports(&self) -> Vec<Vec<u8>> {
+        let of = |driver: &Driver| -> Vec<Vec<u8>> {
+            driver.engine.slots().filter_map(|slot| driver.engine.export(slot)).collect()
+        };
+        self.drivers.iter().flat_map(of).collect()
+    }
+
+    fn upgrade(&mut self) {
+        testing::quiet(&mut self.drivers);
+        let before = self.exports();
+        for record in &before {
+            let record: Record = unframe(record).unwrap();
+            let phase = Phase::ALL.into_iter().find(|phase| *phase as u8 == record.phase);
+            self.phases.insert((record.encoding, phase.unwrap()));
+        }
+        testing::upgrade(&mut self.drivers);
+        if self.late.is_none() {
+            assert_eq!(self.exports(), before);
+        }
+    }
+
+    /// All of it, to the end of each connection that ends.
+    fn play(steps: &[Step], is_late: bool, upgrades: impl Fn(usize) -> bool) -> Self {
+        let mut scene = Scene::new(is_late);
+        for (at, step) in steps.iter().enumerate() {
+            scene.step(step);
+            if upgrades(at) {
+                scene.upgrade();
+            }
+        }
+        (0..CLIENTS).for_each(|client| scene.read(client));
+        scene
+    }
+
+    fn texts(&self) -> [String; CLIENTS] {
+        self.heard.each_ref().map(|heard| heard.escape_ascii().to_string())
+    }
+}
+
+/// Plays a scene without an upgrade, with one after each of its steps, and with one after every step.
+fn check(name: &str, is_late: bool, steps: &[Step]) -> BTreeSet<(u8, Phase)> {
+    let want = Scene::play(steps, is_late, |_| false).texts();
+    let mut phases = BTreeSet::new();
+    for upgrade in (0..steps.len()).map(Some).chain([None]) {
+        let scene = Scene::play(steps, is_late, |at| upgrade.is_none_or(|only| only == at));
+        let after = upgrade.map(|at| &steps[at]);
+        assert_eq!(scene.texts(), want, "{name}: an upgrade after {upgrade:?}: {after:?}");
+        phases.extend(scene.phases);
+    }
+    phases
+}

@@ -1,0 +1,243 @@
+//! Connections that wait for something: the history, an acknowledgement, the application, a slow reader,
+//! the rest of a message.
+
+use super::*;
+
+#[test]
+fn whoever_catches_up_goes_on_at_the_same_place() {
+    for is_late in [false, true] {
+        for (name, path, ids) in
+            [("sse", "/sse?", true), ("stream", "/stream?", false), ("ws", "/ws?", false)]
+        {
+            let target = format!("{path}user=u0&topic=big/1&topic=big/2&topic=plain");
+            let since = |target: &str| {
+                let target = format!("{target}&since:big/1=fffffff8:2&since:big/2=fffffff8:0");
+                match name {
+                    "ws" => socket(&target, ""),
+                    _ => get(&target),
+                }
+            };
+            let mut steps: Vec<Step> =
+                (0..8).map(|n| Publish("big/1", format!("{n} {}", fill(500)))).collect();
+            steps.extend((0..5).map(|n| Publish("big/2", format!("{n}"))));
+            steps.extend([Open(0, 0, since(&target)), History, History]);
+            steps.extend([Publish("big/1", fill(900)), Publish("plain", "live".into())]);
+            for _ in 0..6 {
+                steps.extend([History, Read(0)]);
+            }
+            steps.extend([Publish("big/2", "live".into()), Read(0), History, Read(0)]);
+            if name == "ws" {
+                // From another log: all of it is missed.
+                let other = r#"{"type":"subscribe","id":9,"topic":"big/3","since":"00000001:5"}"#;
+                steps.extend([Publish("big/3", "before".into()), text(0, other)]);
+                steps.extend([History, History, Publish("big/3", "after".into()), Read(0)]);
+            }
+            if ids {
+                steps.extend([Publish("big/1", fill(9)), Publish("big/2", fill(9)), Read(0)]);
+            }
+            check(name, is_late, &steps);
+        }
+    }
+}
+
+#[test]
+fn polls_that_wait_for_the_history_get_its_answer() {
+    let steps = [
+        Publish("big/1", "one".into()),
+        Open(0, 0, get("/poll?topic=big/1&topic=plain&since=fffffff8:0&timeout=9")),
+        Publish("big/1", "two".into()),
+        History,
+        History,
+        Read(0),
+        Send(0, get("/poll?topic=big/1&timeout=9").into()),
+        Publish("big/1", "three".into()),
+        History,
+        History,
+        History,
+        Read(0),
+        Open(1, 1, get("/poll?topic=ack/1&topic=big/2&user=u1&timeout=2")),
+        History,
+        Wait(30),
+        History,
+        History,
+        Read(1),
+    ];
+    for is_late in [false, true] {
+        check("poll", is_late, &steps);
+    }
+}
+
+#[test]
+fn a_poll_is_told_what_is_gone_by_whichever_engine_answers() {
+    let poll = get("/poll?topic=big/1&since=00000001:5&timeout=9");
+    let steps = [Publish("big/1", "one".into()), Open(0, 0, poll), History];
+    let play = |upgrade: bool| {
+        let mut scene = Scene::new(true);
+        steps.iter().for_each(|step| scene.step(step));
+        if upgrade {
+            scene.late.iter().for_each(|late| late.answer_at_once());
+            scene.upgrade();
+        }
+        (0..3).for_each(|_| scene.step(&History));
+        scene.read(0);
+        scene.texts()
+    };
+    let want = play(false);
+    assert!(want[0].contains("epoch_changed"), "{want:?}");
+    assert_eq!(play(true), want);
+}
+
+#[test]
+fn errors_of_old_queries_close_nobody() {
+    let target = "user=u0&topic=big/1&since=fffffff8:0";
+    let steps = [
+        Publish("big/1", "one".into()),
+        Open(0, 0, get(&format!("/sse?{target}"))),
+        Open(1, 0, get(&format!("/poll?{target}&timeout=9"))),
+        History,
+        History,
+        Read(0),
+        Read(1),
+    ];
+    let want = Scene::play(&steps, true, |_| false).texts();
+    for upgrade in 1..5 {
+        let mut scene = Scene::new(true);
+        for (at, step) in steps.iter().enumerate() {
+            scene.step(step);
+            if at != upgrade {
+                continue;
+            }
+            let query_max = scene.drivers[0].engine.connections.recovery.catchups.query();
+            scene.upgrade();
+            for (slot, query) in (0..2).flat_map(|slot| (0..=query_max).map(move |n| (slot, n))) {
+                let core = &scene.drivers[0].engine.connections.core;
+                let Some(serial) = core.table.get(slot).map(|it| it.serial) else { continue };
+                let numbers = vec![query];
+                scene.handles[0].send(Command::Started { slot, serial, query, start: None });
+                scene.handles[0].send(Command::Pulled { slot, serial, numbers, piece: None });
+            }
+        }
+        (0..CLIENTS).for_each(|client| scene.read(client));
+        assert_eq!(scene.texts(), want, "an upgrade after step {upgrade}");
+    }
+}
+
+#[test]
+fn what_is_not_acknowledged_stays_so() {
+    for is_late in [false, true] {
+        let mut steps = vec![Open(0, 0, socket("/ws?user=u0&topic=ack/1&topic=ack/2", ""))];
+        steps.extend((1..6).map(|n| Publish("ack/1", format!("{n}"))));
+        steps.extend([History, History, Read(0)]);
+        for offset in [1, 3] {
+            let ack = format!(
+                r#"{{"type":"ack","id":{offset},"topic":"ack/1","message":"fffffff8:{offset}"}}"#
+            );
+            steps.extend([text(0, &ack), History, History, Read(0)]);
+        }
+        // What is not acknowledged comes again.
+        steps.extend([Wait(45), History, History, Read(0), Wait(40), History, Read(0)]);
+        steps.extend([Login(0, "w"), History, Read(0), Logout(0, "u0"), History, Read(0)]);
+        steps.extend([Publish("ack/2", "last".into()), History, History, Read(0)]);
+        check("acknowledgements", is_late, &steps);
+    }
+}
+
+#[test]
+fn joins_lists_and_webhooks_wait_as_before() {
+    let user = |n: usize| format!("/socket/websocket?vsn=2.0.0&user=u{n}");
+    let meta = format!(r#"["1","1","seen/1","phx_join",{{"meta":{{"x":"{}"}}}}]"#, fill(20_000));
+    let since = r#"["7","8","big/1","phx_join",{"since":"fffffff8:1"}]"#;
+    let steps = [
+        Publish("big/1", "one".into()),
+        Publish("big/1", "two".into()),
+        Open(0, 0, socket(&user(0), "")),
+        Open(1, 1, socket(&user(1), "")),
+        Read(0),
+        Read(1),
+        text(0, r#"["1","2","asked/1","phx_join",{}]"#),
+        text(0, r#"["odd ref","3","asked/2","phx_join",{}]"#),
+        Answer(true),
+        text(0, r#"["1","4","asked/1","event",{"a":1}]"#),
+        text(0, r#"["9","9","*","phx_join",{}]"#),
+        text(0, r#"["10","10","@u0","phx_join",{"tags":["a"]}]"#),
+        Answer(false),
+        Publish("*", "all".into()),
+        Publish("@u0", "own".into()),
+        Read(0),
+        text(0, since),
+        History,
+        text(0, r#"["7","9","big/1","phx_leave",{}]"#),
+        History,
+        History,
+        Read(0),
+        // Who is there is a long list, and its reader does not read.
+        text(1, &meta),
+        Wait(5),
+        Read(1),
+        text(0, r#"["2","11","seen/1","phx_join",{"meta":{}}]"#),
+        text(0, r#"["3","12","seen/2","phx_join",{}]"#),
+        text(0, r#"["4","13","seen/1","phx_join",{}]"#),
+        text(0, r#"["4","14","seen/1","presence_update",{"meta":{"y":1}}]"#),
+        Wait(5),
+        Read(0),
+        Read(1),
+        Cut(1),
+        Wait(5),
+        Read(0),
+    ];
+    for is_late in [false, true] {
+        check("phoenix", is_late, &steps);
+    }
+}
+
+#[test]
+fn what_clients_choose_and_how_much_they_ask_is_carried() {
+    let mut steps = vec![
+        Open(0, 0, socket("/ws?user=u0&topic=plain&topic=stored", "")),
+        text(0, r#"{"type":"subscribe","id":1,"topic":"a","tags":["x"]}"#),
+        text(0, r#"{"type":"login","id":2,"user":"w"}"#),
+        text(0, r#"{"type":"subscribe","id":3,"topic":"seen/1"}"#),
+        Read(0),
+        Open(1, 0, get("/sse?topic=a&tag=x&tag=y")),
+        Publish("a", "without a tag".into()),
+        // The topic was entered by the client itself: it stays.
+        text(0, r#"{"type":"logout","id":4,"user":"w"}"#),
+        text(0, r#"{"type":"logout","id":5,"user":"u0"}"#),
+        Publish("stored", "one".into()),
+    ];
+    // More than it may in a second: it is left unread for a while.
+    for n in 0..8 {
+        steps.push(text(0, &format!(r#"{{"type":"publish","id":{n},"topic":"p","data":{n}}}"#)));
+    }
+    steps.extend([Wait(3), Read(0), Wait(12), Read(0), Wait(12), Read(0), Read(1)]);
+    check("choices", false, &steps);
+}
+
+#[test]
+fn a_message_may_be_cut_anywhere() {
+    let mut frames = Vec::new();
+    encode_masked(Opcode::Ping, false, b"ping", [5, 6, 7, 8], &mut frames);
+    let fragment = |head: u8, bytes: &[u8]| {
+        let mask = [1, 2, 3, 4];
+        let mut frame = vec![head, 0x80 | bytes.len() as u8];
+        frame.extend(mask);
+        frame.extend(bytes.iter().enumerate().map(|(at, byte)| byte ^ mask[at % 4]));
+        frame
+    };
+    // The first fragment ends in the middle of a character of three bytes.
+    let whole = r#"{"type":"publish","id":1,"topic":"plain","data":"€uro"}"#;
+    let (head, tail) = whole.as_bytes().split_at(whole.find('€').unwrap() + 1);
+    frames.extend(fragment(0x01, head));
+    frames.extend(fragment(0x89, b"between"));
+    frames.extend(fragment(0x80, tail));
+    for cut in 1..frames.len() {
+        let open = Open(0, 0, socket("/ws?user=u0&topic=plain", ""));
+        let (first, rest) = frames.split_at(cut);
+        let steps = [open, Send(0, first.to_vec()), Send(0, rest.to_vec()), Read(0)];
+        let want = Scene::play(&steps, false, |_| false);
+        let with = Scene::play(&steps, false, |at| at == 1);
+        assert_eq!(with.texts(), want.texts(), "cut after {cut} bytes");
+        let heard = String::from_utf8_lossy(&want.heard[0]).into_owned();
+        assert!(heard.contains("€uro") && heard.contains("between"), "{heard}");
+    }
+}
