@@ -231,9 +231,7 @@ impl Connections {
     /// The same with a meta, the text of a JSON object, for its presence.
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
         let hash = self.core.broker.hash(topic);
-        let joined = self.core.hub.join(slot, hash, topic);
-        self.core.handle.inbox.filter.insert(hash);
-        self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
+        let joined = self.core.enter_topic(slot, hash, topic);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
         } else if !joined && meta != "{}" {
@@ -363,11 +361,8 @@ impl Connections {
         if let Some(topics) = record.topics {
             core.hub.insert(slot);
             for Text(topic) in topics {
-                let hash = hash(&topic);
-                core.hub.join(slot, hash, &topic);
-                core.handle.inbox.filter.insert(hash);
+                core.enter_topic(slot, hash(&topic), &topic);
             }
-            core.metrics.topics.set(u64::from(core.hub.topics()));
         }
         core.joins.import(slot, record.joins, &hash);
         core.entries.import(slot, record.presence, &hash);

@@ -129,6 +129,15 @@ impl Core {
         self.enter(slot, phase);
     }
 
+    /// Puts a connection into a topic, whose messages come to this engine from now on. False when it is
+    /// in it already.
+    pub(crate) fn enter_topic(&mut self, slot: u32, hash: u64, topic: &str) -> bool {
+        let entered = self.hub.join(slot, hash, topic);
+        self.handle.inbox.filter.insert(hash);
+        self.metrics.topics.set(u64::from(self.hub.topics()));
+        entered
+    }
+
     /// A request was answered: the connection is ready for the next one.
     pub(crate) fn await_request(&mut self, slot: u32) {
         self.speak(slot, self.shared.protocols.first().encoding());

@@ -146,12 +146,10 @@ impl Polls<'_> {
             return;
         }
         let messages_max = poll.history.as_ref().map_or(0, |history| history.messages_max);
-        let was_now = self.poll_history_mut(slot).map(|history| std::mem::take(&mut history.now));
-        let now = now || was_now.unwrap_or(false);
-        let Some(poll) = self.poll_of(slot) else {
-            return;
-        };
         let cursors = poll.history.as_ref().map(|history| history.cursors.clone());
+        let history = self.poll_history_mut(slot);
+        let was_now = history.is_some_and(|history| std::mem::take(&mut history.now));
+        let now = now || was_now;
         let piece = match cursors {
             None => None,
             Some(cursors) => {

@@ -136,6 +136,18 @@ enum Entry<T> {
 }
 
 impl<T> SlabPage<T> {
+    /// Appends an entry to the page of this number, with the spare memory where it has none yet.
+    fn push(&mut self, number: usize, spare: &mut Vec<Entry<T>>, entry: Entry<T>) {
+        if self.entries.capacity() == 0 && number > 0 {
+            self.entries = std::mem::take(spare);
+            self.entries.reserve_exact(PAGE);
+        } else if self.entries.len() == self.entries.capacity() {
+            // The first page grows by doubling, so that a small table stays small.
+            self.entries.reserve_exact(self.entries.len().clamp(2, PAGE / 2));
+        }
+        self.entries.push(entry);
+    }
+
     /// Takes a free slot out of the list of free slots.
     fn unlink(&mut self, index: u16) {
         let Entry::Free(next) = self.entries[index as usize] else { return };
@@ -174,14 +186,7 @@ impl<T> Slab<T> {
         let entry = Entry::Taken(value);
         let index = match page.free {
             NONE => {
-                if page.entries.capacity() == 0 && at > 0 {
-                    page.entries = std::mem::take(&mut self.spare);
-                    page.entries.reserve_exact(PAGE);
-                } else if page.entries.len() == page.entries.capacity() {
-                    // The first page grows by doubling, so that a small table stays small.
-                    page.entries.reserve_exact(page.entries.len().clamp(2, PAGE / 2));
-                }
-                page.entries.push(entry);
+                page.push(at, &mut self.spare, entry);
                 page.entries.len() - 1
             }
             free => {
@@ -192,12 +197,18 @@ impl<T> Slab<T> {
                 free
             }
         };
+        self.entered(at);
+        (at * PAGE + index) as u32
+    }
+
+    /// Counts a value that has come to a page.
+    fn entered(&mut self, number: usize) {
+        let page = &mut self.pages[number];
         page.live += 1;
         self.count += 1;
         if page.live as usize == PAGE {
-            self.vacant[at / 64] &= !(1 << (at % 64));
+            self.vacant[number / 64] &= !(1 << (number % 64));
         }
-        (at * PAGE + index) as u32
     }
 
     /// Inserts a value under a number of the caller's choice; gives it back when the number is taken.
@@ -214,21 +225,14 @@ impl<T> Slab<T> {
             self.push_page();
         }
         let page = &mut self.pages[number];
-        if page.entries.capacity() == 0 && number > 0 {
-            page.entries = std::mem::take(&mut self.spare);
-            page.entries.reserve_exact(PAGE);
-        }
         while page.entries.len() <= index {
             let last = page.entries.len() as u16;
-            page.entries.push(Entry::Free(std::mem::replace(&mut page.free, last)));
+            let free = Entry::Free(std::mem::replace(&mut page.free, last));
+            page.push(number, &mut self.spare, free);
         }
         page.unlink(index as u16);
         page.entries[index] = Entry::Taken(value);
-        page.live += 1;
-        self.count += 1;
-        if page.live as usize == PAGE {
-            self.vacant[number / 64] &= !(1 << (number % 64));
-        }
+        self.entered(number);
         Ok(())
     }
 
@@ -426,30 +430,8 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0_usize..1_000), 0..600),
         ) {
             let (mut slab, mut model) = (Slab::default(), BTreeMap::new());
-            for (value, (comes, which)) in steps.into_iter().enumerate() {
-                if comes || model.is_empty() {
-                    let at = slab.insert(value);
-                    prop_assert!(model.insert(at, value).is_none());
-                    let lower = (0..at / PAGE as u32 * PAGE as u32).find(|at| !model.contains_key(at));
-                    prop_assert_eq!(lower, None, "a lower page had a free slot");
-                } else {
-                    let at = *model.keys().nth(which % model.len()).unwrap();
-                    prop_assert_eq!(slab.remove(at), model.remove(&at).unwrap());
-                }
-                prop_assert_eq!(slab.count(), model.len());
-                prop_assert!(model.iter().all(|(at, value)| slab[*at] == *value));
-                let all: Vec<_> = slab.iter().map(|(at, value)| (at, *value)).collect();
-                prop_assert_eq!(all, model.iter().map(|it| (*it.0, *it.1)).collect::<Vec<_>>());
-                let with_memory = slab.pages.iter().filter(|page| page.entries.capacity() > 0);
-                let mut in_use: Vec<u32> = model.keys().map(|at| at / PAGE as u32).collect();
-                in_use.dedup();
-                prop_assert_eq!(with_memory.count(), in_use.len());
-            }
+            walk(&mut slab, &mut model, steps)?;
         }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
         fn a_restored_slab_goes_on_as_the_one_before(
@@ -463,21 +445,36 @@ mod tests {
                     Err(value) => prop_assert_eq!(model.get(&at), Some(&value)),
                 }
             }
-            for (value, (comes, which)) in steps.into_iter().enumerate() {
-                if comes || model.is_empty() {
-                    let at = slab.insert(value);
-                    prop_assert!(model.insert(at, value).is_none());
-                    let lower = (0..at / PAGE as u32 * PAGE as u32).find(|at| !model.contains_key(at));
-                    prop_assert_eq!(lower, None, "a lower page had a free slot");
-                } else {
-                    let at = *model.keys().nth(which % model.len()).unwrap();
-                    prop_assert_eq!(slab.remove(at), model.remove(&at).unwrap());
-                }
-                prop_assert_eq!(slab.count(), model.len());
-                let all: Vec<_> = slab.iter().map(|(at, value)| (at, *value)).collect();
-                prop_assert_eq!(all, model.iter().map(|it| (*it.0, *it.1)).collect::<Vec<_>>());
-            }
+            walk(&mut slab, &mut model, steps)?;
         }
+    }
+
+    /// Values come and go, in a slab and in a model of it, which must stay the same.
+    fn walk(
+        slab: &mut Slab<usize>,
+        model: &mut BTreeMap<u32, usize>,
+        steps: Vec<(bool, usize)>,
+    ) -> Result<(), TestCaseError> {
+        for (value, (comes, which)) in steps.into_iter().enumerate() {
+            if comes || model.is_empty() {
+                let at = slab.insert(value);
+                prop_assert!(model.insert(at, value).is_none());
+                let lower = (0..at / PAGE as u32 * PAGE as u32).find(|at| !model.contains_key(at));
+                prop_assert_eq!(lower, None, "a lower page had a free slot");
+            } else {
+                let at = *model.keys().nth(which % model.len()).unwrap();
+                prop_assert_eq!(slab.remove(at), model.remove(&at).unwrap());
+            }
+            prop_assert_eq!(slab.count(), model.len());
+            prop_assert!(model.iter().all(|(at, value)| slab[*at] == *value));
+            let all: Vec<_> = slab.iter().map(|(at, value)| (at, *value)).collect();
+            prop_assert_eq!(all, model.iter().map(|it| (*it.0, *it.1)).collect::<Vec<_>>());
+            let with_memory = slab.pages.iter().filter(|page| page.entries.capacity() > 0);
+            let mut in_use: Vec<u32> = model.keys().map(|at| at / PAGE as u32).collect();
+            in_use.dedup();
+            prop_assert_eq!(with_memory.count(), in_use.len());
+        }
+        Ok(())
     }
 
     #[test]
