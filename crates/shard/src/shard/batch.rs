@@ -391,54 +391,8 @@ mod tests {
             Arc::new(presence),
             Arc::default(),
         );
-        crate::start::for_tests(settings(), Arc::new(shared))
-    }
-
-    fn settings() -> Settings {
-        let never = 1_000_000;
-        Settings {
-            session: protocol::Settings {
-                http: protocol::http::Limits {
-                    head_bytes_max: 8192,
-                    uri_bytes_max: 4096,
-                    body_bytes_max: 4096,
-                    longpoll_body_bytes_max: 4096,
-                },
-                cors_origins: vec!["*".into()],
-                policy: auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow),
-                topics_per_connection_max: 16,
-                message_bytes_max: 4096,
-                frame_bytes_max: 4096,
-                sse_retry_ms: 2000,
-                poll_seconds: 25,
-                poll_seconds_max: 60,
-                sse_heartbeat_seconds: 10,
-                stream_heartbeat_seconds: 10,
-                ws_ping_seconds: never as u32,
-                ws_silence_seconds: never as u32,
-                phoenix_silence_seconds: never as u32,
-                compression: false,
-                ws_echo: false,
-                status_page: false,
-                longpoll_key: protocol::phoenix::token::Key([0; 32]),
-                files: Arc::new([]),
-            },
-            connections_max: never,
-            connections_per_address_max: 0,
-            accept_per_second_max: 0,
-            outbox_bytes_max: 12 << 10,
-            outbox_messages_max: 60,
-            input_bytes_max: never as usize,
-            outboxes_bytes_max: never as usize,
-            publishes_per_second_max: 0,
-            joins_per_second_max: 0,
-            head_seconds: never as u32,
-            idle_seconds: never as u32,
-            longpoll_seconds: 25,
-            longpoll_sessions_max: 10,
-            longpoll_sessions_per_address_max: 0,
-            presence_meta_bytes_max: 100,
-        }
+        let policy = auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow);
+        crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared))
     }
 
     fn connect(shard: &mut Shard) -> (u32, UnixStream) {
