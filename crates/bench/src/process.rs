@@ -1,5 +1,7 @@
 //! A server as a child process: starts it, measures it, and ensures that it ends.
 
+#![expect(unsafe_code, reason = "what a child does between fork and exec")]
+
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::time::{Duration, Instant};

@@ -4,6 +4,8 @@
 //! [`Local`] joins the shards of one process. The broker knows nothing about connections, and of
 //! topics with history only the log that they go to: [`HistoryLog`].
 
+#![forbid(unsafe_code)]
+
 mod inbox;
 mod local;
 mod log;

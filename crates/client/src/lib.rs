@@ -5,6 +5,8 @@
 //! to the end of the connection (RFC 9112, section 6). A caller gives the bytes it received, in any
 //! pieces, and gets [`Event`]s. Incomplete bytes stay in a buffer that is empty most of the time.
 
+#![forbid(unsafe_code)]
+
 mod phoenix;
 mod poll;
 mod sse;

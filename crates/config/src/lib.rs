@@ -6,6 +6,8 @@
 //! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags. This
 //! crate reads nothing from the process: the caller passes texts in, and so do tests.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod print;
 mod setting;

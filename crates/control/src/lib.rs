@@ -20,6 +20,8 @@
 //! One thread with its own single-threaded runtime reaches the shards by their mailboxes. No message
 //! passes through it on its way from a shard to its members.
 
+#![forbid(unsafe_code)]
+
 mod api;
 mod dashboard;
 mod http;

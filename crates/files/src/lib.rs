@@ -2,6 +2,8 @@
 //! A pipe without a writer would block the thread that handles signals, and a device like
 //! `/dev/zero` never ends. Errors name the file and what to do.
 
+#![forbid(unsafe_code)]
+
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};

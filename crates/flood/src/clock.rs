@@ -1,5 +1,7 @@
 //! Clocks: one monotonic clock for both ends, and the CPU clock of another process.
 
+#![expect(unsafe_code, reason = "clock_getcpuclockid(3) and clock_gettime(2)")]
+
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

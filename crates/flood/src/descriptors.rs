@@ -1,5 +1,7 @@
 //! Private descriptor tables. A thread with a table of its own has the whole `ulimit -n` to itself.
 
+#![expect(unsafe_code, reason = "unshare(2) and close_range(2)")]
+
 use std::io;
 
 /// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. The other

@@ -1,5 +1,7 @@
 //! Source addresses of connections, and ports for servers.
 
+#![expect(unsafe_code, reason = "setsockopt(2) for IP_BIND_ADDRESS_NO_PORT")]
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -4,6 +4,8 @@
 //! is one [`Protocol`]: a caller gives it bytes and gets [`Request`]s and bytes to send.
 //! [`standard()`] lists them all.
 
+#![forbid(unsafe_code)]
+
 mod codecs;
 pub mod data;
 pub mod http;

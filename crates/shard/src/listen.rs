@@ -6,6 +6,8 @@
 //! that is full, or holds more than its share, leaves the choice. Its listener stays open and it
 //! accepts what its queue still holds, so that no connection is lost.
 
+#![expect(unsafe_code, reason = "setsockopt(2) for a BPF program")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

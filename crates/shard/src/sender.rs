@@ -1,5 +1,7 @@
 //! Many small sends at once: io_uring where the kernel allows it, one system call each elsewhere.
 
+#![expect(unsafe_code, reason = "io_uring reads the bytes after the call that queues them")]
+
 use std::io;
 use std::os::fd::BorrowedFd;
 

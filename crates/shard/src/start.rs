@@ -1,5 +1,7 @@
 //! From options to running shards.
 
+#![expect(unsafe_code, reason = "unshare(2), close_range(2) and descriptors by their numbers")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -18,6 +18,8 @@
 //! This crate has no socket, no thread and no file: [`csv`] parses and writes texts, and
 //! [`generate`] makes a follower graph for tests.
 
+#![forbid(unsafe_code)]
+
 pub mod csv;
 pub mod generate;
 mod names;

@@ -6,6 +6,8 @@
 //! Both retain one empty page until [`PageTable::tidy`] or [`Slab::tidy`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
 
+#![forbid(unsafe_code)]
+
 use std::ops::{Index, IndexMut};
 
 /// Slots in a page.

@@ -1,5 +1,6 @@
 //! Returns freed memory to the system. ARCHITECTURE.md says how this was chosen.
 
+#![allow(unsafe_code, reason = "mallopt(3) and malloc_trim(3)")]
 #![cfg_attr(not(target_env = "gnu"), allow(dead_code, unused_imports))]
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! The push server with all protocols of the crate `protocol`.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

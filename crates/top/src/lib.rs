@@ -3,6 +3,8 @@
 //! [`state`] holds the known figures and [`draw`] draws them; both use no socket, clock or terminal.
 //! [`watch`] polls the node from threads of its own, and [`screen`] is the loop between them.
 
+#![forbid(unsafe_code)]
+
 pub mod admin;
 pub mod draw;
 mod format;

@@ -1,5 +1,7 @@
 //! Reads the facts that need a system call.
 
+#![expect(unsafe_code, reason = "io_uring_setup(2), unshare(2) and close_range(2)")]
+
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};

@@ -2,6 +2,8 @@
 //! `impl`, and no other crate knows of it. The server that this binary starts speaks it on the client
 //! port, beside all others.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::sync::LazyLock;
 

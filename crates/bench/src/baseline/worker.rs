@@ -1,5 +1,7 @@
 //! One event loop of a bare server. It only accepts, reads and answers.
 
+#![expect(unsafe_code, reason = "a promise about the descriptors of a thread")]
+
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender as Channel, channel};

@@ -1,5 +1,7 @@
 //! One thread of a crowd: its poller, its connections and its counts.
 
+#![expect(unsafe_code, reason = "a promise about the descriptors of a thread")]
+
 use std::mem;
 use std::net::SocketAddrV4;
 use std::ops::Range;

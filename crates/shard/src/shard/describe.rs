@@ -1,5 +1,7 @@
 //! Details of a connection that only its socket has.
 
+#![expect(unsafe_code, reason = "getsockopt(2) for TCP_INFO")]
+
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 

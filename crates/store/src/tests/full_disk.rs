@@ -1,5 +1,7 @@
 //! A full disk: a real one of 12 MiB, if the user may mount it, and a limit on the size of files.
 
+#![expect(unsafe_code, reason = "mount(2) and setrlimit(2)")]
+
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Only the owner may read the files, whatever the umask.
 
+#![expect(unsafe_code, reason = "umask(2)")]
+
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;

@@ -7,6 +7,8 @@
 //!
 //! `bench/durable` builds what this needs and runs it.
 
+#![forbid(unsafe_code)]
+
 mod floor;
 mod http;
 mod load;
