@@ -79,7 +79,13 @@ impl Deny {
             Deny::AnotherUser => "bad_topic",
             Deny::NoPresence => "no_presence",
             Deny::NotItsUser => "no_user",
-            _ => "forbidden",
+            Deny::JoinRefused
+            | Deny::JoinAsks
+            | Deny::PublishRefused
+            | Deny::PublishAsks
+            | Deny::PublishOwn
+            | Deny::LoginRefused
+            | Deny::NotGranted => "forbidden",
         }
     }
 
@@ -88,7 +94,12 @@ impl Deny {
         match self {
             Deny::JoinRefused | Deny::JoinAsks => "unauthorized".into(),
             Deny::PublishRefused | Deny::PublishAsks => Deny::PublishOwn.to_string(),
-            other => other.to_string(),
+            Deny::AnotherUser
+            | Deny::PublishOwn
+            | Deny::NoPresence
+            | Deny::NotItsUser
+            | Deny::LoginRefused
+            | Deny::NotGranted => self.to_string(),
         }
     }
 }

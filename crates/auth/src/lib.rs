@@ -5,6 +5,7 @@
 //! principal, and whoever has a clock ends what has expired.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod decision;
 mod deny;

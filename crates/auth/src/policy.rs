@@ -52,8 +52,13 @@ impl Policy {
         }
         match self.by_rules(principal, action, topic) {
             Decision::Deny(deny) => Decision::Deny(deny),
-            _ if !is_granted(principal, action, topic) => Decision::Deny(Deny::NotGranted),
-            decision => decision,
+            decision @ (Decision::Allow(_) | Decision::Ask(_)) => {
+                if is_granted(principal, action, topic) {
+                    decision
+                } else {
+                    Decision::Deny(Deny::NotGranted)
+                }
+            }
         }
     }
 
@@ -85,7 +90,9 @@ impl Policy {
             Action::History => allow_if(reachable, Deny::AnotherUser),
             Action::Acknowledge(user) => match topic.kind {
                 TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),
-                _ => allow_if(principal.is(user), Deny::NotItsUser),
+                TopicKind::Ordinary | TopicKind::Personal(_) | TopicKind::Broadcast => {
+                    allow_if(principal.is(user), Deny::NotItsUser)
+                }
             },
             Action::Login(_) | Action::Logout(_) => {
                 allow_if(self.login == LoginRule::Allow, Deny::LoginRefused)

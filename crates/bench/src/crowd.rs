@@ -99,6 +99,9 @@ impl Plan {
 
     /// Returns a plan of idle connections by transport (`sse`, `stream`, `poll`, `ws` or `phoenix`),
     /// each with a user of its own and in the topic `all`.
+    ///
+    /// # Panics
+    /// For another transport.
     pub fn idle(transport: &str, target: SocketAddrV4, connections: usize) -> Self {
         let path = format!("/{transport}?user=u{{n}}&topic=all");
         match transport {
@@ -109,7 +112,8 @@ impl Plan {
             "ws" => Self::websocket(target, connections, &path),
             // The timeout is long enough that no poll ends while others still connect.
             "poll" => Self::poll(target, connections, &format!("{path}&timeout=300")),
-            _ => Self::get(target, connections, &path),
+            "sse" | "stream" => Self::get(target, connections, &path),
+            other => panic!("there is no transport {other}"),
         }
     }
 

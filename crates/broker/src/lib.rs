@@ -5,6 +5,7 @@
 //! topics with history only the log that they go to: [`HistoryLog`].
 
 #![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod inbox;
 mod local;

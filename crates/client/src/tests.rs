@@ -212,7 +212,8 @@ fn a_recovery_line_is_not_a_message() {
         let mut bytes = match name {
             "ws" => ws_head(),
             "sse" => b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec(),
-            _ => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
+            "stream" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
+            other => panic!("no answer of {other}"),
         };
         for lost in [Some(&lost[..]), Some(&[]), None] {
             bytes.extend(line(protocol, lost));
@@ -320,7 +321,7 @@ proptest::proptest! {
             match name {
                 "sse" => sse::open("", 1, &mut stream),
                 "stream" => stream::welcome("", ID, &[], &[], &mut stream),
-                _ => {
+                "ws" => {
                     stream.extend(b"HTTP/1.1 101 x\r\nSec-WebSocket-Accept: ");
                     let mut request = Vec::new();
                     client.request(&Request { host: "h", target: "/", number: 7, token: None }, &mut request);
@@ -329,6 +330,7 @@ proptest::proptest! {
                     stream.extend(protocol::websocket::handshake::accept(key.unwrap()).unwrap().as_bytes());
                     stream.extend(b"\r\n\r\n");
                 }
+                other => panic!("no answer of {other}"),
             }
             for text in &texts {
                 stream.extend(encoded(protocol, text));

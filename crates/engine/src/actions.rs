@@ -14,6 +14,7 @@ use crate::command::Answer;
 use crate::connection::{Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::count::count;
 use crate::metrics::{Counter, Metrics};
 use crate::phoenix::Channels;
 use crate::poll::Polls;
@@ -199,7 +200,7 @@ impl Connections {
     /// After a short answer the connection rests, or ends with it.
     pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
         if keep_alive && !self.core.draining {
-            let now_s = self.core.now_s() as u16;
+            let now_s = self.core.now_wrapping_s();
             if let Some(connection) = self.core.table.get_mut(slot) {
                 connection.enter(Phase::Idle);
                 connection.heard_s = now_s;
@@ -232,7 +233,7 @@ impl Connections {
                 });
             }
         }
-        let now_s = self.core.now_s() as u16;
+        let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
             connection.heard_s = now_s;
             // The greeting breaks the silence: no heartbeat follows on its heels.
@@ -371,7 +372,7 @@ fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Option<ProtocolRef> {
 /// More of a request must come. Whoever waits for a word to send it gets that, once.
 fn await_rest(core: &mut Core, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
     if let Some(cold) = core.table.cold_or_new(slot) {
-        cold.needs = bytes as u32;
+        cold.needs = count(bytes);
         if !interim.is_empty() && !std::mem::replace(&mut cold.continued, true) {
             out.extend_from_slice(interim);
         }

@@ -137,10 +137,11 @@ impl Connections {
     /// The rest of a close, of a connection that counts as closing.
     fn complete_close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
         let polled = self.core.is_gathered(slot);
+        let now_s = self.core.now_wrapping_s();
         let Some(connection) = self.core.table.get_mut(slot) else {
             return;
         };
-        connection.heard_s = (self.core.now_us / 1_000_000) as u16;
+        connection.heard_s = now_s;
         let serial = connection.serial;
         let blocked = polled || connection.is(Flag::Blocked);
         let mut asking = None;

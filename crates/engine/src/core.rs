@@ -11,7 +11,7 @@ use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
 use protocol::{Codecs, Delivery, ProtocolRef};
 
 use crate::command::Command;
-use crate::connection::{Connection, Flag, Phase, Table};
+use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::joins::Joins;
@@ -71,8 +71,15 @@ pub(crate) enum Effect {
 }
 
 impl Core {
+    /// The time of this turn, in seconds of the node's clock.
+    #[expect(clippy::cast_possible_truncation, reason = "a node doesn't run for 136 years")]
     pub(crate) fn now_s(&self) -> u32 {
         (self.now_us / 1_000_000) as u32
+    }
+
+    /// The same, as [`Connection::heard_s`] has it.
+    pub(crate) fn now_wrapping_s(&self) -> u16 {
+        wrapping_s(self.now_s())
     }
 
     pub(crate) fn id(&self, slot: u32, serial: u32) -> ConnectionId {

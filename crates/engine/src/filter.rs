@@ -18,8 +18,13 @@ impl Filter {
         Filter { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "only the low bits of a hash count")]
+    fn bit(&self, hash: u64) -> usize {
+        hash as usize & (self.words.len() * 64 - 1)
+    }
+
     fn place(&self, hash: u64) -> (&AtomicU64, u64) {
-        let bit = hash as usize & (self.words.len() * 64 - 1);
+        let bit = self.bit(hash);
         (&self.words[bit / 64], 1 << (bit % 64))
     }
 
@@ -45,7 +50,7 @@ impl Filter {
     pub fn rebuild(&self, hashes: impl Iterator<Item = u64>) {
         let mut fresh = vec![0u64; self.words.len()];
         for hash in hashes {
-            let bit = hash as usize & (self.words.len() * 64 - 1);
+            let bit = self.bit(hash);
             fresh[bit / 64] |= 1 << (bit % 64);
         }
         for (word, bits) in self.words.iter().zip(fresh) {

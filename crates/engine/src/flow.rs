@@ -226,7 +226,7 @@ impl Rates {
     /// True when a connection that waits need not do so any longer; else it goes on waiting.
     pub(crate) fn has_waited(&mut self, core: &mut Core, slot: u32) -> bool {
         let must_wait = self.must_wait(core, slot);
-        let now_s = core.now_s() as u16;
+        let now_s = core.now_wrapping_s();
         let Some(cold) = core.table.cold_mut(slot).filter(|cold| cold.waits) else {
             return false;
         };
@@ -304,7 +304,7 @@ impl Core {
             match waiting.room(hash) {
                 Room::Enough if bytes <= max / WAY_PART => Pressure::None,
                 Room::Enough | Room::Half if bytes <= max => Pressure::Wait,
-                _ => Pressure::Refuse,
+                Room::Enough | Room::Half | Room::Full | Room::None => Pressure::Refuse,
             }
         };
         self.engines.iter().map(|shard| of(&shard.inbox.waiting)).max().unwrap_or(Pressure::None)

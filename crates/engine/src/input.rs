@@ -9,6 +9,7 @@ use protocol::http;
 use crate::connection::{Phase, Table};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::count::count;
 use crate::metrics::{Limited, Metrics};
 use crate::output::Output;
 
@@ -119,7 +120,7 @@ impl Core {
             return;
         };
         let decoder = cold.decoder.as_ref().map_or(0, |decoder| decoder.held_bytes());
-        let bytes = (cold.input.capacity() + decoder) as u32;
+        let bytes = count(cold.input.capacity() + decoder);
         let before = std::mem::replace(&mut cold.counted, bytes);
         self.metrics.input_bytes.add(u64::from(bytes));
         self.metrics.input_bytes.sub(u64::from(before));

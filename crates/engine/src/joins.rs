@@ -254,7 +254,7 @@ mod tests {
         for topic in 0..refs.len() as u64 {
             joins.remove(70_000, topic);
             assert_eq!(joins.get(70_000, topic), None);
-            assert_eq!(joins.all(70_000).count(), refs.len() - 1 - topic as usize);
+            assert_eq!(joins.all(70_000).count() as u64, refs.len() as u64 - 1 - topic);
         }
         joins.insert(5, 9, "x");
         joins.clear(5);

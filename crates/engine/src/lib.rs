@@ -13,6 +13,14 @@
 //! something in another part leaves an effect, which is performed as soon as the part has returned.
 
 #![forbid(unsafe_code)]
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod actions;
 mod answers;
@@ -22,6 +30,7 @@ mod command;
 mod connection;
 mod connections;
 mod core;
+mod count;
 mod deliver;
 mod engine;
 mod entries;

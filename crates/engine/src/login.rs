@@ -14,6 +14,7 @@ use protocol::{Delivery, ProtocolRef};
 use crate::command::{LoggedIn, LoginError};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::count::count;
 use crate::recovery::ReplyTo;
 
 impl Connections {
@@ -95,7 +96,7 @@ impl Connections {
     /// them already.
     fn enter_user(&mut self, slot: u32, user: &str) -> Result<(LoggedIn, Vec<Name>), LoginError> {
         if self.core.users(slot).any(|known| known == user) {
-            let users = self.core.users(slot).count() as u32;
+            let users = count(self.core.users(slot).count());
             return Ok((LoggedIn { users, already: true }, Vec::new()));
         }
         let max = self.core.settings.session.topics_per_connection_max;
@@ -117,7 +118,7 @@ impl Connections {
                 self.chosen.insert(slot, self.core.broker.hash(&topic));
             }
         }
-        Ok((LoggedIn { users: others.len() as u32 + 1, already: false }, entered))
+        Ok((LoggedIn { users: count(others.len() + 1), already: false }, entered))
     }
 
     /// What the user's topics had before comes now, as at the connect. A Phoenix client follows what
@@ -156,7 +157,7 @@ impl Connections {
             }
         }
         self.recover(|recovery, core| recovery.begin_as_others(core, slot, user, out));
-        Ok(LoggedIn { users: others.len() as u32, already: false })
+        Ok(LoggedIn { users: count(others.len()), already: false })
     }
 
     /// Takes a connection out of a topic; what it is owed of it goes to `out`.

@@ -16,7 +16,7 @@ use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Longpoll, Op, Respond};
 
 use crate::command::{Command, SessionAnswer, SessionRequest};
-use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter};
+use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
 use crate::connections::Connections;
 use crate::core::{Core, Effect};
 use crate::metrics::Refusal;
@@ -244,7 +244,7 @@ impl Channels<'_> {
         let Some(connection) = self.connections.core.table.get_mut(slot) else {
             return;
         };
-        connection.heard_s = now_s as u16;
+        connection.heard_s = wrapping_s(now_s);
         let serial = connection.serial;
         let Some(session) =
             self.connections.core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut())
@@ -320,7 +320,7 @@ impl Channels<'_> {
         match session.and_then(|session| session.waiter.as_ref()) {
             Some(waiter) if waiter.deadline_s <= now_s => {
                 if let Some(connection) = self.connections.core.table.get_mut(slot) {
-                    connection.heard_s = now_s as u16;
+                    connection.heard_s = wrapping_s(now_s);
                 }
                 self.connections.session_wake(slot, true);
             }
@@ -528,7 +528,7 @@ fn session_withdraw(core: &mut Core, slot: u32, from: ConnectionId) {
 
 /// The request's connection waits. Gives its id.
 fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<ConnectionId> {
-    let now_s = core.now_s() as u16;
+    let now_s = core.now_wrapping_s();
     core.enter(slot, Phase::Waiting);
     let connection = core.table.get_mut(slot)?;
     connection.heard_s = now_s;

@@ -12,6 +12,7 @@ use protocol::request;
 use crate::command::Command;
 use crate::connection::{Phase, Poll, PollHistory, PollStart};
 use crate::connections::Connections;
+use crate::count::count;
 
 /// Messages with history in one answer; the next poll gets more.
 const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
@@ -332,7 +333,7 @@ impl Polls<'_> {
         self.connections.core.await_request(slot);
         self.connections.core.count_answer(&answer);
         if poll.respond.keep_alive {
-            self.connections.send(slot, &answer, messages.len() as u32);
+            self.connections.send(slot, &answer, count(messages.len()));
             self.connections.rest_or_close(slot, true, &mut Vec::new());
             self.connections.core.resumed.push(slot);
         } else {

@@ -48,7 +48,7 @@ impl Connections {
         if !self.send_earlier(slot, out) {
             return false;
         }
-        let now_s = self.core.now_s() as u16;
+        let now_s = self.core.now_wrapping_s();
         self.core.enter(slot, Phase::Waiting);
         if let Some(connection) = self.core.table.get_mut(slot) {
             connection.heard_s = now_s;

@@ -50,7 +50,7 @@ impl Settings {
     /// Settings for the tests of engines and of their drivers: outboxes and messages are small, and
     /// nobody is refused, slowed or closed for a silence.
     pub fn for_tests(policy: auth::Policy) -> Self {
-        let never = 1_000_000;
+        let never: u32 = 1_000_000;
         Settings {
             session: protocol::Settings {
                 http: protocol::http::Limits {
@@ -69,16 +69,16 @@ impl Settings {
                 poll_seconds_max: 60,
                 sse_heartbeat_seconds: 10,
                 stream_heartbeat_seconds: 10,
-                ws_ping_seconds: never as u32,
-                ws_silence_seconds: never as u32,
-                phoenix_silence_seconds: never as u32,
+                ws_ping_seconds: never,
+                ws_silence_seconds: never,
+                phoenix_silence_seconds: never,
                 compression: false,
                 ws_echo: false,
                 status_page: false,
                 longpoll_key: protocol::phoenix::token::Key([0; 32]),
                 files: [].into(),
             },
-            connections_max: never,
+            connections_max: never.into(),
             connections_per_address_max: 0,
             accept_per_second_max: 0,
             outbox_bytes_max: 12 << 10,
@@ -87,8 +87,8 @@ impl Settings {
             outboxes_bytes_max: never as usize,
             publishes_per_second_max: 0,
             joins_per_second_max: 0,
-            head_seconds: never as u32,
-            idle_seconds: never as u32,
+            head_seconds: never,
+            idle_seconds: never,
             longpoll_seconds: 25,
             longpoll_sessions_max: 10,
             longpoll_sessions_per_address_max: 0,

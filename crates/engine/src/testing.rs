@@ -136,7 +136,7 @@ pub(crate) fn drivers(
         unread: Vec::new(),
         confirmed: Vec::new(),
     };
-    (0..handles.len() as u16).map(driver).collect()
+    (0..).take(handles.len()).map(driver).collect()
 }
 
 /// The most turns that engines may need until nothing is under way in them.

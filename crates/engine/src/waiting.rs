@@ -57,6 +57,7 @@ impl Waiting {
 
     /// The bytes on their way to the topics of this place.
     pub(crate) fn place(&self, hash: u64) -> &AtomicU64 {
+        #[expect(clippy::cast_possible_truncation, reason = "only the low bits of a hash count")]
         &self.bytes[hash as usize % PLACES]
     }
 
@@ -74,7 +75,7 @@ impl Waiting {
         let mut short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
         match room {
             Room::Enough => short.remove(&hash),
-            room => short.insert(hash, room),
+            Room::Half | Room::Full | Room::None => short.insert(hash, room),
         };
         self.any_short.store(!short.is_empty(), Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::topics::{HOLE, Members};
+use crate::topics::{HOLE, Members, count};
 use crate::{Hub, NO_FANOUT, Slot};
 
 /// The most messages of one topic that leave together.
@@ -159,7 +159,7 @@ impl<M> Hub<M> {
         self.begin_batch(id, now_us);
         self.slots.clear();
         let fanout = &self.fanouts[id];
-        let end = (fanout.batch[fanout.from].end).min(fanout.cursor + members_max.max(1) as u32);
+        let end = (fanout.batch[fanout.from].end).min(fanout.cursor + count(members_max.max(1)));
         self.gather(id, end);
         let fanout = &mut self.fanouts[id];
         let from = fanout.from;

@@ -10,6 +10,14 @@
 //! the connections: see [`tables`].
 
 #![forbid(unsafe_code)]
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod fanout;
 mod index;
@@ -25,7 +33,7 @@ use index::Index;
 use newcomers::Newcomers;
 use tables::{PageTable, Slab};
 pub use topics::Name;
-use topics::{HOLE, Many, Members, Topic};
+use topics::{HOLE, Many, Members, Topic, count};
 
 /// A connection's number in its shard.
 pub type Slot = u32;
@@ -51,9 +59,14 @@ impl Count {
         self.0.get() as usize - 1
     }
 
-    fn with(count: usize) -> Self {
-        Count(NonZeroU32::MIN.saturating_add(count as u32))
+    fn with(topics: usize) -> Self {
+        Count(NonZeroU32::MIN.saturating_add(count(topics)))
     }
+}
+
+/// What the index knows of a topic's hash.
+fn low_half(hash: u64) -> u32 {
+    (hash & 0xffff_ffff) as u32
 }
 
 /// One topic of a connection, and where it stands in the topic's list.
@@ -132,7 +145,7 @@ impl<M> Hub<M> {
 
     /// Connections here.
     pub fn connections(&self) -> u32 {
-        self.members.count() as u32
+        count(self.members.count())
     }
 
     /// Topics with members.
@@ -173,7 +186,7 @@ impl<M> Hub<M> {
                     self.live_topics += 1;
                 }
                 many.slots.push(slot);
-                many.slots.len() as u32 - 1
+                count(many.slots.len() - 1)
             }
         };
         self.push_sub(slot, Sub { topic, at });
@@ -283,7 +296,7 @@ impl<M> Hub<M> {
     }
 
     fn find(&self, hash: u64, name: &str) -> Option<u32> {
-        self.index.find(hash as u32, |id| self.topics[id].name == name)
+        self.index.find(low_half(hash), |id| self.topics[id].name == name)
     }
 
     /// Members, holes left out.
@@ -304,12 +317,12 @@ impl<M> Hub<M> {
         match self.topics[topic].members {
             Members::None => 0,
             Members::One(_) => 1,
-            Members::Many(many) => self.many[many].slots.len() as u32,
+            Members::Many(many) => count(self.many[many].slots.len()),
         }
     }
 
     fn new_topic(&mut self, hash: u64, name: &str) -> u32 {
-        let hash = hash as u32;
+        let hash = low_half(hash);
         let topic = Topic { name: name.into(), hash, members: Members::None, fanout: NO_FANOUT };
         let id = self.topics.insert(topic);
         let topics = &self.topics;

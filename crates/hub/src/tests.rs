@@ -157,7 +157,7 @@ impl Simulation {
         let listed: BTreeMap<String, u32> =
             self.hub.all_topics().map(|(name, members, _)| (name.to_string(), members)).collect();
         for (topic, members) in &self.model.topics {
-            assert_eq!(listed.get(topic), Some(&(members.len() as u32)));
+            assert_eq!(listed.get(topic), Some(&count(members.len())));
             let slots: BTreeSet<Slot> = self.hub.slots(hash(topic), topic).into_iter().collect();
             assert_eq!(&slots, members);
             assert_eq!(self.hub.members(hash(topic), topic) as usize, members.len());
@@ -199,7 +199,8 @@ fn run(seed: u64, steps: u32) {
         published: 0,
     };
     // Numbers of newcomers have 64 bits and don't wrap; runs begin where fewer bits would.
-    let begin = [0, u32::MAX as u64 / 2, u32::MAX as u64, u64::MAX >> 1][seed as usize % 4];
+    let begins = [0, u64::from(u32::MAX / 2), u64::from(u32::MAX), u64::MAX >> 1];
+    let begin = begins[usize::try_from(seed % 4).unwrap()];
     simulation.hub.newcomers.skip(begin - begin.min(seed % 100));
     simulation.insert(ELDER);
     simulation.join(ELDER, "t");

@@ -27,6 +27,11 @@ pub(crate) enum Members {
     Many(u32),
 }
 
+/// How many members or places that are. Slots are numbers of 32 bits, so there are no more.
+pub(crate) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// A list of members. While a fan-out runs over it, new members come at the end and those that
 /// leave leave a hole: places don't change, so the fan-out passes over no member and meets none twice.
 #[derive(Default)]
@@ -43,6 +48,6 @@ impl Many {
     }
 
     pub fn members(&self) -> u32 {
-        (self.slots.len() - self.holes.len()) as u32
+        count(self.slots.len() - self.holes.len())
     }
 }

@@ -115,7 +115,16 @@ impl CloseReason {
             | CloseReason::ProtocolError
             | CloseReason::InvalidPayload
             | CloseReason::TooBig => Advice::Stay,
-            _ => Advice::Reconnect,
+            CloseReason::ByClient
+            | CloseReason::Lost
+            | CloseReason::Answered
+            | CloseReason::Drain
+            | CloseReason::SlowConsumer
+            | CloseReason::RequestTimeout
+            | CloseReason::Idle
+            | CloseReason::Silent
+            | CloseReason::Overloaded
+            | CloseReason::Internal => Advice::Reconnect,
         }
     }
 }

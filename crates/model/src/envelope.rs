@@ -14,6 +14,17 @@ pub struct Encoding(pub u8);
 impl Encoding {
     /// How many encodings a process may know.
     pub const MAX: usize = 18;
+
+    /// All numbers below [`Encoding::MAX`], whether something has them or not.
+    pub const ALL: [Encoding; Encoding::MAX] = {
+        let mut all = [Encoding(0); Encoding::MAX];
+        let mut number = 1;
+        while number < Encoding::MAX {
+            all[number].0 = all[number - 1].0 + 1;
+            number += 1;
+        }
+        all
+    };
 }
 
 /// One cell for each encoding.

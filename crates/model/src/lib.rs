@@ -1,6 +1,7 @@
 //! What Throng talks about: names, positions, messages, rules and close reasons. No codec, no I/O.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 pub mod close;
 pub mod connection;

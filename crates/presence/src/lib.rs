@@ -34,6 +34,7 @@
 //! clock that does not go back.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod local;
 mod meta;

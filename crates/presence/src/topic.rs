@@ -146,7 +146,7 @@ impl Topic {
         self.bytes += meta.bytes(entry.1);
         match self.listing {
             Listing::Listed => self.joins.insert(entry, meta),
-            _ => self.metas.insert(entry, meta),
+            Listing::Unlisted { .. } | Listing::Returning { .. } => self.metas.insert(entry, meta),
         };
     }
 
@@ -194,7 +194,7 @@ impl Topic {
             {
                 self.listing = Listing::Returning { cleared };
             }
-            _ => (),
+            Listing::Listed | Listing::Unlisted { .. } | Listing::Returning { .. } => (),
         }
     }
 

@@ -5,6 +5,14 @@
 //! [`standard()`] lists them all.
 
 #![forbid(unsafe_code)]
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod codecs;
 pub mod data;

@@ -3,6 +3,8 @@
 //! [`prepare`] binds the port and gives a [`Handle`] to each shard, from which the broker is made;
 //! [`Prepared::start`] runs them.
 
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
+
 mod listen;
 pub mod mailbox;
 mod permits;

@@ -7,6 +7,7 @@
 //! goes at the edge of a page does not allocate each time.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 use std::ops::{Index, IndexMut};
 

@@ -96,13 +96,18 @@ pub(crate) enum Flag {
     Resumable = 128,
 }
 
+/// Seconds of the node's clock as [`Connection::heard_s`] has them.
+pub(crate) fn wrapping_s(now_s: u32) -> u16 {
+    (now_s & 0xffff) as u16
+}
+
 impl Connection {
     pub fn new(serial: u32, now_s: u32, encoding: Encoding) -> Self {
         Connection {
             serial,
             opened_s: now_s,
             cold: NO_COLD,
-            heard_s: now_s as u16,
+            heard_s: wrapping_s(now_s),
             encoding,
             state: Phase::Request.bits(),
         }
@@ -167,7 +172,7 @@ impl Connection {
 
     /// Seconds since the peer was heard.
     pub fn silence_s(&self, now_s: u32) -> u32 {
-        u32::from((now_s as u16).wrapping_sub(self.heard_s))
+        u32::from(wrapping_s(now_s).wrapping_sub(self.heard_s))
     }
 }
 

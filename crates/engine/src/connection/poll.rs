@@ -6,6 +6,7 @@ use model::{Name, Position, RecoveryGap, ResumeRequest, ResumeToken};
 use protocol::request::Respond;
 
 use crate::cbor::{CursorRecord, ImportError, RespondRecord, Text, gap_number, gap_of};
+use crate::count::count;
 
 /// A long poll that waits.
 pub(crate) struct Poll {
@@ -159,9 +160,9 @@ impl PollHistory {
             self;
         HistoryRecord {
             cursors: cursors.iter().map(CursorRecord::from).collect(),
-            plain: *plain as u32,
+            plain: count(*plain),
             gap: gap.map(gap_number),
-            messages_max: *messages_max as u32,
+            messages_max: count(*messages_max),
             starting: starting.as_ref().map(PollStart::export),
             now: *now,
             reading: reading.is_some(),

@@ -13,6 +13,7 @@ use super::sweep::Drain;
 use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::count::count;
 use crate::output::{Describe, Output};
 use crate::poll::Polls;
 
@@ -71,7 +72,7 @@ impl Connections {
         for slot in &slots {
             self.say_goodbye(*slot, close);
         }
-        slots.len() as u32
+        count(slots.len())
     }
 }
 

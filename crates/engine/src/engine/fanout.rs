@@ -8,6 +8,7 @@ use protocol::Delivery;
 use super::Engine;
 use crate::connection::Flag;
 use crate::connections::Connections;
+use crate::count::count;
 use crate::deliver::encode;
 use crate::outbox::{Chunk, Piece};
 use crate::output::Output;
@@ -58,15 +59,16 @@ impl Engine {
             connection.set(Flag::WroteRecently, true);
             self.groups[usize::from(encoding.0)].push(slot);
         }
-        let messages = slice.messages().len() as u32;
+        let messages = count(slice.messages().len());
         let topic = slice.messages().next().map(|message| message.topic_hash);
         let mut sessions = Vec::new();
-        for number in 0..Encoding::MAX {
+        for encoding in Encoding::ALL {
+            let number = usize::from(encoding.0);
             if self.groups[number].is_empty() {
                 continue;
             }
             let mut group = std::mem::take(&mut self.groups[number]);
-            let protocol = protocols.of(Encoding(number as u8));
+            let protocol = protocols.of(encoding);
             let bytes = encode(slice.messages(), protocol, &mut self.connections.core.codecs);
             if !bytes.is_empty() {
                 delivered += group.len() as u64;

@@ -76,9 +76,9 @@ impl Engine {
     /// Unless there is a handle for its number.
     pub fn new(config: Config) -> Self {
         let Config { number, engines, shared, settings, broker, history, webhook, .. } = config;
-        let heartbeats = std::array::from_fn(|number| {
+        let heartbeats = Encoding::ALL.map(|encoding| {
             let mut out = Vec::new();
-            shared.protocols.of(Encoding(number as u8)).heartbeat(&mut out);
+            shared.protocols.of(encoding).heartbeat(&mut out);
             out.into()
         });
         let handle = engines[usize::from(number)].clone();
@@ -239,7 +239,7 @@ impl Engine {
 
     /// Some of those bytes have left.
     pub fn wrote(&mut self, slot: u32) {
-        let now_s = self.connections.core.now_s() as u16;
+        let now_s = self.connections.core.now_wrapping_s();
         let Core { table, shared, .. } = &mut self.connections.core;
         if let Some(connection) = table.get_mut(slot)
             && shared.protocols.delivery(connection.encoding) == Delivery::Nothing

@@ -36,7 +36,7 @@ impl Engine {
 
     /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
     pub fn received(&mut self, slot: u32, bytes: &mut [u8]) {
-        let now_s = self.connections.core.now_s() as u16;
+        let now_s = self.connections.core.now_wrapping_s();
         let held = is_held(&self.connections.core.table, slot);
         let Some(connection) = self.connections.core.table.get_mut(slot) else {
             return;
@@ -111,7 +111,7 @@ impl Engine {
         }
         out.shrink_to(OUT_BYTES);
         self.out = out;
-        let now_s = self.connections.core.now_s() as u16;
+        let now_s = self.connections.core.now_wrapping_s();
         if let Some(connection) = self.connections.core.table.get_mut(slot)
             && at < bytes.len()
             && !connection.is_closing()

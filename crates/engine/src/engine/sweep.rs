@@ -103,6 +103,11 @@ fn together(slots: u64, shard: u16) -> (u64, u64) {
     (together, u64::from(shard) % together)
 }
 
+/// The slot at a part of the table: a table's end has 32 bits.
+fn slot_at(part: u64) -> u32 {
+    u32::try_from(part).unwrap_or(u32::MAX)
+}
+
 /// A drain that is under way.
 pub(crate) struct Drain {
     deadline_us: u64,
@@ -136,15 +141,16 @@ impl Drain {
         let span_us = (self.told_us - self.started_us).max(1);
         let passed_us = (now_us - self.started_us + STRIPE_US).min(span_us);
         let end = u64::from(connections.core.table.end());
-        let to = if now_us + STRIPE_US >= self.told_us { end } else { end * passed_us / span_us };
-        for slot in self.next..to as u32 {
+        let told = now_us + STRIPE_US >= self.told_us;
+        let to = slot_at(if told { end } else { end * passed_us / span_us });
+        for slot in self.next..to {
             // A request that is answered soon ends with its answer.
             if !connections.core.is_answered_soon(slot) {
                 connections.say_goodbye(slot, CloseReason::Drain);
             }
         }
         // The table may have become shorter meanwhile.
-        self.next = self.next.max(to as u32);
+        self.next = self.next.max(to);
     }
 
     fn is_over(&self, core: &Core) -> bool {
@@ -344,7 +350,8 @@ fn open_due(slot: u32, connection: &Connection, silence_s: u32, pass: &Pass) -> 
 }
 
 fn send_heartbeats(engine: &mut Engine) {
-    for number in 0..Encoding::MAX {
+    for encoding in Encoding::ALL {
+        let number = usize::from(encoding.0);
         let group = &mut engine.groups[number];
         if group.is_empty() {
             continue;
@@ -356,7 +363,7 @@ fn send_heartbeats(engine: &mut Engine) {
                 .core
                 .table
                 .get(*slot)
-                .is_some_and(|found| usize::from(found.encoding.0) == number && !found.is_closing())
+                .is_some_and(|found| found.encoding == encoding && !found.is_closing())
         });
         let heartbeat = engine.heartbeats[number].clone();
         engine.connections.core.outputs.share(heartbeat, group, 0, None);
@@ -378,12 +385,13 @@ fn stripe(engine: &mut Engine, number: u64) {
         return;
     }
     let first = stripe - turn;
+    #[expect(clippy::cast_possible_truncation, reason = "both are at most STRIPES")]
     let last = &mut engine.sweep.last[first as usize..(first + together) as usize];
     let since = last.iter().copied().min().unwrap_or(second);
     last.fill(second);
     let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
-    let from = (end * first / u64::from(STRIPES)) as u32;
-    let to = (end * (first + together) / u64::from(STRIPES)) as u32;
+    let from = slot_at(end * first / u64::from(STRIPES));
+    let to = slot_at(end * (first + together) / u64::from(STRIPES));
     let core = &engine.connections.core;
     let liveness = core.shared.protocols.liveness(&core.settings.session);
     let pass = Pass { seconds, liveness };

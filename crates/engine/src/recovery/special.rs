@@ -9,6 +9,7 @@ use protocol::{Delivery, ProtocolRef, encoded};
 use super::{CatchupTable, Delivered, Recovery, id_with};
 use crate::connection::{Connection, Flag};
 use crate::core::Core;
+use crate::count::count;
 use crate::deliver::encode;
 use crate::outbox::{Chunk, Piece};
 
@@ -95,10 +96,10 @@ impl Recovery {
         }
         if protocol.delivery() == Delivery::Gathered {
             let piece = Piece::new(bytes, &core.metrics);
-            core.session_take(slot, Chunk::new(piece, chosen.len() as u32));
+            core.session_take(slot, Chunk::new(piece, count(chosen.len())));
         } else {
             let topic = chosen.first().map(|message| message.topic_hash);
-            core.outputs.share(bytes, &[slot], chosen.len() as u32, topic);
+            core.outputs.share(bytes, &[slot], count(chosen.len()), topic);
         }
         chosen.len()
     }

@@ -194,7 +194,13 @@ pub(crate) fn denied(deny: Deny) -> Rejection {
     let status = match deny {
         Deny::NoPresence => 404,
         Deny::AnotherUser | Deny::NotItsUser => 400,
-        _ => 403,
+        Deny::JoinRefused
+        | Deny::JoinAsks
+        | Deny::PublishRefused
+        | Deny::PublishAsks
+        | Deny::PublishOwn
+        | Deny::LoginRefused
+        | Deny::NotGranted => 403,
     };
     Rejection::new(status, deny.code(), deny.to_string())
 }

@@ -171,7 +171,11 @@ fn head_rejection(error: httparse::Error) -> Rejection {
         httparse::Error::Version => {
             Rejection::new(505, "bad_version", "only HTTP/1.1 and HTTP/1.0 are spoken here")
         }
-        error => {
+        httparse::Error::HeaderName
+        | httparse::Error::HeaderValue
+        | httparse::Error::NewLine
+        | httparse::Error::Status
+        | httparse::Error::Token => {
             Rejection::new(400, "bad_request", format!("the request head is not HTTP: {error}"))
         }
     }

@@ -223,7 +223,7 @@ fn binary(kind: u8, texts: &[&str], data: &[u8], out: &mut Vec<u8>) -> Result<Fo
     }
     out.push(kind);
     // The loop above bounds the lengths.
-    out.extend(texts.iter().map(|text| text.len() as u8));
+    out.extend(texts.iter().map(|text| u8::try_from(text.len()).unwrap_or(u8::MAX)));
     for text in texts {
         out.extend_from_slice(text.as_bytes());
     }

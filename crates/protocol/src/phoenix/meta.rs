@@ -71,7 +71,7 @@ struct Fields<'a> {
 fn fields(payload: &Data) -> Fields<'_> {
     match payload {
         Data::Json(text) if text.starts_with('{') => serde_json::from_str(text).unwrap_or_default(),
-        _ => Fields::default(),
+        Data::Json(_) | Data::Text(_) | Data::Binary(_) => Fields::default(),
     }
 }
 

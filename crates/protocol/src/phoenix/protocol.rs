@@ -119,11 +119,9 @@ impl Protocol for Phoenix {
 
     fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
         if !self.polled {
-            let code = match reason {
-                // As Phoenix does for a forced disconnect.
-                CloseReason::ByApplication => 1001,
-                reason => reason.code(),
-            };
+            // 1001 is what Phoenix says for a forced disconnect.
+            let forced = reason == CloseReason::ByApplication;
+            let code = if forced { 1001 } else { reason.code() };
             close(code, reason.name(), out);
         }
     }
@@ -142,7 +140,10 @@ impl Protocol for Phoenix {
 fn content(data: &Data, polled: bool) -> Content<'_> {
     match Content::from(data) {
         Content::Binary(bytes) if polled => Content::Base64(bytes),
-        content => content,
+        content @ (Content::Json(_)
+        | Content::Text(_)
+        | Content::Binary(_)
+        | Content::Base64(_)) => content,
     }
 }
 

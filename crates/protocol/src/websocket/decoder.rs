@@ -165,8 +165,9 @@ impl Decoder {
                 self.begin(cx, &head)?;
                 at += length;
                 let rest = &mut input[at..];
-                if rest.len() as u64 >= head.length {
-                    let payload = &mut rest[..head.length as usize];
+                if let Ok(length) = usize::try_from(head.length)
+                    && let Some(payload) = rest.get_mut(..length)
+                {
                     at += payload.len();
                     self.whole(cx, &head, payload, on)?;
                     return Ok(at);
@@ -175,12 +176,14 @@ impl Decoder {
                 (head, 0)
             }
         };
-        let piece = (head.length - had).min((input.len() - at) as u64);
-        let bytes = &mut input[at..at + piece as usize];
-        at += bytes.len();
+        let here = input.len() - at;
+        let piece = usize::try_from(head.length - had).map_or(here, |left| left.min(here));
+        let bytes = &mut input[at..at + piece];
+        at += piece;
         self.piece(&head, had, bytes)?;
-        if had + piece < head.length {
-            self.frame = Some((head, had + piece));
+        let had = had + piece as u64;
+        if had < head.length {
+            self.frame = Some((head, had));
             return Ok(at);
         }
         self.frame = None;
@@ -304,7 +307,8 @@ impl Decoder {
         match opcode {
             Opcode::Ping => on(Event::Ping(payload)),
             Opcode::Pong => on(Event::Pong(payload)),
-            _ => {
+            // No other opcode is that of a control frame.
+            Opcode::Close | Opcode::Continuation | Opcode::Text | Opcode::Binary => {
                 on(Event::Close(close(payload)?));
                 self.closed = true;
             }

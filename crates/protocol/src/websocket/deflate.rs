@@ -52,12 +52,12 @@ impl Deflater {
         clear(&mut self.out);
         self.out.reserve(payload.len() / 2 + 64);
         loop {
-            let rest = &payload[compress.total_in() as usize..];
+            let rest = &payload[taken(compress.total_in())..];
             compress
                 .compress_vec(rest, &mut self.out, FlushCompress::Sync)
                 .expect("a deflate stream that was just reset takes any input");
             let room = self.out.len() < self.out.capacity();
-            if room && compress.total_in() as usize == payload.len() {
+            if room && taken(compress.total_in()) == payload.len() {
                 break;
             }
             self.out.reserve(self.out.len().max(64));
@@ -123,7 +123,7 @@ impl Inflater {
                 .inflate
                 .decompress_vec(rest, &mut self.out, FlushDecompress::Sync)
                 .map_err(|_| WsError::InvalidDeflate)?;
-            *rest = &rest[(self.inflate.total_in() - before.0) as usize..];
+            *rest = &rest[taken(self.inflate.total_in() - before.0)..];
             if self.out.len() > bytes_max {
                 return Err(WsError::MessageTooBig);
             }
@@ -135,10 +135,16 @@ impl Inflater {
                 _ if before == (self.inflate.total_in(), self.out.len()) => {
                     return Err(WsError::InvalidDeflate);
                 }
-                _ => {}
+                Status::Ok | Status::BufError => {}
             }
         }
     }
+}
+
+/// How much of a slice was taken.
+#[expect(clippy::cast_possible_truncation, reason = "no slice is longer than a usize counts")]
+fn taken(bytes: u64) -> usize {
+    bytes as usize
 }
 
 fn clear(out: &mut Vec<u8>) {

@@ -57,7 +57,17 @@ impl WsError {
         match self {
             WsError::NotUtf8 | WsError::InvalidDeflate => 1007,
             WsError::FrameTooBig | WsError::MessageTooBig => 1009,
-            _ => 1002,
+            WsError::ReservedBits
+            | WsError::ReservedOpcode
+            | WsError::NotMasked
+            | WsError::Masked
+            | WsError::ControlFragmented
+            | WsError::ControlTooLong
+            | WsError::NothingToContinue
+            | WsError::MessageInMessage
+            | WsError::InvalidLength
+            | WsError::InvalidClosePayload
+            | WsError::InvalidCloseCode => 1002,
         }
     }
 }

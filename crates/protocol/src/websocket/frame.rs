@@ -141,10 +141,10 @@ impl Head {
         out.push(u8::from(self.fin) << 7 | u8::from(self.rsv1) << 6 | self.opcode.bits());
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
         match self.length {
-            length @ 0..126 => out.push(masked | length as u8),
+            length @ 0..126 => out.push(masked | (length & 0x7f) as u8),
             length @ 126..0x1_0000 => {
                 out.push(masked | 126);
-                out.extend_from_slice(&(length as u16).to_be_bytes());
+                out.extend_from_slice(&((length & 0xffff) as u16).to_be_bytes());
             }
             length => {
                 out.push(masked | 127);

@@ -41,7 +41,8 @@ impl Utf8 {
             Err(error) if error.error_len().is_none() => {
                 let left = &bytes[error.valid_up_to()..];
                 self.carry[..left.len()].copy_from_slice(left);
-                self.length = left.len() as u8;
+                // Less than a character is left.
+                self.length = u8::try_from(left.len()).unwrap_or(0);
                 true
             }
             Err(_) => false,

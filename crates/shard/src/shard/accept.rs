@@ -188,7 +188,7 @@ impl Shard {
                 let refused = refused(refusal);
                 without_room(protocols, &self.engine.settings().session, request, &refused, answer)
             }
-            _ => None,
+            Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
         };
         if healthy.is_none() {
             refuse(protocols, request, refusal, answer);

@@ -130,7 +130,7 @@ impl Shard {
             match batch.gather(sockets, *slot, piece, limits) {
                 Room::Enough => {}
                 Room::None => slow.push(*slot),
-                room => short.push((*slot, room)),
+                room @ (Room::Half | Room::Full) => short.push((*slot, room)),
             }
         }
         if let Some(topic) = topic.filter(|_| !short.is_empty()) {

@@ -28,7 +28,7 @@ impl Shortage {
     fn counts(self, room: Room, now_us: u64) -> Room {
         match room {
             Room::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Room::Half,
-            room => room,
+            Room::Enough | Room::Half | Room::Full | Room::None => room,
         }
     }
 }

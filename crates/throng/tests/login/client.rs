@@ -114,7 +114,7 @@ impl Client {
                 ));
                 assert_eq!(stream.answer().0, 200);
             }
-            _ => panic!("this is no Phoenix client"),
+            Wire::Sse(_) | Wire::Stream(_) | Wire::Ws(_) => panic!("this is no Phoenix client"),
         }
     }
 }

@@ -40,6 +40,7 @@ use super::Engine;
 use super::sweep::STRIPES;
 use crate::cbor::{ImportError, VERSION};
 use crate::connections::{Connections, Restart};
+use crate::count::count;
 use crate::poll::Polls;
 use crate::record::Record;
 
@@ -88,7 +89,7 @@ fn frame<T: Encode<()>>(record: &T) -> Vec<u8> {
     let mut bytes = vec![0; HEAD_BYTES];
     // Writing to a vector does not fail.
     let _ = minicbor::encode(record, &mut bytes);
-    let length = (bytes.len() - HEAD_BYTES) as u32;
+    let length = count(bytes.len() - HEAD_BYTES);
     bytes[..2].copy_from_slice(&VERSION.to_le_bytes());
     bytes[2..HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
     bytes

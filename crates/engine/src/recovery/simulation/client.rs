@@ -130,7 +130,9 @@ impl Client {
         } else if let Some(place) = &self.place {
             match self.kind {
                 Kind::Poll => target += &format!("&since={place}"),
-                _ => headers += &format!("Last-Event-ID: {place}\r\n"),
+                Kind::Sse | Kind::SseJson | Kind::Stream | Kind::Ws | Kind::Phoenix => {
+                    headers += &format!("Last-Event-ID: {place}\r\n");
+                }
             }
         }
         if self.kind == Kind::Poll {
@@ -174,7 +176,9 @@ impl Client {
             };
             let next = match what(topic) {
                 What::Ack => cursor(topic),
-                _ => log[topic].len(),
+                What::Big | What::Small(_) | What::Plain | What::Extra | What::All => {
+                    log[topic].len()
+                }
             };
             if what(topic) == What::Ack && !poll {
                 let acks = Acks { next, cursors: vec![next], ..Acks::default() };
@@ -290,7 +294,7 @@ impl Client {
                 {
                     wrong("a gap", *next)
                 }
-                _ => *next = number + 1,
+                std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => *next = number + 1,
             }
             return;
         }
@@ -319,7 +323,9 @@ impl Client {
             std::cmp::Ordering::Greater if !heard.jump && number > heard.acknowledged => {
                 wrong("a gap", heard.next)
             }
-            _ => *heard = Heard { next: number + 1, jump: false, ..*heard },
+            std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => {
+                *heard = Heard { next: number + 1, jump: false, ..*heard }
+            }
         }
     }
 

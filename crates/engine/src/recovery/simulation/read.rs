@@ -150,7 +150,11 @@ impl Reader {
         let [first, second, ..] = self.bytes[..] else { return None };
         let (from, length) = match second {
             126 => (4, u16::from_be_bytes(self.bytes.get(2..4)?.try_into().unwrap()).into()),
-            127 => (10, u64::from_be_bytes(self.bytes.get(2..10)?.try_into().unwrap()) as usize),
+            127 => (
+                10,
+                usize::try_from(u64::from_be_bytes(self.bytes.get(2..10)?.try_into().unwrap()))
+                    .unwrap(),
+            ),
             length => (2, usize::from(length)),
         };
         let text = self.bytes.get(from..from + length)?.to_vec();

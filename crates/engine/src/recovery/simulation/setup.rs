@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{AcknowledgeRule, HistoryRule, Rule, Rules};
 
 use super::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What};
+use crate::count::count;
 use crate::settings::Settings;
 
 fn history(messages_max: u64, acknowledge: Option<AcknowledgeRule>) -> Option<Arc<HistoryRule>> {
@@ -23,7 +24,7 @@ pub(super) fn rules() -> Rules {
             What::Plain | What::All => None,
             What::Ack => {
                 let acknowledge = AcknowledgeRule {
-                    window_messages_max: WINDOW as u32,
+                    window_messages_max: count(WINDOW),
                     redelivery_seconds: if at == AGAIN { REDELIVERY_SECONDS } else { 0 },
                     tries_max: 0,
                     dead_letter: None,
