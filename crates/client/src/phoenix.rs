@@ -305,7 +305,7 @@ mod tests {
     }
 
     fn broadcast(topic: &str, event: &str, content: Content<'_>) -> Vec<u8> {
-        framed(|out| Serializer::V2.broadcast(topic, event, None, content, out))
+        framed(|out| Serializer::V2.broadcast(topic, event, None, content, None, out))
     }
 
     fn granted(refs: &[&str]) -> Vec<u8> {
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(join, r#"["1","1","a","phx_join",{"since":"5f3a91c2:7"}]"#);
         let message = framed(|out| {
             let id = Some("5f3a91c2:9".parse().unwrap());
-            Serializer::V2.broadcast("a", "e", id, Content::Json("{}"), out)
+            Serializer::V2.broadcast("a", "e", id, Content::Json("{}"), None, out)
         });
         let joined = r#"{"since":"5f3a91c2:8","recovered":true}"#;
         let stream = [replied("1", "a", Status::Ok, joined), message].concat();

@@ -35,11 +35,7 @@ const OWN: [(Own, &str); 6] = [
 /// message.
 pub fn check_event(event: &str) -> Result<(), (&'static str, String)> {
     check_name(event).map_err(|error| ("bad_event", error.to_string()))?;
-    let found = OWN.iter().find(|(own, _)| match own {
-        Own::Name(name) => event == *name,
-        Own::Prefix(prefix) => event.starts_with(prefix),
-    });
-    match found {
+    match own(event) {
         None => Ok(()),
         Some((Own::Name(name), why)) => {
             Err((RESERVED, format!("the event {name} can't be published: {why}")))
@@ -51,6 +47,18 @@ pub fn check_event(event: &str) -> Result<(), (&'static str, String)> {
             Err((RESERVED, message))
         }
     }
+}
+
+/// Whether an event's name is reserved: only the server's own messages have such.
+pub fn is_reserved(event: &str) -> bool {
+    own(event).is_some()
+}
+
+fn own(event: &str) -> Option<&'static (Own, &'static str)> {
+    OWN.iter().find(|(own, _)| match own {
+        Own::Name(name) => event == *name,
+        Own::Prefix(prefix) => event.starts_with(prefix),
+    })
 }
 
 #[cfg(test)]
@@ -78,6 +86,7 @@ mod tests {
             "é",
         ] {
             assert_eq!(check_event(event), Ok(()), "{event}");
+            assert!(!is_reserved(event));
         }
         for bad in ["", "a\nb", "a\rb", "a\0", "\u{85}"] {
             assert_eq!(check_event(bad).unwrap_err().0, "bad_event", "{bad:?}");

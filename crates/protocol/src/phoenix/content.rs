@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::Payload;
+use super::{Annotations, Payload};
 use crate::json;
 use model::Data;
 
@@ -45,14 +45,36 @@ impl<'a> From<&'a Payload<'_>> for Content<'a> {
 impl Content<'_> {
     /// Appends the content as the `payload` of a push or a broadcast, always an object.
     pub(super) fn object(self, out: &mut Vec<u8>) {
-        if matches!(self, Content::Json(text) if !text.trim_ascii_start().starts_with('{'))
-            || matches!(self, Content::Text(_))
-        {
+        if self.is_object() {
+            self.value(out);
+        } else {
             out.extend_from_slice(b"{\"data\":");
             self.value(out);
             out.push(b'}');
-        } else {
-            self.value(out);
+        }
+    }
+
+    /// The same with what the server says of the message.
+    pub(super) fn annotated(self, annotations: &Annotations<'_>, out: &mut Vec<u8>) {
+        if let Content::Json(text) = self
+            && self.is_object()
+        {
+            return annotations.object(text, out);
+        }
+        let from = out.len();
+        self.object(out);
+        // What is no object of the publisher's is one of ours, with a member before the brace.
+        out.pop();
+        annotations.append(from + 1, out);
+        out.push(b'}');
+    }
+
+    /// Whether the content is written as an object anyway.
+    fn is_object(self) -> bool {
+        match self {
+            Content::Json(text) => text.trim_ascii_start().starts_with('{'),
+            Content::Text(_) => false,
+            Content::Binary(_) | Content::Base64(_) => true,
         }
     }
 

@@ -6,8 +6,8 @@
 
 use super::message::KIND_PUSH;
 use super::{
-    Address, Content, EVENT_BYTES_MAX, EVENT_CLOSE, EVENT_ERROR, EVENT_REPLY, PhoenixError,
-    REF_BYTES_MAX, Serializer, TOPIC_BYTES_MAX,
+    Address, Annotations, Content, EVENT_BYTES_MAX, EVENT_CLOSE, EVENT_ERROR, EVENT_REPLY,
+    PhoenixError, REF_BYTES_MAX, Serializer, TOPIC_BYTES_MAX,
 };
 use crate::json;
 use crate::websocket::frame::Opcode;
@@ -101,13 +101,15 @@ impl Serializer {
     /// `channel.on(event, (payload, ref) => …)` gets it beside the payload. phoenix.js (1.5 and 1.8
     /// were read) does nothing else with it: it compares a `ref` with those of its own heartbeats
     /// and pings, which are plain numbers, and looks for who awaits it only where the event is
-    /// `phx_reply`. A binary broadcast has no place for it.
+    /// `phx_reply`. What the server says of the message stands in the payload; without it, the payload
+    /// is the server's own, and goes as it is. A binary broadcast has no place for either.
     pub fn broadcast(
         self,
         topic: &str,
         event: &str,
         id: Option<Position>,
         content: Content<'_>,
+        annotations: Option<&Annotations<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<Form, PhoenixError> {
         let id = id.map(|id| id.to_string());
@@ -117,7 +119,10 @@ impl Serializer {
         if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {
             return binary(KIND_BROADCAST, &[topic, event], bytes, out);
         }
-        self.text(to, event, out, |out| content.object(out))
+        self.text(to, event, out, |out| match annotations {
+            Some(annotations) => content.annotated(annotations, out),
+            None => content.object(out),
+        })
     }
 
     /// Appends `phx_close`: the join has ended in order. Always text.

@@ -176,10 +176,11 @@ mod tests {
         assert_eq!(polled(Status::NoContent, "T", &[]), no_content);
         let mut text = Vec::new();
         let content = Content::Json(r#"{"a":"\n"}"#);
-        let form = Serializer::V2.broadcast("t", "e", None, content, &mut text).unwrap();
+        let form = Serializer::V2.broadcast("t", "e", None, content, None, &mut text).unwrap();
         let mut bytes = Vec::new();
-        let binary =
-            Serializer::V2.broadcast("t", "e", None, Content::Binary(b"!"), &mut bytes).unwrap();
+        let binary = Serializer::V2
+            .broadcast("t", "e", None, Content::Binary(b"!"), None, &mut bytes)
+            .unwrap();
         assert_eq!(
             polled(Status::Ok, "T\"", &[(form, &text), (binary, &bytes)]),
             concat!(

@@ -17,6 +17,7 @@
 //! assert_eq!(out, br#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#);
 //! ```
 
+mod annotations;
 mod content;
 mod encode;
 mod error;
@@ -32,6 +33,7 @@ mod routes;
 mod tests;
 pub mod token;
 
+pub use annotations::{Annotations, SENDER};
 pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};

@@ -139,7 +139,7 @@ proptest! {
         prop_assert_eq!(client_read(serializer, form.unwrap(), &out), pushed.clone());
 
         out.clear();
-        let form = serializer.broadcast(&topic, &event, id, Content::Json(&text), &mut out);
+        let form = serializer.broadcast(&topic, &event, id, Content::Json(&text), None, &mut out);
         let ref_of = id.map(|id| id.to_string());
         let broadcast = ChannelMessage { join_ref: None, ref_: ref_of, ..pushed.clone() };
         prop_assert_eq!(client_read(serializer, form.unwrap(), &out), broadcast);
@@ -153,7 +153,7 @@ proptest! {
             prop_assert_eq!(client_read(serializer, form.unwrap(), &out), want.clone());
 
             out.clear();
-            let form = serializer.broadcast(&topic, &event, id, content, &mut out);
+            let form = serializer.broadcast(&topic, &event, id, content, None, &mut out);
             let want = ChannelMessage { join_ref: None, ..want };
             prop_assert_eq!(client_read(serializer, form.unwrap(), &out), want);
 

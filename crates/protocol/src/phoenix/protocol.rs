@@ -2,13 +2,14 @@
 //! `Phoenix.Socket.V2.JSONSerializer` write them, to a WebSocket or for the next long poll.
 
 use super::longpoll::element;
-use super::{Address, Content, Form, PhoenixError, Serializer, Status, TOPIC_PHOENIX};
+use super::{Address, Annotations, Content, Form, PhoenixError, Serializer, Status, TOPIC_PHOENIX};
 use crate::http::{LONGPOLL, Method, Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Request, Respond};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
 use crate::{Codecs, Settings, json};
+use model::event::is_reserved;
 use model::{CloseReason, Data, Encoding, Message};
 
 /// Phoenix Channels.
@@ -110,7 +111,11 @@ impl Protocol for Phoenix {
         let content = content(&publication.data, self.polled);
         let id = message.is_retained().then_some(message.id);
         let (topic, event) = (&publication.topic, message.event());
-        let encoded = self.serializer.broadcast(topic, event, id, content, &mut payload);
+        // In the server's own messages a user may have any name: a list of presence is an object by user.
+        let annotations = (!is_reserved(event)).then(Annotations::default);
+        let annotations = annotations.as_ref();
+        let encoded =
+            self.serializer.broadcast(topic, event, id, content, annotations, &mut payload);
         // Names are checked where they come in: they fit.
         if let Ok(form) = encoded {
             self.pack(form, &payload, out);

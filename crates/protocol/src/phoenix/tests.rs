@@ -4,6 +4,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Codecs;
+use crate::protocol::Protocol;
 use crate::websocket::frame::Opcode;
 
 /// A message as a client has it in hand.
@@ -180,11 +182,11 @@ fn the_documented_exchange_in_v2() {
         r#"["1","1","room:a","phx_error",{"reason":"gone \"bad\""}]"#
     );
     assert_eq!(
-        text(|out| V2.broadcast("room:a", "e", None, Content::Json(r#"{"a":1}"#), out)),
+        text(|out| V2.broadcast("room:a", "e", None, Content::Json(r#"{"a":1}"#), None, out)),
         r#"[null,null,"room:a","e",{"a":1}]"#
     );
     assert_eq!(
-        text(|out| V2.broadcast("room:a", "e", Some(RETAINED), Content::Json("{}"), out)),
+        text(|out| V2.broadcast("room:a", "e", Some(RETAINED), Content::Json("{}"), None, out)),
         r#"[null,"5f3a91c2:1042","room:a","e",{}]"#
     );
     assert_eq!(
@@ -208,11 +210,11 @@ fn the_same_in_v1() {
         )
     );
     assert_eq!(
-        text(|out| V1.broadcast("t", "e", None, Content::Json(" {}"), out)),
+        text(|out| V1.broadcast("t", "e", None, Content::Json(" {}"), None, out)),
         r#"{"topic":"t","event":"e","payload": {},"ref":null,"join_ref":null}"#
     );
     assert_eq!(
-        text(|out| V1.broadcast("t", "e", Some(RETAINED), Content::Json("{}"), out)),
+        text(|out| V1.broadcast("t", "e", Some(RETAINED), Content::Json("{}"), None, out)),
         r#"{"topic":"t","event":"e","payload":{},"ref":"5f3a91c2:1042","join_ref":null}"#
     );
     assert_eq!(
@@ -242,7 +244,7 @@ fn data_other_than_an_object_arrives_in_one() {
         (Content::Text("{\"a\":1}"), r#"{"data":"{\"a\":1}"}"#),
         (Content::Base64(&[0, 255]), r#"{"data":"AP8=","encoding":"base64"}"#),
     ] {
-        let broadcast = text(|out| V2.broadcast("t", "e", None, content, out));
+        let broadcast = text(|out| V2.broadcast("t", "e", None, content, None, out));
         assert_eq!(broadcast, format!(r#"[null,null,"t","e",{want}]"#));
         let push = text(|out| V2.push("1", "t", "e", content, out));
         assert_eq!(push, format!(r#"["1",null,"t","e",{want}]"#));
@@ -257,6 +259,55 @@ fn data_other_than_an_object_arrives_in_one() {
 }
 
 #[test]
+fn the_server_says_who_sent_a_message() {
+    let of = |sender| Annotations { sender };
+    for (content, known, unknown) in [
+        (Content::Json("[1]"), r#"{"data":[1],"phx_sender":"al"}"#, r#"{"data":[1]}"#),
+        (Content::Json("{}"), r#"{"phx_sender":"al"}"#, "{}"),
+        (
+            Content::Json(r#"{"phx_sender":"bob","a":1}"#),
+            r#"{"a":1,"phx_sender":"al"}"#,
+            r#"{"a":1}"#,
+        ),
+        (Content::Text("{}"), r#"{"data":"{}","phx_sender":"al"}"#, r#"{"data":"{}"}"#),
+        (
+            Content::Base64(&[0, 255]),
+            r#"{"data":"AP8=","encoding":"base64","phx_sender":"al"}"#,
+            r#"{"data":"AP8=","encoding":"base64"}"#,
+        ),
+    ] {
+        for (sender, want) in [(Some("al"), known), (None, unknown)] {
+            let sent = text(|out| V2.broadcast("t", "e", None, content, Some(&of(sender)), out));
+            assert_eq!(sent, format!(r#"[null,null,"t","e",{want}]"#));
+        }
+    }
+    let bytes = |of: Option<&Annotations<'_>>| {
+        bytes(|out| V2.broadcast("t", "e", None, Content::Binary(&[1]), of, out))
+    };
+    assert_eq!(bytes(Some(&of(Some("al")))), bytes(None));
+}
+
+/// A message as members get it for their next poll, as JSON.
+fn polled(event: Option<&str>, json: &str) -> Value {
+    let mut publication = model::Publication::new("t", model::Data::Json(json.into()));
+    publication.event = event.map(Into::into);
+    let mut out = Vec::new();
+    let message = model::Message::new(publication, RETAINED, 0, 0);
+    Phoenix { serializer: V2, polled: true }.encode(&message, &mut Codecs::new(6, 64), &mut out);
+    // An element of the answer's array: a comma, and the message as a string.
+    let message: String = serde_json::from_slice(&out[1..]).unwrap();
+    serde_json::from_str(&message).unwrap()
+}
+
+#[test]
+fn no_payload_says_who_sent_it_but_a_list_has_users_of_any_name() {
+    let forged = r#"{"phx_sender":{"metas":[]}}"#;
+    assert_eq!(polled(None, forged), json!([null, null, "t", "message", {}]));
+    let listed = json!([null, null, "t", EVENT_PRESENCE_STATE, {"phx_sender": {"metas": []}}]);
+    assert_eq!(polled(Some(EVENT_PRESENCE_STATE), forged), listed);
+}
+
+#[test]
 fn binary_messages_byte_for_byte() {
     let incoming = V2.parse_binary(b"\x00\x01\x02\x03\x0412" as &[u8]).unwrap_err();
     assert_eq!(incoming, PhoenixError::Truncated { field: "ref" });
@@ -267,7 +318,7 @@ fn binary_messages_byte_for_byte() {
     let data = Content::from(&incoming.payload);
     assert_eq!(bytes(|out| V2.push("1", "top", "e", data, out)), b"\x00\x01\x03\x011tope\xff\x00");
     for id in [None, Some(RETAINED)] {
-        let broadcast = bytes(|out| V2.broadcast("top", "e", id, data, out));
+        let broadcast = bytes(|out| V2.broadcast("top", "e", id, data, None, out));
         assert_eq!(broadcast, b"\x02\x03\x01tope\xff\x00");
     }
     assert_eq!(
@@ -401,7 +452,7 @@ fn the_limits_are_reached_and_not_passed() {
             assert_eq!((&read.ref_, &read.topic), (&Some(fits.clone()), &fits), "{form}");
             out.clear();
             serializer.push(&fits, &fits, &fits, content, &mut out).unwrap();
-            serializer.broadcast(&fits, &fits, None, content, &mut out).unwrap();
+            serializer.broadcast(&fits, &fits, None, content, None, &mut out).unwrap();
 
             let before = out.clone();
             let ours = |field, result: Result<Form, PhoenixError>| {
@@ -413,8 +464,8 @@ fn the_limits_are_reached_and_not_passed() {
             ours("ref", reply(Address { ref_: Some(&over), ..to }));
             ours("topic", reply(Address { topic: &over, ..to }));
             ours("event", serializer.push("1", "t", &over, content, &mut out));
-            ours("topic", serializer.broadcast(&over, "e", None, content, &mut out));
-            ours("event", serializer.broadcast("t", &over, None, content, &mut out));
+            ours("topic", serializer.broadcast(&over, "e", None, content, None, &mut out));
+            ours("event", serializer.broadcast("t", &over, None, content, None, &mut out));
             ours("join_ref", serializer.close(&over, "t", &mut out));
             ours("topic", serializer.error("1", &over, "r", &mut out));
             assert_eq!(out, before, "nothing is appended with an error");

@@ -1,0 +1,251 @@
+//! What the server says of a message, beside what its publisher says.
+//!
+//! Phoenix has no field for it, so it stands in the payload's object, under names with the prefix that
+//! Phoenix keeps for what the server adds (as `phx_ref` in a presence's meta). A publisher can't write
+//! such a member: it is left out of the payload, also where the server has nothing to say.
+
+use crate::json;
+
+/// The member that says which user published the message.
+pub const SENDER: &str = "phx_sender";
+
+/// What the server says of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Annotations<'a> {
+    /// The user who published it, where one is known.
+    pub sender: Option<&'a str>,
+}
+
+/// A member of the server's own: its name, and its value where there is something to say.
+type Member<'a> = (&'static str, Option<&'a str>);
+
+impl Annotations<'_> {
+    fn members(&self) -> [Member<'_>; 1] {
+        let Annotations { sender } = *self;
+        [(SENDER, sender)]
+    }
+
+    /// Appends a JSON object, which the caller knows to be valid, with the server's members behind its
+    /// own. Nothing but those of the same names is left out, and an object that has none of them and
+    /// gets none is copied as it is.
+    pub(super) fn object(&self, object: &str, out: &mut Vec<u8>) {
+        let own = self.members();
+        let clean = !may_have(object, &own);
+        if clean && own.iter().all(|(_, value)| value.is_none()) {
+            return out.extend_from_slice(object.as_bytes());
+        }
+        out.push(b'{');
+        let from = out.len();
+        if clean {
+            out.extend_from_slice(inner(object).as_bytes());
+        } else {
+            for member in members(inner(object)).filter(|member| !is_one_of(member, &own)) {
+                comma(from, out);
+                out.extend_from_slice(member.as_bytes());
+            }
+        }
+        self.append(from, out);
+        out.push(b'}');
+    }
+
+    /// Appends the server's members to an object whose first one begins at `from`.
+    pub(super) fn append(&self, from: usize, out: &mut Vec<u8>) {
+        for (name, value) in self.members() {
+            if let Some(value) = value {
+                comma(from, out);
+                json::string(name, out);
+                out.push(b':');
+                json::string(value, out);
+            }
+        }
+    }
+}
+
+/// Appends a comma behind an earlier member.
+fn comma(from: usize, out: &mut Vec<u8>) {
+    if out.len() > from {
+        out.push(b',');
+    }
+}
+
+/// Whether an object may have one of these members, at any depth. Most have not, and need no closer
+/// look: a name stands there as it is, or with a letter as `\uXXXX`.
+fn may_have(object: &str, own: &[Member<'_>]) -> bool {
+    let has = |text: &str| memchr::memmem::find(object.as_bytes(), text.as_bytes()).is_some();
+    has("\\u") || own.iter().any(|(name, _)| has(name))
+}
+
+/// What stands between an object's braces, without white space around it.
+fn inner(object: &str) -> &str {
+    let text = object.trim_ascii();
+    let text = text.strip_prefix('{').unwrap_or(text);
+    text.strip_suffix('}').unwrap_or(text).trim_ascii()
+}
+
+/// The members that stand between an object's braces, each with its name and its value.
+fn members(inner: &str) -> impl Iterator<Item = &str> {
+    let mut rest = inner;
+    std::iter::from_fn(move || {
+        let text = rest.trim_ascii_start();
+        if text.is_empty() {
+            return None;
+        }
+        let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+        let end = text.bytes().position(|byte| {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if in_string => escaped = true,
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b',' => return depth == 0,
+                _ => {}
+            }
+            false
+        });
+        // A comma is one byte, so that the text is cut between two characters.
+        let (member, after) = text.split_at(end.unwrap_or(text.len()));
+        rest = after.strip_prefix(',').unwrap_or("");
+        Some(member.trim_ascii_end())
+    })
+}
+
+/// Whether a member has one of these names, however it is escaped.
+fn is_one_of(member: &str, own: &[Member<'_>]) -> bool {
+    // The name is the first value of the text; a colon follows, at which the parser stops.
+    let mut values = serde_json::Deserializer::from_str(member).into_iter::<Name<'_>>();
+    // One that no text can hold (half of a surrogate pair) is none of ours.
+    let name = values.next().and_then(Result::ok);
+    name.is_some_and(|name| own.iter().any(|(own, _)| name.0 == *own))
+}
+
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    fn annotated(object: &str, sender: Option<&str>) -> String {
+        let mut out = Vec::new();
+        Annotations { sender }.object(object, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_servers_members_stand_behind_the_publishers() {
+        for (object, want) in [
+            ("{}", r#"{"phx_sender":"al\"ice"}"#),
+            (" { } ", r#"{"phx_sender":"al\"ice"}"#),
+            (r#"{"a":1}"#, r#"{"a":1,"phx_sender":"al\"ice"}"#),
+            (r#" {"a": "},{" } "#, r#"{"a": "},{","phx_sender":"al\"ice"}"#),
+        ] {
+            assert_eq!(annotated(object, Some("al\"ice")), want, "{object}");
+            assert_eq!(annotated(object, None), object);
+        }
+    }
+
+    #[test]
+    fn nobody_speaks_for_the_server() {
+        for (object, left) in [
+            (r#"{"phx_sender":"bob"}"#, "{}"),
+            (r#"{"phx_sender":{"a":[1,"}"]},"b":2}"#, r#"{"b":2}"#),
+            (r#"{"a":1,"phx_sender":1,"b":"\",","phx_sender":null}"#, r#"{"a":1,"b":"\","}"#),
+            (r#"{"\u0070hx_sender":1,"phx\u005Fsender":2}"#, "{}"),
+            (r#"{ "phx_sender" : 1 , "a" : 2 }"#, r#"{"a" : 2}"#),
+            // Others' names, and ours at another place.
+            (r#"{"a":{"phx_sender":1}}"#, r#"{"a":{"phx_sender":1}}"#),
+            (r#"{"a":"phx_sender","phx_ref":1}"#, r#"{"a":"phx_sender","phx_ref":1}"#),
+            (r#"{"phx_sender\u0000":1}"#, r#"{"phx_sender\u0000":1}"#),
+            (r#"{"phx_sender\ud800":1}"#, r#"{"phx_sender\ud800":1}"#),
+            (r#"{"phx_sender2":"é, 漢","A":"\u00e9"}"#, r#"{"phx_sender2":"é, 漢","A":"\u00e9"}"#),
+        ] {
+            assert_eq!(annotated(object, None), left, "{object}");
+            let added = match left {
+                "{}" => r#"{"phx_sender":"al"}"#.to_string(),
+                left => format!(r#"{},"phx_sender":"al"}}"#, &left[..left.len() - 1]),
+            };
+            assert_eq!(annotated(object, Some("al")), added, "{object}");
+        }
+    }
+
+    /// A member's name as JSON text, with some letters as escapes.
+    fn name() -> impl Strategy<Value = String> {
+        let plain = prop_oneof![
+            Just(SENDER.to_string()),
+            Just("phx_ref".to_string()),
+            "[a-c\"\\\\/\u{e9}\u{1f600}]{0,3}",
+        ];
+        (plain, any::<u32>()).prop_map(|(name, escapes)| {
+            let letter = |(at, letter): (usize, char)| match letter {
+                '"' | '\\' => format!("\\{letter}"),
+                _ if escapes >> (at % 32) & 1 == 1 && letter.len_utf16() == 1 => {
+                    format!("\\u{:04X}", u32::from(letter))
+                }
+                _ => letter.to_string(),
+            };
+            format!("\"{}\"", name.chars().enumerate().map(letter).collect::<String>())
+        })
+    }
+
+    /// A value as JSON text, with white space, commas and braces at every place.
+    fn value() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![
+            Just("null".to_string()),
+            any::<i64>().prop_map(|number| number.to_string()),
+            "[{}\\[\\],:\"\\\\ a\u{e9}]{0,6}".prop_map(|text| Value::from(text).to_string()),
+        ];
+        leaf.prop_recursive(3, 12, 3, |value| {
+            prop_oneof![
+                proptest::collection::vec(value.clone(), 0..3)
+                    .prop_map(|values| format!("[{}]", values.join(" , "))),
+                proptest::collection::vec((name(), value), 0..3).prop_map(object),
+            ]
+        })
+    }
+
+    fn object(members: Vec<(String, String)>) -> String {
+        let members = members.into_iter().map(|(name, value)| format!("{name} : {value}"));
+        format!("{{ {} }}", members.collect::<Vec<_>>().join(" ,\t"))
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_servers_own_members_change(
+            members in proptest::collection::vec((name(), value()), 0..5),
+            sender in proptest::option::of("[a-z\"\\\\\u{e9}]{1,8}"),
+        ) {
+            let text = object(members);
+            // Of members of one name the last one counts, as it does to a browser.
+            let mut want: Map<String, Value> = serde_json::from_str(&text).unwrap();
+            want.remove(SENDER);
+            if let Some(sender) = &sender {
+                want.insert(SENDER.into(), json!(sender));
+            }
+            let got = annotated(&text, sender.as_deref());
+            prop_assert_eq!(serde_json::from_str::<Map<_, _>>(&got).unwrap(), want, "{}", got);
+            let own = members_of(&got).filter(|name| name == SENDER).count();
+            prop_assert_eq!(own, usize::from(sender.is_some()), "{}", got);
+        }
+
+        #[test]
+        fn no_text_does_harm(text in "[{}\\[\\],:\"\\\\upxh_sendr0-7\u{e9} ]{0,60}") {
+            for text in [text.clone(), format!("{{\"phx_sender{text}"), format!("{{{text}}}\\u")] {
+                annotated(&text, None);
+                annotated(&text, Some("al"));
+            }
+        }
+    }
+
+    /// The names of an object's members, doubles too.
+    fn members_of(object: &str) -> impl Iterator<Item = String> {
+        members(inner(object)).map(|member| {
+            let mut values = serde_json::Deserializer::from_str(member).into_iter::<String>();
+            values.next().unwrap().unwrap()
+        })
+    }
+}
