@@ -1,12 +1,22 @@
 //! Checks of origins and of URLs of webhooks.
 
+use url::{Host, Url};
+
 /// True for `*` and for what a browser sends as `Origin` (RFC 6454, section 6.2), including `null`.
 /// Origins are compared as texts, so a text that no browser sends would never match.
 pub(crate) fn is_origin(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text == "*" || text == "null";
+    if text == "*" || text == "null" {
+        return true;
+    }
+    let Ok(url) = Url::parse(text) else { return false };
+    let Some(host) = url.host_str() else { return false };
+    let origin = format!("{}://{host}", url.scheme());
+    let with_port = url.port_or_known_default().map(|port| format!("{origin}:{port}"));
+    let is_host = match url.host() {
+        Some(Host::Domain(name)) => is_name(name),
+        host => host.is_some(),
     };
-    is_name(scheme, b"+-.") && is_host(rest)
+    is_host && (text == origin || with_port.is_some_and(|with_port| text == with_port))
 }
 
 /// The longest URL in bytes. The HTTP client rejects longer ones.
@@ -17,75 +27,73 @@ const NAME_BYTES_MAX: (usize, usize) = (253, 63);
 
 /// Checks that requests can be sent to this URL. The error does not repeat a text that may contain
 /// a password.
-pub(crate) fn webhook(url: &str) -> Result<(), String> {
-    let rest = url.strip_prefix("http://").or(url.strip_prefix("https://"));
-    let authority = rest.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
-    if authority.is_some_and(|authority| authority.contains('@')) {
+pub(crate) fn webhook(text: &str) -> Result<(), String> {
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    if url.as_ref().is_some_and(|url| !url.username().is_empty() || url.password().is_some()) {
         return Err("a URL is printed and logged, so it must hold no user and no password: use \
                     webhook.secret, which is sent as Authorization: Bearer"
             .into());
     }
-    if url.contains('?') {
+    if text.contains('?') {
         return Err("a URL is printed and logged, so it must hold no query (? and what follows), \
                     where secrets often are: use webhook.secret, which is sent as \
                     Authorization: Bearer, and put the rest into the path"
             .into());
     }
-    let shown = if url.contains(['@', '#']) { "this".into() } else { format!("{url:?}") };
+    let shown = if text.contains(['@', '#']) { "this".into() } else { format!("{text:?}") };
+    // As it is written: the parser is lenient, and the HTTP client is not.
+    let authority = text.split_once("://").and_then(|(_, rest)| rest.split(['/', '#']).next());
     if authority.is_some_and(|authority| !authority.is_ascii()) {
         return Err(format!(
             "{shown} has a host name that is not ASCII: write it as DNS does, in punycode \
              (xn--...)"
         ));
     }
-    if authority.is_none_or(|authority| !is_reachable(&authority.to_ascii_lowercase())) {
+    if !url.zip(authority).is_some_and(|(url, authority)| is_reachable(&url, authority)) {
         return Err(format!(
             "{shown} is no URL that a webhook can be sent to: write http://host[:port]/path, or \
              https:// instead"
         ));
     }
-    if url.contains('#') {
+    if text.contains('#') {
         return Err("a fragment (# and what follows) is never sent: leave it out".into());
     }
-    if url.len() > URL_BYTES_MAX {
-        return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", url.len()));
+    if text.len() > URL_BYTES_MAX {
+        return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", text.len()));
     }
     // RFC 3986, section 2. The HTTP client would reject other characters at the first request.
-    match url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
+    match text.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
         Some(c) => Err(format!("{c:?} can't stand in a URL: write it percent-encoded")),
         None => Ok(()),
     }
 }
 
-/// Whether a `host[:port]` in lower case is an address or a name that DNS could resolve.
-fn is_reachable(text: &str) -> bool {
-    let name = text.split(':').next().unwrap_or_default();
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let (name_max, label_max) = NAME_BYTES_MAX;
-    let labels = name.split('.').all(|label| (1..=label_max).contains(&label.len()));
-    let known = text.starts_with('[') || (labels && name.len() <= name_max);
-    known && is_host(text)
+/// Whether the host of the URL is an address, or a name that DNS could resolve, and stands in the
+/// authority as it is: not encoded, not behind more slashes.
+fn is_reachable(url: &Url, authority: &str) -> bool {
+    let is_written = |host: &str| {
+        let written = authority.get(..host.len());
+        written.is_some_and(|written| written.eq_ignore_ascii_case(host))
+    };
+    let known = match url.host() {
+        Some(Host::Domain(name)) => {
+            let (name_max, label_max) = NAME_BYTES_MAX;
+            let bare = name.strip_suffix('.').unwrap_or(name);
+            let labels = bare.split('.').all(|label| (1..=label_max).contains(&label.len()));
+            labels && bare.len() <= name_max && is_name(name) && is_written(name)
+        }
+        Some(Host::Ipv4(address)) => is_written(&address.to_string()),
+        // One address has many forms.
+        Some(Host::Ipv6(_)) => authority.starts_with('['),
+        None => false,
+    };
+    known && !authority.ends_with(':')
 }
 
-/// True for `host[:port]` in lower case.
-fn is_host(text: &str) -> bool {
-    // An IPv6 address is in brackets and contains colons itself.
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (text, None),
-    };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let host = match bare {
-        Some(bare) => bare.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => is_name(host, b"-._"),
-    };
-    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    host && port.is_none_or(|port| digits(port) && port.parse::<u16>().is_ok())
-}
-
-fn is_name(text: &str, more: &[u8]) -> bool {
+/// True for a host name of the characters that are in use.
+fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    !text.is_empty() && text.bytes().all(|byte| plain(byte) || more.contains(&byte))
+    !name.is_empty() && name.bytes().all(|byte| plain(byte) || b"-._".contains(&byte))
 }
 
 #[cfg(test)]
@@ -113,6 +121,9 @@ mod tests {
             "https://u@a",
             "http://[x]",
             "http://[::1",
+            "http://1",
+            "http://[::ABCD]",
+            "data:x",
         ] {
             assert!(!is_origin(invalid), "{invalid}");
         }
@@ -129,6 +140,7 @@ mod tests {
             "http://a.b.:80",
             "http://xn--mnchen-3ya.example/",
             "http://a/@b",
+            "HTTP://10.0.0.1:08000/",
         ] {
             assert_eq!(webhook(valid), Ok(()), "{valid}");
         }
@@ -149,6 +161,17 @@ mod tests {
             ("ftp://a", "is no URL"),
             ("http://", "is no URL"),
             ("http:///hook", "is no URL"),
+            ("http:/hook", "is no URL"),
+            ("http:hook", "is no URL"),
+            ("http:\\\\a/", "is no URL"),
+            (" http://a", "' ' can't stand"),
+            ("http://a\t.b/", "is no URL"),
+            ("http://a/\tb", "can't stand"),
+            ("http://a\\b", "can't stand"),
+            ("http://1/", "is no URL"),
+            ("http://0x7f.1/", "is no URL"),
+            ("http://a:", "is no URL"),
+            ("http://a:/b", "is no URL"),
             ("http://:80/", "is no URL"),
             ("http://a:99999", "is no URL"),
             ("http://a b/", "is no URL"),

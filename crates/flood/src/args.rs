@@ -61,9 +61,9 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// See the help texts of the fields.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Servers, as http://host:port; connections go to them in turn. With a path it is the template
-    /// of what to ask for: {user} and {topic} stand in it; without one it is Throng's. Phoenix joins
-    /// the topics that stand in it as topic=NAME.
+    /// Servers, as http://host:port or host:port; connections go to them in turn. With a path it is
+    /// the template of what to ask for: {user} and {topic} stand in it; without one it is Throng's.
+    /// Phoenix joins the topics that stand in it as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
     /// Transports, in turn: sse, stream, poll, ws, phoenix.

@@ -495,7 +495,7 @@ fn an_invalid_command_line_is_explained() {
     for (arguments, want) in [
         (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws, phoenix"),
         ("hold https://127.0.0.1:1".into(), "TLS isn't spoken here"),
-        ("hold 127.0.0.1:8000".into(), "write a URL like http://"),
+        ("hold 8000".into(), "Write the host, too: localhost:8000"),
         (format!("one-topic {here}"), "--admin http://host:8001"),
         (format!("hold {here} --send-rate 1"), "--publish URL"),
         ("hold".into(), "<URL>"),

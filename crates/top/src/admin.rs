@@ -46,12 +46,8 @@ impl Target {
             "{text}: TLS isn't spoken here: forward the port, as in ssh -L {PORT}:127.0.0.1:{PORT} \
              HOST, and name http://127.0.0.1:{PORT}, or name the http:// port behind the proxy"
         );
-        let full = match text.contains("://") {
-            true => text.to_owned(),
-            false => format!("http://{}", with_port(text)),
-        };
-        let mut url = Url::parse(&full)?;
-        let is_base = full.starts_with("http://") && !url.path.contains(['?', '#']);
+        let mut url = Url::parse_or(text, Some(PORT))?;
+        let is_base = !text.starts_with("ws://") && !url.path.contains('?');
         ensure!(is_base, "{text}: write a URL like http://127.0.0.1:{PORT}");
         url.path.truncate(url.path.trim_end_matches('/').len());
         if let Some(key) = &key {
@@ -67,18 +63,6 @@ impl Target {
     /// Returns the host and port as the URL has them.
     pub fn name(&self) -> &str {
         &self.url.host
-    }
-}
-
-/// Adds the default admin port to a host without a port.
-fn with_port(text: &str) -> String {
-    let slash = text.find('/').unwrap_or(text.len());
-    let (host, path) = text.split_at(slash);
-    match host.rsplit_once(':') {
-        Some((_, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
-            text.to_owned()
-        }
-        _ => format!("{host}:{PORT}{path}"),
     }
 }
 

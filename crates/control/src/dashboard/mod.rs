@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use url::{Host, Url};
 
 use crate::http::guard;
 use crate::node::Node;
@@ -89,19 +90,25 @@ fn headers(kind: &'static str, client_url: &str) -> [(header::HeaderName, String
 /// ::) is under the name in the Host of the page's own request. Nothing that isn't an address or a
 /// host's name gets into the page.
 fn client_url(configured: &str, host: &str) -> String {
-    let url = match configured.split_once("://") {
-        Some((scheme, rest)) => {
-            let every = ["0.0.0.0", "[::]"].into_iter().find_map(|any| rest.strip_prefix(any));
-            match (every, guard::host_name(host)) {
-                (Some(port), name) if name.contains(':') => format!("{scheme}://[{name}]{port}"),
-                (Some(port), name) if !name.is_empty() => format!("{scheme}://{name}{port}"),
-                _ => configured.to_string(),
-            }
-        }
-        None => configured.to_string(),
+    let Ok(mut url) = Url::parse(configured) else { return String::new() };
+    let is_every = match url.host() {
+        Some(Host::Ipv4(address)) => address.is_unspecified(),
+        Some(Host::Ipv6(address)) => address.is_unspecified(),
+        _ => false,
     };
+    let name = guard::host_name(host);
+    if is_every && !name.is_empty() {
+        let set = match name.parse() {
+            Ok(address) => url.set_ip_host(address),
+            Err(_) => url.set_host(Some(name)).map_err(drop),
+        };
+        if set.is_err() {
+            return String::new();
+        }
+    }
+    let origin = url.origin().ascii_serialization();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/[]%".contains(c);
-    if url.chars().all(is_plain) { url } else { String::new() }
+    if origin.chars().all(is_plain) { origin } else { String::new() }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use shard::WebhookResponse;
+use url::Url;
 
 /// A line about one kind of error is written at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -132,13 +133,17 @@ impl Throttle {
 
 /// A URL as a log may hold it: queries and user names, which the configuration rejects, carry
 /// secrets.
-pub(super) fn shown(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or("");
-    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
-    let authority_ends = rest.find('/').unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_ends);
-    let host = authority.rsplit('@').next().unwrap_or("");
-    format!("{scheme}://{host}{path}")
+pub(super) fn shown(text: &str) -> String {
+    let Ok(mut url) = Url::parse(text) else { return "(no URL)".into() };
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    if !has_user && url.query().is_none() && url.fragment().is_none() {
+        return text.into();
+    }
+    url.set_query(None);
+    url.set_fragment(None);
+    // A URL that can't have a user has none.
+    let _ = url.set_username("").and(url.set_password(None));
+    url.into()
 }
 
 #[cfg(test)]
@@ -172,8 +177,10 @@ mod tests {
         for (url, want) in [
             ("http://a.example/hook?key=s3cret#x", "http://a.example/hook"),
             ("https://me:s3cret@a.example:8443/a@b", "https://a.example:8443/a@b"),
-            ("http://a.example?s3cret", "http://a.example"),
-            ("not a url?s3cret", "not a url"),
+            ("http://a.example?s3cret", "http://a.example/"),
+            ("http://a.example", "http://a.example"),
+            ("http://me:s3cret@a b/", "(no URL)"),
+            ("not a url?s3cret", "(no URL)"),
         ] {
             assert_eq!(shown(url), want);
         }
