@@ -8,7 +8,7 @@ use std::time::Instant;
 use broker::Broker;
 use engine::{Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
 use libfuzzer_sys::fuzz_target;
-use model::{CloseReason, Data, EventRule, HistoryRule, NodeId, Publication, Rule, Rules};
+use model::{CloseReason, Data, PublishRule, HistoryRule, NodeId, Publication, Rule, Rules};
 
 /// How peers begin, so that random bytes get beyond the first line.
 const OPENINGS: [&[u8]; 9] = [
@@ -55,7 +55,7 @@ fn rules() -> Rules {
     };
     let rule = |pattern: &str, history| Rule {
         pattern: pattern.into(),
-        events: Some(EventRule::Broadcast),
+        publish: Some(PublishRule::Allow),
         presence: true,
         history,
         ..Rule::default()

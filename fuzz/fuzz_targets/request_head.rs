@@ -8,14 +8,14 @@ use protocol::phoenix::token;
 use protocol::http::Http;
 use protocol::websocket::Decoder;
 use protocol::{Codecs, Protocol, Reader, Settings};
-use model::{ConnectionId, EventRule, JoinRule, Rule, Rules};
+use model::{ConnectionId, PublishRule, JoinRule, Rule, Rules};
 
 fuzz_target!(|bytes: &[u8]| {
     let rules = Rules {
         rules: vec![Rule {
             pattern: "r*".into(),
             join: JoinRule::Refuse,
-            events: Some(EventRule::Refuse),
+            publish: Some(PublishRule::Refuse),
             presence: true,
             ..Rule::default()
         }],

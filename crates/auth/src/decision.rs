@@ -1,6 +1,6 @@
 //! What is asked of a policy, and what it answers.
 
-use model::{EventRule, Topic};
+use model::{PublishRule, Topic};
 
 use crate::Deny;
 
@@ -69,8 +69,8 @@ pub enum Audience {
 impl Permit {
     /// What there is to know of a topic.
     pub fn of(topic: &Topic<'_, '_>) -> Self {
-        let audience = match topic.rule.and_then(|rule| rule.events) {
-            Some(EventRule::Others) => Audience::Others,
+        let audience = match topic.rule.and_then(|rule| rule.publish) {
+            Some(PublishRule::Others) => Audience::Others,
             _ => Audience::All,
         };
         let durable = topic.history().is_some_and(|history| history.durable);

@@ -20,7 +20,7 @@ pub enum Deny {
     AnotherUser,
     /// The topic's rule lets no client publish.
     #[error(
-        "clients may not publish to this topic: the server's configuration (client_events of a \
+        "clients may not publish to this topic: the server's configuration (publish of a \
          [[topics]] table, client.publish_prefixes) doesn't allow it"
     )]
     PublishRefused,

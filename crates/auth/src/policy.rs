@@ -1,6 +1,6 @@
 //! The decision.
 
-use model::{EventRule, JoinRule, Rules, Topic, TopicKind};
+use model::{JoinRule, PublishRule, Rules, Topic, TopicKind};
 
 use crate::grants::any_matches;
 use crate::{Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source};
@@ -80,11 +80,11 @@ impl Policy {
                 JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
                 JoinRule::Webhook => Decision::Ask(Hook::Join),
             },
-            Action::Publish => match topic.events() {
+            Action::Publish => match topic.publish() {
                 _ if !topic.kind.is_ordinary() => Decision::Deny(Deny::PublishOwn),
-                EventRule::Broadcast | EventRule::Others => Decision::Allow(Permit::of(topic)),
-                EventRule::Refuse => Decision::Deny(Deny::PublishRefused),
-                EventRule::Webhook => Decision::Ask(Hook::Event),
+                PublishRule::Allow | PublishRule::Others => Decision::Allow(Permit::of(topic)),
+                PublishRule::Refuse => Decision::Deny(Deny::PublishRefused),
+                PublishRule::Webhook => Decision::Ask(Hook::Event),
             },
             Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
             Action::History => allow_if(reachable, Deny::AnotherUser),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use model::{EventRule, HistoryRule, JoinRule, Name, Rule, Rules};
+use model::{HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
 use proptest::prelude::*;
 
 use super::*;
 
-fn rule(pattern: &str, join: JoinRule, events: Option<EventRule>) -> Rule {
-    Rule { pattern: pattern.into(), join, events, ..Rule::default() }
+fn rule(pattern: &str, join: JoinRule, publish: Option<PublishRule>) -> Rule {
+    Rule { pattern: pattern.into(), join, publish, ..Rule::default() }
 }
 
 fn policy() -> Policy {
@@ -21,17 +21,17 @@ fn policy() -> Policy {
         acknowledge: None,
     };
     let rules = vec![
-        rule("closed:*", JoinRule::Refuse, Some(EventRule::Refuse)),
-        rule("asks:*", JoinRule::Webhook, Some(EventRule::Webhook)),
-        Rule { presence: true, ..rule("room:*", JoinRule::Allow, Some(EventRule::Others)) },
+        rule("closed:*", JoinRule::Refuse, Some(PublishRule::Refuse)),
+        rule("asks:*", JoinRule::Webhook, Some(PublishRule::Webhook)),
+        Rule { presence: true, ..rule("room:*", JoinRule::Allow, Some(PublishRule::Others)) },
         Rule {
             history: Some(Arc::new(history)),
-            ..rule("log:*", JoinRule::Allow, Some(EventRule::Broadcast))
+            ..rule("log:*", JoinRule::Allow, Some(PublishRule::Allow))
         },
-        Rule { presence: true, ..rule("@eve", JoinRule::Refuse, Some(EventRule::Broadcast)) },
+        Rule { presence: true, ..rule("@eve", JoinRule::Refuse, Some(PublishRule::Allow)) },
     ];
     let publish_prefixes = vec!["open:".into(), "closed:".into()];
-    Policy::new(Rules { rules, publish_prefixes, offline: None }, LoginRule::Allow)
+    Policy::new(Rules { rules, publish_prefixes, inbox: None }, LoginRule::Allow)
 }
 
 fn users(names: &[&str]) -> Vec<Name> {
@@ -195,17 +195,17 @@ fn name() -> impl Strategy<Value = String> {
 
 fn any_rules() -> impl Strategy<Value = Rules> {
     let join = prop_oneof![Just(JoinRule::Allow), Just(JoinRule::Refuse), Just(JoinRule::Webhook)];
-    let events = proptest::option::of(prop_oneof![
-        Just(EventRule::Refuse),
-        Just(EventRule::Broadcast),
-        Just(EventRule::Others),
-        Just(EventRule::Webhook)
+    let publish = proptest::option::of(prop_oneof![
+        Just(PublishRule::Refuse),
+        Just(PublishRule::Allow),
+        Just(PublishRule::Others),
+        Just(PublishRule::Webhook)
     ]);
-    let rule = ("[ab:*]{1,4}", join, events, any::<bool>()).prop_map(
-        |(pattern, join, events, presence)| Rule {
+    let rule = ("[ab:*]{1,4}", join, publish, any::<bool>()).prop_map(
+        |(pattern, join, publish, presence)| Rule {
             pattern,
             join,
-            events,
+            publish,
             presence,
             ..Rule::default()
         },
@@ -214,7 +214,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     (proptest::collection::vec(rule, 0..4), prefixes).prop_map(|(rules, publish_prefixes)| Rules {
         rules,
         publish_prefixes,
-        offline: None,
+        inbox: None,
     })
 }
 

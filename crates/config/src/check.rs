@@ -10,7 +10,7 @@ use model::rules::matches;
 use crate::source::Read;
 use crate::url::{is_origin, webhook};
 use crate::values::Rule;
-use crate::{ClientEvents, Config, Join, Origin, SettingError};
+use crate::{Config, Join, Origin, Publish, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
@@ -128,9 +128,9 @@ fn topics(config: &Config, read: &mut Read) {
         if let Some(reason) = typed.webhook_url.as_deref().and_then(|url| webhook(url).err()) {
             add_error("webhook_url", reason);
         }
-        let asks = match (typed.join, typed.client_events) {
+        let asks = match (typed.join, typed.publish) {
             (Join::Webhook, _) => Some("join"),
-            (_, Some(ClientEvents::Webhook)) => Some("client_events"),
+            (_, Some(Publish::Webhook)) => Some("publish"),
             _ => None,
         };
         let own_known = rule.invalid.contains("webhook_url") || typed.webhook_url.is_some();

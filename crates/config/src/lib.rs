@@ -10,6 +10,7 @@
 
 mod check;
 mod print;
+mod renames;
 mod setting;
 mod source;
 mod suggestion;
@@ -25,11 +26,11 @@ pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
 pub use source::Sources;
 pub use table::{
-    Admin, Client, Config, History, Limits, Log, Offline, Presence, SETTINGS, Shards, Socket,
-    Store, Timeouts, Webhook, Websocket,
+    Admin, Client, Config, History, Inbox, Limits, Log, Presence, SETTINGS, Shards, Socket, Store,
+    Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
-pub use typed::{ClientEvents, Join, LogFormat, Login, Sender};
+pub use typed::{Join, LogFormat, Login, Publish, Sender};
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +122,7 @@ pub struct Loaded {
     pub config: Config,
     values: values::Values,
     rules: Vec<values::Rule>,
+    old_names: Vec<renames::OldName>,
 }
 
 impl fmt::Debug for Loaded {
@@ -150,7 +152,10 @@ impl Loaded {
         let config = table::typed(&read.values, &read.rules);
         check::check_config(&config, &mut read);
         match read.errors.is_empty() {
-            true => Ok(Loaded { config, values: read.values, rules: read.rules }),
+            true => {
+                let source::Read { values, rules, old_names, .. } = read;
+                Ok(Loaded { config, values, rules, old_names })
+            }
             false => Err(ConfigError(read.errors)),
         }
     }
@@ -162,13 +167,20 @@ impl Loaded {
     /// rejected.
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
         let (values, rules) = (new.values.clone(), new.rules.clone());
-        let mut read = source::Read { values, rules, ..Default::default() };
+        let old_names = new.old_names.clone();
+        let mut read = source::Read { values, rules, old_names, ..Default::default() };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
             if let Some(value) = self.values.get(setting.key) {
                 read.values.insert(setting.key, value.clone());
             }
         }
         Loaded::check(read)
+    }
+
+    /// What to write in place of names that are read for one more version only: a line for each,
+    /// which begins with its place.
+    pub fn warnings(&self) -> Vec<String> {
+        renames::warnings(&self.old_names)
     }
 
     /// The source of a setting's value; [`Origin::Default`] for a key that does not exist.

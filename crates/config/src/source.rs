@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::renames::{self, OldName};
 use crate::setting::{Kind, Setting};
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
@@ -54,6 +55,8 @@ pub(crate) struct Read {
     /// others.
     pub invalid: BTreeSet<&'static str>,
     pub errors: Vec<SettingError>,
+    /// The old names that were read.
+    pub old_names: Vec<OldName>,
 }
 
 pub(crate) fn read(sources: &Sources<'_>) -> Read {
@@ -68,16 +71,26 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
     if let Some((name, text)) = sources.file {
         read.file(name, text);
     }
-    for (name, text) in &sources.variables {
+    let ours = sources.variables.iter().filter_map(|(name, text)| {
         let name = name.to_string_lossy();
-        if name.starts_with("THRONG_") && !OTHER_VARIABLES.contains(&name.as_ref()) {
-            read.variable(&name, text.to_str());
-        }
+        let ours = name.starts_with("THRONG_") && !OTHER_VARIABLES.contains(&name.as_ref());
+        ours.then_some((name, text.to_str()))
+    });
+    // Old names come last in each source: so they meet what has the new name.
+    let (old, new): (Vec<_>, Vec<_>) = ours.partition(|(name, _)| is_old_variable(name));
+    for (name, text) in new {
+        read.variable(&name, &name, text);
+    }
+    for (name, text) in old {
+        let new = renames::variable(&name).unwrap_or_default();
+        read.variable(&name, &new, text);
     }
     for (key, flag, text) in &sources.flags {
         let origin = Origin::Flag((*flag).to_string());
         match setting(key) {
-            Some(setting) => read.put(setting, from_text(setting.kind, text), origin),
+            Some(setting) => {
+                read.put(setting, setting.key, from_text(setting.kind, text), origin);
+            }
             None => read.unknown(key, origin, SETTINGS.iter().map(|s| s.key.into())),
         }
     }
@@ -102,12 +115,22 @@ impl Read {
             // The parser only guesses at the rest, so its values would cause misleading errors.
             return self.invalidate_all();
         }
-        for (section, content) in table.get_ref() {
-            let (section, section_at) = (section.get_ref(), at(section.span().start));
+        let sections = table.get_ref().iter();
+        let (old, new): (Vec<_>, Vec<_>) =
+            sections.partition(|(section, _)| renames::section(section.get_ref()).is_some());
+        for (section, content) in new.into_iter().chain(old) {
+            let (written, section_at) = (section.get_ref().as_ref(), at(section.span().start));
+            let section = renames::section(written).unwrap_or(written);
             let known = SETTINGS.iter().any(|setting| setting.parts().0 == section);
             match content.get_ref() {
                 content if section == TOPICS => self.rules(content, section_at, at),
-                DeValue::Table(content) if known => self.section(section, content, at),
+                DeValue::Table(content) if known => {
+                    if section != written {
+                        let (old, new) = (format!("[{written}]"), format!("[{section}]"));
+                        self.old_names.push(OldName { origin: section_at, old, new });
+                    }
+                    self.section(written, content, at);
+                }
                 DeValue::Table(_) | DeValue::Array(_) if !known => {
                     let sections = SETTINGS.iter().map(|setting| setting.parts().0);
                     let sections = sections.chain([TOPICS]).map(str::to_string);
@@ -116,7 +139,7 @@ impl Read {
                 _ if known => {
                     let message =
                         format!("this is a section: write [{section}], and below it its settings");
-                    self.add_error(section_at, section, message);
+                    self.add_error(section_at, written, message);
                 }
                 _ => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
@@ -128,15 +151,16 @@ impl Read {
 
     fn section(&mut self, section: &str, content: &DeTable<'_>, at: impl Fn(usize) -> Origin) {
         for (key, value) in content {
-            let full = format!("{section}.{}", key.get_ref());
+            let written = format!("{section}.{}", key.get_ref());
+            let full = renames::setting(&written).unwrap_or_else(|| written.clone());
             match setting(&full) {
                 Some(setting) => {
                     let origin = at(value.span().start);
-                    self.put(setting, from_toml(setting.kind, value.get_ref()), origin);
+                    self.put(setting, &written, from_toml(setting.kind, value.get_ref()), origin);
                 }
                 None => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
-                    self.unknown(&full, at(key.span().start), keys);
+                    self.add_error(at(key.span().start), &written, suggest(&full, keys));
                 }
             }
         }
@@ -169,19 +193,41 @@ impl Read {
         at: impl Fn(usize) -> Origin,
     ) -> Rule {
         let mut rule = Rule::default();
-        for (key, value) in table {
-            let full = format!("{name}.{}", key.get_ref());
-            let Some(known) = TOPIC_KEYS.iter().find(|known| known.key == key.get_ref()) else {
+        let (old, new): (Vec<_>, Vec<_>) =
+            table.iter().partition(|(key, _)| renames::topic_key(key.get_ref()).is_some());
+        for (key, value) in new.into_iter().chain(old) {
+            let (written, full) = (key.get_ref().as_ref(), format!("{name}.{}", key.get_ref()));
+            let renamed = renames::topic_key(written);
+            let current = renamed.map_or(written, |renamed| renamed.new);
+            let Some(known) = TOPIC_KEYS.iter().find(|known| known.key == current) else {
                 let keys = TOPIC_KEYS.iter().map(|known| format!("{name}.{}", known.key));
                 self.unknown(&full, at(key.span().start), keys);
                 continue;
             };
             let origin = at(value.span().start);
-            match from_toml(known.kind, value.get_ref()) {
+            if let (Some(renamed), Some((_, other))) = (renamed, rule.values.get(known.key)) {
+                let message = set_twice(written, renamed.new, other);
+                self.add_error(origin, &full, message);
+                continue;
+            }
+            let mut result = from_toml(known.kind, value.get_ref());
+            if let (Some(renamed), DeValue::String(old)) = (renamed, value.get_ref()) {
+                let new = renamed.word(old);
+                result = from_text(known.kind, new);
+                let (old, new) =
+                    (format!("{written} = {old:?}"), format!("{} = {new:?}", renamed.new));
+                if result.is_ok() {
+                    self.old_names.push(OldName { origin: origin.clone(), old, new });
+                }
+            }
+            match result {
                 Ok(value) => drop(rule.values.insert(known.key, (value, origin))),
                 Err(reason) => {
                     rule.invalid.insert(known.key);
-                    self.add_error(origin, &full, format!("{reason}; it takes {}", known.wants()));
+                    let now =
+                        renamed.map_or(String::new(), |it| format!("; {}", is_called(it.new)));
+                    let message = format!("{reason}; it takes {}{now}", known.wants());
+                    self.add_error(origin, &full, message);
                 }
             }
         }
@@ -205,12 +251,19 @@ impl Read {
         rule
     }
 
-    fn variable(&mut self, name: &str, text: Option<&str>) {
-        let origin = Origin::Variable(name.into());
+    /// Reads the variable `written`, which is called `name` now.
+    fn variable(&mut self, written: &str, name: &str, text: Option<&str>) {
+        let origin = Origin::Variable(written.into());
         match SETTINGS.iter().find(|setting| setting.variable() == name) {
             Some(setting) => {
                 let value = text.ok_or_else(|| "the value is not UTF-8".to_string());
-                self.put(setting, value.and_then(|text| from_text(setting.kind, text)), origin);
+                let value = value.and_then(|text| from_text(setting.kind, text));
+                if written == name {
+                    return self.put(setting, setting.key, value, origin);
+                }
+                let (old, new) = (written.to_string(), name.to_string());
+                self.old_names.push(OldName { origin: origin.clone(), old, new });
+                self.put(setting, written, value, origin);
             }
             None if is_rule_variable(name) => {
                 let message = "rules by topic are set in the file only: write [[topics]] there";
@@ -223,7 +276,25 @@ impl Read {
         }
     }
 
-    fn put(&mut self, setting: &'static Setting, value: Result<Value, String>, origin: Origin) {
+    /// Takes a value. `written` is the name that the source has for the setting: an old one may not
+    /// stand beside a new one.
+    fn put(
+        &mut self,
+        setting: &'static Setting,
+        written: &str,
+        value: Result<Value, String>,
+        origin: Origin,
+    ) {
+        let is_old = written != setting.key;
+        let (shown, name) = match &origin {
+            Origin::Variable(_) => (setting.key, setting.variable()),
+            _ => (written, setting.key.to_string()),
+        };
+        let other = self.values.get(setting.key).map(|(_, other)| other);
+        if let Some(other) = other.filter(|other| is_old && is_one_source(other, &origin)) {
+            let message = set_twice(written, &name, other);
+            return self.add_error(origin, shown, message);
+        }
         match value {
             Ok(value) => {
                 self.invalid.remove(setting.key);
@@ -231,8 +302,9 @@ impl Read {
             }
             Err(reason) => {
                 self.invalid.insert(setting.key);
-                let message = format!("{reason}; it takes {}", setting.wants());
-                self.add_error(origin, setting.key, message);
+                let now = if is_old { format!("; {}", is_called(&name)) } else { String::new() };
+                let message = format!("{reason}; it takes {}{now}", setting.wants());
+                self.add_error(origin, shown, message);
             }
         }
     }
@@ -248,6 +320,26 @@ impl Read {
     fn invalidate_all(&mut self) {
         self.invalid.extend(SETTINGS.iter().map(|setting| setting.key));
     }
+}
+
+fn is_old_variable(name: &str) -> bool {
+    renames::variable(name).is_some()
+}
+
+/// Whether both were read from the file, or both from the environment: one doesn't win over the other.
+fn is_one_source(a: &Origin, b: &Origin) -> bool {
+    matches!(
+        (a, b),
+        (Origin::File { .. }, Origin::File { .. }) | (Origin::Variable(_), Origin::Variable(_))
+    )
+}
+
+fn set_twice(old: &str, new: &str, other: &Origin) -> String {
+    format!("{}, which {other} sets, too: take {old} away", is_called(new))
+}
+
+fn is_called(new: &str) -> String {
+    format!("it is called {new} now")
 }
 
 /// True for `THRONG_TOPICS`, alone or with one of a rule's keys behind it.

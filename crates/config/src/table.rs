@@ -290,8 +290,8 @@ settings! {
         subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
     }
 
-    /// Messages that wait for users who are offline.
-    offline: Offline {
+    /// Messages that wait for users until they acknowledge them.
+    inbox: Inbox {
         /// Personal topics keep messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.
         enabled: bool = Live, Bool, "false";
         /// Messages that may wait for one user; then the oldest are dropped.

@@ -4,7 +4,7 @@
 use model::name::NAME_BYTES_MAX;
 
 use crate::setting::{DAY, Kind, TEN_YEARS, TIB};
-use crate::typed::{ClientEvents, Join, Typed};
+use crate::typed::{Join, Publish, Typed};
 use crate::values::Values;
 
 /// What happens to a rule without this key. All values are TOML.
@@ -77,8 +77,8 @@ topic_keys! {
     pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""room:*""#);
     /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.
     join: Join = Choice(Join::WORDS), Default(r#""allow""#);
-    /// What happens to what clients send to the topic: broadcast gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
-    client_events: Option<ClientEvents> = Choice(ClientEvents::WORDS), Unset(r#""others""#);
+    /// Whether clients may publish to the topic: allow gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
+    publish: Option<Publish> = Choice(Publish::WORDS), Unset(r#""others""#);
     /// Tell members who else is there.
     presence: bool = Bool, Default("false");
     /// Where this rule's webhooks go, in place of webhook.url.

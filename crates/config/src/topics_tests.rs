@@ -15,13 +15,13 @@ fn with(file: &str, variables: &[(&str, &str)]) -> Result<Loaded, String> {
 
 #[test]
 fn rules_have_keys_and_defaults_in_file_order() {
-    let file = "[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\nclient_events = \"others\"\n\
+    let file = "[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\npublish = \"others\"\n\
                 presence = true\nwebhook_url = \"http://a/b\"\n[[topics]]\npattern = \"*\"\n";
     let rules = load(file).unwrap().config.topics;
     let all = TopicRule {
         pattern: "*".into(),
         join: Join::Allow,
-        client_events: None,
+        publish: None,
         presence: false,
         webhook_url: None,
         history_messages_max: 0,
@@ -38,7 +38,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
     let room = TopicRule {
         pattern: "room:*".into(),
         join: Join::Webhook,
-        client_events: Some(ClientEvents::Others),
+        publish: Some(Publish::Others),
         presence: true,
         webhook_url: Some("http://a/b".into()),
         ..all.clone()
@@ -71,7 +71,7 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     assert_eq!(example.len(), TOPIC_KEYS.len() + 1, "{example:?}");
     let rules = load(&example.join("\n")).unwrap().config.topics;
     assert_eq!(rules[0].pattern, "room:*");
-    assert!(rules[0].client_events.is_some() && rules[0].webhook_url.is_some());
+    assert!(rules[0].publish.is_some() && rules[0].webhook_url.is_some());
 }
 
 #[test]
@@ -88,21 +88,21 @@ fn every_default_of_a_rule_parses() {
 fn errors_in_rules_say_where_and_what_to_write() {
     let long = "x".repeat(255);
     let file = format!(
-        "[[topics]]\npattern = \"a\"\njoin = \"maybe\"\nclient_event = \"refuse\"\n\
+        "[[topics]]\npattern = \"a\"\njoin = \"maybe\"\npublis = \"refuse\"\n\
          [[topics]]\n  presence = 1\n\
          [[topics]]\npattern = \"\"\nwebhook_url = true\n\
-         [[topics]]\npattern = \"{long}\"\nclient_events = \"all\"\n"
+         [[topics]]\npattern = \"{long}\"\npublish = \"all\"\n"
     );
     let errors = load(&file).unwrap_err();
     let want = [
         "throng.toml:3:8: topics[0].join: \"maybe\" is not known; it takes one of allow, refuse, webhook",
-        "throng.toml:4:1: topics[0].client_event: there is no such setting; did you mean topics[0].client_events?",
+        "throng.toml:4:1: topics[0].publis: there is no such setting; did you mean topics[0].publish?",
         "throng.toml:6:14: topics[1].presence: integer is not right here; it takes true or false",
         "throng.toml:5:1: topics[1].pattern: it is missing; it takes a text of 1 to 254 bytes",
         "throng.toml:8:11: topics[2].pattern: a text of 0 bytes is out of bounds; it takes a text of 1 to 254 bytes",
         "throng.toml:9:15: topics[2].webhook_url: boolean is not right here; it takes a text",
         "throng.toml:11:11: topics[3].pattern: a text of 255 bytes is out of bounds; it takes a text of 1 to 254 bytes",
-        "throng.toml:12:17: topics[3].client_events: \"all\" is not known; it takes one of refuse, broadcast, others, webhook",
+        "throng.toml:12:11: topics[3].publish: \"all\" is not known; it takes one of allow, others, refuse, webhook",
     ];
     for want in want {
         assert!(errors.lines().any(|line| line == want), "{want}\nin\n{errors}");
@@ -164,7 +164,7 @@ fn a_webhook_needs_a_url() {
     let asks = |key: &str, more: &str| {
         load(&format!("[[topics]]\npattern = \"a\"\n{key} = \"webhook\"\n{more}"))
     };
-    for (key, place) in [("join", "3:8"), ("client_events", "3:17")] {
+    for (key, place) in [("join", "3:8"), ("publish", "3:11")] {
         let errors = asks(key, "").unwrap_err();
         let want =
             format!("throng.toml:{place}: topics[0].{key}: a webhook needs a URL: set webhook.url");
@@ -286,8 +286,8 @@ proptest::proptest! {
                     "history_messages_max = {messages}\nacknowledge = {presence}\n"
                 ));
             }
-            if let Some(word) = ClientEvents::WORDS.get(*events) {
-                file.push_str(&format!("client_events = \"{word}\"\nwebhook_url = \"http://b/{at}\"\n"));
+            if let Some(word) = Publish::WORDS.get(*events) {
+                file.push_str(&format!("publish = \"{word}\"\nwebhook_url = \"http://b/{at}\"\n"));
             }
         }
         let loaded = load(&file).unwrap();

@@ -127,14 +127,14 @@ words! {
 }
 
 words! {
-    /// What happens to what clients send to a topic.
-    ClientEvents {
-        /// It is refused.
-        Refuse = "refuse";
-        /// All members get it.
-        Broadcast = "broadcast";
-        /// All members but the sender get it.
+    /// Whether clients may publish to a topic, and who gets it.
+    Publish {
+        /// They may: all members get it.
+        Allow = "allow";
+        /// They may: all members but the sender get it.
         Others = "others";
+        /// They may not.
+        Refuse = "refuse";
         /// The application gets it.
         Webhook = "webhook";
     }

@@ -144,7 +144,7 @@ pub struct Common {
     #[arg(long)]
     pub recover: bool,
     /// Connections acknowledge the messages to their users; one that isn't may come again, and each
-    /// must come at least once. The server must have users do so ([offline] enabled).
+    /// must come at least once. The server must have users do so ([inbox] enabled).
     #[arg(long, conflicts_with = "publish")]
     pub ack: bool,
     /// Acknowledge each so manieth message.

@@ -39,7 +39,7 @@ pub enum AcknowledgeError {
     /// Nobody acknowledges messages of this topic.
     #[error(
         "messages of this topic are not acknowledged: the server's configuration has no \
-         acknowledge = true for it (for a user's own topic: offline.enabled)"
+         acknowledge = true for it (for a user's own topic: inbox.enabled)"
     )]
     NotAcknowledged,
     /// The id is of another log: of a topic without history, or from before a restart.

@@ -24,5 +24,5 @@ pub use name::Name;
 pub use node::NodeId;
 pub use position::{Epoch, Position, PositionError};
 pub use resume::{Behind, Frontier, RecoveryGap, ResumeRequest, ResumeToken, ResumeTokenError};
-pub use rules::{AcknowledgeRule, EventRule, HistoryRule, JoinRule, Rule, Rules};
+pub use rules::{AcknowledgeRule, HistoryRule, JoinRule, PublishRule, Rule, Rules};
 pub use topic::{Topic, TopicKind};

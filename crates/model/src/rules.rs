@@ -18,12 +18,12 @@ pub enum JoinRule {
 
 /// What happens to what a client sends to a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EventRule {
+pub enum PublishRule {
     /// The server refuses it.
     #[default]
     Refuse,
     /// It is published to all members.
-    Broadcast,
+    Allow,
     /// It is published to all members but the sender.
     Others,
     /// The application gets it, and its answer is the reply.
@@ -37,8 +37,8 @@ pub struct Rule {
     pub pattern: String,
     /// Who may enter, on any transport.
     pub join: JoinRule,
-    /// What becomes of clients' events; `None` leaves it to [`Rules::publish_prefixes`].
-    pub events: Option<EventRule>,
+    /// What becomes of what clients send; `None` leaves it to [`Rules::publish_prefixes`].
+    pub publish: Option<PublishRule>,
     /// Whether members know of each other.
     pub presence: bool,
     /// The application's URL for this rule, if it is not the URL for all rules.
@@ -89,8 +89,8 @@ pub struct Rules {
     /// empty text is any topic.
     pub publish_prefixes: Vec<String>,
     /// How messages of users' own topics are retained where no rule says otherwise: they wait for
-    /// those who are offline.
-    pub offline: Option<Arc<HistoryRule>>,
+    /// users until they acknowledge them.
+    pub inbox: Option<Arc<HistoryRule>>,
 }
 
 impl Rules {
@@ -101,7 +101,7 @@ impl Rules {
 
     /// True when some topic has history.
     pub fn retains_any(&self) -> bool {
-        self.offline.is_some() || self.rules.iter().any(|rule| rule.history.is_some())
+        self.inbox.is_some() || self.rules.iter().any(|rule| rule.history.is_some())
     }
 }
 
@@ -186,25 +186,25 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches_is_the_topics() {
-        let rule = |pattern: &str, events, presence| Rule {
+        let rule = |pattern: &str, publish, presence| Rule {
             pattern: pattern.into(),
-            events,
+            publish,
             presence,
             ..Rule::default()
         };
         let rules = Rules {
             rules: vec![
-                rule("room:quiet", Some(EventRule::Refuse), false),
-                rule("room:*", Some(EventRule::Others), true),
+                rule("room:quiet", Some(PublishRule::Refuse), false),
+                rule("room:*", Some(PublishRule::Others), true),
                 rule("open:*", None, true),
             ],
             publish_prefixes: vec!["open:".into(), "room:".into()],
-            offline: None,
+            inbox: None,
         };
-        assert_eq!(rules.events("room:quiet"), EventRule::Refuse);
-        assert_eq!(rules.events("room:a"), EventRule::Others);
-        assert_eq!(rules.events("open:a"), EventRule::Broadcast);
-        assert_eq!(rules.events("other"), EventRule::Refuse);
+        assert_eq!(rules.publish("room:quiet"), PublishRule::Refuse);
+        assert_eq!(rules.publish("room:a"), PublishRule::Others);
+        assert_eq!(rules.publish("open:a"), PublishRule::Allow);
+        assert_eq!(rules.publish("other"), PublishRule::Refuse);
         assert!(rules.presence("room:a") && rules.presence("open:x"));
         assert!(!rules.presence("room:quiet") && !rules.presence("other"));
         assert_eq!(rules.join("other"), JoinRule::Allow);

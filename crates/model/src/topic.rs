@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::name::{BROADCAST, PERSONAL};
-use crate::{EventRule, HistoryRule, JoinRule, Rule, Rules};
+use crate::{HistoryRule, JoinRule, PublishRule, Rule, Rules};
 
 /// Whose a topic is. Only its name says so, and only [`TopicKind::of`] reads that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,9 @@ impl Rules {
         self.topic(topic).join()
     }
 
-    /// What becomes of a client's event.
-    pub fn events(&self, topic: &str) -> EventRule {
-        self.topic(topic).events()
+    /// What becomes of what a client sends.
+    pub fn publish(&self, topic: &str) -> PublishRule {
+        self.topic(topic).publish()
     }
 
     /// How the topic's messages are retained. What goes to everyone is not.
@@ -90,25 +90,25 @@ impl<'r> Topic<'_, 'r> {
         self.rule.map_or(JoinRule::Allow, |rule| rule.join)
     }
 
-    /// What becomes of a client's event.
-    pub fn events(&self) -> EventRule {
-        self.rule.and_then(|rule| rule.events).unwrap_or_else(|| {
+    /// What becomes of what a client sends.
+    pub fn publish(&self) -> PublishRule {
+        self.rule.and_then(|rule| rule.publish).unwrap_or_else(|| {
             let open = |prefix: &String| self.name.starts_with(&**prefix);
             match self.rules.publish_prefixes.iter().any(open) {
-                true => EventRule::Broadcast,
-                false => EventRule::Refuse,
+                true => PublishRule::Allow,
+                false => PublishRule::Refuse,
             }
         })
     }
 
     /// How its messages are retained. What goes to everyone is not.
     pub fn history(&self) -> Option<&'r Arc<HistoryRule>> {
-        let offline = match self.kind {
+        let inbox = match self.kind {
             TopicKind::Broadcast => return None,
-            TopicKind::Personal(_) => self.rules.offline.as_ref(),
+            TopicKind::Personal(_) => self.rules.inbox.as_ref(),
             TopicKind::Ordinary => None,
         };
-        self.rule.and_then(|rule| rule.history.as_ref()).or(offline)
+        self.rule.and_then(|rule| rule.history.as_ref()).or(inbox)
     }
 
     /// Whether its members know of each other. Never in users' own topics and everyone's, also
@@ -156,7 +156,7 @@ mod tests {
                 ..Rule::default()
             }],
             publish_prefixes: vec!["r".into()],
-            offline: Some(history(2)),
+            inbox: Some(history(2)),
         };
         let messages = |name| rules.topic(name).history().map(|rule| rule.messages_max);
         assert_eq!(
@@ -166,8 +166,8 @@ mod tests {
         let presence = |name| rules.topic(name).presence();
         assert_eq!(["room", "@bo", "*", "x"].map(presence), [true, false, false, false]);
         let room = rules.topic("room");
-        assert_eq!((room.join(), room.events()), (JoinRule::Refuse, EventRule::Broadcast));
+        assert_eq!((room.join(), room.publish()), (JoinRule::Refuse, PublishRule::Allow));
         let other = rules.topic("x");
-        assert_eq!((other.join(), other.events()), (JoinRule::Allow, EventRule::Refuse));
+        assert_eq!((other.join(), other.publish()), (JoinRule::Allow, PublishRule::Refuse));
     }
 }

@@ -162,8 +162,8 @@ source.onmessage = ({ data, lastEventId }) => {
 #[test]
 fn an_inbox_in_a_browser_shows_each_message_once_until_it_is_read() {
     let settings = [
-        ("THRONG_OFFLINE_ENABLED", "true"),
-        ("THRONG_OFFLINE_REDELIVERY_SECONDS", "1"),
+        ("THRONG_INBOX_ENABLED", "true"),
+        ("THRONG_INBOX_REDELIVERY_SECONDS", "1"),
         ("THRONG_TIMEOUTS_SSE_RETRY_MILLISECONDS", "100"),
     ];
     let server = Server::with(&[], &settings);

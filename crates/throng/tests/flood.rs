@@ -470,8 +470,8 @@ fn all_connections_recover_missed_messages_after_a_storm() {
 
 #[test]
 fn unacknowledged_messages_are_redelivered_and_all_arrive_at_least_once() {
-    let offline = "[offline]\nenabled = true\nredelivery_seconds = 1\ntries_max = 0\n";
-    let server = configured("ack", offline, &[]);
+    let inbox = "[inbox]\nenabled = true\nredelivery_seconds = 1\ntries_max = 0\n";
+    let server = configured("ack", inbox, &[]);
     let many = "random-users -c 100 -t sse,stream,poll,ws,phoenix --messages 20 --interval 0.1";
     let end = flood(&format!("{many} --ack --ack-skip 30 {}", at(&server)));
     end.errors([]).counts([("published", 200), ("open", 100)]);

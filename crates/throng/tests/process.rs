@@ -42,6 +42,47 @@ fn the_default_file_is_the_effective_configuration() {
 }
 
 #[test]
+fn old_names_of_settings_are_read_with_a_warning() {
+    let file = scratch("old-names.toml");
+    let rule = "[[topics]]\npattern = \"chat\"\nclient_events = \"broadcast\"\n";
+    std::fs::write(&file, format!("{rule}[offline]\nenabled = true\n")).unwrap();
+    let name = file.to_str().unwrap();
+    let old = ("THRONG_OFFLINE_MESSAGES_MAX", "9");
+    let output = throng(&["config", "--config", name], &[old]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("offline]") && !text.contains("client_events"), "{text}");
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    let want = [
+        format!("{name}:3: write publish = \"allow\" in place of client_events = \"broadcast\""),
+        format!("{name}:4: write [inbox] in place of [offline]"),
+        "variable THRONG_OFFLINE_MESSAGES_MAX: write THRONG_INBOX_MESSAGES_MAX in".into(),
+    ];
+    assert_eq!(warnings.lines().count(), want.len(), "{warnings}");
+    for want in &want {
+        assert!(warnings.contains(&format!("warning: {want}")), "{want}\nin\n{warnings}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config", name]);
+    let log = scratch("old-names.log");
+    let server = Server::run_with_log(command, &[old], std::fs::File::create(&log).unwrap().into());
+    let logged = || std::fs::read_to_string(&log).unwrap();
+    let mut member = server.listen("/sse?topic=chat");
+    assert_eq!(server.metric("throng_limit{name=\"inbox.messages_max\"}"), 9.0);
+    assert_eq!(
+        support::text(server.client, "POST", "/publish?topic=chat", Some(json!("x")), "").0,
+        200
+    );
+    assert_eq!(member.data(), "x");
+    server.signal("-HUP");
+    server.until("the server has read it again", |_| logged().contains("configuration read"));
+    let text = logged();
+    for want in &want {
+        assert_eq!(text.matches(want).count(), 2, "{want}\nin\n{text}");
+    }
+    let _ = (std::fs::remove_file(file), std::fs::remove_file(&log));
+}
+
+#[test]
 fn an_invalid_configuration_is_rejected_with_all_its_errors() {
     let output = throng(
         &["serve", "--listen", "0.0.0.0:0"],

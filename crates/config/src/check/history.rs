@@ -25,8 +25,8 @@ const NO_STORE: &str = "a durable message needs a disk to be on: set store.data 
 /// The largest message must fit into a topic's history, into all history, and into the store's
 /// queue. This does not matter while no topic has history.
 pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
-    let Config { limits, store, history, offline, topics, .. } = config;
-    let has_history = offline.enabled || topics.iter().any(|rule| rule.history_messages_max > 0);
+    let Config { limits, store, history, inbox, topics, .. } = config;
+    let has_history = inbox.enabled || topics.iter().any(|rule| rule.history_messages_max > 0);
     let mut fits = |key: &'static str, bytes: u64, on: bool| {
         let holds = !on || limits.message_bytes_max <= bytes;
         checks.require(&[key, "limits.message_bytes_max"], holds, || {
@@ -35,16 +35,15 @@ pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
     };
     fits("store.queue_bytes_max", store.queue_bytes_max, has_history && !store.data.is_empty());
     fits("history.bytes_max", history.bytes_max, has_history);
-    fits("offline.bytes_max", offline.bytes_max, offline.enabled);
-    let durable = offline.enabled && offline.durable;
-    checks.require(&["offline.durable", "store.data"], !durable || !store.data.is_empty(), || {
+    fits("inbox.bytes_max", inbox.bytes_max, inbox.enabled);
+    let durable = inbox.enabled && inbox.durable;
+    checks.require(&["inbox.durable", "store.data"], !durable || !store.data.is_empty(), || {
         NO_STORE.into()
     });
     let rules = &checks.read.rules;
-    let error =
-        offline.enabled.then(|| dead_letter_error(&offline.dead_letter, config, rules, None));
+    let error = inbox.enabled.then(|| dead_letter_error(&inbox.dead_letter, config, rules, None));
     if let Some(error) = error.flatten() {
-        checks.require(&["offline.dead_letter"], false, || error);
+        checks.require(&["inbox.dead_letter"], false, || error);
     }
 }
 
@@ -262,10 +261,10 @@ mod tests {
         assert!(load(&format!("{durable}[store]\ndata = \"/x\"\n")).is_ok());
         let unknown = format!("{durable}[store]\ndata = 1\n");
         only(&unknown, "6:8: store.data: integer is not right here");
-        let offline = "[offline]\nenabled = true\ndurable = true\n";
-        only(offline, "3:11: offline.durable: a durable message needs a disk to be on");
-        assert!(load(&format!("{offline}[store]\ndata = \"/x\"\n")).is_ok());
-        assert!(load("[offline]\ndurable = true\n").is_ok());
+        let inbox = "[inbox]\nenabled = true\ndurable = true\n";
+        only(inbox, "3:11: inbox.durable: a durable message needs a disk to be on");
+        assert!(load(&format!("{inbox}[store]\ndata = \"/x\"\n")).is_ok());
+        assert!(load("[inbox]\ndurable = true\n").is_ok());
     }
 
     #[test]
@@ -301,12 +300,12 @@ mod tests {
         );
         let large = "[limits]\nmessage_bytes_max = \"2MiB\"\noutbox_bytes_max = \"4MiB\"\n";
         only(&format!("{large}{WITH_HISTORY}"), "5:11: topics[0].history_bytes_max: the largest");
-        let offline = format!("{limit}[offline]\nenabled = true\n");
-        only(&format!("{offline}bytes_max = 69999\n"), "5:13: offline.bytes_max: the largest");
-        assert!(load(&format!("{limit}[offline]\nbytes_max = 69999\n")).is_ok());
-        let all = format!("{offline}[history]\nbytes_max = 69999\n");
+        let inbox = format!("{limit}[inbox]\nenabled = true\n");
+        only(&format!("{inbox}bytes_max = 69999\n"), "5:13: inbox.bytes_max: the largest");
+        assert!(load(&format!("{limit}[inbox]\nbytes_max = 69999\n")).is_ok());
+        let all = format!("{inbox}[history]\nbytes_max = 69999\n");
         only(&all, "6:13: history.bytes_max: the largest");
-        let queue = format!("{offline}[store]\nqueue_bytes_max = 69999\n");
+        let queue = format!("{inbox}[store]\nqueue_bytes_max = 69999\n");
         assert!(load(&queue).is_ok());
         only(&format!("{queue}data = \"/x\"\n"), "6:19: store.queue_bytes_max: the largest");
         // The largest message is unknown, so this is the only error.
@@ -339,12 +338,12 @@ mod tests {
                  topics[0] (\"job:*\")",
             ),
             (
-                format!("{ACKNOWLEDGED}[offline]\nenabled = true\ndead_letter = \"a\"\n"),
-                "7:15: offline.dead_letter: \"a\" has acknowledge = true itself, by topics[0]",
+                format!("{ACKNOWLEDGED}[inbox]\nenabled = true\ndead_letter = \"a\"\n"),
+                "7:15: inbox.dead_letter: \"a\" has acknowledge = true itself, by topics[0]",
             ),
             (
-                "[offline]\nenabled = true\ndead_letter = \"@a\"\n".into(),
-                "3:15: offline.dead_letter: \"@a\" is a user's own topic",
+                "[inbox]\nenabled = true\ndead_letter = \"@a\"\n".into(),
+                "3:15: inbox.dead_letter: \"@a\" is a user's own topic",
             ),
             // The topic's rule is unknown, so this is the only error.
             (
@@ -359,7 +358,7 @@ mod tests {
             rule("a", ""),
             format!("{free}{}", rule("job:*", "job:dead")),
             format!("{}{WITH_HISTORY}", rule("b", "a")),
-            format!("{}[offline]\nenabled = true\ndead_letter = \"b\"\n", rule("a", "b")),
+            format!("{}[inbox]\nenabled = true\ndead_letter = \"b\"\n", rule("a", "b")),
         ] {
             assert!(load(&valid).is_ok(), "{valid}");
         }

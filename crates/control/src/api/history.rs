@@ -136,7 +136,7 @@ pub(crate) async fn page(
 
 fn no_history() -> Rejection {
     let message = "nothing is kept of this topic: the configuration has no [[topics]] table for it \
-                   with history_messages_max (for a user's own topic: offline.enabled)";
+                   with history_messages_max (for a user's own topic: inbox.enabled)";
     Rejection::new(StatusCode::NOT_FOUND, "no_history", message)
 }
 

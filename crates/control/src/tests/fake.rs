@@ -454,7 +454,7 @@ fn rules() -> model::Rules {
             rule("brief", Some(Arc::new(brief))),
         ],
         publish_prefixes: Vec::new(),
-        offline: None,
+        inbox: None,
     }
 }
 

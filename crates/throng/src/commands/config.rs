@@ -12,6 +12,9 @@ pub fn run(args: &Config) -> Result<(), CommandError> {
         config::default_file()
     } else {
         let loaded = sources::load(&args.settings)?;
+        for warning in loaded.warnings() {
+            eprintln!("warning: {warning}");
+        }
         if args.check { "ok\n".to_string() } else { config::effective(&loaded) }
     };
     let _ = std::io::stdout().write_all(text.as_bytes());

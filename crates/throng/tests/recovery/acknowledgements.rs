@@ -263,7 +263,7 @@ fn waiting_messages_may_expire() {
 #[test]
 fn the_oldest_of_too_many_waiting_messages_are_dropped() {
     for storage in BOTH {
-        let node = Node::with(storage, &[("THRONG_OFFLINE_MESSAGES_MAX", "3")]);
+        let node = Node::with(storage, &[("THRONG_INBOX_MESSAGES_MAX", "3")]);
         for number in 0..6 {
             node.send("al", json!(number));
         }

@@ -12,7 +12,7 @@ use crate::node::*;
 use crate::support::*;
 
 /// The setting for clients whose handlers may fail. Pages don't use it.
-const AGAIN: (&str, &str) = ("THRONG_OFFLINE_REDELIVERY_SECONDS", "1");
+const AGAIN: (&str, &str) = ("THRONG_INBOX_REDELIVERY_SECONDS", "1");
 
 fn cursor(node: &Node, user: &str) -> Value {
     node.api("GET", &format!("/api/cursors/{user}"), None).1
@@ -58,7 +58,7 @@ fn an_open_page_gets_an_unread_message_once_and_never_loses_it() {
 
 #[test]
 fn a_page_without_acknowledgements_gets_new_messages() {
-    let few = [("THRONG_OFFLINE_MESSAGES_MAX", "4"), ("THRONG_OFFLINE_WINDOW_MESSAGES_MAX", "4")];
+    let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
     for storage in BOTH {
         let node = Node::with(storage, &few);
         for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {

@@ -111,7 +111,7 @@ fn a_configuration_with_durable_topics_needs_a_store() {
     let rule = "[[topics]]\npattern = \"d:*\"\nhistory_messages_max = 9\ndurable = true\n";
     for (text, key) in [
         (rule, "topics[0].durable"),
-        ("[offline]\nenabled = true\ndurable = true\n", "offline.durable"),
+        ("[inbox]\nenabled = true\ndurable = true\n", "inbox.durable"),
     ] {
         std::fs::write(&file, text).unwrap();
         let output = Command::new("timeout")

@@ -10,7 +10,7 @@ use crate::support::{Server, Stream, header};
 const TOPICS: &str = r#"
 [timeouts]
 drain_seconds = 0
-[offline]
+[inbox]
 enabled = true
 [[topics]]
 pattern = "jobs"

@@ -31,11 +31,16 @@ impl Server {
     }
 
     /// Runs any command line that starts a server.
-    pub fn run(mut command: Command, settings: &[(&str, &str)]) -> Self {
+    pub fn run(command: Command, settings: &[(&str, &str)]) -> Self {
+        Server::run_with_log(command, settings, Stdio::inherit())
+    }
+
+    /// Runs any command line that starts a server, which logs to `log`.
+    pub fn run_with_log(mut command: Command, settings: &[(&str, &str)], log: Stdio) -> Self {
         // The folder has no configuration, so the developer's is not read.
         let folder = std::env::temp_dir().join("throng-tests");
         std::fs::create_dir_all(&folder).unwrap();
-        command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.current_dir(folder).stdout(Stdio::piped()).stderr(log);
         command.envs(settings.iter().copied());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -125,7 +125,7 @@ impl PublishOptions<'_> {
             None => Err(Rejection::bad_request(
                 "no_history",
                 "idempotency_key and if_offset need a topic with history: give its [[topics]] \
-                 table history_messages_max (for a user's own topic: offline.enabled)",
+                 table history_messages_max (for a user's own topic: inbox.enabled)",
             )),
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use model::{EventRule, Rule};
+use model::{PublishRule, Rule};
 use protocol::File;
 
 /// The files of the folder, each under its own name.
@@ -45,7 +45,7 @@ pub(super) fn files(admin: SocketAddr) -> Vec<File> {
 pub(super) fn rule() -> Rule {
     Rule {
         pattern: "room:*".into(),
-        events: Some(EventRule::Broadcast),
+        publish: Some(PublishRule::Allow),
         presence: true,
         ..Rule::default()
     }

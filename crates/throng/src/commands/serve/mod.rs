@@ -32,16 +32,17 @@ type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscribe
 pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandError> {
     let loaded = sources::load(&args.settings)?;
     let log = start_log(&loaded.config)?;
-    warn_of_open_secrets(&loaded);
+    warn(&loaded);
     let (server, signals) = Server::start(&loaded, args, protocols, log)?;
     server.print_hello(&loaded.config);
     server.run(loaded, signals, args);
     Ok(())
 }
 
-fn warn_of_open_secrets(loaded: &Loaded) {
-    for reason in sources::open_secrets(loaded) {
-        tracing::warn!("{reason}");
+/// Logs what is wrong with a configuration that is good all the same.
+fn warn(loaded: &Loaded) {
+    for warning in loaded.warnings().into_iter().chain(sources::open_secrets(loaded)) {
+        tracing::warn!("{warning}");
     }
 }
 
@@ -275,7 +276,7 @@ impl Server {
         let now_us = self.started.elapsed().as_micros() as u64;
         self.shared.presence.set_limits(settings::presence(&new.config), now_us);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
-        warn_of_open_secrets(&new);
+        warn(&new);
         if changes.applied.is_empty() && changes.restart.is_empty() {
             tracing::info!("configuration read again: nothing changed");
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use auth::{LoginRule, Policy};
 use config::{Config, Loaded};
-use model::{AcknowledgeRule, EventRule, HistoryRule, JoinRule, Name, Rule, Rules};
+use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
 
 use super::demo;
 
@@ -52,11 +52,11 @@ fn rules(config: &Config, demo: bool) -> Rules {
             config::Join::Refuse => JoinRule::Refuse,
             config::Join::Webhook => JoinRule::Webhook,
         },
-        events: rule.client_events.map(|events| match events {
-            config::ClientEvents::Refuse => EventRule::Refuse,
-            config::ClientEvents::Broadcast => EventRule::Broadcast,
-            config::ClientEvents::Others => EventRule::Others,
-            config::ClientEvents::Webhook => EventRule::Webhook,
+        publish: rule.publish.map(|publish| match publish {
+            config::Publish::Refuse => PublishRule::Refuse,
+            config::Publish::Allow => PublishRule::Allow,
+            config::Publish::Others => PublishRule::Others,
+            config::Publish::Webhook => PublishRule::Webhook,
         }),
         presence: rule.presence,
         webhook_url: rule.webhook_url.as_deref().map(Arc::from),
@@ -68,7 +68,7 @@ fn rules(config: &Config, demo: bool) -> Rules {
         rules.push(demo::rule());
     }
     let publish_prefixes = config.client.publish_prefixes.iter().map(any).collect();
-    Rules { rules, publish_prefixes, offline: offline(config).map(Arc::new) }
+    Rules { rules, publish_prefixes, inbox: inbox(config).map(Arc::new) }
 }
 
 /// What clients may do.
@@ -98,20 +98,20 @@ fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     })
 }
 
-/// The history rule for users who are offline.
-fn offline(config: &Config) -> Option<HistoryRule> {
-    let offline = &config.offline;
-    offline.enabled.then(|| HistoryRule {
-        messages_max: offline.messages_max,
-        bytes_max: offline.bytes_max,
-        seconds_max: offline.seconds_max,
-        durable: offline.durable,
+/// The history rule of what waits for users.
+fn inbox(config: &Config) -> Option<HistoryRule> {
+    let inbox = &config.inbox;
+    inbox.enabled.then(|| HistoryRule {
+        messages_max: inbox.messages_max,
+        bytes_max: inbox.bytes_max,
+        seconds_max: inbox.seconds_max,
+        durable: inbox.durable,
         compact: false,
         acknowledge: Some(AcknowledgeRule {
-            window_messages_max: held(offline.window_messages_max),
-            redelivery_seconds: held(offline.redelivery_seconds),
-            tries_max: tries_max(offline.tries_max, &offline.dead_letter),
-            dead_letter: name(&offline.dead_letter),
+            window_messages_max: held(inbox.window_messages_max),
+            redelivery_seconds: held(inbox.redelivery_seconds),
+            tries_max: tries_max(inbox.tries_max, &inbox.dead_letter),
+            dead_letter: name(&inbox.dead_letter),
         }),
     })
 }
@@ -269,7 +269,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
-        limits: ["limits.", "history.", "store.", "offline.", "admin.", "webhook."]
+        limits: ["limits.", "history.", "store.", "inbox.", "admin.", "webhook."]
             .into_iter()
             .flat_map(|section| loaded.numbers(section))
             .collect(),
@@ -320,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn offline_messages_have_history_if_enabled() {
+    fn inboxes_have_history_if_enabled() {
         assert!(!of("").retains_any());
-        let offline = "[offline]\nenabled = true\n";
-        let rules = of(offline);
+        let inbox = "[inbox]\nenabled = true\n";
+        let rules = of(inbox);
         assert_eq!(rules.history("a"), None);
         let want = HistoryRule {
             messages_max: 100,
@@ -340,14 +340,14 @@ mod tests {
         };
         assert_eq!(rules.history("@alice").map(|history| &**history), Some(&want));
         let own = "[[topics]]\npattern = \"@*\"\nhistory_messages_max = 3\n";
-        let rules = of(&format!("{offline}{own}"));
+        let rules = of(&format!("{inbox}{own}"));
         assert_eq!(rules.history("@alice").unwrap().acknowledge, None);
     }
 
     #[test]
     fn messages_are_given_up_only_if_configured() {
         let tries = |more: &str| {
-            let own = format!("[offline]\nenabled = true\n{more}");
+            let own = format!("[inbox]\nenabled = true\n{more}");
             let rules = of(&own);
             rules.history("@alice").unwrap().acknowledge.as_ref().unwrap().tries_max
         };

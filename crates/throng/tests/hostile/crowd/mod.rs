@@ -18,18 +18,18 @@ const SECONDS: u64 = 9;
 const RULES: &str = r#"
 [[topics]]
 pattern = "good"
-client_events = "refuse"
+publish = "refuse"
 presence = true
 
 [[topics]]
 pattern = "loud"
-client_events = "others"
+publish = "others"
 history_messages_max = 100
 presence = true
 
 [[topics]]
 pattern = "chat:*"
-client_events = "broadcast"
+publish = "allow"
 "#;
 
 /// Returns the seed. It decides what the attackers do, but not when.

@@ -13,7 +13,7 @@ use broker::Broker;
 use history::History;
 use history_local::{Begin, HistoryLimits};
 use model::{
-    AcknowledgeRule, CloseReason, Data, EventRule, HistoryRule, JoinRule, NodeId, Publication,
+    AcknowledgeRule, CloseReason, Data, HistoryRule, JoinRule, NodeId, Publication, PublishRule,
     Rule, Rules,
 };
 use protocol::Protocols;
@@ -56,14 +56,14 @@ fn rules() -> Rules {
     };
     let rule = |pattern: &str| Rule {
         pattern: pattern.into(),
-        events: Some(EventRule::Broadcast),
+        publish: Some(PublishRule::Allow),
         ..Rule::default()
     };
     let rules = vec![
         Rule { history: history(None), ..rule("big/*") },
         Rule { history: history(Some(acknowledge)), ..rule("ack/*") },
         Rule { presence: true, ..rule("seen/*") },
-        Rule { join: JoinRule::Webhook, events: Some(EventRule::Webhook), ..rule("asked/*") },
+        Rule { join: JoinRule::Webhook, publish: Some(PublishRule::Webhook), ..rule("asked/*") },
     ];
     Rules { rules, publish_prefixes: vec!["".into()], ..Rules::default() }
 }

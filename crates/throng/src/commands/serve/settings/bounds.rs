@@ -33,7 +33,7 @@ fn at(pick: fn((u64, u64)) -> u64) -> Loaded {
         }
         match bounds(setting.kind) {
             Some(bounds) => file += &format!("{key} = {}\n", pick(bounds)),
-            None if setting.key == "offline.enabled" => file += "enabled = true\n",
+            None if setting.key == "inbox.enabled" => file += "enabled = true\n",
             None => {}
         }
     }
@@ -65,8 +65,8 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let (webhook, queue) = (webhook(config), webhook_fixed(config));
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
-    let offline = offline(config)?;
-    let acknowledge = offline.acknowledge.as_ref()?;
+    let inbox = inbox(config)?;
+    let acknowledge = inbox.acknowledge.as_ref()?;
     let number = match key {
         "admin.body_bytes_max" => held::<usize>(config.admin.body_bytes_max) as u128,
         "admin.bodies_bytes_max" => admin.bodies_bytes_max as u128,
@@ -149,12 +149,12 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "history.idempotency_keys_max" => memory.idempotency_keys_max as u128,
         "history.cursors_max" => memory.cursors_max as u128,
         "history.subscriptions_per_user_max" => live.subscriptions_per_user_max as u128,
-        "offline.messages_max" => offline.messages_max.into(),
-        "offline.bytes_max" => offline.bytes_max.into(),
-        "offline.seconds_max" => offline.seconds_max.into(),
-        "offline.window_messages_max" => acknowledge.window_messages_max.into(),
-        "offline.redelivery_seconds" => acknowledge.redelivery_seconds.into(),
-        "offline.tries_max" => acknowledge.tries_max.into(),
+        "inbox.messages_max" => inbox.messages_max.into(),
+        "inbox.bytes_max" => inbox.bytes_max.into(),
+        "inbox.seconds_max" => inbox.seconds_max.into(),
+        "inbox.window_messages_max" => acknowledge.window_messages_max.into(),
+        "inbox.redelivery_seconds" => acknowledge.redelivery_seconds.into(),
+        "inbox.tries_max" => acknowledge.tries_max.into(),
         _ => return None,
     };
     Some(number)
@@ -249,8 +249,8 @@ fn calculations_with_times_do_not_overflow() {
     assert!(u64::from(settings.accept_per_second_max).checked_mul(1_000_000).is_some());
     // A hundred years of seconds, to which a request adds its own.
     let century_s: u32 = 100 * 366 * 86_400;
-    let offline = offline(&most.config).unwrap().acknowledge.unwrap();
-    for seconds in [settings.session.poll_seconds_max, offline.redelivery_seconds] {
+    let inbox = inbox(&most.config).unwrap().acknowledge.unwrap();
+    for seconds in [settings.session.poll_seconds_max, inbox.redelivery_seconds] {
         assert!(century_s.checked_add(seconds).is_some());
     }
 }
