@@ -4,13 +4,24 @@
 //! quoted, and quotation marks in it are doubled (RFC 4180). Names contain no control characters,
 //! so each line is one row, and a text can be split at any line end. Lines end with `\n` or `\r\n`.
 //! The parser skips empty lines and a byte order mark at the start.
+//!
+//! `csv_core` reads any text as some fields. Here a text that no program writes is an error: a name
+//! that was read in another way than it was meant would be a user who doesn't exist.
 
 use std::borrow::Cow;
 
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 use model::name::{BAD_USER, check_name, check_topic};
 
-/// The first line of a file.
-pub const HEADER: &str = "user,topic";
+/// The fields of a file's first line.
+pub const HEADER: [&str; 2] = ["user", "topic"];
+
+/// Two names of 254 bytes have room in it. So a quotation mark without an end is not searched for
+/// in the whole text.
+const ROW_BYTES_MAX: usize = 1_024;
+
+/// One more than a row has, and one to be full.
+const FIELDS_MAX: usize = 4;
 
 /// One subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,98 +48,125 @@ pub struct LineError {
 pub struct Rows<'a> {
     rest: &'a [u8],
     line: usize,
+    reader: Reader,
+    /// The fields of the row that was read, without quotation marks around them.
+    fields: [u8; ROW_BYTES_MAX],
+    ends: [usize; FIELDS_MAX],
 }
 
 /// Parses the rows of a text.
 pub fn rows(text: &[u8]) -> Rows<'_> {
-    Rows { rest: text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text), line: 0 }
+    Rows {
+        rest: text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text),
+        line: 0,
+        reader: ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build(),
+        fields: [0; ROW_BYTES_MAX],
+        ends: [0; FIELDS_MAX],
+    }
 }
 
 impl<'a> Iterator for Rows<'a> {
     type Item = Result<Row<'a>, LineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.rest.is_empty() {
-            let mut parts = self.rest.splitn(2, |byte| *byte == b'\n');
-            let line = parts.next().unwrap_or_default();
-            self.rest = parts.next().unwrap_or_default();
+        loop {
+            while let Some(rest) = self.rest.strip_prefix(b"\n") {
+                (self.rest, self.line) = (rest, self.line + 1);
+            }
+            if self.rest.is_empty() {
+                return None;
+            }
             self.line += 1;
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let is_header = self.line == 1 && line == HEADER.as_bytes();
-            if !line.is_empty() && !is_header {
-                let number = self.line;
-                return Some(match fields(line) {
-                    Ok((user, topic)) => Ok(Row { line: number, user, topic }),
-                    Err(reason) => Err(LineError { line: number, reason }),
-                });
+            let line = self.line;
+            match self.read() {
+                Ok(None) => {}
+                Ok(Some((user, topic))) if line == 1 && [&*user, &*topic] == HEADER => {}
+                Ok(Some((user, topic))) => return Some(Ok(Row { line, user, topic })),
+                Err(reason) => return Some(Err(LineError { line, reason })),
             }
         }
-        None
     }
 }
 
-fn fields(line: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), &'static str> {
-    let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8")?;
-    let (user, rest) = field(line)?;
-    let rest = rest.strip_prefix(',').ok_or("it has one field: write user,topic")?;
-    let (topic, rest) = field(rest)?;
-    if !rest.is_empty() {
-        return Err("it has more than two fields: write user,topic, and names with a comma in \
-                    quotation marks");
-    }
-    check_name(&user).map_err(|_| BAD_USER)?;
-    check_topic(&topic)?;
-    Ok((user, topic))
-}
+/// A user and a topic.
+type Names<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Parses one field. Returns it with the rest of the line, which is empty or starts with a comma.
-fn field(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
-    let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.find(',').unwrap_or(text.len());
-        let (field, rest) = text.split_at(end);
-        if field.contains('"') {
-            return Err("a quotation mark is inside of a field that does not begin with one");
+impl<'a> Rows<'a> {
+    /// Reads a line. `None` if there is nothing on it.
+    fn read(&mut self) -> Result<Option<Names<'a>>, &'static str> {
+        let text = self.rest;
+        let (mut result, read, bytes, mut count) =
+            self.reader.read_record(text, &mut self.fields, &mut self.ends);
+        if result == ReadRecordResult::InputEmpty {
+            // The last line of the text has no end.
+            let (fields, ends) = (&mut self.fields[bytes..], &mut self.ends[count..]);
+            let (last, _, _, ended) = self.reader.read_record(b"\n", fields, ends);
+            (result, count) = (last, count + ended);
         }
-        return Ok((field.into(), rest));
-    };
-    let mut at = 0;
-    loop {
-        let quote = quoted[at..].find('"').ok_or("a quotation mark has no end on the line")?;
-        at += quote + 1;
-        let rest = &quoted[at..];
-        if rest.starts_with('"') {
-            at += 1;
-            continue;
+        let mut lines = text[..read].split(|byte| *byte == b'\n');
+        let line = lines.next().unwrap_or_default();
+        if result != ReadRecordResult::Record || line.len() + 1 < read {
+            self.reader.reset();
+            let mut parts = text.splitn(2, |byte| *byte == b'\n');
+            let line = parts.next().unwrap_or_default();
+            self.rest = parts.next().unwrap_or_default();
+            return Err(match result {
+                ReadRecordResult::OutputEndsFull => MORE_FIELDS,
+                _ if line.len() > ROW_BYTES_MAX => "it has a name of more than 254 bytes",
+                _ => NO_END,
+            });
         }
-        if !rest.is_empty() && !rest.starts_with(',') {
-            return Err("something other than a comma follows a quotation mark");
+        self.rest = &text[read..];
+        let (line, returns) = line.strip_suffix(b"\r").map_or((line, 0), |line| (line, 1));
+        if line.is_empty() {
+            return Ok(None);
         }
-        let field = &quoted[..at - 1];
-        let field = match field.contains('"') {
-            true => field.replace("\"\"", "\"").into(),
-            false => field.into(),
+        let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8")?;
+        match count {
+            2 => {}
+            1 => return Err("it has one field: write user,topic"),
+            _ => return Err(MORE_FIELDS),
+        }
+        let (middle, end) = (self.ends[0], bytes - returns);
+        let names: Names<'a> = if end + 1 == line.len() {
+            if self.fields[..end].contains(&b'"') {
+                return Err(INSIDE);
+            }
+            (line[..middle].into(), line[middle + 1..].into())
+        } else {
+            let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let names = (name(&self.fields[..middle]), name(&self.fields[middle..end]));
+            check_quotes(line, &names.0, &names.1)?;
+            (names.0.into(), names.1.into())
         };
-        return Ok((field, rest));
+        check_name(&names.0).map_err(|_| BAD_USER)?;
+        check_topic(&names.1)?;
+        Ok(Some(names))
     }
 }
 
-/// Appends a row.
-pub fn write_row(text: &mut String, user: &str, topic: &str) {
-    write_field(text, user);
-    text.push(',');
-    write_field(text, topic);
-    text.push('\n');
-}
+const MORE_FIELDS: &str =
+    "it has more than two fields: write user,topic, and names with a comma in quotation marks";
+const NO_END: &str = "a quotation mark has no end on the line";
+const INSIDE: &str = "a quotation mark is inside of a field that does not begin with one";
 
-fn write_field(text: &mut String, field: &str) {
-    // The parser would take a byte order mark in the first field for the file's own. The header
-    // needs no quotes, because it has two fields.
-    if !field.contains([',', '"', '\u{feff}']) {
-        return text.push_str(field);
+/// Checks that these are the names that the line was meant to have.
+fn check_quotes(line: &str, user: &str, topic: &str) -> Result<(), &'static str> {
+    let mut rest = line;
+    for (field, end) in [(user, ","), (topic, "")] {
+        let is_quoted = rest.starts_with('"');
+        if !is_quoted && field.contains('"') {
+            return Err(INSIDE);
+        }
+        let written = match is_quoted {
+            true => format!("\"{}\"{end}", field.replace('"', "\"\"")),
+            false => format!("{field}{end}"),
+        };
+        rest = rest
+            .strip_prefix(&*written)
+            .ok_or("something other than a comma follows a quotation mark")?;
     }
-    text.push('"');
-    text.push_str(&field.replace('"', "\"\""));
-    text.push('"');
+    Ok(())
 }
 
 #[cfg(test)]
@@ -149,6 +187,7 @@ mod tests {
         assert_eq!(read(text.as_bytes()).unwrap(), want);
         assert_eq!(read(b"").unwrap(), []);
         assert_eq!(read(b"a,b\nuser,topic").unwrap().len(), 2);
+        assert_eq!(read(b"\"user\",\"topic\"\r\na,\"b\"\r\n\r\n").unwrap().len(), 1);
     }
 
     #[test]
@@ -169,6 +208,17 @@ mod tests {
             assert!(error.line == 3 && error.reason.contains(reason), "{line}: {error}");
         }
         assert_eq!(read(b"\xff,b").unwrap_err().reason, "it is not UTF-8");
+        // The line on which the quotation mark begins, not the one where the text ends.
+        for text in ["a,b\n\"a,b\nc,\"d\"\n", "a,b\n\"a\nb\",c\n", "a,b\n\"a,b"] {
+            let error = read(text.as_bytes()).unwrap_err();
+            assert!(error.line == 2 && error.reason.contains("no end"), "{text}: {error}");
+        }
+        let far = format!("a,b\nc,\"d\n{}", "e,f\n".repeat(10_000));
+        assert_eq!(read(far.as_bytes()).unwrap_err().to_string(), format!("line 2: {NO_END}"));
+        let long = format!("a,b\n{},c\n", "a".repeat(100_000));
+        let error = read(long.as_bytes()).unwrap_err();
+        assert!(error.line == 2 && error.reason.contains("254 bytes"), "{error}");
+        assert!(read(b"a\rb,c").unwrap_err().reason.contains("control"));
         assert!(read(format!("{},b", "a".repeat(255)).as_bytes()).is_err());
     }
 
@@ -177,11 +227,12 @@ mod tests {
         fn rows_round_trip(
             list in proptest::collection::vec(("[^\\p{Cc}]{1,20}", "[^\\p{Cc}@*][^\\p{Cc}]{0,20}"), 0..20),
         ) {
-            let mut text = format!("{HEADER}\n");
+            let mut writer = csv::Writer::from_writer(Vec::new());
+            writer.write_record(HEADER).unwrap();
             for (user, topic) in &list {
-                write_row(&mut text, user, topic);
+                writer.write_record([user, topic]).unwrap();
             }
-            let read = read(text.as_bytes()).unwrap();
+            let read = read(&writer.into_inner().unwrap()).unwrap();
             let read: Vec<_> = read.into_iter().map(|(_, user, topic)| (user, topic)).collect();
             prop_assert_eq!(read, list);
         }

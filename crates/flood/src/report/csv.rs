@@ -1,6 +1,6 @@
 //! The samples as CSV: a header line, then a row for each sample.
 
-use std::fmt::Write as _;
+use csv::Writer;
 
 use crate::record::{Counts, Percentiles, Sample, Server};
 
@@ -41,15 +41,19 @@ const SERVER: [&str; 5] = [
 
 /// Returns `samples` as CSV. Fields of the server are empty where it did not respond. Lines end with
 /// a line feed.
-pub fn text(samples: &[Sample]) -> String {
-    let mut out = header();
+///
+/// # Errors
+/// If the rows are not all as long as the header.
+pub fn text(samples: &[Sample]) -> Result<Vec<u8>, csv::Error> {
+    let mut writer = Writer::from_writer(Vec::new());
+    writer.write_record(header())?;
     for sample in samples {
-        row(&mut out, sample);
+        writer.write_record(row(sample))?;
     }
-    out
+    writer.into_inner().map_err(|error| error.into_error().into())
 }
 
-fn header() -> String {
+fn header() -> Vec<String> {
     let mut names = vec!["at_seconds".to_owned()];
     names.extend(COUNTS.map(str::to_owned));
     for of in ["delivery", "delivery_user", "connect"] {
@@ -57,28 +61,24 @@ fn header() -> String {
     }
     names.extend(HOST.map(str::to_owned));
     names.extend(SERVER.map(str::to_owned));
-    names.join(",") + "\n"
+    names
 }
 
-fn row(out: &mut String, sample: &Sample) {
-    // Writing to a String can't fail, here and in the rest of this file.
-    let _ = write!(out, "{:.3}", sample.at_seconds);
-    for value in counts(&sample.counts) {
-        let _ = write!(out, ",{value}");
-    }
+fn row(sample: &Sample) -> Vec<String> {
+    let mut fields = vec![format!("{:.3}", sample.at_seconds)];
+    fields.extend(counts(&sample.counts).map(|count| count.to_string()));
     for of in [&sample.delivery, &sample.delivery_user, &sample.connect] {
-        for value in percentiles(of) {
-            let _ = write!(out, ",{value}");
-        }
+        fields.extend(percentiles(of).map(|value| value.to_string()));
     }
-    let _ = write!(out, ",{},{:.3}", sample.memory_bytes, sample.cpu_seconds);
-    let _ = write!(out, ",{},{}", sample.slab_bytes, sample.tcp_bytes);
-    let _ = write!(out, ",{}", sample.available_bytes);
-    match &sample.server {
-        Some(server) => server_fields(out, server),
-        None => out.push_str(&",".repeat(SERVER.len())),
-    }
-    out.push('\n');
+    fields.extend([
+        sample.memory_bytes.to_string(),
+        format!("{:.3}", sample.cpu_seconds),
+        sample.slab_bytes.to_string(),
+        sample.tcp_bytes.to_string(),
+        sample.available_bytes.to_string(),
+    ]);
+    fields.extend(server(sample.server.as_ref()));
+    fields
 }
 
 fn counts(of: &Counts) -> [u64; COUNTS.len()] {
@@ -112,10 +112,15 @@ fn percentiles(of: &Percentiles) -> [u64; PERCENTILES.len()] {
     [of.count, of.p50_us, of.p90_us, of.p99_us, of.p999_us, of.max_us]
 }
 
-fn server_fields(out: &mut String, server: &Server) {
-    let _ = write!(out, ",{},{}", server.connections, server.memory_bytes);
-    let _ = write!(out, ",{:.1}", server.memory_per_connection_bytes);
-    let _ = write!(out, ",{:.3},{}", server.cpu_seconds, server.delivered);
+fn server(of: Option<&Server>) -> [String; SERVER.len()] {
+    let Some(of) = of else { return std::array::from_fn(|_| String::new()) };
+    [
+        of.connections.to_string(),
+        of.memory_bytes.to_string(),
+        format!("{:.1}", of.memory_per_connection_bytes),
+        format!("{:.3}", of.cpu_seconds),
+        of.delivered.to_string(),
+    ]
 }
 
 #[cfg(test)]
@@ -126,13 +131,20 @@ mod tests {
         value.as_object().map_or(1, |fields| fields.values().map(leaves).sum())
     }
 
+    fn rows(samples: &[Sample]) -> Vec<csv::StringRecord> {
+        let text = text(samples).unwrap();
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&*text);
+        reader.records().collect::<Result<_, _>>().unwrap()
+    }
+
     #[test]
     fn each_row_has_a_column_for_each_name() {
         let with = Sample { server: Some(Server::default()), ..Sample::default() };
-        let csv = text(&[Sample::default(), with]);
-        let widths: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(widths.len(), 3);
-        assert!(widths.iter().all(|width| *width == widths[0]), "{widths:?}");
+        // The reader and the writer both reject rows of another length than the first.
+        let rows = rows(&[Sample::default(), with]);
+        assert_eq!(rows.len(), 3);
+        assert_eq!(&rows[1][rows[1].len() - 1], "");
+        assert_eq!(&rows[2][rows[2].len() - 1], "0");
     }
 
     /// Fails when a field is added to `Sample` and not to the CSV.
@@ -140,7 +152,7 @@ mod tests {
     fn every_field_of_a_sample_has_a_column() {
         let sample = Sample { server: Some(Server::default()), ..Sample::default() };
         let fields = leaves(&serde_json::to_value(sample).unwrap());
-        assert_eq!(header().trim_end().split(',').count(), fields);
+        assert_eq!(header().len(), fields);
     }
 
     #[test]
@@ -149,10 +161,8 @@ mod tests {
         let delivery = Percentiles { max_us: 13, ..Percentiles::default() };
         let server = Some(Server { delivered: 15, ..Server::default() });
         let sample = Sample { at_seconds: 1.5, counts, delivery, server, ..Sample::default() };
-        let csv = text(&[sample]);
-        let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-        let of = |name| values[names.iter().position(|other| *other == name).unwrap()];
+        let rows = rows(&[sample]);
+        let of = |name| &rows[1][rows[0].iter().position(|other| other == name).unwrap()];
         assert_eq!(of("at_seconds"), "1.500");
         assert_eq!(of("open"), "7");
         assert_eq!(of("received_bytes"), "9");

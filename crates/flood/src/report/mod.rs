@@ -36,13 +36,14 @@ pub fn write(folder: &Path, samples: &[Sample], summary: &Summary) -> anyhow::Re
     })?;
     let summary_json = serde_json::to_string_pretty(summary).context("summary.json")?;
     let samples_json = serde_json::to_string(samples).context("samples.json")?;
+    let samples_csv = csv::text(samples).context("samples.csv")?;
     write_file(folder, "summary.json", &summary_json)?;
-    write_file(folder, "samples.csv", &csv::text(samples))?;
+    write_file(folder, "samples.csv", &samples_csv)?;
     write_file(folder, "samples.json", &samples_json)?;
-    write_file(folder, "index.html", &page::html(samples, summary))
+    write_file(folder, "index.html", page::html(samples, summary))
 }
 
-fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+fn write_file(folder: &Path, name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
     let path = folder.join(name);
     fs::write(&path, text).with_context(|| {
         let path = path.display();

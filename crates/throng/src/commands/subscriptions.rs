@@ -1,11 +1,13 @@
 //! `throng subscriptions`: imports and lists users' durable subscriptions, and generates a follower
 //! graph to try them with.
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, IsTerminal, Read, Write, stderr, stdin, stdout};
+use std::io::{ErrorKind, IsTerminal, Read, Write, stderr, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ::csv::WriterBuilder;
 use clap::{Args, Subcommand};
 use flood::report::number::grouped;
 use serde_json::Value;
@@ -131,19 +133,29 @@ fn generate(args: &Generate) -> Result<(), CommandError> {
         None => Box::new(stdout().lock()),
     };
     let graph = Graph { users: args.users, edges_per_user: args.edges, seed: args.seed };
-    match write_graph(graph, BufWriter::with_capacity(CHUNK_BYTES, output)) {
+    match write_graph(graph, output) {
         // The reader has closed the pipe, so it has got what it wanted.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(to_error),
     }
 }
 
-fn write_graph(graph: Graph, mut output: impl Write) -> std::io::Result<()> {
-    writeln!(output, "{}", csv::HEADER)?;
+fn write_graph(graph: Graph, output: impl Write) -> std::io::Result<()> {
+    let mut writer = WriterBuilder::new().buffer_capacity(CHUNK_BYTES).from_writer(output);
+    let to_io = |error: ::csv::Error| match error.into_kind() {
+        ::csv::ErrorKind::Io(error) => error,
+        other => std::io::Error::other(format!("{other:?}")),
+    };
+    writer.write_record(csv::HEADER).map_err(to_io)?;
+    let (mut user, mut topic) = (String::new(), String::new());
     for (follower, followed) in graph.edges() {
-        writeln!(output, "u{follower},feed:u{followed}")?;
+        user.clear();
+        topic.clear();
+        // Writing to a String can't fail.
+        let _ = write!(user, "u{follower}").and(write!(topic, "feed:u{followed}"));
+        writer.write_record([&user, &topic]).map_err(to_io)?;
     }
-    output.flush()
+    writer.flush()
 }
 
 fn import(args: &Import) -> Result<(), CommandError> {
@@ -247,7 +259,7 @@ impl<R: Read> Chunks<R> {
         self.lines += ends + usize::from(!piece.ends_with(b"\n"));
         // Each chunk but the first gets a header, so that no row is mistaken for one.
         let headers = usize::from(first > 1);
-        let header = format!("{}\n", csv::HEADER);
+        let header = csv::HEADER.join(",") + "\n";
         let text = if first == 1 { piece } else { [header.as_bytes(), &piece].concat() };
         if let Some(error) = csv::rows(&text).find_map(Result::err) {
             return Err(ReadError::Line(first - 1 + error.line - headers, error.reason.into()));
@@ -383,7 +395,7 @@ mod tests {
 
     #[test]
     fn files_are_split_at_line_ends_without_loss() {
-        let text = format!("{}\n{}", csv::HEADER, file(200_000));
+        let text = format!("{}\n{}", csv::HEADER.join(","), file(200_000));
         let mut chunks = Chunks::new(text.as_bytes());
         let (mut rows, mut next, mut bytes) = (0, 1, 0);
         while let Some(chunk) = chunks.next().ok().unwrap() {
