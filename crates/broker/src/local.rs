@@ -153,7 +153,7 @@ impl Broker for Local {
             None if options.if_offset.is_some() => done(Err(PublishError::NoHistory)),
             None => {
                 let passed = self.pass_on(hash, publication, receipt);
-                done(passed.map(|id| Published { id, repeated: false }));
+                done(passed.map(|id| Published { id, repeated: false, queued: false }));
             }
             Some(rule) => {
                 self.history.append(Append { hash, publication, rule, options, receipt }, done);

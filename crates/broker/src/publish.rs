@@ -32,6 +32,9 @@ pub struct Published {
     pub id: Position,
     /// True when an earlier publish had the same idempotency key.
     pub repeated: bool,
+    /// True when the answer comes before the message is on disk, where it goes first: nobody has got
+    /// it yet, and a crash may lose it.
+    pub queued: bool,
 }
 
 /// Gets the result of a publish. It is called once, from any thread, and must not block.

@@ -222,7 +222,7 @@ impl Broker for FakeBroker {
             }
             _ => {
                 let id = self.publish(publish.publication, receipt);
-                done(id.map(|id| Published { id, repeated: false }));
+                done(id.map(|id| Published { id, repeated: false, queued: false }));
             }
         }
     }

@@ -24,7 +24,7 @@ async fn options_go_to_the_broker() {
     let first = publish(&bench, body.clone()).await;
     assert_eq!(first.json(), json!({"id": "0badcafe:1", "offset": 1, "members": 4}));
     let again = publish(&bench, body).await.json();
-    assert_eq!(again, json!({"id": "0badcafe:1", "offset": 1, "members": null, "repeated": true}));
+    assert_eq!(again, json!({"id": "0badcafe:1", "offset": 1, "repeated": true}));
     let other = json!({"topic": "log:b", "data": 1, "idempotency_key": "one"});
     assert_eq!(publish(&bench, other).await.json()["offset"], 2);
     let live = json!({"topic": "log:a", "data": 1, "no_history": true});
@@ -296,7 +296,7 @@ async fn who_is_answered_before_the_disk_waits_for_no_members() {
     let disk = Disk::new("queued");
     let bench = stored(disk.0.clone(), 0);
     let answer = publish(&bench, json!({"topic": "bulk:a", "data": 1})).await;
-    assert_eq!(answer.json(), json!({"id": "0badcafe:1", "offset": 1, "members": null}));
+    assert_eq!(answer.json(), json!({"id": "0badcafe:1", "offset": 1, "queued": true}));
     let live = json!({"topic": "bulk:a", "data": 1, "no_history": true});
     assert_eq!(publish(&bench, live).await.json()["members"], 4);
 }

@@ -93,7 +93,7 @@ impl Put<'_> {
             if offset > state.delivered && self.rule.durable {
                 state.repeats.entry(offset).or_default().push(done);
             } else {
-                done(Ok(Published { id, repeated: true }));
+                done(Ok(Published { id, repeated: true, queued: false }));
             }
         }
         Some(id)
@@ -127,7 +127,7 @@ impl Put<'_> {
         self.history.hand_on(&mut state, message, self.rule, self.receipt.take());
         drop(state);
         if let Some(done) = self.done.take() {
-            done(Ok(Published { id, repeated: false }));
+            done(Ok(Published { id, repeated: false, queued: false }));
         }
         id
     }
@@ -179,7 +179,7 @@ impl Put<'_> {
         self.remember(&mut state, &message.publication, offset, now_ms);
         drop(state);
         if let Some(done) = now {
-            done(Ok(Published { id, repeated: false }));
+            done(Ok(Published { id, repeated: false, queued: true }));
         }
         Ok(id)
     }
@@ -239,7 +239,7 @@ impl Local {
             self.0.no_wait_until_us.store(now_us + NO_WAIT_US, Ordering::Relaxed);
         }
         let offset = message.id.offset;
-        let answer = result.map(|()| Published { id: message.id, repeated: false });
+        let answer = result.map(|()| Published { id: message.id, repeated: false, queued: false });
         let mut state = self.state();
         if state.writing.get(&hash) == Some(&offset) {
             state.writing.remove(&hash);

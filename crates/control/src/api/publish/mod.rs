@@ -122,11 +122,16 @@ pub(crate) struct Published {
     /// The message's number in its epoch.
     #[schema(example = 1042)]
     offset: u64,
-    /// Connections on this node that it goes to; null when they could not be counted in 5 seconds,
-    /// when it is a repeat, and when the answer doesn't wait for the disk, as they do (a topic with
-    /// history and a store that is not `durable`).
-    #[schema(example = 3)]
+    /// Connections on this node that it goes to; left out when it is `queued` or `repeated`, and
+    /// when they could not be counted in 5 seconds.
+    #[schema(example = 3, nullable = false)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     members: Option<u64>,
+    /// True where the answer doesn't wait for the disk, as the members do (a topic with history and a
+    /// store that is not `durable`): the message goes out when it is written, and a crash before
+    /// that may lose it. Else it is left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    queued: bool,
     /// True where this was published before with the same idempotency key, and not again now; else
     /// it is left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

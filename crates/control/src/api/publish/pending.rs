@@ -40,10 +40,10 @@ impl Pending {
     pub async fn published(self) -> Result<Published, Rejection> {
         let outcome = timeout_at(self.until, self.done).await.map_err(|_| unsure())?;
         let (result, at) = outcome.map_err(|_| Rejection::going_down())?;
-        let broker::Published { id, repeated } = result?;
+        let broker::Published { id, repeated, queued } = result?;
         let members = timeout_at(at + SHARD_TIMEOUT, self.members).await;
         let members = members.ok().and_then(Result::ok);
-        Ok(Published { id: id.to_string(), offset: id.offset, members, repeated })
+        Ok(Published { id: id.to_string(), offset: id.offset, members, queued, repeated })
     }
 }
 

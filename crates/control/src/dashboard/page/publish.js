@@ -31,8 +31,8 @@ export function messageForm(path, whom, button, sent = () => {}) {
     submit.disabled = true;
     try {
       const body = { ...whom, data: api.data(text.value), ...(event.value && { event: event.value }) };
-      const { id, members } = await api.post(path, body);
-      const to = members === null ? 'its members could not be counted' : members === 1 ? 'to 1 connection' : `to ${exact(members)} connections`;
+      const { id, members, queued } = await api.post(path, body);
+      const to = queued ? 'and goes to its members when it is on disk' : members === undefined ? 'its members could not be counted' : members === 1 ? 'to 1 connection' : `to ${exact(members)} connections`;
       answer.say({ text: `Sent as ${id}, ${to}.` });
       sent();
     } catch (error) {
