@@ -8,10 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod check;
+mod parse;
 mod print;
 mod renames;
 mod setting;
+mod size;
 mod source;
 mod suggestion;
 mod table;
@@ -22,6 +25,7 @@ mod values;
 
 use std::fmt;
 
+pub use parse::Resolve;
 pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
 pub use source::Sources;

@@ -212,8 +212,8 @@ mod tests {
             (
                 "[offline]\nenabled = 1\n",
                 &[][..],
-                "throng.toml:2:11: offline.enabled: integer is not right here; it takes true or \
-                 false; it is called inbox.enabled now",
+                "throng.toml:2:11: offline.enabled: expected true or false, found 1; it \
+                 is called inbox.enabled now",
             ),
             (
                 "[offline]\nenable = true\n",
@@ -230,14 +230,14 @@ mod tests {
             (
                 "[[topics]]\npattern = \"a\"\nclient_events = \"all\"\n",
                 &[],
-                "throng.toml:3:17: topics[0].client_events: \"all\" is not known; it takes one \
-                 of allow, others, refuse, webhook; it is called publish now",
+                "throng.toml:3:17: topics[0].client_events: expected one of \"allow\", \
+                 \"others\", \"refuse\", \"webhook\", found \"all\"; it is called publish now",
             ),
             (
                 "",
                 &[("THRONG_OFFLINE_TRIES_MAX", "many")],
-                "variable THRONG_OFFLINE_TRIES_MAX: inbox.tries_max: \"many\" is no whole number; \
-                 it takes a whole number from 0 to 60000; it is called THRONG_INBOX_TRIES_MAX now",
+                "variable THRONG_OFFLINE_TRIES_MAX: inbox.tries_max: expected a whole \
+                 number from 0 to 60000, found \"many\"; it is called THRONG_INBOX_TRIES_MAX now",
             ),
         ] {
             assert_eq!(load(file, variables).unwrap_err(), want);

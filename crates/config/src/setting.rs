@@ -1,5 +1,7 @@
 //! What a setting is: its name, the values that it takes, and when a change takes effect.
 
+use crate::size;
+
 /// The values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -7,10 +9,11 @@ pub enum Kind {
     Bool,
     /// A whole number within bounds, both included.
     Number(u64, u64),
-    /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"4MiB"`,
-    /// `"1GiB"`.
+    /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"10 GB"`,
+    /// `"1.5 GiB"`.
     Bytes(u64, u64),
-    /// An address with a port: `"127.0.0.1:8000"`.
+    /// An address, or a name that the caller's system resolves to one, with a port:
+    /// `"127.0.0.1:8000"`, `"localhost:8000"`.
     Address,
     /// Any text.
     Text,
@@ -78,12 +81,18 @@ impl Kind {
             Kind::Bool => "true or false".into(),
             Kind::Number(min, max) => format!("a whole number from {min} to {max}"),
             Kind::Bytes(min, max) => {
-                format!("bytes from {min} to {max}, as a number or with a unit, like \"64KiB\"")
+                let (min, max) = (size::shown(min), size::shown(max));
+                format!("a size from {min} to {max}, like 65536, \"64KiB\" or \"10 MB\"")
             }
-            Kind::Address => "an address with a port, like \"127.0.0.1:8000\"".into(),
+            Kind::Address => {
+                "an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\"".into()
+            }
             Kind::Text => "a text".into(),
             Kind::TextBytes(min, max) => format!("a text of {min} to {max} bytes"),
-            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::Choice(words) => {
+                let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                format!("one of {}", words.join(", "))
+            }
             Kind::List => "a list of texts, like [\"a\", \"b\"]".into(),
         }
     }

@@ -1,14 +1,15 @@
-//! Parses texts into values.
+//! Reads the sources, and parses what they say into values.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
+use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::parse::{Mismatch, Resolve, from_text, from_toml};
 use crate::renames::{self, OldName};
-use crate::setting::{Kind, Setting};
+use crate::setting::Setting;
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
 use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
@@ -27,6 +28,8 @@ pub struct Sources<'a> {
     /// Errors of sources that the caller could not read. They are reported with all others. The key
     /// names one setting, or is empty for the whole file.
     pub unreadable: Vec<SettingError>,
+    /// Finds the addresses of a `name:port`. Without it, no name is an address.
+    pub resolve: Option<Resolve>,
 }
 
 impl fmt::Debug for Sources<'_> {
@@ -57,10 +60,26 @@ pub(crate) struct Read {
     pub errors: Vec<SettingError>,
     /// The old names that were read.
     pub old_names: Vec<OldName>,
+    /// As in [`Sources`].
+    pub resolve: Option<Resolve>,
+}
+
+/// The text of a file, and how its places are called.
+#[derive(Clone, Copy)]
+struct File<'a> {
+    text: &'a str,
+    at: &'a dyn Fn(usize) -> Origin,
+}
+
+impl<'a> File<'a> {
+    /// Where something is written, and how.
+    fn place(&self, span: Range<usize>) -> (Origin, &'a str) {
+        ((self.at)(span.start), self.text.get(span).unwrap_or_default())
+    }
 }
 
 pub(crate) fn read(sources: &Sources<'_>) -> Read {
-    let mut read = Read::default();
+    let mut read = Read { resolve: sources.resolve, ..Read::default() };
     read.file("defaults", &crate::print::default_file());
     debug_assert!(read.errors.is_empty(), "{:?}", read.errors);
     read.values.values_mut().for_each(|(_, origin)| *origin = Origin::Default);
@@ -89,7 +108,8 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
         let origin = Origin::Flag((*flag).to_string());
         match setting(key) {
             Some(setting) => {
-                read.put(setting, setting.key, from_text(setting.kind, text), origin);
+                let value = from_text(setting.kind, text, sources.resolve);
+                read.put(setting, setting.key, value, origin);
             }
             None => read.unknown(key, origin, SETTINGS.iter().map(|s| s.key.into())),
         }
@@ -106,6 +126,7 @@ impl Read {
             let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
             Origin::File { name: name.into(), line, column }
         };
+        let file = File { text, at: &at };
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let message = format!("this is not TOML: {}", error.message());
@@ -123,13 +144,13 @@ impl Read {
             let section = renames::section(written).unwrap_or(written);
             let known = SETTINGS.iter().any(|setting| setting.parts().0 == section);
             match content.get_ref() {
-                content if section == TOPICS => self.rules(content, section_at, at),
+                content if section == TOPICS => self.rules(content, section_at, file),
                 DeValue::Table(content) if known => {
                     if section != written {
                         let (old, new) = (format!("[{written}]"), format!("[{section}]"));
                         self.old_names.push(OldName { origin: section_at, old, new });
                     }
-                    self.section(written, content, at);
+                    self.section(written, content, file);
                 }
                 DeValue::Table(_) | DeValue::Array(_) if !known => {
                     let sections = SETTINGS.iter().map(|setting| setting.parts().0);
@@ -149,35 +170,37 @@ impl Read {
         }
     }
 
-    fn section(&mut self, section: &str, content: &DeTable<'_>, at: impl Fn(usize) -> Origin) {
+    fn section(&mut self, section: &str, content: &DeTable<'_>, file: File<'_>) {
         for (key, value) in content {
             let written = format!("{section}.{}", key.get_ref());
             let full = renames::setting(&written).unwrap_or_else(|| written.clone());
             match setting(&full) {
                 Some(setting) => {
-                    let origin = at(value.span().start);
-                    self.put(setting, &written, from_toml(setting.kind, value.get_ref()), origin);
+                    let (origin, text) = file.place(value.span());
+                    let value = from_toml(setting.kind, value.get_ref(), text, self.resolve);
+                    self.put(setting, &written, value, origin);
                 }
                 None => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
-                    self.add_error(at(key.span().start), &written, suggest(&full, keys));
+                    self.add_error(file.place(key.span()).0, &written, suggest(&full, keys));
                 }
             }
         }
     }
 
-    fn rules(&mut self, content: &DeValue<'_>, origin: Origin, at: impl Fn(usize) -> Origin) {
+    fn rules(&mut self, content: &DeValue<'_>, origin: Origin, file: File<'_>) {
         const HOW_TO_WRITE: &str = "each rule is a table: write [[topics]], and below it its keys";
         let DeValue::Array(items) = content else {
             return self.add_error(origin, TOPICS, HOW_TO_WRITE.into());
         };
         for (index, item) in items.iter().enumerate() {
-            let (name, origin) = (format!("{TOPICS}[{index}]"), at(item.span().start));
+            let (origin, text) = file.place(item.span());
+            let name = format!("{TOPICS}[{index}]");
             let rule = match item.get_ref() {
-                DeValue::Table(table) => self.rule(&name, table, origin, &at),
-                other => {
-                    let message = format!("{} is not right here; {HOW_TO_WRITE}", other.type_str());
-                    self.add_error(origin, &name, message);
+                DeValue::Table(table) => self.rule(&name, table, origin, file),
+                _ => {
+                    let message = Mismatch::new(text, Some(HOW_TO_WRITE.into()));
+                    self.add_error(origin, &name, message.message("a table", false));
                     Rule::default()
                 }
             };
@@ -185,13 +208,7 @@ impl Read {
         }
     }
 
-    fn rule(
-        &mut self,
-        name: &str,
-        table: &DeTable<'_>,
-        origin: Origin,
-        at: impl Fn(usize) -> Origin,
-    ) -> Rule {
+    fn rule(&mut self, name: &str, table: &DeTable<'_>, origin: Origin, file: File<'_>) -> Rule {
         let mut rule = Rule::default();
         let (old, new): (Vec<_>, Vec<_>) =
             table.iter().partition(|(key, _)| renames::topic_key(key.get_ref()).is_some());
@@ -201,19 +218,19 @@ impl Read {
             let current = renamed.map_or(written, |renamed| renamed.new);
             let Some(known) = TOPIC_KEYS.iter().find(|known| known.key == current) else {
                 let keys = TOPIC_KEYS.iter().map(|known| format!("{name}.{}", known.key));
-                self.unknown(&full, at(key.span().start), keys);
+                self.unknown(&full, file.place(key.span()).0, keys);
                 continue;
             };
-            let origin = at(value.span().start);
+            let (origin, text) = file.place(value.span());
             if let (Some(renamed), Some((_, other))) = (renamed, rule.values.get(known.key)) {
                 let message = set_twice(written, renamed.new, other);
                 self.add_error(origin, &full, message);
                 continue;
             }
-            let mut result = from_toml(known.kind, value.get_ref());
+            let mut result = from_toml(known.kind, value.get_ref(), text, None);
             if let (Some(renamed), DeValue::String(old)) = (renamed, value.get_ref()) {
                 let new = renamed.word(old);
-                result = from_text(known.kind, new);
+                result = from_text(known.kind, new, None);
                 let (old, new) =
                     (format!("{written} = {old:?}"), format!("{} = {new:?}", renamed.new));
                 if result.is_ok() {
@@ -222,11 +239,11 @@ impl Read {
             }
             match result {
                 Ok(value) => drop(rule.values.insert(known.key, (value, origin))),
-                Err(reason) => {
+                Err(mismatch) => {
                     rule.invalid.insert(known.key);
                     let now =
                         renamed.map_or(String::new(), |it| format!("; {}", is_called(it.new)));
-                    let message = format!("{reason}; it takes {}{now}", known.wants());
+                    let message = mismatch.message(&known.wants(), false) + &now;
                     self.add_error(origin, &full, message);
                 }
             }
@@ -243,7 +260,7 @@ impl Read {
                 }
                 Absent::Unset(_) => {}
                 Absent::Required(_) => {
-                    let message = format!("it is missing; it takes {}", known.wants());
+                    let message = format!("it is missing: write {}", known.wants());
                     self.add_error(origin.clone(), &format!("{name}.{}", known.key), message);
                 }
             }
@@ -256,8 +273,8 @@ impl Read {
         let origin = Origin::Variable(written.into());
         match SETTINGS.iter().find(|setting| setting.variable() == name) {
             Some(setting) => {
-                let value = text.ok_or_else(|| "the value is not UTF-8".to_string());
-                let value = value.and_then(|text| from_text(setting.kind, text));
+                let value = text.ok_or_else(Mismatch::not_utf8);
+                let value = value.and_then(|text| from_text(setting.kind, text, self.resolve));
                 if written == name {
                     return self.put(setting, setting.key, value, origin);
                 }
@@ -282,7 +299,7 @@ impl Read {
         &mut self,
         setting: &'static Setting,
         written: &str,
-        value: Result<Value, String>,
+        value: Result<Value, Mismatch>,
         origin: Origin,
     ) {
         let is_old = written != setting.key;
@@ -300,10 +317,10 @@ impl Read {
                 self.invalid.remove(setting.key);
                 self.values.insert(setting.key, (value, origin));
             }
-            Err(reason) => {
+            Err(mismatch) => {
                 self.invalid.insert(setting.key);
                 let now = if is_old { format!("; {}", is_called(&name)) } else { String::new() };
-                let message = format!("{reason}; it takes {}{now}", setting.wants());
+                let message = mismatch.message(&setting.wants(), setting.secret) + &now;
                 self.add_error(origin, shown, message);
             }
         }
@@ -353,87 +370,5 @@ fn is_rule_variable(variable: &str) -> bool {
 
 /// The table's default text as a value. A test makes sure that every default has one.
 pub(crate) fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
-    from_toml(key.kind, DeValue::parse(default).ok()?.get_ref()).ok()
-}
-
-fn from_toml(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
-    let mismatch = || Err(format!("{} is not right here", value.type_str()));
-    match (kind, value) {
-        (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
-        (Kind::Number(..) | Kind::Bytes(..), DeValue::Integer(integer)) => {
-            let digits = integer.as_str();
-            let number = i128::from_str_radix(digits, integer.radix()).ok();
-            let number = number.and_then(|number| u64::try_from(number).ok());
-            check_bounds(kind, number, digits)
-        }
-        (Kind::List, DeValue::Array(items)) => items
-            .iter()
-            .map(|item| item.get_ref().as_str().map(str::to_string))
-            .collect::<Option<_>>()
-            .map(Value::List)
-            .ok_or_else(|| "not all items are texts".into()),
-        (Kind::Bool | Kind::Number(..) | Kind::List, _) => mismatch(),
-        (_, DeValue::String(text)) => from_text(kind, text),
-        _ => mismatch(),
-    }
-}
-
-fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
-    match kind {
-        Kind::Bool => match text {
-            "true" | "1" => Ok(Value::Bool(true)),
-            "false" | "0" => Ok(Value::Bool(false)),
-            _ => Err(format!("{text:?} is neither true nor false")),
-        },
-        Kind::Number(..) if !is_number(text) => Err(format!("{text:?} is no whole number")),
-        Kind::Number(..) => check_bounds(kind, text.parse().ok(), text),
-        Kind::Bytes(..) => {
-            let (digits, factor) =
-                bytes(text).ok_or_else(|| format!("{text:?} is no number of bytes"))?;
-            let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-            check_bounds(kind, number, text)
-        }
-        Kind::Address => match text.parse::<SocketAddr>() {
-            Ok(address) => Ok(Value::Text(address.to_string())),
-            Err(_) => Err(format!("{text:?} is no address with a port")),
-        },
-        Kind::Choice(words) if !words.contains(&text) => Err(format!("{text:?} is not known")),
-        Kind::TextBytes(min, max) if !(min..=max).contains(&(text.len() as u64)) => {
-            Err(format!("a text of {} bytes is out of bounds", text.len()))
-        }
-        Kind::Text | Kind::TextBytes(..) | Kind::Choice(_) => Ok(Value::Text(text.into())),
-        Kind::List => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            Ok(Value::List(items.map(str::to_string).collect()))
-        }
-    }
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Checks the bounds of a number. `None` is a number that does not fit into a `u64`.
-fn check_bounds(kind: Kind, number: Option<u64>, text: &str) -> Result<Value, String> {
-    let (Kind::Number(min, max) | Kind::Bytes(min, max)) = kind else {
-        return Err("not a number".into());
-    };
-    match number {
-        Some(number) if (min..=max).contains(&number) => Ok(Value::Number(number)),
-        _ => Err(format!("{text} is out of bounds")),
-    }
-}
-
-/// Splits a number of bytes into digits and factor: `4096`, `64KiB`, `64 KiB`, `4MiB`, `1GiB`.
-fn bytes(text: &str) -> Option<(&str, u64)> {
-    let text = text.trim();
-    let end = text.bytes().take_while(u8::is_ascii_digit).count();
-    let factor: u64 = match text[end..].trim() {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
-    };
-    (end > 0).then_some((&text[..end], factor))
+    from_toml(key.kind, DeValue::parse(default).ok()?.get_ref(), default, None).ok()
 }

@@ -11,10 +11,10 @@ pub struct Flags {
     /// Read the configuration from this file instead of ./throng.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where clients connect [default: 127.0.0.1:8000].
+    /// Where clients connect, an address or name with a port [default: 127.0.0.1:8000].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Where applications and operators connect [default: 127.0.0.1:8001].
+    /// Where applications and operators connect, an address or name with a port [default: 127.0.0.1:8001].
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
     /// Let clients connect from other machines although nothing authenticates them.

@@ -1,5 +1,6 @@
 //! The configuration from file, environment and flags.
 
+use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use config::{Loaded, Origin, SettingError, Sources};
@@ -48,6 +49,7 @@ pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
         variables: std::env::vars_os().collect(),
         flags: flag_values,
         unreadable,
+        resolve: Some(|text| Ok(text.to_socket_addrs()?.collect())),
     };
     Loaded::load(&sources).map_err(|error| CommandError::Usage(error.to_string()))
 }

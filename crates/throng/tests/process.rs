@@ -102,6 +102,27 @@ fn an_invalid_configuration_is_rejected_with_all_its_errors() {
 }
 
 #[test]
+fn a_name_is_an_address_to_listen_on() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", "localhost:0"]);
+    let server = Server::run(command, &[("THRONG_ADMIN_LISTEN", "localhost:0")]);
+    assert!(server.client.ip().is_loopback() && server.admin.ip().is_loopback());
+    assert_eq!(server.publish("a", json!(1))["members"], 0);
+    for (address, want) in [
+        (":18000", "write 127.0.0.1:18000 to be reached from this machine only, or 0.0.0.0:18000"),
+        ("localhost", "a port is missing, as in localhost:8000"),
+        ("no-such-host.invalid:1", "this name can't be found: "),
+    ] {
+        let output = throng(&["serve", "--listen", address], &[]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        let want = format!("found \"{address}\": {want}");
+        assert!(text.starts_with("error: flag --listen: client.listen: expected an address"));
+        assert!(text.contains(&want) && text.lines().count() == 1, "{want}\nin\n{text}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_reported() {
     let server = Server::start();
     for (flag, address) in [("--listen", server.client), ("--admin", server.admin)] {

@@ -211,7 +211,10 @@ mod tests {
             // The size of the history is unknown, so this is the only error.
             let file =
                 format!("[[topics]]\npattern = \"a\"\nhistory_messages_max = \"x\"\n{line}\n");
-            only(&file, "3:24: topics[0].history_messages_max: string is not right here");
+            only(
+                &file,
+                "3:24: topics[0].history_messages_max: expected a whole number from 0 to 10000000, found \"x\"",
+            );
         }
         // A rule may repeat a default.
         let file = "[[topics]]\npattern = \"a\"\ndurable = false\nack_tries_max = 0\n\
@@ -249,9 +252,15 @@ mod tests {
         let ten_years = 10 * 365 * 86_400;
         assert!(load(&format!("{WITH_HISTORY}history_seconds_max = {ten_years}\n")).is_ok());
         let long = format!("{WITH_HISTORY}history_seconds_max = {}\n", ten_years + 1);
-        only(&long, "4:23: topics[0].history_seconds_max: 315360001 is out of bounds");
+        only(
+            &long,
+            "4:23: topics[0].history_seconds_max: expected a whole number from 1 to 315360000, found 315360001",
+        );
         let many = "[[topics]]\npattern = \"a\"\nhistory_messages_max = 10000001\n";
-        only(many, "3:24: topics[0].history_messages_max: 10000001 is out of bounds");
+        only(
+            many,
+            "3:24: topics[0].history_messages_max: expected a whole number from 0 to 10000000, found 10000001",
+        );
     }
 
     #[test]
@@ -260,7 +269,7 @@ mod tests {
         only(&durable, "4:11: topics[0].durable: a durable message needs a disk to be on: set st");
         assert!(load(&format!("{durable}[store]\ndata = \"/x\"\n")).is_ok());
         let unknown = format!("{durable}[store]\ndata = 1\n");
-        only(&unknown, "6:8: store.data: integer is not right here");
+        only(&unknown, "6:8: store.data: expected a text, found 1");
         let inbox = "[inbox]\nenabled = true\ndurable = true\n";
         only(inbox, "3:11: inbox.durable: a durable message needs a disk to be on");
         assert!(load(&format!("{inbox}[store]\ndata = \"/x\"\n")).is_ok());
@@ -309,7 +318,7 @@ mod tests {
         assert!(load(&queue).is_ok());
         only(&format!("{queue}data = \"/x\"\n"), "6:19: store.queue_bytes_max: the largest");
         // The largest message is unknown, so this is the only error.
-        let unknown = "[limits]\nmessage_bytes_max = \"2mb\"\n";
+        let unknown = "[limits]\nmessage_bytes_max = \"2m\"\n";
         assert_eq!(errors_of(&format!("{unknown}{WITH_HISTORY}history_bytes_max = 1\n")).len(), 1);
     }
 
@@ -348,7 +357,7 @@ mod tests {
             // The topic's rule is unknown, so this is the only error.
             (
                 format!("[[topics]]\npattern = 1\n{}", rule("*", "x")),
-                "2:11: topics[0].pattern: int",
+                "2:11: topics[0].pattern: expected a text of 1 to 254 bytes, found 1",
             ),
         ] {
             only(&file, want);

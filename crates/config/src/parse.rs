@@ -1,0 +1,146 @@
+//! Parses single values: of the file, of a variable, of a flag.
+
+use std::io;
+use std::net::SocketAddr;
+
+use toml::de::DeValue;
+
+use crate::Value;
+use crate::setting::Kind;
+use crate::size;
+
+/// Finds the addresses of a `name:port`.
+pub type Resolve = fn(&str) -> io::Result<Vec<SocketAddr>>;
+
+/// How much of a value that is not right an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// Why a value is not right.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch {
+    /// What was written. Never shown of a secret.
+    found: String,
+    /// What more there is to say, about this value.
+    advice: Option<String>,
+}
+
+impl Mismatch {
+    /// A value as it was written, with what more there is to say.
+    pub fn new(found: &str, advice: Option<String>) -> Self {
+        let words: Vec<&str> = found.split_whitespace().collect();
+        let words = words.join(" ");
+        let mut shown: String = words.chars().take(SHOWN_CHARS_MAX).collect();
+        if shown.len() < words.len() {
+            shown.push('…');
+        }
+        Mismatch { found: shown, advice }
+    }
+
+    /// A value that is no text at all.
+    pub fn not_utf8() -> Self {
+        Mismatch::new("what is not UTF-8", None)
+    }
+
+    /// The error's message. `wants` says what the setting takes.
+    pub fn message(&self, wants: &str, is_secret: bool) -> String {
+        let Mismatch { found, advice } = self;
+        if is_secret {
+            return format!("expected {wants}; what was found is not shown, since it is a secret");
+        }
+        match advice {
+            Some(advice) => format!("expected {wants}, found {found}: {advice}"),
+            None => format!("expected {wants}, found {found}"),
+        }
+    }
+}
+
+/// A value of the file; `written` is how it stands there.
+pub(crate) fn from_toml(
+    kind: Kind,
+    value: &DeValue<'_>,
+    written: &str,
+    resolve: Option<Resolve>,
+) -> Result<Value, Mismatch> {
+    let mismatch = || Err(Mismatch::new(written, None));
+    match (kind, value) {
+        (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
+        (Kind::Number(min, max) | Kind::Bytes(min, max), DeValue::Integer(integer)) => {
+            let number = i128::from_str_radix(integer.as_str(), integer.radix()).ok();
+            let number = number.and_then(|number| u64::try_from(number).ok());
+            bounded(min, max, number).ok_or_else(|| Mismatch::new(written, None))
+        }
+        (Kind::List, DeValue::Array(items)) => {
+            let items = items.iter().map(|item| item.get_ref().as_str().map(str::to_string));
+            items.collect::<Option<_>>().map(Value::List).map_or_else(mismatch, Ok)
+        }
+        (Kind::Bool | Kind::Number(..) | Kind::List, _) => mismatch(),
+        (Kind::Address, DeValue::Integer(_)) => {
+            let advice = crate::address::advice(written.trim());
+            Err(Mismatch::new(written, advice))
+        }
+        (_, DeValue::String(text)) => from_text(kind, text, resolve),
+        _ => mismatch(),
+    }
+}
+
+/// A value of a variable or of a flag, or a text of the file.
+pub(crate) fn from_text(
+    kind: Kind,
+    text: &str,
+    resolve: Option<Resolve>,
+) -> Result<Value, Mismatch> {
+    let mismatch = |advice| Mismatch::new(&format!("{text:?}"), advice);
+    match kind {
+        Kind::Bool => match text {
+            "true" | "1" => Ok(Value::Bool(true)),
+            "false" | "0" => Ok(Value::Bool(false)),
+            _ => Err(mismatch(None)),
+        },
+        Kind::Number(min, max) => {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse().ok().filter(|_| is_number);
+            bounded(min, max, number).ok_or_else(|| mismatch(None))
+        }
+        Kind::Bytes(min, max) => {
+            let bytes = size::parse(text).map_err(|advice| mismatch(Some(advice)))?;
+            bounded(min, max, bytes).ok_or_else(|| mismatch(None))
+        }
+        Kind::Address => match crate::address::parse(text, resolve) {
+            Ok(address) => Ok(Value::Text(address.to_string())),
+            Err(advice) => Err(mismatch(advice)),
+        },
+        Kind::TextBytes(min, max) if !(min..=max).contains(&(text.len() as u64)) => {
+            Err(mismatch(Some(format!("it has {} bytes", text.len()))))
+        }
+        Kind::Choice(words) if !words.contains(&text) => Err(mismatch(None)),
+        Kind::Text | Kind::TextBytes(..) | Kind::Choice(_) => Ok(Value::Text(text.into())),
+        Kind::List => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            Ok(Value::List(items.map(str::to_string).collect()))
+        }
+    }
+}
+
+/// A number within its bounds. `None` is one that doesn't fit into a `u64`.
+fn bounded(min: u64, max: u64, number: Option<u64>) -> Option<Value> {
+    number.filter(|number| (min..=max).contains(number)).map(Value::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_shows_what_was_found_on_one_short_line() {
+        let wants = "a whole number from 1 to 9";
+        let of = |text: &str| from_text(Kind::Number(1, 9), text, None).unwrap_err();
+        assert_eq!(of("lots").message(wants, false), format!("expected {wants}, found \"lots\""));
+        assert_eq!(of("10").message(wants, false), format!("expected {wants}, found \"10\""));
+        assert!(!of("lots").message(wants, true).contains("lots"));
+        let long = of(&"x\n".repeat(1_000)).message(wants, false);
+        assert!(long.ends_with('…') && long.chars().count() < 120, "{long}");
+        let wide = Mismatch::new("[\n  1,\n  \"a\",\n]", None).message(wants, false);
+        assert!(wide.ends_with("found [ 1, \"a\", ]"), "{wide}");
+        assert!(Mismatch::not_utf8().message(wants, false).ends_with("found what is not UTF-8"));
+    }
+}
