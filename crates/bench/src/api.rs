@@ -1,10 +1,9 @@
-//! A client of the admin API: the load generator's HTTP client, with JSON in and out.
+//! A client of the admin API: an HTTP client, with JSON in and out.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
+use admin::{Http, Url};
 use anyhow::{Context, Result, ensure};
-use flood::http::Http;
-use flood::target::Url;
 use serde_json::Value;
 
 /// A client of the admin API.
@@ -19,7 +18,7 @@ impl Api {
             address: SocketAddr::V4(address),
             path: String::new(),
         };
-        Self(Http::new(&url, None))
+        Self(Http::new(&url, None, "throng-bench"))
     }
 
     /// Posts JSON and parses the JSON answer.

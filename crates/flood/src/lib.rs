@@ -7,7 +7,6 @@ pub mod clock;
 pub mod crowd;
 pub mod descriptors;
 pub mod host;
-pub mod http;
 mod payload;
 mod probe;
 mod publisher;
@@ -23,6 +22,9 @@ pub mod show;
 pub mod source;
 pub mod target;
 pub mod template;
+
+/// The `User-Agent` of requests to a node's API.
+const AGENT: &str = "throng-flood";
 
 pub use run::{Outcome, RunError, run};
 pub use scenario::Scenario;

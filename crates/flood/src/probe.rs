@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use admin::{Http, Url};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
+use crate::AGENT;
 use crate::clock::now_ns;
 use crate::crowd::{histogram, lock};
-use crate::http::Http;
-use crate::target::Url;
 
 /// The results of the probes so far.
 pub struct Probes {
@@ -54,7 +54,7 @@ pub fn start(
 }
 
 fn run(probes: &Probes, url: &Url, key: Option<&str>, per_second: f64) {
-    let mut http = Http::new(url, key);
+    let mut http = Http::new(url, key, AGENT);
     let path = if url.path.is_empty() { "/" } else { &url.path };
     let begin = now_ns();
     let period_ns = 1e9 / per_second;

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use admin::{Http, NotConnectedError, Url};
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use crate::AGENT;
 use crate::clock::now_ns;
 use crate::crowd::{Published, lock};
-use crate::http::{Http, NotConnectedError};
 use crate::payload::{Stamp, To};
 use crate::random::Random;
-use crate::target::Url;
 use crate::template::Template;
 
 /// The longest sleep, so that a publisher soon notices a stop.
@@ -160,8 +160,8 @@ struct Publisher {
 impl Publisher {
     fn new(context: Arc<PublishContext>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
         let http = match &context.api {
-            Api::Throng { url, key } => Http::new(url, key.as_deref()),
-            Api::Plain { url, .. } => Http::new(url, None),
+            Api::Throng { url, key } => Http::new(url, key.as_deref(), AGENT),
+            Api::Plain { url, .. } => Http::new(url, None, AGENT),
         };
         let random = Random::new(context.seed ^ 0x7075_626c ^ (u64::from(at) << 40));
         Self { context, stream, at, of, begin_ns, random, http }

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use admin::{Http, Url};
+
+use crate::AGENT;
 use crate::crowd::lock;
-use crate::http::Http;
 use crate::record::Server;
-use crate::target::Url;
 
 /// Polls a server now and then, on a thread of its own. A server under load may be slow, and the
 /// run's samples must not wait for it.
@@ -19,7 +20,7 @@ impl Watch {
     /// Starts to watch the server at this admin port. Returns `None` if it doesn't respond with
     /// Throng's metrics now.
     pub fn start(url: &Url, key: Option<&str>) -> Option<Self> {
-        let mut http = Http::new(url, key);
+        let mut http = Http::new(url, key, AGENT);
         let first = poll(&mut http)?;
         let latest = Arc::new(Mutex::new(Some(first)));
         let (polls, requested) = std::sync::mpsc::sync_channel(1);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use admin::Url;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use client::Client;
 
@@ -16,7 +17,7 @@ use crate::host;
 use crate::publisher::{Api, Audience, PublishContext, Stream};
 use crate::scenario::{Scenario, Shape};
 use crate::source::Sources;
-use crate::target::{Paths, Url, path_template, url_list};
+use crate::target::{Paths, path_template, url_list};
 use crate::template::Template;
 
 /// Connections of one run.

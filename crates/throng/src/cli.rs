@@ -1,7 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
-
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 
 use crate::flags::Flags;
@@ -17,6 +16,20 @@ pub struct Cli {
     pub serve: Serve,
 }
 
+/// What a binary may be built without.
+const HOST_TOOLS: [&str; 3] = ["flood", "top", "tune"];
+
+/// What to do about a command line that can't be parsed, besides what its error says.
+pub fn advice(error: &clap::Error) -> Option<String> {
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) if HOST_TOOLS.contains(&name.as_str()) => Some(format!(
+            "This binary was built as a server only (--no-default-features), without {name}: call \
+             one that was built with it."
+        )),
+        _ => None,
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Serve clients and applications (this is what throng does without a command).
@@ -24,9 +37,11 @@ pub enum Command {
     /// Print the configuration in force, with where each value came from.
     Config(Config),
     /// Open and hold a crowd of clients against a server, publish, and check what arrives.
+    #[cfg(feature = "flood")]
     #[command(subcommand)]
     Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
+    #[cfg(feature = "tune")]
     Tune(Tune),
     /// Look for damage in a store, or write a new one of all that is whole.
     #[command(subcommand)]
@@ -35,6 +50,7 @@ pub enum Command {
     #[command(subcommand)]
     Subscriptions(crate::commands::subscriptions::What),
     /// Watch a node's figures in the terminal, here or elsewhere.
+    #[cfg(feature = "top")]
     Top(Top),
 }
 
@@ -63,6 +79,7 @@ pub struct Config {
 }
 
 /// The exit status is 0 when the connections fit as the host stands, 3 when they don't.
+#[cfg(feature = "tune")]
 #[derive(Args)]
 pub struct Tune {
     /// Connections to make room for.
@@ -89,6 +106,7 @@ pub struct Tune {
 }
 
 /// When standard output is no terminal, one sample is printed as text.
+#[cfg(feature = "top")]
 #[derive(Args)]
 pub struct Top {
     /// The node's admin port: a URL, or a host and port.
@@ -96,11 +114,42 @@ pub struct Top {
     pub url: String,
     /// Read the API key from this file instead of the variable THRONG_ADMIN_API_KEY.
     #[arg(long, value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
+    pub api_key_file: Option<std::path::PathBuf>,
     /// Print one sample and end.
     #[arg(long)]
     pub once: bool,
     /// Print a sample a second, each a JSON object on a line of its own.
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_the_commands_that_there_are() {
+        let all = [
+            ("serve", true),
+            ("config", true),
+            ("flood", cfg!(feature = "flood")),
+            ("tune", cfg!(feature = "tune")),
+            ("store", true),
+            ("subscriptions", true),
+            ("top", cfg!(feature = "top")),
+        ];
+        let help = Cli::command().render_help().to_string();
+        for (name, is_there) in all {
+            let is_named = help.lines().any(|line| line.trim_start().starts_with(name));
+            assert_eq!(is_named, is_there, "{name}: {help}");
+            let Err(error) = Cli::try_parse_from(["throng", name, "--help"]) else {
+                panic!("{name} --help is taken for a command line")
+            };
+            assert_eq!(error.kind() == ErrorKind::DisplayHelp, is_there, "{name}: {error}");
+            assert_eq!(advice(&error).is_some(), !is_there, "{name}");
+        }
+    }
 }

@@ -1,5 +1,8 @@
 //! Throng, the push server. Each command has a file in `commands`.
 //!
+//! The commands `flood`, `top` and `tune` are features, on by default; without them
+//! (`--no-default-features`) this is a server and what belongs to its data.
+//!
 //! The binary is this crate with the protocols of the crate `protocol`. A server that speaks one more is
 //! this crate with that one: see `examples/line-protocol`.
 
@@ -18,15 +21,25 @@ use protocol::Protocols;
 
 /// Does what the command line says, as a server that speaks these protocols, and gives the exit code.
 pub fn run(protocols: &'static Protocols) -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        // A closed pipe is not an error.
+        let _ = error.print();
+        if let Some(advice) = cli::advice(&error) {
+            eprintln!("\n{advice}");
+        }
+        std::process::exit(error.exit_code());
+    });
     let result = match cli.command {
         None => commands::serve::run(&cli.serve, protocols),
         Some(Command::Serve(serve)) => commands::serve::run(&serve, protocols),
         Some(Command::Config(config)) => commands::config::run(&config),
+        #[cfg(feature = "flood")]
         Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
+        #[cfg(feature = "tune")]
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
         Some(Command::Store(what)) => commands::store::run(&what),
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
+        #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),
     };
     match result {

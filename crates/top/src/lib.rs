@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod admin;
 pub mod draw;
 mod format;
 mod live;
@@ -19,11 +18,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use admin::{AdminError, Target};
-
-use admin::Admin;
+use admin::{Admin, AdminError, Target};
 use live::Live;
+use sample::History;
 
+/// The `User-Agent` of requests.
+pub(crate) const AGENT: &str = "throng-top";
 /// The time between two attempts to reach a node that is away.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -32,8 +32,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// If a request to the node fails.
 pub fn print_once(target: &Target, out: &mut dyn Write) -> Result<(), AdminError> {
-    let mut admin = Admin::new(target);
-    let history = admin.history()?;
+    let mut admin = Admin::new(target, AGENT);
+    let history: History = admin.get("/api/samples")?;
     let live = Live::open(target)?.next()?;
     let tops = watch::tops(&mut admin)?;
     let text = text::text(target.name(), &history.node, &live.sample, &tops);
@@ -54,7 +54,7 @@ pub fn print_json(
     out: &mut dyn Write,
 ) -> Result<(), AdminError> {
     // This request shows an error with the key or the port.
-    Admin::new(target).history()?;
+    Admin::new(target, AGENT).get::<History>("/api/samples")?;
     let mut live = Live::open(target);
     let (mut printed, mut is_away) = (0_u64, false);
     while !stop.load(Ordering::Relaxed) {

@@ -5,9 +5,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use admin::{AdminError, Target};
 use client::{Client, ClientError, Event, Feed, State, by_name};
 
-use crate::admin::{AGENT, AdminError, Target};
+use crate::AGENT;
 use crate::sample::Sample;
 
 /// How long connecting may take.
@@ -45,15 +46,15 @@ impl Live {
             AdminError::Unreachable(format!("nothing answers at {name}: {error}"))
         };
         let mut stream =
-            TcpStream::connect_timeout(&target.url.address, CONNECT_TIMEOUT).map_err(away)?;
+            TcpStream::connect_timeout(&target.url().address, CONNECT_TIMEOUT).map_err(away)?;
         stream.set_read_timeout(Some(SILENCE_MAX)).map_err(away)?;
         stream.set_write_timeout(Some(SILENCE_MAX)).map_err(away)?;
-        let key = target.key.as_ref();
+        let key = target.key();
         let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
         let request = format!(
             "GET {}/api/live HTTP/1.1\r\nHost: {name}\r\nUser-Agent: {AGENT}\r\n\
              Accept: text/event-stream\r\n{key}\r\n",
-            target.url.path
+            target.url().path
         );
         stream.write_all(request.as_bytes()).map_err(away)?;
         let client = by_name("sse");

@@ -143,8 +143,9 @@ pub struct Node {
     pub connections_max: f64,
 }
 
-/// A node and its last 15 minutes.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A node and its last 15 minutes, as `/api/samples` answers.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "Answer")]
 pub struct History {
     /// The node.
     pub node: Node,
@@ -177,16 +178,12 @@ struct Columns {
     figures: FigureColumns,
 }
 
-impl History {
-    /// Parses a response of /api/history.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
-        let Answer { node, samples } = serde_json::from_slice(json)?;
+impl From<Answer> for History {
+    fn from(answer: Answer) -> Self {
+        let Answer { node, samples } = answer;
         let oldest = samples.at.len().saturating_sub(SAMPLES_MAX);
         let samples = (oldest..samples.at.len()).map(|index| samples.sample(index)).collect();
-        Ok(History { node, samples })
+        History { node, samples }
     }
 }
 
@@ -375,7 +372,7 @@ mod tests {
             "interval_seconds":1,"samples":{"at":[1000,2000],"connections":[3,4],"opened":[1,0.5],
             "p50":[null,1.5],"p90":[null,2],"p99":[null,3],"transports":{"sse":[3,4]},
             "closed_by":{"client":[0,2]},"of_another_version":["x"]}}"#;
-        let history = History::parse(json).unwrap();
+        let history: History = serde_json::from_slice(json).unwrap();
         assert_eq!((history.node.epoch.as_str(), history.node.cores), ("e", 2.0));
         let [first, second] = history.samples.as_slice() else { panic!("two samples") };
         assert_eq!((first.at, first.connections, first.latency_ms), (1_000, 3.0, None));
@@ -383,7 +380,7 @@ mod tests {
         assert_eq!((second.figures.opened, second.figures.closed), (0.5, 0.0));
         assert_eq!(second.latency_ms, Some(Latency { p50: 1.5, p90: 2.0, p99: 3.0 }));
         assert_eq!((second.transports["sse"], second.closed_by["client"]), (4.0, 2.0));
-        assert!(History::parse(br#"{"hello":"world"}"#).is_err());
+        assert!(serde_json::from_str::<History>(r#"{"hello":"world"}"#).is_err());
     }
 
     #[test]

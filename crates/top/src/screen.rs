@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use admin::Target;
 use anyhow::{Context, Result, bail, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::admin::Target;
 use crate::draw::draw;
 use crate::state::{Action, State};
 use crate::watch::Watch;

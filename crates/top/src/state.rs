@@ -1,9 +1,9 @@
 //! The state of the screen: the node's known figures, and which of them the user views. It uses no
 //! clock, terminal or socket; its methods apply updates and keys.
 
+use admin::AdminError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::admin::AdminError;
 use crate::sample::{Node, Ring, Tops};
 use crate::watch::{Details, Subject, Update};
 

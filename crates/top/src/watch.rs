@@ -4,7 +4,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::admin::{Admin, AdminError, Target, encoded};
+use admin::{Admin, AdminError, Target, encoded};
+
+use crate::AGENT;
 use crate::live::Live;
 use crate::sample::{History, Members, Messages, Sample, Top, TopTopic, Tops};
 
@@ -75,7 +77,7 @@ impl Watch {
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(run)
         };
-        let (target, topics, poller) = (target.clone(), Admin::new(target), sender.clone());
+        let (target, topics, poller) = (target.clone(), Admin::new(target, AGENT), sender.clone());
         let threads = [
             spawn("samples", Box::new(move || samples(&target, &sender)))?,
             spawn("topics", Box::new(move || poll_topics(topics, &inspected, &poller)))?,
@@ -97,7 +99,7 @@ impl Watch {
 
 /// Sends samples as long as the receiver exists, and reconnects when it must.
 fn samples(target: &Target, updates: &Sender<Update>) {
-    let mut admin = Admin::new(target);
+    let mut admin = Admin::new(target, AGENT);
     loop {
         let error = match follow(target, &mut admin, updates) {
             Ok(()) => return,
@@ -112,7 +114,7 @@ fn samples(target: &Target, updates: &Sender<Update>) {
 
 /// Sends the history and then each sample, until the node is away or the receiver is dropped.
 fn follow(target: &Target, admin: &mut Admin, updates: &Sender<Update>) -> Result<(), AdminError> {
-    let history = admin.history()?;
+    let history = admin.get("/api/samples")?;
     if updates.send(Update::History(Box::new(history))).is_err() {
         return Ok(());
     }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use admin::{Http, Url};
 use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::lock;
-use crate::http::Http;
-use crate::target::Url;
+use crate::AGENT;
 
 /// One acknowledgement.
 pub(super) struct Job {
@@ -72,7 +72,7 @@ fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results) {
         let Some(url) = servers.get(server) else {
             continue;
         };
-        let http = clients.entry(server).or_insert_with(|| Http::new(url, None));
+        let http = clients.entry(server).or_insert_with(|| Http::new(url, None, AGENT));
         let body = json!({"user": user, "id": id}).to_string();
         match http.request("POST", "/ack", "application/json", &body) {
             Ok((200..300, _)) => {

@@ -1,10 +1,11 @@
 //! The plan of a crowd: how many connections, from where to where, and how they behave.
 
+use admin::Url;
 use client::Client;
 
 use crate::random::Random;
 use crate::source::Sources;
-use crate::target::{Paths, Url};
+use crate::target::Paths;
 use crate::template::Template;
 
 /// The plan of a crowd.

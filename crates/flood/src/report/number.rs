@@ -1,23 +1,12 @@
 //! Formats numbers for people: with thousands separators, three significant digits, and a unit.
 
+pub use admin::text::grouped;
+
 /// The text for a missing value.
 pub const NONE: &str = "–";
 
 /// The last second of the year 9999. Later dates are shown as this one.
 const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
-
-/// Formats a whole number with thousands separators.
-pub fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
-    for (index, digit) in digits.char_indices() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// Formats `value` with at least three significant digits: no decimals from 100, one from 10, else
 /// two, without zeros at the end. Returns [`NONE`] for values that are negative or not finite.

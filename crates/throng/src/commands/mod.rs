@@ -1,9 +1,12 @@
 //! The commands, one file each.
 
 pub mod config;
+#[cfg(feature = "flood")]
 pub mod flood;
 pub mod serve;
 pub mod store;
 pub mod subscriptions;
+#[cfg(feature = "top")]
 pub mod top;
+#[cfg(feature = "tune")]
 pub mod tune;

@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ::csv::WriterBuilder;
+use admin::text::grouped;
+use admin::{Admin, AdminError, Target, encoded};
 use clap::{Args, Subcommand};
-use flood::report::number::grouped;
 use serde_json::Value;
 use subscriptions::csv;
 use subscriptions::generate::Graph;
-use top::admin::{Admin, encoded};
-use top::{AdminError, Target};
 
 use crate::error::CommandError;
 use crate::sources;
@@ -96,7 +95,7 @@ impl Node {
     fn admin(&self) -> Result<Admin, CommandError> {
         let target = Target::parse(&self.admin, sources::api_key(self.api_key_file.as_deref())?)
             .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
-        Ok(Admin::with_agent(&target, AGENT))
+        Ok(Admin::new(&target, AGENT))
     }
 }
 
@@ -483,7 +482,7 @@ mod tests {
                 reader.get_mut().write_all((head + &body).as_bytes()).unwrap();
             }
         });
-        let mut admin = Admin::with_agent(&Target::parse(&address, None).unwrap(), AGENT);
+        let mut admin = Admin::new(&Target::parse(&address, None).unwrap(), AGENT);
         let text = "user,topic\na,b\na,c\n".to_owned();
         let chunk = Chunk { text, first: 101, last: 102, headers: 1, bytes: 8 };
         let mut progress = Progress::new(None);

@@ -4,8 +4,8 @@ use std::io::{IsTerminal, stdout};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use admin::{AdminError, Target};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use top::{AdminError, Target};
 
 use crate::cli::Top;
 use crate::error::CommandError;

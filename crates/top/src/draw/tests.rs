@@ -5,9 +5,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::admin::AdminError;
 use crate::sample::{History, Sample, TopTopic, Tops};
 use crate::watch::{Details, Subject, Update};
+use admin::AdminError;
 
 /// The history of a node with 271 connections in 6 shards.
 const HISTORY: &str = include_str!("../recorded/history.json");
@@ -24,7 +24,7 @@ fn sample() -> Sample {
 
 fn recorded() -> State {
     let mut state = State::new("127.0.0.1:8001");
-    let history = History::parse(HISTORY.as_bytes()).expect("a history");
+    let history = serde_json::from_str::<History>(HISTORY).expect("a history");
     let topic = |at: u32| TopTopic {
         topic: format!("room-{at}"),
         members: f64::from(5_000 - at),

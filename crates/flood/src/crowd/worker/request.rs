@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use admin::Url;
 use client::Request;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
@@ -9,7 +10,7 @@ use rustix::net::{SendFlags, send, sockopt};
 use super::Worker;
 use crate::crowd::CloseReason;
 use crate::crowd::connection::Stage;
-use crate::target::{Paths, Url};
+use crate::target::Paths;
 
 impl Worker<'_> {
     /// Writes the path that a connection requests into `self.path`. Returns its server's index.

@@ -3,27 +3,24 @@
 use std::fmt;
 
 use anyhow::{Result, ensure};
-use flood::http::{Http, NotConnectedError};
-use flood::target::Url;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::format::{cut, plain};
-use crate::sample::History;
+use crate::http::{Http, NotConnectedError};
+use crate::text::{cut, plain};
+use crate::url::Url;
 
-/// The `User-Agent` of requests.
-pub(crate) const AGENT: &str = "throng-top";
 /// The default of a node's admin port.
 const PORT: u16 = 8001;
-/// The limit on the columns of a server's message that are shown.
+/// The limit on the characters of a server's message that are shown.
 const WORDS_MAX: usize = 300;
 
 /// The node to poll, and its key.
 #[derive(Clone)]
 pub struct Target {
-    pub(crate) url: Url,
-    pub(crate) key: Option<String>,
+    url: Url,
+    key: Option<String>,
 }
 
 impl fmt::Debug for Target {
@@ -58,6 +55,16 @@ impl Target {
             );
         }
         Ok(Target { url, key })
+    }
+
+    /// Returns where the node is; its path has no slash at the end.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Returns the API key.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// Returns the host and port as the URL has them.
@@ -103,31 +110,17 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Returns a client of this node.
-    pub fn new(target: &Target) -> Self {
-        Admin::with_agent(target, AGENT)
-    }
-
-    /// Returns a client with another `User-Agent`, which servers may write to their logs.
-    pub fn with_agent(target: &Target, agent: &str) -> Self {
+    /// Returns a client of this node, with this `User-Agent`, which servers may write to their logs.
+    pub fn new(target: &Target, agent: &str) -> Self {
         Admin {
-            http: Http::with_agent(&target.url, target.key.as_deref(), agent),
+            http: Http::new(&target.url, target.key.as_deref(), agent),
             base: target.url.path.clone(),
             name: target.name().to_owned(),
             has_key: target.key.is_some(),
         }
     }
 
-    /// Requests the node and its last 15 minutes.
-    ///
-    /// # Errors
-    /// If the node can't be reached or does not respond as expected.
-    pub fn history(&mut self) -> Result<History, AdminError> {
-        let body = self.body("/api/samples")?;
-        History::parse(&body).map_err(|error| self.not_throng("/api/samples", &error.to_string()))
-    }
-
-    /// Requests any other JSON document.
+    /// Requests a JSON document.
     ///
     /// # Errors
     /// If the node can't be reached or does not respond as expected.
@@ -244,7 +237,7 @@ mod tests {
     #[test]
     fn responses_map_to_distinct_errors() {
         let admin = |key: Option<&str>| {
-            Admin::new(&Target::parse("127.0.0.1:1", key.map(str::to_owned)).unwrap())
+            Admin::new(&Target::parse("127.0.0.1:1", key.map(str::to_owned)).unwrap(), "test")
         };
         let body = |code: &str| format!(r#"{{"error":{{"code":"{code}","message":"so\u001b"}}}}"#);
         let error_of = |key, status, code| admin(key).error_of("/x", status, body(code).as_bytes());
@@ -262,6 +255,7 @@ mod tests {
         assert!(matches!(error_of(None, 503, "no_answer"), AdminError::Rejected(_)));
         assert!(matches!(error_of(None, 404, "not_found"), AdminError::NotThrong(_)));
         assert!(matches!(admin(None).error_of("/x", 401, b"<html>"), AdminError::NotThrong(_)));
-        assert!(matches!(admin(None).history(), Err(AdminError::Unreachable(_))));
+        let unreachable = admin(None).get::<serde_json::Value>("/x");
+        assert!(matches!(unreachable, Err(AdminError::Unreachable(_))));
     }
 }

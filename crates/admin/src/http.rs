@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::target::Url;
+use crate::url::Url;
 
 /// The limit on the bytes of a response, head and body.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -42,14 +42,9 @@ impl std::fmt::Debug for Http {
 }
 
 impl Http {
-    /// Returns the load generator's client. It connects at its first request. It sends the key, if
-    /// any, with each request as a bearer token.
-    pub fn new(url: &Url, key: Option<&str>) -> Self {
-        Self::with_agent(url, key, "throng-flood")
-    }
-
-    /// Returns a client with another `User-Agent`, which servers may write to their logs.
-    pub fn with_agent(url: &Url, key: Option<&str>, agent: &str) -> Self {
+    /// Returns a client with this `User-Agent`, which servers may write to their logs. It connects at
+    /// its first request. It sends the key, if any, with each request as a bearer token.
+    pub fn new(url: &Url, key: Option<&str>, agent: &str) -> Self {
         let mut head = format!("Host: {}\r\nUser-Agent: {agent}\r\n", url.host);
         if let Some(key) = key {
             head.push_str(&format!("Authorization: Bearer {key}\r\n"));
@@ -191,7 +186,7 @@ mod tests {
             requests
         });
         let url = Url::parse(&format!("http://{address}")).expect("a URL");
-        (Http::new(&url, Some("secret")), thread)
+        (Http::new(&url, Some("secret"), "throng-test"), thread)
     }
 
     #[test]
@@ -210,14 +205,14 @@ mod tests {
         let requests = server.join().expect("no panic");
         assert!(requests[2].starts_with("POST /x HTTP/1.1\r\n"));
         assert!(requests[2].contains("\r\nAuthorization: Bearer secret\r\n"));
-        assert!(requests[2].contains("\r\nUser-Agent: throng-flood\r\n"));
+        assert!(requests[2].contains("\r\nUser-Agent: throng-test\r\n"));
         assert!(requests[2].ends_with("\r\n\r\n{}"));
     }
 
     #[test]
     fn debug_output_hides_the_key_and_requests_name_the_agent() {
         let url = Url::parse("http://127.0.0.1:1").expect("a URL");
-        let http = Http::with_agent(&url, Some("secret"), "throng-top");
+        let http = Http::new(&url, Some("secret"), "throng-top");
         let shown = format!("{http:?}");
         assert!(shown.contains("127.0.0.1:1") && !shown.contains("secret"), "{shown}");
         assert!(http.head.contains("\r\nUser-Agent: throng-top\r\n"), "{}", http.head);

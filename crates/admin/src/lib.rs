@@ -1,0 +1,16 @@
+//! A client of a node's admin API, for the commands that call it from elsewhere, and what it is made of:
+//! a blocking HTTP client, its URLs, and texts for people.
+//!
+//! A node may be another than it seems. Its answers are bounded, and what of them is shown is rid of
+//! what controls a terminal.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod http;
+pub mod text;
+pub mod url;
+
+pub use client::{Admin, AdminError, Target, encoded};
+pub use http::{Http, NotConnectedError};
+pub use url::Url;

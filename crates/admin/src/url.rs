@@ -1,0 +1,191 @@
+//! URLs of servers that are called without TLS.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use url::ParseError;
+
+/// A server and a path on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// The value of the `Host` header.
+    pub host: String,
+    /// The address to connect to.
+    pub address: SocketAddr,
+    /// Path and query. Empty when the URL names none.
+    pub path: String,
+}
+
+impl Url {
+    /// Parses an `http://` (or `ws://`) URL and looks up its host. A host with a port is enough.
+    ///
+    /// # Errors
+    /// If the scheme is another, or the lookup fails.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_or(text, None)
+    }
+
+    /// As [`Url::parse`], with the port of a host that stands alone, without scheme and port.
+    ///
+    /// # Errors
+    /// If the scheme is another, or the lookup fails.
+    pub fn parse_or(text: &str, port: Option<u16>) -> Result<Self> {
+        let (base, path) = text.split_at(base_end(text));
+        if let Err(reason) = check_path(path) {
+            bail!("{}: {reason}", shown(text));
+        }
+        let mut url = Self::parse_base(base, port)?;
+        url.path = match path {
+            "/" => String::new(),
+            path if path.starts_with('?') => format!("/{path}"),
+            path => path.to_string(),
+        };
+        Ok(url)
+    }
+
+    /// Parses what is before the path. The path may be a template, so it stays as it is written.
+    ///
+    /// # Errors
+    /// If the scheme is another, or the lookup fails.
+    pub fn parse_base(base: &str, port: Option<u16>) -> Result<Self> {
+        let tls = base.starts_with("https://") || base.starts_with("wss://");
+        ensure!(!tls, "{}: TLS isn't spoken here: name the http:// port behind it", shown(base));
+        let has_scheme = base.contains("://");
+        let is_number = !base.is_empty() && base.bytes().all(|byte| byte.is_ascii_digit());
+        ensure!(!is_number, "{base}: is this a port? Write the host, too: localhost:{base}");
+        let parsed = match has_scheme {
+            true => url::Url::parse(base),
+            false => url::Url::parse(&format!("http://{base}")),
+        };
+        let mut url = match parsed {
+            Ok(url) if matches!(url.scheme(), "http" | "ws") && !base.ends_with(':') => url,
+            Err(ParseError::InvalidPort) => {
+                bail!("{}: the port must be a number up to 65535", shown(base))
+            }
+            Err(_) if !base.is_ascii() => bail!(
+                "{}: the host's name is not ASCII: write it as DNS does, in punycode (xn--...)",
+                shown(base)
+            ),
+            _ => bail!("{}: write a URL like http://127.0.0.1:8000", shown(base)),
+        };
+        ensure!(
+            url.username().is_empty() && url.password().is_none(),
+            "a URL has a user or a password in it: none is sent, so leave out what is before the @"
+        );
+        if !has_scheme && (base.ends_with(']') || !base.contains(':')) {
+            let port = port.with_context(|| {
+                format!(
+                    "{base}: write a URL like http://127.0.0.1:8000, or host and port, as \
+                     {base}:8000"
+                )
+            })?;
+            let _ = url.set_port(Some(port));
+        }
+        let host = url.host_str().unwrap_or_default();
+        let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let addresses = url
+            .socket_addrs(|| None)
+            .with_context(|| format!("{base}: the host can't be looked up; is the name right?"))?;
+        // `localhost` often resolves to ::1 first, where few servers listen.
+        let v4 = addresses.iter().find(|address| address.is_ipv4());
+        let address = v4.or(addresses.first()).copied();
+        let address = address.with_context(|| format!("{base}: the host has no address"))?;
+        Ok(Self { host, address, path: String::new() })
+    }
+}
+
+/// Where the path, the query or the fragment of a URL begins.
+pub fn base_end(text: &str) -> usize {
+    let next = |from: usize| text[from..].find(['/', '?', '#']).map_or(text.len(), |at| from + at);
+    let first = next(0);
+    // The slashes behind a scheme begin no path.
+    let is_scheme = text[..first].ends_with(':') && text[first..].starts_with("//");
+    if is_scheme { next(first + 2) } else { first }
+}
+
+/// Whether a request can have this path and query.
+///
+/// # Errors
+/// Why not.
+pub fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.contains('#') {
+        return Err("a fragment (# and what follows) is never sent: leave it out");
+    }
+    match path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err("spaces and other than ASCII must be written as %XX in a URL"),
+    }
+}
+
+/// A URL as an error may show it: without what may be a password.
+fn shown(text: &str) -> &str {
+    if text.contains('@') { "a URL with @ in it" } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_parsed() {
+        let url = Url::parse("http://127.0.0.1:8000").unwrap();
+        assert_eq!((url.host.as_str(), url.path.as_str()), ("127.0.0.1:8000", ""));
+        let url = Url::parse("ws://127.0.0.1/a?b=c").unwrap();
+        assert_eq!((url.address.port(), url.path.as_str()), (80, "/a?b=c"));
+        assert_eq!(Url::parse("http://[::1]:9?x").unwrap().path, "/?x");
+        let url = Url::parse("http://127.0.0.1:80/{user}?a=b@c").unwrap();
+        assert_eq!((url.host.as_str(), url.path.as_str()), ("127.0.0.1", "/{user}?a=b@c"));
+    }
+
+    #[test]
+    fn a_host_with_a_port_is_enough() {
+        for text in ["localhost:18000", "localhost:18000/", "http://LOCALHOST:18000"] {
+            let url = Url::parse(text).unwrap();
+            let parts = (url.host.as_str(), url.address.port(), url.path.as_str());
+            assert_eq!(parts, ("localhost:18000", 18_000, ""), "{text}");
+        }
+        let url = Url::parse("[::1]:9/sse?of=http://a/").unwrap();
+        assert_eq!((url.host.as_str(), url.path.as_str()), ("[::1]:9", "/sse?of=http://a/"));
+        let with = |text| Url::parse_or(text, Some(8_001)).unwrap().host;
+        assert_eq!(
+            (with("127.0.0.1"), with("[::1]/")),
+            ("127.0.0.1:8001".into(), "[::1]:8001".into())
+        );
+        assert_eq!(
+            (with("127.0.0.1:80"), with("http://[::1]")),
+            ("127.0.0.1".into(), "[::1]".into())
+        );
+    }
+
+    #[test]
+    fn an_error_says_what_to_write_and_shows_no_password() {
+        for (text, want) in [
+            ("https://x", "TLS"),
+            ("wss://x:1/y", "TLS"),
+            ("x", "write a URL like http://127.0.0.1:8000, or host and port, as x:8000"),
+            ("[::1]", "as [::1]:8000"),
+            ("", "write a URL like"),
+            ("ftp://x", "write a URL like"),
+            ("http:/127.0.0.1:1", "write a URL like"),
+            ("http://", "write a URL like"),
+            ("http://127.0.0.1:", "write a URL like"),
+            ("::1:8000", "write a URL like"),
+            ("a b:1", "write a URL like"),
+            ("8000", "Write the host, too: localhost:8000"),
+            ("localhost:x", "the port must be a number"),
+            ("localhost:65536", "the port must be a number"),
+            ("münchen.example:80", "punycode"),
+            ("http://127.0.0.1/a b", "%XX"),
+            ("http://127.0.0.1/é", "%XX"),
+            ("http://127.0.0.1/a#b", "fragment"),
+            ("http://me:hunter2@127.0.0.1:1/", "leave out what is before the @"),
+            ("me:hunter2@127.0.0.1:1", "leave out what is before the @"),
+            ("https://me:hunter2@a/", "TLS"),
+            ("http://me:hunter2@a b/", "write a URL like"),
+            ("http://me:hunter2@a/#", "fragment"),
+        ] {
+            let error = format!("{:#}", Url::parse(text).unwrap_err());
+            assert!(error.contains(want) && !error.contains("hunter2"), "{text}: {error}");
+        }
+    }
+}
