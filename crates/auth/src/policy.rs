@@ -16,6 +16,31 @@ pub enum LoginRule {
 }
 
 /// What principals may do with topics.
+///
+/// # Examples
+///
+/// ```
+/// use auth::{Action, Decision, Deny, Hook, LoginRule, Policy, Principal};
+/// use model::{JoinRule, Rule, Rules};
+///
+/// // Who enters a document's topic is the application's to say, and all others may be entered.
+/// let documents =
+///     Rule { pattern: "doc:*".into(), join: JoinRule::Webhook, ..Rule::default() };
+/// let rules = Rules { rules: vec![documents], ..Rules::default() };
+/// let policy = Policy::new(rules, LoginRule::Allow);
+///
+/// let alice = Principal::anonymous(vec!["alice".into()]);
+/// let decide = |topic| policy.decide(&alice, Action::Subscribe, &policy.topic(topic));
+/// assert!(matches!(decide("news"), Decision::Allow(_)));
+/// assert_eq!(decide("doc:7"), Decision::Ask(Hook::Join));
+/// // Another user's own topic is another user's.
+/// assert_eq!(decide("@bob"), Decision::Deny(Deny::AnotherUser));
+///
+/// // No rule lets clients publish.
+/// let decision = policy.decide(&alice, Action::Publish, &policy.topic("news"));
+/// let Decision::Deny(deny) = decision else { panic!("{decision:?}") };
+/// assert_eq!(deny.code(), "forbidden");
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Rules,

@@ -4,6 +4,39 @@
 //! All transports share the answer around them: the HTTP head, and the body by length, in chunks or
 //! to the end of the connection (RFC 9112, section 6). A caller gives the bytes it received, in any
 //! pieces, and gets [`Event`]s. Incomplete bytes stay in a buffer that is empty most of the time.
+//!
+//! # Examples
+//!
+//! What a client of Server-Sent Events does with a socket, here without one:
+//!
+//! ```
+//! use client::{Event, Feed, Request, State, by_name};
+//!
+//! let client = by_name("sse").unwrap();
+//! let mut request = Vec::new();
+//! let target = "/sse?topic=news";
+//! client.request(&Request { host: "127.0.0.1:8000", target, number: 0, token: None }, &mut request);
+//! assert!(request.starts_with(b"GET /sse?topic=news HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n"));
+//!
+//! // The answer comes in pieces, however the network cuts them.
+//! let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n\
+//!               id: 5f3a91c2:7\ndata: hello\n\nid: 5f3a91c2:8\ndata: hel";
+//! let (mut state, mut pending, mut out) = (State::default(), Vec::new(), Vec::new());
+//! let mut heard = Vec::new();
+//! for piece in [&answer[..60], &answer[60..], "lo again\n\n"] {
+//!     let mut feed = Feed { client, number: 0, pending: &mut pending, out: &mut out };
+//!     state.feed(&mut feed, piece.as_bytes(), &mut |event| match event {
+//!         // As it stands on the wire: for this transport an event's lines.
+//!         Event::Message(event) => heard.push(String::from_utf8_lossy(event).into_owned()),
+//!         // To send as `token` of the next request, so that nothing is missed in between.
+//!         Event::Token(id) => heard.push(format!("seen {id}")),
+//!         _ => {}
+//!     })?;
+//! }
+//! assert_eq!(heard[..2], ["id: 5f3a91c2:7\ndata: hello\n\n", "seen 5f3a91c2:7"]);
+//! assert_eq!(heard[2..], ["id: 5f3a91c2:8\ndata: hello again\n\n", "seen 5f3a91c2:8"]);
+//! # Ok::<(), client::ClientError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -80,6 +80,31 @@ const _: () = assert!(size_of::<Option<Member>>() <= 20);
 const _: () = assert!(Slab::<Topic>::SLOT_BYTES <= 40);
 
 /// The index of one shard. `M` is a shared handle to a message.
+///
+/// # Examples
+///
+/// ```
+/// use hub::Hub;
+///
+/// // The caller hashes names; any hash that is the same for the same name will do.
+/// let (news, hash) = ("news", 0x6e65_7773);
+/// let mut hub: Hub<&str> = Hub::default();
+/// for slot in 0..3 {
+///     hub.insert(slot);
+/// }
+/// hub.join(0, hash, news);
+/// hub.join(2, hash, news);
+/// assert_eq!(hub.publish(hash, news, "hello"), 2);
+///
+/// // Who joins now doesn't get what was published before, and who leaves is passed over.
+/// hub.join(1, hash, news);
+/// hub.remove(0);
+///
+/// let slice = hub.next_slice(256, true, 0).unwrap();
+/// assert_eq!(slice.slots, [2]);
+/// assert_eq!(slice.messages().collect::<Vec<_>>(), [&"hello"]);
+/// assert!(hub.next_slice(256, true, 0).is_none());
+/// ```
 pub struct Hub<M> {
     members: PageTable<Member>,
     newcomers: Newcomers,

@@ -32,6 +32,15 @@ pub const BROADCAST: &str = "*";
 pub const PERSONAL: char = '@';
 
 /// The personal topic of a user.
+///
+/// ```
+/// use model::TopicKind;
+/// use model::name::personal;
+///
+/// let topic = personal("alice");
+/// assert_eq!(topic, "@alice");
+/// assert_eq!(TopicKind::of(&topic).user(), Some("alice"));
+/// ```
 pub fn personal(user: &str) -> Name {
     let mut name = Name::with_capacity(user.len() + 1);
     name.push(PERSONAL);
@@ -41,6 +50,16 @@ pub fn personal(user: &str) -> Name {
 
 /// Checks a topic's name: 1 to [`NAME_BYTES_MAX`] bytes, no control characters, and neither `*` nor
 /// a leading `@`, which are Throng's own. The error says why it is invalid.
+///
+/// ```
+/// use model::name::check_topic;
+///
+/// assert!(check_topic("room:lobby").is_ok());
+/// // Any text, but for what would end a line.
+/// assert!(check_topic("Größe/日本 🙂").is_ok());
+/// assert_eq!(check_topic("a\nb"), Err("a name may not hold control characters"));
+/// assert!(check_topic("@alice").is_err());
+/// ```
 pub fn check_topic(name: &str) -> Result<(), &'static str> {
     check_name(name)?;
     if name.starts_with(PERSONAL) {

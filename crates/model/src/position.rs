@@ -11,6 +11,18 @@ pub struct Epoch(pub u32);
 ///
 /// Offsets grow with every message of a topic and never repeat within an epoch. They may leave
 /// gaps: topics without history share one log.
+///
+/// ```
+/// use model::{Epoch, Position};
+///
+/// let id: Position = "5f3a91c2:1042".parse()?;
+/// assert_eq!(id, Position { epoch: Epoch(0x5f3a91c2), offset: 1042 });
+/// assert_eq!(id.to_string(), "5f3a91c2:1042");
+/// // The server has begun anew: nothing can be said of what lies between.
+/// let other: Position = "77aa0001:3".parse()?;
+/// assert_ne!(other.epoch, id.epoch);
+/// # Ok::<(), model::PositionError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     /// The epoch of the log.

@@ -68,6 +68,20 @@ impl Frontier {
 }
 
 /// A client's token: what it saw last, as the wire's `since` and `Last-Event-ID` give it.
+///
+/// ```
+/// use model::{Epoch, ResumeToken};
+///
+/// // A client of several topics saw message 1042. It has everything through 1050, but of one topic only
+/// // through 1043.
+/// let token: ResumeToken = "5f3a91c2:1042/1050-9c0f33aa.1043".parse()?;
+/// let frontier = token.frontier(Epoch(0x5f3a91c2)).unwrap();
+/// assert_eq!((token.id.offset, frontier.through.offset), (1042, 1050));
+/// assert_eq!(frontier.behind[0].through, 1043);
+/// // Of another epoch it has nothing.
+/// assert_eq!(token.frontier(Epoch(1)), None);
+/// # Ok::<(), model::ResumeTokenError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
     /// The last message.

@@ -107,6 +107,14 @@ impl Rules {
 
 /// Whether a pattern matches all of a text: `*` is any run of characters, all else stands for
 /// itself.
+///
+/// ```
+/// use model::rules::matches;
+///
+/// assert!(matches("room:*", "room:lobby") && matches("*", ""));
+/// assert!(matches("user:*:inbox", "user:7:inbox"));
+/// assert!(!matches("room:*", "rooms"));
+/// ```
 pub fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == text;

@@ -18,6 +18,90 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///
 /// A connection begins in HTTP, or in the protocol that recognises its first bytes. It asks for its
 /// first request in that, and takes up another protocol with [`Request::Open`].
+///
+/// # Examples
+///
+/// A protocol in which a client says who it is, in a line, and then listens. (`examples/line-protocol`
+/// is one that does all that a protocol can.)
+///
+/// ```
+/// use auth::Principal;
+/// use model::{CloseReason, Encoding, Message, Name, ResumeRequest};
+/// use protocol::request::{Open, Request};
+/// use protocol::{Codecs, Delivery, Liveness, Protocol, Protocols, Read, Reader, Recognised, Settings};
+///
+/// struct Listen;
+///
+/// impl Protocol for Listen {
+///     fn name(&self) -> &'static str {
+///         "listen"
+///     }
+///
+///     // A number that no other protocol has.
+///     fn encoding(&self) -> Encoding {
+///         Encoding(16)
+///     }
+///
+///     fn delivery(&self) -> Delivery {
+///         Delivery::Pushed
+///     }
+///
+///     // An empty line after 30 s without a message.
+///     fn liveness(&self, _settings: &Settings) -> Liveness {
+///         Liveness::ServerInSilence { seconds: 30 }
+///     }
+///
+///     fn recognise(&self, first: &[u8]) -> Recognised {
+///         Recognised::by_prefix(b"LISTEN ", first)
+///     }
+///
+///     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
+///         // No line is longer than this. Who sends more than the server asked for is let go.
+///         if bytes.len() > 300 || reader.open {
+///             let request = Some(Request::Close(CloseReason::ProtocolError));
+///             return Read { taken: bytes.len(), request };
+///         }
+///         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+///             return Read::MORE;
+///         };
+///         let line = String::from_utf8_lossy(&bytes[..end]);
+///         let user = line.trim().strip_prefix("LISTEN ").unwrap_or("");
+///         let request = match model::name::check_name(user) {
+///             Err(_) => Request::Close(CloseReason::BadRequest),
+///             Ok(()) => Request::Open(Open {
+///                 encoding: self.encoding(),
+///                 principal: Principal::anonymous(vec![user.into()]),
+///                 topics: Vec::new(),
+///                 resume: ResumeRequest::default(),
+///                 tags: Vec::new(),
+///             }),
+///         };
+///         Read { taken: end + 1, request: Some(request) }
+///     }
+///
+///     // The object that the HTTP stream and /ws have, in a line.
+///     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+///         protocol::json::message(message, out);
+///         out.push(b'\n');
+///     }
+///
+///     fn heartbeat(&self, out: &mut Vec<u8>) {
+///         out.push(b'\n');
+///     }
+///
+///     fn goodbye(&self, close: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
+///         out.extend_from_slice(format!("BYE {}\n", close.name()).as_bytes());
+///     }
+/// }
+///
+/// // What `throng::run` takes: all protocols of this crate, and one more.
+/// let protocols: Protocols = protocol::standard().clone().with(&Listen);
+/// let found = protocols.recognise(b"LISTEN alice\n").unwrap();
+/// assert_eq!(found.name(), "listen");
+/// assert_eq!(protocols.recognise(b"GET / HTTP/1.1\r\n").unwrap().name(), "http");
+/// // Nobody knows yet.
+/// assert!(protocols.recognise(b"LIST").is_none());
+/// ```
 pub trait Protocol: Sync {
     /// The name in the API and the metrics, the same for all encodings: `sse`, `ws`, `phoenix`.
     fn name(&self) -> &'static str;
