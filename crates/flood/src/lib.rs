@@ -10,7 +10,6 @@ pub mod host;
 mod payload;
 mod probe;
 mod publisher;
-mod random;
 pub mod record;
 pub mod report;
 mod run;

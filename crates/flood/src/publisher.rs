@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use admin::{Http, NotConnectedError, Url};
 use anyhow::{Context, Result};
+use random::Random;
 use serde_json::json;
 
 use crate::AGENT;
 use crate::clock::now_ns;
 use crate::crowd::{Published, lock};
 use crate::payload::{Stamp, To};
-use crate::random::Random;
 use crate::template::Template;
 
 /// The longest sleep, so that a publisher soon notices a stop.
@@ -163,7 +163,7 @@ impl Publisher {
             Api::Throng { url, key } => Http::new(url, key.as_deref(), AGENT),
             Api::Plain { url, .. } => Http::new(url, None, AGENT),
         };
-        let random = Random::new(context.seed ^ 0x7075_626c ^ (u64::from(at) << 40));
+        let random = Random::of(context.seed ^ 0x7075_626c, u64::from(at));
         Self { context, stream, at, of, begin_ns, random, http }
     }
 

@@ -3,17 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use random::Random;
+
 use super::*;
-
-/// A small generator, so that a seed means the same run for ever.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % u64::from(n)) as u32
-    }
-}
 
 fn hash(name: &str) -> u64 {
     // Bad on purpose: names that collide must still be told apart.
@@ -76,7 +68,7 @@ impl Simulation {
             ELDER => 0,
             slot => slot,
         };
-        let topic = "t".repeat(1 + self.random.below(6) as usize);
+        let topic = "t".repeat(1 + self.random.below(6_usize));
         match self.random.below(20) {
             0..3 => self.insert(slot),
             3 => self.remove(slot),
@@ -138,7 +130,7 @@ impl Simulation {
     }
 
     fn slice(&mut self) -> bool {
-        let members_max = 1 + self.random.below(7) as usize;
+        let members_max = 1 + self.random.below(7_usize);
         let bulk = self.random.below(4) > 0;
         let bulk_fanouts = self.hub.bulk_fanouts();
         let Some(slice) = self.hub.next_slice(members_max, bulk, 0) else {
@@ -193,7 +185,7 @@ impl Simulation {
 
 fn run(seed: u64, steps: u32) {
     let mut simulation = Simulation {
-        random: Random(seed),
+        random: Random::new(seed),
         hub: Hub::default(),
         model: Model::default(),
         published: 0,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use random::Random;
 use serde_json::{Map, Value, json};
 
 use crate::meta::{ListText, user_bytes};
@@ -17,16 +18,6 @@ const INTERVAL_US: u64 = 1000;
 const OWN: NodeId = NodeId(0x5f3a_91c2);
 /// A node whose entries are in the same registry, and which dies now and then.
 const OTHER: NodeId = NodeId(7);
-
-/// A small generator, so that a seed means the same run for ever.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % u64::from(n)) as u32
-    }
-}
 
 type List = BTreeMap<String, Vec<Value>>;
 
@@ -198,7 +189,7 @@ impl Simulation {
         // Refs of 16 bytes.
         presence.next = Ref::new(OWN, (seed & 0xff) | 1 << 31);
         Simulation {
-            random: Random(seed),
+            random: Random::new(seed),
             presence,
             other: Ref::new(OTHER, 0),
             viewers: viewers.collect(),
@@ -221,7 +212,7 @@ impl Simulation {
                 }
             }
             12..14 => self.look_on(topic),
-            14..19 => self.now_us += u64::from(self.random.below(700)),
+            14..19 => self.now_us += self.random.below(700),
             19..22 => self.publish_some(3),
             22..24 => {
                 // Everyone at once, which is more than one notice may hold.

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use protocol::websocket::deflate::{Deflater, Inflater};
 use protocol::websocket::frame::{HEAD_BYTES_MAX, Head, Opcode, apply_mask};
 use protocol::websocket::{Context, Decoder, Event, Limits, Role, WsError};
+use random::Random;
 
 const LIMITS: Limits = Limits { frame_bytes_max: 3000, message_bytes_max: 5000 };
 
@@ -92,14 +93,13 @@ fn sent() -> impl Strategy<Value = Sent> {
 /// Writes frames with the masks of one side.
 struct Writer {
     role: Role,
-    masks: u32,
+    masks: Random,
     out: Vec<u8>,
 }
 
 impl Writer {
     fn frame(&mut self, fin: bool, rsv1: bool, opcode: Opcode, payload: &[u8]) {
-        self.masks = self.masks.wrapping_mul(0x9e37_79b9).wrapping_add(1);
-        let mask = (self.role == Role::Server).then_some(self.masks.to_be_bytes());
+        let mask = (self.role == Role::Server).then(|| (self.masks.bits() as u32).to_be_bytes());
         Head { fin, rsv1, opcode, mask, length: payload.len() as u64 }.write(&mut self.out);
         let from = self.out.len();
         self.out.extend_from_slice(payload);
@@ -181,7 +181,7 @@ proptest! {
         cuts in vec(any::<usize>(), 0..12),
     ) {
         let mut deflater = deflate.then(|| Deflater::new(6));
-        let mut writer = Writer { role, masks: 1, out: Vec::new() };
+        let mut writer = Writer { role, masks: Random::new(1), out: Vec::new() };
         let mut want = Vec::new();
         for message in &messages {
             writer.sent(message, deflater.as_mut(), &mut want);
@@ -215,7 +215,7 @@ proptest! {
     ) {
         let text = [good.as_bytes(), &invalid[..], &rest[..]].concat();
         let Err(error) = std::str::from_utf8(&text) else { return Ok(()) };
-        let mut writer = Writer { role: Role::Server, masks: 1, out: Vec::new() };
+        let mut writer = Writer { role: Role::Server, masks: Random::new(1), out: Vec::new() };
         writer.frame(fin, false, Opcode::Text, &text);
         let head = writer.out.len() - text.len();
         // Where only the end is missing, nothing is invalid before the message ends.

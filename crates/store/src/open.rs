@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use random::Random;
 use redb::backends::FileBackend;
 use redb::{Builder, Database};
 
@@ -95,15 +96,7 @@ impl Directory {
             return true;
         }
         // The content is noise, because a file system may store zeros without using space.
-        let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
-        let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            noise ^= noise << 13;
-            noise ^= noise >> 7;
-            noise ^= noise << 17;
-            noise as u8
-        })
-        .take(RESERVE_BYTES)
-        .collect();
+        let bytes = Random::new(1).bytes(RESERVE_BYTES);
         let result = owner_only().truncate(true).open(&path).and_then(|mut file| {
             std::io::Write::write_all(&mut file, &bytes)?;
             file.sync_all()

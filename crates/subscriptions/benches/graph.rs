@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use random::Random;
 use subscriptions::generate::Graph;
 use subscriptions::{Change, Subscriptions, csv};
 
@@ -99,11 +100,10 @@ fn plan(table: &Subscriptions, text: &str) -> Change {
 fn logins(table: &Subscriptions, users: u32) {
     let logins_max = argument("--logins", 50_000) as usize;
     let mut times: Vec<Duration> = Vec::new();
-    let (mut seed, mut topics, mut tries) = (1u64, 0, 0);
+    let (mut random, mut topics, mut tries) = (Random::new(1), 0, 0);
     while times.len() < logins_max && tries < logins_max * 100 {
         tries += 1;
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let user = format!("u{}", (seed >> 33) as u32 % users);
+        let user = format!("u{}", random.below(users));
         let began = Instant::now();
         let of = table.of(&user);
         let spent = began.elapsed();

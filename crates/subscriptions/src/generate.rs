@@ -6,6 +6,8 @@
 //! few). Among a million users with 50 edges each, the first has about 170,000 followers, and the
 //! last about 5. The number of users that a user follows is log-normal.
 
+use random::Random;
+
 /// The offset that is added to the rank.
 const SHIFT: f64 = 24.0;
 /// The spread of the number of users that a user follows (sigma of the logarithm).
@@ -70,7 +72,7 @@ impl Edges {
     fn draw(&mut self) {
         let Edges { graph, order, follower, followed, at } = self;
         // Each user has a random sequence of its own.
-        let mut random = Random(mix(graph.seed ^ mix(u64::from(*follower))));
+        let mut random = Random::of(graph.seed, u64::from(*follower));
         let degree = degree(graph, &mut random);
         followed.clear();
         for _ in 0..ROUNDS_MAX {
@@ -123,12 +125,12 @@ struct Order {
 impl Order {
     fn new(graph: &Graph) -> Self {
         let users = u64::from(graph.users.max(1));
-        let mut random = Random(mix(!graph.seed));
-        let mut step = random.bits() % users + 1;
+        let mut random = Random::new(!graph.seed);
+        let mut step = random.below(users) + 1;
         while common_divisor(step, users) != 1 {
             step += 1;
         }
-        Order { users, step, first: random.bits() % users }
+        Order { users, step, first: random.below(users) }
     }
 
     fn user(&self, rank: u32) -> u32 {
@@ -138,27 +140,6 @@ impl Order {
 
 fn common_divisor(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { common_divisor(other, one % other) }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number from 0 up to, but not including, 1.
-    fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

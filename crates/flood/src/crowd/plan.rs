@@ -2,8 +2,8 @@
 
 use admin::Url;
 use client::Client;
+use random::Random;
 
-use crate::random::Random;
 use crate::source::Sources;
 use crate::target::Paths;
 use crate::template::Template;
@@ -123,7 +123,7 @@ impl Plan {
 
     /// Returns the random numbers of one user, the same each time.
     fn random_of(&self, number: u32) -> Random {
-        Random::new(self.seed ^ 0x726f_6f6d ^ (u64::from(number) << 32))
+        Random::of(self.seed ^ 0x726f_6f6d, u64::from(number))
     }
 
     /// Returns whether connections have a resume state, which outlives their reconnects.

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
+use random::Random;
+
 use super::*;
 
 const ROUNDS: u64 = 20;
@@ -50,12 +52,9 @@ fn a_kill_loses_no_acknowledged_message() {
     }
     let dir = Dir::new();
     let mut acknowledged = BTreeSet::new();
-    let mut random = std::process::id() as u64 | 1;
+    let mut random = Random::new(std::process::id().into());
     let mut last = 0;
     for round in 0..ROUNDS {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
         let mut child = child("tests::kill::a_kill_loses_no_acknowledged_message", DIR, &dir.0)
             .stdout(Stdio::piped())
             .spawn()
@@ -79,7 +78,7 @@ fn a_kill_loses_no_acknowledged_message() {
             stored
         });
         let from = opened.recv_timeout(WAIT).unwrap();
-        std::thread::sleep(Duration::from_micros(random % 150_000));
+        std::thread::sleep(Duration::from_micros(random.below(150_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         let stored = reading.join().unwrap();

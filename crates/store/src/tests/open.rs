@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use random::Random;
 use redb::{Database, TableDefinition};
 
 use super::*;
@@ -57,8 +58,7 @@ fn open_rejects_a_redb_file_of_another_program() {
 
 #[test]
 fn open_rejects_a_file_that_is_not_redb() {
-    let noise: Vec<u8> =
-        (0..40_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise = Random::new(1).bytes(40_000);
     for bytes in [&b""[..], b"x", b"this is a text, and not a store", &[0; 8192], &noise] {
         let dir = Dir::new();
         std::fs::write(dir.0.join(FILE), bytes).unwrap();

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock};
 
+use random::Random;
+
 use super::*;
 use crate::{Damage, FILE, OFFSETS_SKIPPED, Record, Report, StoredMessages, check};
 
@@ -16,21 +18,6 @@ const COPIES: u64 = 400;
 const THREADS: usize = 4;
 const TOPICS: [&str; 9] = ["a", "b", "big", "c", "compact", "d", "e", "room:1", "z"];
 const NOW_MS: u64 = 10_000;
-
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x2545_f491_4f6c_dd1d) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
 
 /// A directory in memory, if the machine has one.
 fn dir() -> Dir {

@@ -3,23 +3,13 @@
 use std::collections::BTreeMap;
 
 use model::Name;
+use random::Random;
 
 use super::retention::{Tables, op};
 use super::*;
 use crate::batch::{Op, SweepPlan, TOMBSTONE_SECONDS};
 use crate::read;
 use crate::topic::Retention;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// A message that was neither deleted nor replaced.
 struct Message {
@@ -121,7 +111,7 @@ fn random_publication(random: &mut Random, name: &str, now_ms: u64) -> Publicati
 }
 
 fn run(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let names = ["a", "b", "c", "compact:a", "compact:b"];
     let mut tables = Tables::new();
     let mut topics: BTreeMap<&str, TopicRow> = BTreeMap::new();

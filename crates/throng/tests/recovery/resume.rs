@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use random::Random;
 use serde_json::{Value, json};
 
 use crate::listener::*;
@@ -265,12 +266,6 @@ fn a_websocket_recovers_each_topic_separately() {
     assert_eq!(receive(&mut socket)["data"], 6);
 }
 
-/// Returns a random number, the same sequence each time.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
-}
-
 #[test]
 fn connections_cut_while_messages_flow_get_the_whole_sequence() {
     const MESSAGES: u64 = 80;
@@ -289,9 +284,9 @@ fn connections_cut_while_messages_flow_get_the_whole_sequence() {
             }
             for (at, mut listener) in listeners.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let mut random = 77 + at as u64;
+                    let mut random = Random::of(77, at as u64);
                     let mut counts = [0; 3];
-                    let mut left = next(&mut random) % 20;
+                    let mut left = random.below(20_u32);
                     while counts != [MESSAGES; 3] {
                         let message = listener.next(node);
                         let topic = topics.iter().position(|it| message["topic"] == *it).unwrap();
@@ -305,7 +300,7 @@ fn connections_cut_while_messages_flow_get_the_whole_sequence() {
                         if left == 0 {
                             listener.cut();
                             listener.connect(node);
-                            left = 1 + next(&mut random) % 40;
+                            left = 1 + random.below(40);
                         }
                     }
                 });

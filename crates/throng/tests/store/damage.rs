@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::process::Command;
 
+use random::Random;
 use serde_json::{Value, json};
 
-use crate::folder::{Caller, Folder, HistoryMessage, Random, end};
+use crate::folder::{Caller, Folder, HistoryMessage, end, flip_bits};
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
 const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
@@ -78,13 +79,13 @@ fn a_damaged_store_never_silently_omits_messages() {
     // Every other time the store counts as too large for a complete check.
     let (folder, all) = stored("damage", "");
     let whole = std::fs::read(folder.file()).unwrap();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let (mut refused, mut errors) = (0, 0);
     for copy in 0..COPIES {
         let limit = if copy % 2 == 0 { "256MiB" } else { "0" };
         folder.configure(&format!("{DURABLE}[store]\nverify_bytes_max = \"{limit}\"\n"));
         let mut bytes = whole.clone();
-        random.flip_bits(&mut bytes, 10);
+        flip_bits(&mut random, &mut bytes, 10);
         std::fs::write(folder.file(), &bytes).unwrap();
         let Some(server) = folder.try_serve() else {
             refused += 1;

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use random::Random;
 use serde_json::Value;
 
 use crate::support::{Server, TIMEOUT};
@@ -215,23 +216,10 @@ pub struct HistoryMessage {
     pub data: String,
 }
 
-/// Random numbers of a seed (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    /// Flips up to so many bits of a file, near its beginning where most used pages are.
-    pub fn flip_bits(&mut self, bytes: &mut [u8], most: u64) {
-        for _ in 0..=self.below(most) {
-            let at = self.below(bytes.len() as u64 / 4) as usize;
-            bytes[at] ^= 1 << self.below(8);
-        }
+/// Flips up to so many bits of a file, near its beginning where most used pages are.
+pub fn flip_bits(random: &mut Random, bytes: &mut [u8], most: u64) {
+    for _ in 0..=random.below(most) {
+        let at = random.below(bytes.len() / 4);
+        bytes[at] ^= 1 << random.below(8);
     }
 }

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use crate::folder::{Caller, Folder, Random, end};
+use random::Random;
+
+use crate::folder::{Caller, Folder, end, flip_bits};
 use crate::full::Mount;
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
@@ -43,9 +45,8 @@ const DAMAGED: [&str; 2] = ["damaged", "restore the file from a backup, or move 
 #[test]
 fn garbage_is_rejected_unchanged() {
     let folder = stored("garbage");
-    let mut random = Random(1);
-    let mut garbage =
-        |length: usize| -> Vec<u8> { (0..length).map(|_| random.below(256) as u8).collect() };
+    let mut random = Random::new(1);
+    let mut garbage = |length: usize| random.bytes(length);
     for length in [1, 100, 4_096, 1 << 20] {
         is_rejected(&folder, &garbage(length), &DAMAGED);
     }
@@ -72,10 +73,10 @@ fn a_truncated_store_is_rejected_and_its_backup_works() {
 fn flipped_bytes_cause_neither_hangs_nor_crashes() {
     let folder = stored("flipped");
     let whole = std::fs::read(folder.file()).unwrap();
-    let (mut random, mut refused) = (Random(3), 0);
+    let (mut random, mut refused) = (Random::new(3), 0);
     for _ in 0..12 {
         let mut bytes = whole.clone();
-        random.flip_bits(&mut bytes, 30);
+        flip_bits(&mut random, &mut bytes, 30);
         std::fs::write(folder.file(), &bytes).unwrap();
         let Some(server) = folder.try_serve() else {
             refused += 1;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::folder::{Caller, Folder, Random, end};
+use random::Random;
+
+use crate::folder::{Caller, Folder, end};
 use crate::ledger::Ledger;
 use crate::listener::Listener;
 use crate::load::{Door, Publisher, Sent};
@@ -65,7 +67,7 @@ fn a_kill_loses_no_acknowledged_message() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = number("KILL_SEED").unwrap_or(u64::from(now.subsec_nanos()));
     println!("KILL_SEED={seed} KILL_ROUNDS={rounds}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let folder = Folder::new("kill", TOPICS);
     let mut ledger = Ledger::new(&["d:one", "d:two", "d:three", "h:one"]);
     let mut listeners = listeners(&folder);
@@ -123,7 +125,7 @@ fn listeners(folder: &Folder) -> [Listener; 3] {
 
 #[test]
 fn a_kill_during_the_creation_leaves_an_openable_store() {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for _ in 0..number("KILL_ROUNDS").unwrap_or(200) / 10 {
         let folder = Folder::new("new", TOPICS);
         folder.begin_and_kill(Duration::from_micros(random.below(80_000)));

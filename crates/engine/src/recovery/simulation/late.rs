@@ -9,8 +9,7 @@ use history::{
     Page, PageQuery, Piece, Pull, Start,
 };
 use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Rules};
-
-use super::Random;
+use random::Random;
 
 /// Answers what the local history says, some turns later.
 pub(crate) struct Late {
@@ -36,7 +35,7 @@ struct State {
 
 impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
-        let (random, always) = (Random(seed), seed.is_multiple_of(2));
+        let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
         let (waiting, steady, at_once) = (Vec::new(), false, false);
         let state = State { random, always, steady, at_once, waiting, answers: 0, holds: false };
         Arc::new(Late { local, state: Mutex::new(state) })

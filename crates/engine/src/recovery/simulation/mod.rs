@@ -23,6 +23,7 @@ use history::History;
 use history_local::{Begin, HistoryLimits};
 use model::{Data, Position, Publication};
 use protocol::request::Acknowledgement;
+use random::Random;
 
 use crate::command::{Command, Target};
 use crate::count::count as in_32_bits;
@@ -97,20 +98,6 @@ fn trace(text: impl FnOnce() -> String) {
     }
 }
 
-/// A small generator, so that a seed means the same run for ever.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % n as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
 /// What one run does more or less of, so that runs differ.
 struct Swarm {
     kinds: Vec<Kind>,
@@ -158,7 +145,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, is_late: bool) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+        let mut random = Random::new(seed);
         let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
         let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
         let held = HistoryLimits {
@@ -428,7 +415,7 @@ impl World {
             6 => self.command(client),
             8 => self.reload(),
             9 => self.upgrade(),
-            _ => self.now_us += self.random.below(3_000_000) as u64,
+            _ => self.now_us += self.random.below(3_000_000_u64),
         }
     }
 

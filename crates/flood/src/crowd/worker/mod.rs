@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use client::{Client, ClientError, Feed, Goodbye};
+use random::Random;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -30,7 +31,6 @@ use super::resume_state::ResumeState;
 use super::{CloseReason, Common, Order, Shared, Stat, lock};
 use crate::clock::now_ns;
 use crate::payload::Scanner;
-use crate::random::Random;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -141,7 +141,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         second_ns: now_ns(),
         cut_ns: now_ns(),
         cuts_ended: false,
-        random: Random::new(common.plan.seed ^ (u64::from(thread) << 32)),
+        random: Random::of(common.plan.seed, u64::from(thread)),
         path: String::new(),
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),

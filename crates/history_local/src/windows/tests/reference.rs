@@ -2,19 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use random::Random;
+
 use super::*;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 #[derive(Default)]
 struct Topic {
@@ -294,7 +284,6 @@ impl Run {
             let random = self.random.below(self.offset + 2);
             let is_here = window.iter().any(|message| message.id.offset == random);
             assert_eq!(windows.holds(hash(name), name, random), is_here);
-            self.random.0 ^= random;
         }
     }
 
@@ -319,7 +308,7 @@ impl Run {
 }
 
 fn run(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let bytes = plain(1, "a").bytes();
     let limits = Limits {
         bytes_max: bytes * [10, 60, 100_000][random.below(3) as usize],

@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use random::Random;
+
 use super::*;
 use crate::websocket::frame;
 
@@ -16,28 +18,20 @@ pub const USER: &str = "evil";
 /// Connections that an attacker holds at a time.
 const HELD: usize = 6;
 
-/// SplitMix64, with the same numbers for the same seed.
-pub struct Dice(u64);
+/// What an attacker does by chance: the same for the same seed.
+pub struct Dice(Random);
 
 impl Dice {
     pub fn new(seed: u64, of: u64) -> Self {
-        Dice(seed ^ of.wrapping_mul(0xd134_2543_de82_ef95))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Dice(Random::of(seed, of))
     }
 
     fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+        self.0.below(end)
     }
 
     fn one_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
+        self.0.one_in(of)
     }
 
     fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
@@ -46,7 +40,7 @@ impl Dice {
 
     fn bytes(&mut self, max: usize) -> Vec<u8> {
         let length = self.below(max + 1);
-        (0..length).map(|_| self.next() as u8).collect()
+        self.0.bytes(length)
     }
 
     /// Changes, removes or repeats some bytes.
@@ -55,7 +49,7 @@ impl Dice {
             let at = self.below(bytes.len().max(1));
             match self.below(5) {
                 _ if bytes.is_empty() => {}
-                0 => bytes[at] = self.next() as u8,
+                0 => bytes[at] = self.0.bits() as u8,
                 1 => bytes[at] ^= 1 << self.below(8),
                 2 => drop(bytes.remove(at)),
                 3 => bytes.insert(at, *self.of(b"\r\n\0 :,%\xff{[\"")),

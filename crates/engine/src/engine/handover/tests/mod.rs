@@ -18,6 +18,7 @@ use model::{
 };
 use protocol::Protocols;
 use protocol::websocket::frame::{Opcode, encode_masked};
+use random::Random;
 use subscriptions::Subscriptions;
 
 use super::*;
@@ -148,12 +149,8 @@ fn socket(target: &str, extensions: &str) -> String {
 
 /// Text that can't be compressed much.
 fn fill(bytes: usize) -> String {
-    let mut state = 7u64;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        char::from(b'a' + ((state >> 33) % 26) as u8)
-    };
-    (0..bytes).map(|_| next()).collect()
+    let mut random = Random::new(7);
+    (0..bytes).map(|_| char::from(b'a' + random.below(26_u8))).collect()
 }
 
 const CLIENTS: usize = 6;
