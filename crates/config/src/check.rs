@@ -84,8 +84,8 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
         is_loopback(admin) || !config.admin.api_key.is_empty(),
         || {
             format!(
-                "{admin} is open to other machines: set admin.api_key (THRONG_ADMIN_API_KEY, or \
-                 --api-key-file), or listen on 127.0.0.1"
+                "{admin} is open to other machines: set admin.api_key_file (--api-key-file) or \
+                 admin.api_key (THRONG_ADMIN_API_KEY), or listen on 127.0.0.1"
             )
         },
     );

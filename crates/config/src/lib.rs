@@ -10,6 +10,7 @@
 
 mod address;
 mod check;
+mod key_file;
 mod parse;
 mod print;
 mod renames;
@@ -28,7 +29,7 @@ use std::fmt;
 pub use parse::Resolve;
 pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
-pub use source::Sources;
+pub use source::{ReadSecret, Sources};
 pub use table::{
     Admin, Client, Config, History, Inbox, Limits, Log, Presence, SETTINGS, Shards, Socket, Store,
     Timeouts, Webhook, Websocket,
@@ -63,6 +64,8 @@ pub enum Origin {
     Variable(String),
     /// A flag of the command line.
     Flag(String),
+    /// The file that holds the key and nothing else.
+    KeyFile(String),
 }
 
 impl fmt::Display for Origin {
@@ -72,6 +75,7 @@ impl fmt::Display for Origin {
             Origin::File { name, line, .. } => write!(f, "{}:{line}", one_line(name)),
             Origin::Variable(name) => write!(f, "variable {}", one_line(name)),
             Origin::Flag(name) => write!(f, "flag {name}"),
+            Origin::KeyFile(name) => write!(f, "file {}", one_line(name)),
         }
     }
 }
@@ -149,7 +153,9 @@ impl Loaded {
     /// Reads all sources, and checks all values by themselves and against each other. Returns all
     /// errors, and not only the first.
     pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
-        Loaded::check(source::read(sources))
+        let mut read = source::read(sources);
+        key_file::read(&mut read, sources.read_secret);
+        Loaded::check(read)
     }
 
     fn check(mut read: source::Read) -> Result<Loaded, ConfigError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
@@ -15,6 +16,9 @@ use crate::table::{SETTINGS, setting};
 use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
+
+/// Reads the secret in a file. The error says what to do.
+pub type ReadSecret = fn(&Path) -> Result<String, String>;
 
 /// The sources of values.
 #[derive(Clone, Default)]
@@ -30,6 +34,8 @@ pub struct Sources<'a> {
     pub unreadable: Vec<SettingError>,
     /// Finds the addresses of a `name:port`. Without it, no name is an address.
     pub resolve: Option<Resolve>,
+    /// Reads the file of `admin.api_key_file`. Without it, that setting is an error.
+    pub read_secret: Option<ReadSecret>,
 }
 
 impl fmt::Debug for Sources<'_> {

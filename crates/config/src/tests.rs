@@ -103,7 +103,8 @@ fn the_key_is_never_printed() {
 #[test]
 fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
     let plain = load("", &[], &[]).unwrap();
-    for setting in SETTINGS {
+    // The file of a key changes the key, too: see key_file.rs.
+    for setting in SETTINGS.iter().filter(|setting| setting.key != "admin.api_key_file") {
         let (section, key) = setting.parts();
         let (toml, text): (String, String) = match setting.kind {
             Kind::Bool => match setting.default {

@@ -112,7 +112,8 @@ pub struct Top {
     /// The node's admin port: a URL, or a host and port.
     #[arg(default_value = "http://127.0.0.1:8001", value_name = "URL")]
     pub url: String,
-    /// Read the API key from this file instead of the variable THRONG_ADMIN_API_KEY.
+    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
+    /// THRONG_ADMIN_API_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<std::path::PathBuf>,
     /// Print one sample and end.

@@ -14,24 +14,25 @@ const FILE: &str = "throng.toml";
 /// The largest configuration in bytes. That is room for far more rules than anybody writes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The one setting that a separate file can hold, so that the key does not show up in a list of
+/// The setting that names the file with the key, so that the key does not show up in a list of
 /// processes.
-const API_KEY: &str = "admin.api_key";
-const API_KEY_FILE: &str = "--api-key-file";
+const KEY_FILE: (&str, &str) = ("admin.api_key_file", "--api-key-file");
 
-/// The variable of that setting, which the server's clients read too.
+/// The variables of the key and of its file, which the server's clients read, too.
 const KEY_VARIABLE: &str = "THRONG_ADMIN_API_KEY";
+const KEY_FILE_VARIABLE: &str = "THRONG_ADMIN_API_KEY_FILE";
 
 /// Reads all sources. The server calls this at the start and at every reload.
 pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
     let mut unreadable = Vec::new();
     let mut flag_values = flag_values(flags);
     if let Some(path) = &flags.api_key_file {
-        match key_file(path) {
-            Ok(key) => flag_values.push((API_KEY, API_KEY_FILE, key)),
-            Err(message) => {
-                let origin = Origin::Flag(API_KEY_FILE.into());
-                unreadable.push(SettingError { origin, key: API_KEY.into(), message });
+        let (key, flag) = KEY_FILE;
+        match path.to_str().filter(|path| !path.is_empty()) {
+            Some(path) => flag_values.push((key, flag, path.into())),
+            None => {
+                let (origin, message) = (Origin::Flag(flag.into()), format!("{path:?} is no file"));
+                unreadable.push(SettingError { origin, key: key.into(), message });
             }
         }
     }
@@ -50,6 +51,7 @@ pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
         flags: flag_values,
         unreadable,
         resolve: Some(|text| Ok(text.to_socket_addrs()?.collect())),
+        read_secret: Some(key_file),
     };
     Loaded::load(&sources).map_err(|error| CommandError::Usage(error.to_string()))
 }
@@ -69,15 +71,23 @@ pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
     open.collect()
 }
 
-/// The key of a server's client: from its file or else from the variable. As for `throng serve`, an
-/// empty variable means no key.
+/// The key of a server's client: from its file, or else from the variables that the server reads, too.
+/// As for `throng serve`, an empty variable means no key.
 pub fn api_key(file: Option<&Path>) -> Result<Option<String>, CommandError> {
-    let Some(file) = file else {
-        let key = std::env::var(KEY_VARIABLE).unwrap_or_default();
-        return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty()));
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
+    let (source, file) = match (file, variable(KEY_VARIABLE), variable(KEY_FILE_VARIABLE)) {
+        (Some(file), _, _) => (KEY_FILE.1, file.to_owned()),
+        (None, Some(_), Some(_)) => {
+            return Err(CommandError::Usage(format!(
+                "{KEY_VARIABLE} and {KEY_FILE_VARIABLE} are both set, and only one can be the key: \
+                 unset one of them"
+            )));
+        }
+        (None, None, Some(file)) => (KEY_FILE_VARIABLE, file.into()),
+        (None, key, None) => return Ok(key.map(|key| key.trim().to_owned())),
     };
-    let key = key_file(file)
-        .map_err(|reason| CommandError::Usage(format!("--api-key-file: {reason}")))?;
+    let key =
+        key_file(&file).map_err(|reason| CommandError::Usage(format!("{source}: {reason}")))?;
     Ok(Some(key))
 }
 

@@ -198,9 +198,19 @@ fn json_with_headers(server: &Server, headers: &str, body: &str) -> (u16, String
 
 #[test]
 fn a_configured_key_is_required_and_reloaded() {
-    let file = std::env::temp_dir().join(format!("throng-key-{}", std::process::id()));
-    write_secret(&file, "a-key-of-sixteen-chars\n");
-    let server = Server::with(&["--api-key-file", file.to_str().unwrap()], &[]);
+    let key = std::env::temp_dir().join(format!("throng-key-{}", std::process::id()));
+    is_required_and_reloaded(&["--api-key-file", key.to_str().unwrap()], &key);
+    // A configuration names a file beside it. It need not be where the server runs.
+    let config = key.with_extension("toml");
+    let name = key.file_name().unwrap();
+    std::fs::write(&config, format!("[admin]\napi_key_file = {name:?}\n")).unwrap();
+    is_required_and_reloaded(&["--config", config.to_str().unwrap()], &key);
+    let _ = std::fs::remove_file(config);
+}
+
+fn is_required_and_reloaded(flags: &[&str], file: &std::path::Path) {
+    write_secret(file, "a-key-of-sixteen-chars\n");
+    let server = Server::with(flags, &[]);
     let status = |path: &str, key: &str| {
         let header =
             if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
@@ -211,7 +221,7 @@ fn a_configured_key_is_required_and_reloaded() {
     }
     assert_eq!(status("/api/stats", "a-key-of-sixteen-chars"), 200);
     assert_eq!((status("/readyz", ""), status("/healthz", ""), status("/", "")), (200, 200, 200));
-    std::fs::write(&file, "another-key-of-some-length\n").unwrap();
+    std::fs::write(file, "another-key-of-some-length\n").unwrap();
     server.signal("-HUP");
     server.until("the new key is in force", |_| {
         status("/api/stats", "another-key-of-some-length") == 200

@@ -250,7 +250,7 @@ fn an_exposed_key_file_is_rejected_with_the_remedy() {
     let output = mode(0o644);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("flag --api-key-file: admin.api_key:"), "{text}");
+    assert!(text.contains("flag --api-key-file: admin.api_key_file:"), "{text}");
     assert!(text.contains(&format!("chmod 600 {path}")) && !text.contains("sixteen"), "{text}");
     // The server accepts an exposed configuration with a key, but prints a warning.
     let config = scratch("open-key.toml");

@@ -98,6 +98,13 @@ fn the_key_is_read_from_a_file_or_a_variable() {
     assert!(good(with_file("--once")).contains("connections"));
     assert!(good(with_file("--once --json")).starts_with("{\"at\":"));
     assert!(good(with_variable(KEY)).contains("connections"));
+    let mut named = command(server.admin, "--once");
+    named.env("THRONG_ADMIN_API_KEY_FILE", &path);
+    assert!(good(named).contains("connections"));
+    let mut both = with_variable(KEY);
+    both.env("THRONG_ADMIN_API_KEY_FILE", &path);
+    let (code, _, error) = run(both);
+    assert!(code == 2 && error.contains("only one can be the key"), "{error}");
     bad(with_variable("another"), "it is not the node's API key");
     for arguments in ["--once", "--json"] {
         bad(command(server.admin, arguments), "wants its API key");

@@ -86,7 +86,8 @@ struct Node {
     /// The node's admin port: a URL, or a host and port.
     #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
     admin: String,
-    /// Read the API key from this file instead of the variable THRONG_ADMIN_API_KEY.
+    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
+    /// THRONG_ADMIN_API_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }

@@ -1,0 +1,187 @@
+//! `admin.api_key_file`: the key in a file of its own, in place of `admin.api_key`.
+
+use std::path::{Path, PathBuf};
+
+use crate::source::{Read, ReadSecret};
+use crate::{Origin, SettingError, Value};
+
+const KEY: &str = "admin.api_key";
+const KEY_FILE: &str = "admin.api_key_file";
+
+/// Puts the key that the file holds in the place of `admin.api_key`, and the file's whole path in the
+/// place of the one that was written. Of a key and a file, what a later source says wins; from one
+/// source, both are an error. An empty text is no key.
+pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
+    let text = |key: &str| match read.values.get(key) {
+        Some((Value::Text(text), origin)) if !text.is_empty() => {
+            Some((text.clone(), origin.clone()))
+        }
+        _ => None,
+    };
+    let Some((written, origin)) = text(KEY_FILE) else { return };
+    let path = whole(&written, &origin);
+    if let Some((_, key)) = text(KEY) {
+        if rank(&key) > rank(&origin) {
+            return;
+        }
+        if rank(&key) == rank(&origin) {
+            let message = format!(
+                "{key} sets {KEY}, too, and only one can be the key: take {KEY_FILE} or {KEY} away"
+            );
+            return error(read, origin, message);
+        }
+    }
+    let Some(read_secret) = read_secret else {
+        return error(read, origin, "no file can be read here".into());
+    };
+    match read_secret(&path) {
+        Ok(key) => {
+            let shown = path.display().to_string();
+            read.values.insert(KEY, (Value::Text(key), Origin::KeyFile(shown.clone())));
+            read.values.insert(KEY_FILE, (Value::Text(shown), origin));
+        }
+        Err(message) => error(read, origin, message),
+    }
+}
+
+/// Whether there is a key is unknown then.
+fn error(read: &mut Read, origin: Origin, message: String) {
+    read.invalid.insert(KEY);
+    read.errors.push(SettingError { origin, key: KEY_FILE.into(), message });
+}
+
+/// A path in a file is relative to that file's folder, any other to the process's.
+fn whole(written: &str, origin: &Origin) -> PathBuf {
+    let folder = match origin {
+        Origin::File { name, .. } => Path::new(name).parent(),
+        _ => None,
+    };
+    folder.unwrap_or(Path::new("")).join(written)
+}
+
+/// Later sources win.
+fn rank(origin: &Origin) -> u8 {
+    match origin {
+        Origin::Default => 0,
+        Origin::File { .. } | Origin::KeyFile(_) => 1,
+        Origin::Variable(_) => 2,
+        Origin::Flag(_) => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Loaded, Sources, effective};
+
+    const SECRET: &str = "0123456789abcdef";
+
+    /// A file is there whose name is its path, and which holds that twice; `short` holds a short key.
+    fn read_secret(path: &Path) -> Result<String, String> {
+        match path.to_str() {
+            Some("none") => Err("none: can't be read: gone".into()),
+            Some("short") => Ok("short!".into()),
+            Some(path) => Ok(format!("{path}{SECRET}")),
+            None => Err("no text".into()),
+        }
+    }
+
+    fn load(
+        name: &str,
+        file: &str,
+        variables: &[(&str, &str)],
+        flag: Option<&str>,
+    ) -> Result<Loaded, String> {
+        let variables = variables.iter().map(|(name, text)| ((*name).into(), (*text).into()));
+        let sources = Sources {
+            file: Some((name, file)),
+            variables: variables.collect(),
+            flags: flag.iter().map(|path| (KEY_FILE, "--api-key-file", path.to_string())).collect(),
+            read_secret: Some(read_secret),
+            ..Sources::default()
+        };
+        Loaded::load(&sources).map_err(|errors| errors.to_string())
+    }
+
+    fn key(loaded: &Loaded) -> String {
+        let key = loaded.config.admin.api_key.clone();
+        key.strip_suffix(SECRET).map(str::to_string).unwrap_or(key)
+    }
+
+    #[test]
+    fn the_key_is_in_the_file_that_is_named() {
+        let file = "[admin]\napi_key_file = \"api.key\"\n";
+        for (name, want) in [
+            ("throng.toml", "api.key"),
+            ("/etc/throng/throng.toml", "/etc/throng/api.key"),
+            ("../throng.toml", "../api.key"),
+        ] {
+            let loaded = load(name, file, &[], None).unwrap();
+            assert_eq!(key(&loaded), want);
+            let text = effective(&loaded);
+            assert!(text.contains(&format!("api_key_file = \"{want}\"")), "{text}");
+            assert!(text.contains(&format!("# file {want}\n")) && !text.contains(SECRET), "{text}");
+        }
+        let whole = "[admin]\napi_key_file = \"/run/api.key\"\n";
+        assert_eq!(key(&load("/etc/throng.toml", whole, &[], None).unwrap()), "/run/api.key");
+        // A variable's and a flag's are relative to where the process is.
+        let variable = [("THRONG_ADMIN_API_KEY_FILE", "b")];
+        assert_eq!(key(&load("/etc/throng.toml", "", &variable, None).unwrap()), "b");
+        assert_eq!(key(&load("/etc/throng.toml", "", &[], Some("c")).unwrap()), "c");
+    }
+
+    #[test]
+    fn of_a_key_and_a_file_the_later_source_wins() {
+        let (in_file, named) =
+            (format!("[admin]\napi_key = \"{SECRET}x\"\n"), "[admin]\napi_key_file = \"a\"\n");
+        let variable = format!("{SECRET}y");
+        let (variable, file) =
+            (("THRONG_ADMIN_API_KEY", &*variable), ("THRONG_ADMIN_API_KEY_FILE", "b"));
+        let key = |file: &str, variables: &[(&str, &str)], flag| {
+            load("throng.toml", file, variables, flag).map(|loaded| key(&loaded))
+        };
+        assert_eq!(key(&in_file, &[], Some("c")).unwrap(), "c");
+        assert_eq!(key(&in_file, &[file], None).unwrap(), "b");
+        assert_eq!(key(named, &[file], Some("c")).unwrap(), "c");
+        assert_eq!(key("", &[variable], Some("c")).unwrap(), "c");
+        assert_eq!(key(named, &[variable], None).unwrap(), variable.1);
+        // An empty variable does not take away the key that a file holds.
+        assert_eq!(key(named, &[("THRONG_ADMIN_API_KEY", "")], None).unwrap(), "a");
+        assert_eq!(key(named, &[("THRONG_ADMIN_API_KEY_FILE", "")], None).unwrap(), "");
+        let both = format!("{named}api_key = \"{SECRET}\"\n");
+        assert_eq!(
+            key(&both, &[], None).unwrap_err(),
+            "throng.toml:2:16: admin.api_key_file: throng.toml:3 sets admin.api_key, too, and only \
+             one can be the key: take admin.api_key_file or admin.api_key away"
+        );
+        assert!(key("", &[variable, file], None).unwrap_err().contains("only one can be the key"));
+    }
+
+    #[test]
+    fn a_file_without_a_good_key_is_an_error() {
+        let open = "[admin]\nlisten = \"0.0.0.0:1\"\napi_key_file = ";
+        // Nobody knows whether there is a key, so this is the only error.
+        assert_eq!(
+            load("throng.toml", &format!("{open}\"none\"\n"), &[], None).unwrap_err(),
+            "throng.toml:3:16: admin.api_key_file: none: can't be read: gone"
+        );
+        let short = load("throng.toml", &format!("{open}\"short\"\n"), &[], None).unwrap_err();
+        assert!(short.starts_with("file short: admin.api_key: a key has at least 16"), "{short}");
+        assert_eq!(
+            load("throng.toml", &format!("{open}1\n"), &[], None).unwrap_err().lines().count(),
+            2
+        );
+        assert!(load("throng.toml", &format!("{open}\"a\"\n"), &[], None).is_ok());
+    }
+
+    #[test]
+    fn a_reload_takes_the_key_that_the_file_holds_then() {
+        let file = |name: &str| format!("[admin]\napi_key_file = \"{name}\"\n");
+        let old = load("throng.toml", &file("a"), &[], None).unwrap();
+        let new = load("throng.toml", &file("b"), &[], None).unwrap();
+        let now = old.reloaded(&new).unwrap();
+        assert_eq!(key(&now), "b");
+        assert_eq!(old.changes(&now).applied, ["admin.api_key", "admin.api_key_file"]);
+        assert_eq!(old.changes(&old.reloaded(&old).unwrap()), crate::Changes::default());
+    }
+}
