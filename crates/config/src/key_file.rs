@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::source::{Read, ReadSecret};
 use crate::{Origin, SettingError, Value};
 
+/// What a file holds that says that there is no key. (It can be no key: it is too short for one.) A file
+/// that is empty by mistake is an error instead.
+pub const NO_KEY: &str = "none";
+
 const KEY: &str = "admin.api_key";
 const KEY_FILE: &str = "admin.api_key_file";
 
@@ -36,6 +40,7 @@ pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
     };
     match read_secret(&path) {
         Ok(key) => {
+            let key = if key == NO_KEY { String::new() } else { key };
             let shown = path.display().to_string();
             read.values.insert(KEY, (Value::Text(key), Origin::KeyFile(shown.clone())));
             read.values.insert(KEY_FILE, (Value::Text(shown), origin));
@@ -81,6 +86,7 @@ mod tests {
         match path.to_str() {
             Some("none") => Err("none: can't be read: gone".into()),
             Some("short") => Ok("short!".into()),
+            Some("no-key") => Ok("none".into()),
             Some(path) => Ok(format!("{path}{SECRET}")),
             None => Err("no text".into()),
         }
@@ -172,6 +178,11 @@ mod tests {
             2
         );
         assert!(load("throng.toml", &format!("{open}\"a\"\n"), &[], None).is_ok());
+        // Without a key the port may be open to this machine only.
+        let without = load("throng.toml", &format!("{open}\"no-key\"\n"), &[], None).unwrap_err();
+        assert!(without.contains("admin.listen: 0.0.0.0:1 is open to other machines"), "{without}");
+        let closed = load("throng.toml", "", &[("THRONG_ADMIN_API_KEY", "")], Some("no-key"));
+        assert_eq!(closed.unwrap().config.admin.api_key, "");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod values;
 
 use std::fmt;
 
+pub use key_file::NO_KEY;
 pub use parse::Resolve;
 pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};

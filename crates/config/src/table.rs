@@ -106,7 +106,7 @@ settings! {
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
         /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; needed beyond loopback.
         api_key: String = Secret, Text, r#""""#;
-        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in. Only its owner and its group may read it.
+        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in; "none" in it is no key. Others on the host may not be able to read it.
         api_key_file: String = Live, Text, r#""""#;
         /// The largest body of an API request.
         body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#;

@@ -94,7 +94,7 @@ pub struct Tune {
     /// Print a file for /etc/sysctl.d.
     #[arg(long, conflicts_with_all = ["systemd", "json", "host"])]
     pub sysctl: bool,
-    /// Print a systemd unit with the limits it needs.
+    /// Print a systemd unit that works as it is: with its limits, data directory, key file and sandbox.
     #[arg(long, conflicts_with_all = ["json", "host"])]
     pub systemd: bool,
     /// Print the advice as JSON.

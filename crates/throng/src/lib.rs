@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod error;
 mod flags;
+mod notify;
 mod sources;
 
 use std::process::ExitCode;

@@ -88,7 +88,7 @@ pub fn api_key(file: Option<&Path>) -> Result<Option<String>, CommandError> {
     };
     let key =
         key_file(&file).map_err(|reason| CommandError::Usage(format!("{source}: {reason}")))?;
-    Ok(Some(key))
+    Ok(Some(key).filter(|key| key != config::NO_KEY))
 }
 
 /// Reads the key from its file, for servers and for their clients.

@@ -25,8 +25,8 @@ fn good(arguments: &str) -> String {
 #[test]
 fn connections_that_fit_are_reported() {
     let text = good("");
-    for want in ["This host: Linux ", "Asked:     1,000 connections\n", "1,000 connections fit.\n"]
-    {
+    assert!(text.starts_with("1,000 connections fit: this host holds "), "{text}");
+    for want in ["Nothing has to be done", "This host: Linux ", "Asked:     1,000 connections\n"] {
         assert!(text.contains(want), "{want} in\n{text}");
     }
     for name in ["memory", "open files of a process", "fs.file-max", "net.core.somaxconn"] {
@@ -48,10 +48,14 @@ fn connections_that_do_not_fit_are_reported_with_their_bound() {
     let (code, text) = tune(&format!("--connections {TOO_MANY}"));
     assert_eq!(code, 3);
     assert!(text.lines().any(|line| line.starts_with("must     memory: ")), "{text}");
-    let verdict = text.split("100,000,000 connections do not fit: ").nth(1);
-    let verdict = verdict.unwrap_or_else(|| panic!("no verdict in\n{text}"));
-    assert!(verdict.starts_with("memory"), "{verdict}");
-    assert!(verdict.contains("As it stands this host holds "), "{verdict}");
+    let mut lines = text.lines();
+    let verdict = lines.next().unwrap();
+    assert!(
+        verdict.starts_with("100,000,000 connections do not fit: this host holds "),
+        "{verdict}"
+    );
+    let todo = lines.next().unwrap();
+    assert!(todo.starts_with("To do: more ") && todo.contains("memory"), "{todo}");
     let (code, json) = tune(&format!("--connections {TOO_MANY} --json"));
     let advice: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((code, &advice["fits"]), (3, &Value::Bool(false)));
@@ -119,8 +123,8 @@ fn the_unit_runs_this_binary_with_sufficient_limits() {
         }
     }
     assert_eq!(sections, ["Unit", "Service", "Install"]);
-    let run = format!("{} serve --max-connections 1000", env!("CARGO_BIN_EXE_throng"));
-    assert_eq!(keys["ExecStart"], run);
+    let run = format!("{} serve --max-connections 1000 ", env!("CARGO_BIN_EXE_throng"));
+    assert!(keys["ExecStart"].starts_with(&run), "{}", keys["ExecStart"]);
     assert_eq!(keys["WantedBy"], "multi-user.target");
     for key in ["LimitNOFILE", "TasksMax", "TimeoutStopSec"] {
         assert!(keys[key].parse::<u64>().unwrap() > 0, "{key}");

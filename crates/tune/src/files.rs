@@ -48,7 +48,12 @@ fn comment(text: &mut String, words: &str) {
     text.push('\n');
 }
 
-/// Returns a systemd unit that runs the server `binary` with limits for the wanted connections.
+/// The folders of units that aren't there for every user, and what a unit of ours does about each.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Returns a systemd unit that runs the server `binary` with limits for the wanted connections. It
+/// needs systemd 250 or later, and nothing else: configuration and key are read where they are there.
 pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let connections = advice.want.connections;
     let nofile = advice.nofile;
@@ -56,21 +61,26 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;
     let tasks = 64 + crate::estimate::SHARDS_MAX;
-    let home = if below(binary, &["/home", "/root", "/run/user"]) { "read-only" } else { "yes" };
-    let private_tmp = if below(binary, &["/tmp", "/var/tmp"]) { "no" } else { "yes" };
+    let home = if below(binary, &HOMES) { "read-only" } else { "yes" };
+    let private_tmp = if below(binary, &TEMPORARY) { "no" } else { "yes" };
     let sandbox = SANDBOX.replace("HOME", home).replace("TMP", private_tmp);
+    let elsewhere = match below(binary, &[&HOMES[..], &TEMPORARY[..]].concat()) {
+        true => ELSEWHERE,
+        false => "",
+    };
     format!(
         "# /etc/systemd/system/throng.service, by throng tune for {} connections.\n\
-         # In force after: systemctl daemon-reload && systemctl enable --now throng\n\
+         # As root, with this text in that file: systemctl daemon-reload && systemctl enable --now throng\n\
+         {elsewhere}\
          [Unit]\n\
          Description=Throng push server\n\
          After=network-online.target\n\
          Wants=network-online.target\n\
          \n\
          [Service]\n\
-         # Settings: /etc/throng/throng.toml, if there is one (throng config --default).\n\
-         WorkingDirectory=-/etc/throng\n\
-         ExecStart={program} serve --max-connections {connections}\n\
+         Type=notify\n\
+         ExecStart={program} serve --max-connections {connections} --data %S/throng \
+         --api-key-file %d/api.key\n\
          ExecReload=/bin/kill -HUP $MAINPID\n\
          Restart=on-failure\n\
          RestartSec=1\n\
@@ -78,8 +88,22 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          RestartPreventExitStatus=2\n\
          KillSignal=SIGTERM\n\
          KillMode=mixed\n\
-         # The drain, and what the kernel takes to close the connections.\n\
+         # A large store is looked at first, and the connections take the kernel a while to close.\n\
+         TimeoutStartSec=300\n\
          TimeoutStopSec={stop_seconds}\n\
+         \n\
+         # Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one).\n\
+         # Flags above win over it. After a change: systemctl reload throng\n\
+         ConfigurationDirectory=throng\n\
+         WorkingDirectory=-%E/throng\n\
+         # What outlives the process: /var/lib/throng.\n\
+         StateDirectory=throng\n\
+         StateDirectoryMode=0700\n\
+         # The key of the API: /etc/throng/api.key, if it is there, as at the start. To make one:\n\
+         #   mkdir -p /etc/throng; (umask 077; openssl rand -hex 24 > /etc/throng/api.key)\n\
+         # Without one the applications' port has to stay on loopback, where it is.\n\
+         LoadCredential=api.key:/etc/throng/api.key\n\
+         SetCredential=api.key:none\n\
          \n\
          # Of each shard's own descriptor table. A shard is one thread.\n\
          LimitNOFILE={nofile}\n\
@@ -91,11 +115,18 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     )
 }
 
+/// What is said of a binary that the unit's user may not be able to run, or that will not stay.
+const ELSEWHERE: &str = "\
+# This binary is where the unit's user may not look, or where it will not stay. Better: install it as
+# /usr/local/bin/throng and run that one's throng tune --systemd.
+";
+
 /// The sandbox of the unit. It allows io_uring and unshare(CLONE_FILES), which the server needs:
 /// @system-service holds both, and RestrictNamespaces checks only the flags for namespaces.
 const SANDBOX: &str = "\
 # What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
 DynamicUser=yes
+UMask=0077
 NoNewPrivileges=yes
 # For a port below 1024, CAP_NET_BIND_SERVICE here and in AmbientCapabilities=.
 CapabilityBoundingSet=
@@ -118,6 +149,7 @@ ProtectKernelLogs=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 ProtectControlGroups=yes
+ProtectProc=invisible
 ";
 
 fn below(path: &Path, folders: &[&str]) -> bool {
@@ -146,7 +178,8 @@ mod tests {
         let advice = advise(&Host::default(), &Want::new(3_000_000));
         let unit = systemd_unit(&advice, Path::new("/usr/local/bin/throng"));
         for line in [
-            "ExecStart=/usr/local/bin/throng serve --max-connections 3000000\n",
+            "ExecStart=/usr/local/bin/throng serve --max-connections 3000000 --data %S/throng \
+             --api-key-file %d/api.key\n",
             "LimitNOFILE=2097152\n",
             "TimeoutStopSec=90\n",
             "ProtectHome=yes\n",
@@ -156,7 +189,8 @@ mod tests {
         }
         let unit = systemd_unit(&advice, Path::new("/home/a b/50%/throng"));
         assert!(unit.contains("ExecStart=\"/home/a b/50%%/throng\" serve"), "{unit}");
-        assert!(unit.contains("ProtectHome=read-only\n"));
+        assert!(unit.contains("ProtectHome=read-only\n") && unit.contains(ELSEWHERE));
+        assert!(!systemd_unit(&advice, Path::new("/opt/throng")).contains(ELSEWHERE));
         assert!(systemd_unit(&advice, Path::new("/tmp/throng")).contains("PrivateTmp=no\n"));
     }
 

@@ -5,7 +5,7 @@
 //! text with [`text`], [`json`], [`sysctl_drop_in`] and [`systemd_unit`]. Only [`apply`] changes a
 //! host.
 //!
-//! The command's exit status is 0 if [`Advice::fits`], 1 if not, and 2 for an invalid command line.
+//! The command's exit status is 0 if [`Advice::fits`], 3 if not, and 2 for an invalid command line.
 
 mod advice;
 mod apply;

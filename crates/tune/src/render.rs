@@ -18,12 +18,14 @@ pub fn json(advice: &Advice) -> String {
     serde_json::to_string_pretty(advice).unwrap_or_default()
 }
 
-/// Returns the advice as text for a terminal: the most important findings first, the conclusion last.
+/// Returns the advice as text for a terminal: the verdict first, then the findings, the most important
+/// first.
 pub fn text(advice: &Advice, color: bool) -> String {
     let mut out = Out { text: String::new(), color };
     let asked = count(advice.want.connections);
     let ends = if advice.want.both_ends { ", both ends on this host" } else { "" };
-    out.line(&format!("This host: {}", plain(&advice.host)));
+    out.verdict(advice);
+    out.line(&format!("\nThis host: {}", plain(&advice.host)));
     out.line(&format!("Asked:     {asked} connections{ends}\n"));
     for finding in advice.findings.iter().filter(|finding| finding.level != Level::Good) {
         out.open_finding(finding);
@@ -33,7 +35,6 @@ pub fn text(advice: &Advice, color: bool) -> String {
     }
     out.useless(advice);
     out.estimate(&advice.estimate, advice);
-    out.conclusion(advice);
     out.text
 }
 
@@ -159,36 +160,65 @@ impl Out {
         }
     }
 
-    fn conclusion(&mut self, advice: &Advice) {
+    /// Whether they fit, how many the host holds, and what to do.
+    fn verdict(&mut self, advice: &Advice) {
         let asked = count(advice.want.connections);
-        let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
-        let musts: Vec<&str> = advice
-            .findings
-            .iter()
-            .filter(|finding| finding.level == Level::Must)
-            .map(|finding| finding.name.as_str())
-            .collect();
         let (level, word) = match advice.fits {
-            true => (Level::Good, format!("{asked} connections fit.")),
-            false => {
-                (Level::Must, format!("{asked} connections do not fit: {}.", musts.join(", ")))
-            }
+            true => (Level::Good, format!("{asked} connections fit:")),
+            false => (Level::Must, format!("{asked} connections do not fit:")),
         };
-        let mut text = match &advice.holds {
-            Some(holds) => format!("As it stands this host holds {}.", bound(holds)),
-            None => "Nothing that bounds connections could be read here.".to_owned(),
+        let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
+        let holds = match &advice.holds {
+            Some(holds) => format!("this host holds {}", bound(holds)),
+            None => "nothing that bounds connections could be read here".to_owned(),
         };
+        let painted = self.painted(level, &word);
+        self.line(&format!("{painted} {holds}."));
+        let todo = if advice.fits { advised(advice) } else { needed(advice) };
+        self.line(&todo);
         match (&advice.holds, &advice.holds_after) {
             (Some(now), Some(after)) if after.connections > now.connections => {
-                let _ = write!(text, " With the settings above: {}.", bound(after));
+                self.line(&format!("With the settings below it holds {}.", bound(after)));
             }
             _ => {}
         }
-        self.text.push('\n');
-        let painted = self.painted(level, &word);
-        self.wrapped("", &painted, 0);
-        self.wrapped("", &text, 0);
     }
+}
+
+/// What to do where the connections fit.
+fn advised(advice: &Advice) -> String {
+    let advised = |finding: &&Finding| finding.level == Level::Advise;
+    match advice.findings.iter().filter(advised).count() {
+        0 => "Nothing has to be done.".to_owned(),
+        many => format!("Nothing has to be done, and {} advised below.", things(many)),
+    }
+}
+
+/// What to do where they don't. A command has no full stop behind it.
+fn needed(advice: &Advice) -> String {
+    let is_must = |finding: &&Finding| finding.level == Level::Must;
+    let musts: Vec<&Finding> = advice.findings.iter().filter(is_must).collect();
+    let lacking: Vec<&str> =
+        musts.iter().filter(|it| it.remedy.is_none()).map(|it| it.name.as_str()).collect();
+    let is_here = |finding: &Finding| {
+        finding.remedy.as_ref().is_some_and(|it| it.sysctl.is_some() && it.place.is_none())
+    };
+    if !lacking.is_empty() {
+        return format!(
+            "To do: more {}, which no setting adds, or fewer connections.",
+            lacking.join(", ")
+        );
+    }
+    if musts.iter().all(|finding| is_here(finding)) {
+        let ends = if advice.want.both_ends { " --both-ends" } else { "" };
+        let asked = advice.want.connections;
+        return format!("To do, as root: throng tune --connections {asked}{ends} --apply");
+    }
+    format!("To do: what is marked must below, {} in all.", musts.len())
+}
+
+fn things(many: usize) -> String {
+    if many == 1 { "one change is".to_owned() } else { format!("{many} changes are") }
 }
 
 fn capital(text: &str) -> String {

@@ -36,10 +36,20 @@ impl Server {
     }
 
     /// Runs any command line that starts a server, which logs to `log`.
-    pub fn run_with_log(mut command: Command, settings: &[(&str, &str)], log: Stdio) -> Self {
+    pub fn run_with_log(command: Command, settings: &[(&str, &str)], log: Stdio) -> Self {
         // The folder has no configuration, so the developer's is not read.
         let folder = std::env::temp_dir().join("throng-tests");
         std::fs::create_dir_all(&folder).unwrap();
+        Server::run_in(&folder, command, settings, log)
+    }
+
+    /// As [`Server::run_with_log`], in this folder.
+    pub fn run_in(
+        folder: &std::path::Path,
+        mut command: Command,
+        settings: &[(&str, &str)],
+        log: Stdio,
+    ) -> Self {
         command.current_dir(folder).stdout(Stdio::piped()).stderr(log);
         command.envs(settings.iter().copied());
         let mut child = command.spawn().unwrap();

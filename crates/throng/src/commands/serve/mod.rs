@@ -22,6 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::Serve;
 use crate::error::CommandError;
+use crate::notify::{self, State};
 use crate::sources;
 
 use settings::{Fixed, live, options, settings};
@@ -35,6 +36,7 @@ pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandErr
     warn(&loaded);
     let (server, signals) = Server::start(&loaded, args, protocols, log)?;
     server.print_hello(&loaded.config);
+    notify::tell(State::Ready);
     server.run(loaded, signals, args);
     Ok(())
 }
@@ -232,6 +234,7 @@ impl Server {
             if signal != SIGHUP {
                 break;
             }
+            notify::tell(State::Reloading);
             let new = sources::load(&args.settings);
             match new.and_then(|new| self.reload(&loaded, &new)) {
                 Ok(now) => loaded = now,
@@ -241,6 +244,7 @@ impl Server {
                     }
                 }
             }
+            notify::tell(State::Ready);
         }
         std::thread::spawn(move || {
             if signals.forever().any(|signal| signal != SIGHUP) {
@@ -290,6 +294,7 @@ impl Server {
     }
 
     fn drain(self, seconds: u32) {
+        notify::tell(State::Stopping);
         let connections = self.shared.connections.load(Ordering::Relaxed);
         tracing::info!(
             "ending: {connections} connections are told to come back elsewhere or later"

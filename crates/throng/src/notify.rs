@@ -1,0 +1,74 @@
+//! Tells the service manager how the server is: sd_notify(3), for units with `Type=notify`.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The variable that names the manager's socket: a path, or `@` and an abstract name.
+const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// What the manager is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Clients are served; also after a reload, whether it changed anything or not.
+    Ready,
+    /// The configuration is read again.
+    Reloading,
+    /// The end has begun.
+    Stopping,
+}
+
+/// Tells the manager, if there is one. What it doesn't get is logged: the server works without it.
+pub fn tell(state: State) {
+    let Some(socket) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else { return };
+    let text = match state {
+        State::Ready => "READY=1".to_string(),
+        // The manager tells this reload from the one before by the time.
+        State::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()),
+        State::Stopping => "STOPPING=1".to_string(),
+    };
+    if let Err(error) = send(socket.as_bytes(), &text) {
+        tracing::warn!("the service manager can't be told {text:?} ({SOCKET}): {error}");
+    }
+}
+
+fn send(name: &[u8], text: &str) -> io::Result<()> {
+    let address = match name.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address).map(drop)
+}
+
+fn monotonic_us() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_socket_get_the_text() {
+        let path = std::env::temp_dir().join(format!("throng-notify-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let by_path = UnixDatagram::bind(&path).unwrap();
+        let name = format!("throng-notify-{}", std::process::id());
+        let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
+        let by_name = UnixDatagram::bind_addr(&abstract_name).unwrap();
+        let named = format!("@{name}");
+        for (name, socket) in [(path.to_str().unwrap(), by_path), (named.as_str(), by_name)] {
+            send(name.as_bytes(), "READY=1").unwrap();
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"READY=1");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(send(path.to_str().unwrap().as_bytes(), "READY=1").is_err());
+        assert!(send(&[b'a'; 200], "READY=1").is_err());
+    }
+}
