@@ -21,7 +21,6 @@
 
 mod fanout;
 mod index;
-mod list;
 mod newcomers;
 mod topics;
 

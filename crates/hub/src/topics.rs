@@ -1,6 +1,6 @@
 //! A topic and its list of members.
 
-use crate::list::List;
+use tables::List;
 
 /// A topic's name; up to 24 bytes are held inline.
 pub type Name = compact_str::CompactString;

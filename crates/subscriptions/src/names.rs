@@ -2,7 +2,9 @@
 //! name's bytes and about 11 more.
 
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 
+use ::tables::PageTable;
 use hashbrown::HashTable;
 use model::name::NAME_BYTES_MAX;
 
@@ -13,10 +15,6 @@ use crate::{LoadNameError, NamesFullError};
 const BLOCK_BYTES: usize = 1 << 16;
 /// The number of blocks that a 32-bit position can address: 4 GiB of names.
 const BLOCKS_MAX: usize = 1 << 16;
-/// The size of a page of positions. A page is allocated when one of its numbers is first assigned.
-const PAGE_LEN: usize = 1 << 12;
-/// No name has this position: it would be the last byte of the last block.
-const UNUSED: u32 = u32::MAX;
 /// The number of hash tables in the index, so that each grows quickly.
 pub(crate) const TABLES: usize = 256;
 
@@ -30,12 +28,27 @@ pub(crate) fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
+/// Where a name begins in the blocks, and one more, so that no name takes no more room than one.
+#[derive(Clone, Copy)]
+struct Position(NonZeroU32);
+
+impl Position {
+    fn new(bytes: usize) -> Result<Self, NamesFullError> {
+        let one_more = u32::try_from(bytes + 1).ok().and_then(NonZeroU32::new);
+        one_more.map(Position).ok_or(NamesFullError)
+    }
+
+    fn bytes(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
 pub(crate) struct Names {
     keys: RandomState,
     /// For each name: a byte with its length, and the name.
     blocks: Vec<Vec<u8>>,
     /// The position of each number's name.
-    positions: Vec<Option<Box<[u32; PAGE_LEN]>>>,
+    positions: PageTable<Position>,
     /// Maps a name's hash to its number.
     index: Vec<HashTable<u32>>,
     /// One more than the highest number in use.
@@ -48,7 +61,7 @@ impl Default for Names {
         Names {
             keys: RandomState::new(),
             blocks: Vec::new(),
-            positions: Vec::new(),
+            positions: PageTable::default(),
             index: (0..TABLES).map(|_| HashTable::new()).collect(),
             next: 0,
             len: 0,
@@ -66,9 +79,7 @@ impl Names {
     }
 
     pub fn has(&self, number: u32) -> bool {
-        let page = self.positions.get(number as usize / PAGE_LEN);
-        let page = page.and_then(Option::as_ref);
-        page.is_some_and(|page| page[number as usize % PAGE_LEN] != UNUSED)
+        self.positions.get(number).is_some()
     }
 
     fn bytes(&self, number: u32) -> Option<&[u8]> {
@@ -106,13 +117,12 @@ impl Names {
 
     /// Adds an entry. Neither the number nor the name is in use, and the name fits into a block.
     fn add(&mut self, number: u32, name: &str) -> Result<(), NamesFullError> {
-        let position = self.write(name)?;
-        let page = number as usize / PAGE_LEN;
-        if self.positions.len() <= page {
-            self.positions.resize_with(page + 1, || None);
+        // The table of positions has a number above each of its own.
+        if number == u32::MAX {
+            return Err(NamesFullError);
         }
-        let page = self.positions[page].get_or_insert_with(|| Box::new([UNUSED; PAGE_LEN]));
-        page[number as usize % PAGE_LEN] = position;
+        let position = self.write(name)?;
+        self.positions.insert(number, position);
         let hash = self.keys.hash_one(name.as_bytes());
         let (blocks, positions, keys) = (&self.blocks, &self.positions, &self.keys);
         self.index[table_of(hash)].insert_unique(hash, number, |number| {
@@ -123,7 +133,7 @@ impl Names {
         Ok(())
     }
 
-    fn write(&mut self, name: &str) -> Result<u32, NamesFullError> {
+    fn write(&mut self, name: &str) -> Result<Position, NamesFullError> {
         let length = u8::try_from(name.len()).map_err(|_| NamesFullError)?;
         if self.blocks.last().is_none_or(|block| BLOCK_BYTES - block.len() <= name.len()) {
             if self.blocks.len() == BLOCKS_MAX {
@@ -136,28 +146,24 @@ impl Names {
         let position = at * BLOCK_BYTES + block.len();
         block.push(length);
         block.extend_from_slice(name.as_bytes());
-        Ok(position as u32)
+        Position::new(position)
     }
 
     pub fn memory_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|block| allocated(block.capacity())).sum();
-        let lists = self.blocks.capacity() * size_of::<Vec<u8>>()
-            + self.positions.capacity() * size_of::<Option<Box<[u32; PAGE_LEN]>>>();
-        let pages =
-            self.positions.iter().flatten().count() * allocated(size_of::<[u32; PAGE_LEN]>());
+        let lists = self.blocks.capacity() * size_of::<Vec<u8>>() + self.positions.bytes();
         let index: usize = self.index.iter().map(|table| allocated(table.allocation_size())).sum();
         let tables = self.index.capacity() * size_of::<HashTable<u32>>();
-        blocks + lists + pages + index + tables
+        blocks + lists + index + tables
     }
 }
 
 fn bytes_of<'a>(
     blocks: &'a [Vec<u8>],
-    positions: &[Option<Box<[u32; PAGE_LEN]>>],
+    positions: &PageTable<Position>,
     number: u32,
 ) -> Option<&'a [u8]> {
-    let page = positions.get(number as usize / PAGE_LEN)?.as_ref()?;
-    let position = page[number as usize % PAGE_LEN] as usize;
+    let position = positions.get(number)?.bytes();
     let block = blocks.get(position / BLOCK_BYTES)?;
     let (length, rest) = block.get(position % BLOCK_BYTES..)?.split_first()?;
     rest.get(..usize::from(*length))
@@ -191,13 +197,14 @@ mod tests {
     fn loaded_names_preserve_their_numbers() {
         let mut names = Names::default();
         names.load(7, "seven").unwrap();
-        names.load(u32::MAX - 1, "far").unwrap();
+        names.load(u32::MAX - 2, "far").unwrap();
         names.load(7, "seven").unwrap();
         assert_eq!(names.load(7, "other"), Err(LoadNameError::Renamed));
         assert_eq!(names.load(8, "seven"), Err(LoadNameError::Twice));
         assert_eq!(names.load(8, ""), Err(LoadNameError::Length));
         assert_eq!((names.get(6), names.get(7), names.len()), (None, Some("seven"), 2));
-        assert_eq!(names.intern("last").unwrap(), (u32::MAX, true));
+        assert_eq!(names.intern("last").unwrap(), (u32::MAX - 1, true));
+        assert_eq!(names.load(u32::MAX, "none"), Err(LoadNameError::Full));
         assert_eq!(names.intern("none"), Err(NamesFullError));
         assert_eq!(names.find("none"), None);
     }

@@ -2,21 +2,27 @@
 //!
 //! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`]
 //! assigns the numbers itself, from the lowest page with a free slot, so that higher pages empty out.
+//! A [`List`] has no free slots.
 //!
-//! Both retain one empty page until [`PageTable::tidy`] or [`Slab::tidy`]. So a value that comes and
+//! The first two retain one empty page until [`PageTable::tidy`] or [`Slab::tidy`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod list;
+
 use std::ops::{Index, IndexMut};
+
+pub use list::List;
 
 /// Slots in a page.
 const PAGE: usize = if cfg!(test) { 16 } else { 1_024 };
 
 type Page<T> = Box<[Option<T>; PAGE]>;
 
-/// Values under numbers of the caller's choice. It suits numbers that are dense from 0 on.
+/// Values under numbers of the caller's choice, below `u32::MAX`. It suits numbers that are dense
+/// from 0 on.
 pub struct PageTable<T> {
     pages: Vec<Option<Page<T>>>,
     /// The number of values in each page.
@@ -46,7 +52,11 @@ impl<T> PageTable<T> {
     }
 
     /// Inserts a value under a number. Returns the value that it replaces.
+    ///
+    /// # Panics
+    /// If the number is `u32::MAX`: no number is above it.
     pub fn insert(&mut self, at: u32, value: T) -> Option<T> {
+        assert!(at < u32::MAX, "numbers are below 2^32 - 1");
         let (page, index) = split(at);
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);

@@ -1,10 +1,11 @@
-//! A list that grows and shrinks by pages: nothing is copied when it is large, and at most one page
-//! is unused.
+//! A list in pages.
 
-/// Items in a page. The first page grows and shrinks by itself, so that a short list stays small.
-const PAGE: usize = 1024;
+use crate::PAGE;
 
-pub(crate) struct List<T> {
+/// A list that grows and shrinks at its end, by pages: nothing is copied when it is large, and at
+/// most one page is unused. The first page grows and shrinks by itself, so that a short list stays
+/// small.
+pub struct List<T> {
     pages: Vec<Vec<T>>,
 }
 
@@ -15,6 +16,8 @@ impl<T> Default for List<T> {
 }
 
 impl<T> List<T> {
+    /// Returns the number of items.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         match self.pages.last() {
             Some(last) => (self.pages.len() - 1) * PAGE + last.len(),
@@ -22,16 +25,23 @@ impl<T> List<T> {
         }
     }
 
-    /// Panics when out of bounds, as a slice does.
+    /// Returns an item.
+    ///
+    /// # Panics
+    /// When out of bounds, as a slice does.
     pub fn get(&self, at: usize) -> &T {
         &self.pages[at / PAGE][at % PAGE]
     }
 
-    /// Panics when out of bounds, as a slice does.
+    /// Returns an item.
+    ///
+    /// # Panics
+    /// When out of bounds, as a slice does.
     pub fn get_mut(&mut self, at: usize) -> &mut T {
         &mut self.pages[at / PAGE][at % PAGE]
     }
 
+    /// Appends an item.
     pub fn push(&mut self, item: T) {
         if self.pages.last().is_none_or(|last| last.len() == PAGE) {
             let room = if self.pages.is_empty() { 2 } else { PAGE };
@@ -45,6 +55,7 @@ impl<T> List<T> {
         }
     }
 
+    /// Removes and returns the last item.
     pub fn pop(&mut self) -> Option<T> {
         let is_first = self.pages.len() == 1;
         let last = self.pages.last_mut()?;
