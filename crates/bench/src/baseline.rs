@@ -49,7 +49,7 @@ impl Sender {
     }
 }
 
-/// The child's arguments, after [`CHILD`].
+/// The child's arguments, after `CHILD`.
 #[derive(Parser, Debug)]
 pub struct ChildArguments {
     /// Where to listen.

@@ -30,6 +30,7 @@ macro_rules! settings {
 
         /// The whole configuration.
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(rustdoc::broken_intra_doc_links, reason = "texts of a file, where [...] is no link")]
         pub struct Config {$(
             #[doc = $section_doc]
             pub $section: $Section,
@@ -41,6 +42,11 @@ macro_rules! settings {
         $(
             #[doc = $section_doc]
             #[derive(Clone, PartialEq, Eq)]
+            #[allow(
+                rustdoc::broken_intra_doc_links,
+                rustdoc::private_intra_doc_links,
+                reason = "texts of a file, where [...] is no link"
+            )]
             pub struct $Section {$(
                 #[doc = $doc]
                 pub $key: $type,

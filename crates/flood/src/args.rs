@@ -60,6 +60,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 /// See the help texts of the fields.
 #[derive(Args, Clone, Debug)]
+#[allow(rustdoc::broken_intra_doc_links, reason = "help texts name sections as files do: [inbox]")]
 pub struct Common {
     /// Servers, as http://host:port or host:port; connections go to them in turn. With a path it is
     /// the template of what to ask for: {user} and {topic} stand in it; without one it is Throng's.

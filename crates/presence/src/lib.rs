@@ -26,7 +26,7 @@
 //! truth, however long notices cannot be published.
 //!
 //! # When a notice is due
-//! The first change after a quiet time waits for [`Limits::interval_us`], so that changes which
+//! The first change after a quiet time waits for `Limits::interval_us`, so that changes which
 //! come together go out together. After a notice, or an attempt at one, the next waits until the
 //! topic's interval, which grows with its connections, is over.
 //!

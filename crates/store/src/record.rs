@@ -35,7 +35,7 @@ pub struct Record {
     /// When it was published, in milliseconds since 1970.
     pub at_ms: u64,
     /// What was published. Empty attributes come back as `None`. The store does not save
-    /// [`Draft::except`], because it names a connection, and connections don't outlive the process.
+    /// [`Publication::except`], because it names a connection, and connections don't outlive the process.
     pub publication: Publication,
 }
 

@@ -164,7 +164,7 @@ impl Engine {
         !self.connections.core.outputs.is_empty()
     }
 
-    /// Leaves a socket unread, until [`Output::Resume`].
+    /// Leaves a socket unread, until [`Output::Resume`](crate::Output::Resume).
     pub fn pause(&mut self, slot: u32) {
         self.connections.core.pause(slot);
     }
@@ -276,12 +276,12 @@ impl Engine {
         self.connections.end(slot, CloseReason::Overloaded);
     }
 
-    /// Our side is shut, after [`Output::Close`]; the peer's is not yet.
+    /// Our side is shut, after [`Output::Close`](crate::Output::Close); the peer's is not yet.
     pub fn half_closed(&mut self, slot: u32) {
         self.connections.core.enter(slot, Phase::HalfClosed);
     }
 
-    /// Everything has left, after [`Output::Close`], and nothing more is waited for.
+    /// Everything has left, after [`Output::Close`](crate::Output::Close), and nothing more is waited for.
     pub fn ended(&mut self, slot: u32) {
         self.connections.end(slot, CloseReason::Internal);
     }

@@ -501,7 +501,7 @@ impl Crowd {
     }
 
     /// Returns how many published messages open connections should have received and have not.
-    /// Waits at most [`SCAN_TIMEOUT`] for the threads' counts.
+    /// Waits at most `SCAN_TIMEOUT` for the threads' counts.
     pub fn missing(&self) -> u64 {
         for thread in &self.threads {
             thread.shared.scans_requested.fetch_add(1, Ordering::Relaxed);
