@@ -32,6 +32,7 @@ mod tests;
 mod thread;
 pub mod webhook;
 
+pub use api::openapi;
 pub use http::admission::{ConnectionLimits, Connections};
 pub use monitor::anonymous_bytes;
 pub use node::{Live, Node, Shards, Turns};

@@ -74,6 +74,7 @@ pub(crate) async fn acknowledge(
 
 /// Which topic.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CursorQuery {
     /// The topic; the user's own (`@alice`) by default.

@@ -28,6 +28,7 @@ const MESSAGES_MAX: usize = 1_000;
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
     /// The id of a message: those after it, or with `reverse` those before it. Without it the page

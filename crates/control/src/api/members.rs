@@ -23,6 +23,7 @@ const MEMBERS_MAX: usize = 1_000;
 
 /// How many connections to describe.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MembersQuery {
     /// At most so many, up to 1,000; 100 by default.

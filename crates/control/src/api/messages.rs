@@ -114,6 +114,7 @@ pub(crate) fn fits(messages: &[Arc<Envelope>]) -> usize {
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MessagesQuery {
     /// Only those of this topic: `@alice` for what went to a user, `*` for broadcasts.

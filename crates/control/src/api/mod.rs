@@ -19,6 +19,8 @@ mod subscriptions;
 mod top;
 mod topics;
 
+pub use openapi::openapi;
+
 use std::sync::Arc;
 
 use axum::Router;

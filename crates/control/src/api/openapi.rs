@@ -137,6 +137,11 @@ impl Modify for Errors {
     }
 }
 
+/// The document as JSON, for those who write about the API.
+pub fn openapi() -> serde_json::Value {
+    serde_json::to_value(Document::openapi()).unwrap_or_default()
+}
+
 /// This document.
 #[utoipa::path(get, path = "/api/openapi.json", tag = "operate", responses(
     (status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
@@ -171,6 +176,12 @@ mod tests {
             assert_eq!(responses["401"].is_object(), !guard::is_open(path), "{path}");
             assert_eq!(responses["408"].is_object(), method == "post", "{path}");
             assert_eq!(responses["415"].is_object(), method == "post", "{path}");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let is_in_path =
+                    path.contains(&format!("{{{}}}", parameter["name"].as_str().unwrap()));
+                assert_eq!(parameter["in"], if is_in_path { "path" } else { "query" }, "{path}");
+                assert_eq!(parameter["required"], is_in_path, "{path}");
+            }
         }
         let schemas = &document["components"]["schemas"];
         assert!(schemas["Command"].is_object() && schemas["ErrorBody"].is_object());

@@ -19,6 +19,7 @@ const ROWS_MAX: usize = 100;
 
 /// Which topics, and how many.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopQuery {
     /// `members` for the biggest, without users' own (the default), or `messages` for the

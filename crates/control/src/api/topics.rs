@@ -22,6 +22,7 @@ const TOPICS_MAX: usize = 1_000;
 
 /// Which topics.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopicsQuery {
     /// Only names that begin so; `@` for users' personal topics.
