@@ -120,7 +120,7 @@ mod tests {
         let text = include_str!("../../../ARCHITECTURE.md");
         let row = text.lines().find(|line| line.starts_with("| name of a topic"));
         assert!(row.is_some_and(|row| row.contains(&format!("| {NAME_BYTES_MAX} bytes |"))));
-        let text = include_str!("../../../README.md");
-        assert!(text.contains(&format!("at most {NAME_BYTES_MAX} bytes")), "README.md");
+        let text = include_str!("../../../docs/glossary.md");
+        assert!(text.contains(&format!("| 1 to {NAME_BYTES_MAX} |")), "docs/glossary.md");
     }
 }
