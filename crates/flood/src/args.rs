@@ -83,8 +83,8 @@ pub struct Common {
     /// own end.)
     #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
     pub hold: f64,
-    /// Name of a user: {n} is the user's number, {room} the number of the user's topic. Empty for
-    /// none.
+    /// Name of a user. The letter n in braces, as in the default, stands for the user's number,
+    /// {room} for the number of the user's topic. Empty for none.
     #[arg(long, default_value = "u{n}", value_name = "TEMPLATE")]
     pub user_template: String,
     /// Name of a topic [default: all, or room-{room}]. Empty for none.
@@ -148,7 +148,7 @@ pub struct Common {
     /// must come at least once. The server must have users do so ([inbox] enabled).
     #[arg(long, conflicts_with = "publish")]
     pub ack: bool,
-    /// Acknowledge each so manieth message.
+    /// Acknowledge one message of so many.
     #[arg(long, default_value_t = 1, requires = "ack", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ack_every: u32,
     /// Leave out so many acknowledgements of a hundred, to see messages come again.
@@ -169,7 +169,7 @@ pub struct Common {
     /// Open no more connections when less memory than this is free on this host: 500M, 2G.
     #[arg(long, value_parser = size, value_name = "BYTES")]
     pub keep_memory: Option<u64>,
-    /// Of all that is random.
+    /// Begin all that is random from this number: the same number gives the same users and messages.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Write a report into this folder: index.html, samples.csv, summary.json, samples.json.

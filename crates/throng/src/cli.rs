@@ -4,11 +4,17 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 
 use crate::flags::Flags;
+use crate::help;
 
 /// A push server: holds the live connections of millions of users and carries a message to any of
 /// them, or all of them, the moment it is published.
+///
+/// Without a command it serves, with the flags of "throng serve". Clients connect to one port by
+/// Server-Sent Events, HTTP streams, long polls, WebSocket or Phoenix Channels; applications publish and
+/// operators look at another.
 #[derive(Parser)]
-#[command(version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "throng", version, about, after_long_help = help::ALL)]
+#[command(args_conflicts_with_subcommands = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -33,25 +39,53 @@ pub fn advice(error: &clap::Error) -> Option<String> {
 #[derive(Subcommand)]
 pub enum Command {
     /// Serve clients and applications (this is what throng does without a command).
+    ///
+    /// Listens on two ports, prints what to try, and runs until a signal ends it.
+    #[command(after_long_help = help::SERVE)]
     Serve(Serve),
     /// Print the configuration in force, with where each value came from.
+    ///
+    /// Takes the same flags as "throng serve", and reads the same file and variables.
+    #[command(after_long_help = help::CONFIG)]
     Config(Config),
     /// Open and hold a crowd of clients against a server, publish, and check what arrives.
+    ///
+    /// Works against Throng and other servers that speak Server-Sent Events, line-wise HTTP streams,
+    /// WebSocket or Phoenix Channels. A scenario says what the crowd does; all have the same further flags.
     #[cfg(feature = "flood")]
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = help::FLOOD)]
     Flood(Box<flood::Scenario>),
     /// Say what this host can hold and what to change, or change it.
+    ///
+    /// Reads the kernel's settings, and says for so many connections what each of them means, the exact
+    /// command for what should change, and which old advice to leave alone.
     #[cfg(feature = "tune")]
+    #[command(after_long_help = help::TUNE)]
     Tune(Tune),
     /// Look for damage in a store, or write a new one of all that is whole.
-    #[command(subcommand)]
+    ///
+    /// A store is the directory of "throng serve --data". No server may have it open meanwhile.
+    #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
     /// Subscribe users for good from a file, list a user's topics, or make up a graph of followers.
-    #[command(subcommand)]
+    ///
+    /// A user enters the topics of these subscriptions on each connect. "import" and "list" speak to a
+    /// running node.
+    #[command(subcommand, after_long_help = help::SUBSCRIPTIONS)]
     Subscriptions(crate::commands::subscriptions::What),
     /// Watch a node's figures in the terminal, here or elsewhere.
+    ///
+    /// Shows what the dashboard shows, a sample a second. When standard output is no terminal, one sample
+    /// is printed as text.
     #[cfg(feature = "top")]
+    #[command(after_long_help = help::TOP)]
     Top(Top),
+    /// Print a script that completes commands and flags in a shell.
+    #[command(after_long_help = help::COMPLETIONS)]
+    Completions(Completions),
+    /// Print the manual page, or write one for each command.
+    #[command(after_long_help = help::MAN)]
+    Man(Man),
 }
 
 #[derive(Args)]
@@ -78,7 +112,6 @@ pub struct Config {
     pub check: bool,
 }
 
-/// The exit status is 0 when the connections fit as the host stands, 3 when they don't.
 #[cfg(feature = "tune")]
 #[derive(Args)]
 pub struct Tune {
@@ -105,7 +138,6 @@ pub struct Tune {
     pub host: bool,
 }
 
-/// When standard output is no terminal, one sample is printed as text.
 #[cfg(feature = "top")]
 #[derive(Args)]
 pub struct Top {
@@ -124,12 +156,79 @@ pub struct Top {
     pub json: bool,
 }
 
+#[derive(Args)]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Args)]
+pub struct Man {
+    /// Write a page for each command into this directory: throng.1, throng-serve.1 and so on.
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<std::path::PathBuf>,
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
     use clap::error::ErrorKind;
 
     use super::*;
+
+    fn visit(command: &mut clap::Command, look: &mut dyn FnMut(&mut clap::Command)) {
+        look(command);
+        for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+            visit(below, look);
+        }
+    }
+
+    /// The examples of a help text: what is indented below "Examples:", up to a wide gap.
+    fn examples(help: &str) -> Vec<String> {
+        let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+        let lines = lines.take_while(|line| line.starts_with("  "));
+        lines.map(|line| line.trim().split("  ").next().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_command_has_a_purpose_and_every_flag_a_meaning() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        visit(&mut command, &mut |command| {
+            let name = command.get_name().to_owned();
+            assert!(command.get_about().is_some(), "{name}");
+            let text = command.render_long_help().to_string();
+            // Clap takes {n} in a text for a line end.
+            assert!(!text.contains("\n\n\n\n"), "{name}: {text}");
+            for arg in command.get_arguments() {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.len() > 3, "{name}: {}", arg.get_id());
+                assert!(!help.contains('\n'), "{name}: {} has {{n}}", arg.get_id());
+            }
+        });
+    }
+
+    #[test]
+    fn every_example_of_a_help_text_is_a_command_line() {
+        let mut command = Cli::command();
+        command.build();
+        let mut seen = 0;
+        visit(&mut command, &mut |command| {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for example in examples(&help) {
+                let words = example.split(['>', '|']).next().unwrap().split_whitespace();
+                match Cli::try_parse_from(words) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::DisplayHelp => {}
+                    Err(error) => panic!("{example}: {error}"),
+                }
+                seen += 1;
+            }
+        });
+        assert!(seen > 10, "{seen}");
+    }
 
     #[test]
     fn the_help_names_the_commands_that_there_are() {

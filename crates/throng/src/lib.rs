@@ -11,14 +11,16 @@ mod cli;
 mod commands;
 mod error;
 mod flags;
+mod help;
 mod notify;
 mod sources;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use protocol::Protocols;
+pub use sources::setting_flags;
 
 /// Does what the command line says, as a server that speaks these protocols, and gives the exit code.
 pub fn run(protocols: &'static Protocols) -> ExitCode {
@@ -42,9 +44,16 @@ pub fn run(protocols: &'static Protocols) -> ExitCode {
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),
+        Some(Command::Completions(completions)) => commands::completions::run(&completions),
+        Some(Command::Man(man)) => commands::man::run(&man),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
     }
+}
+
+/// The command line as clap has it, for those who write about it.
+pub fn command() -> clap::Command {
+    Cli::command()
 }

@@ -96,9 +96,19 @@ fn key_file(path: &Path) -> Result<String, String> {
     files::read_secret(path).map_err(|error| error.to_string())
 }
 
+/// The settings that have a flag, and their flags.
+pub fn setting_flags() -> Vec<(&'static str, &'static str)> {
+    all_flags(&Flags::default()).into_iter().map(|(key, flag, _)| (key, flag)).collect()
+}
+
 fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
+    let all = all_flags(flags).into_iter();
+    all.filter_map(|(key, flag, text)| Some((key, flag, text?))).collect()
+}
+
+fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)> {
     let set = |on: bool| on.then(|| "true".to_string());
-    let all = [
+    vec![
         ("client.listen", "--listen", flags.listen.clone()),
         ("admin.listen", "--admin", flags.admin.clone()),
         ("client.insecure", "--insecure", set(flags.insecure)),
@@ -109,6 +119,5 @@ fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
         ("store.data", "--data", flags.data.clone()),
         ("log.level", "--log", flags.log.clone()),
         ("log.format", "--log-format", flags.log_format.clone()),
-    ];
-    all.into_iter().filter_map(|(key, flag, text)| Some((key, flag, text?))).collect()
+    ]
 }

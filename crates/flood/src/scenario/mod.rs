@@ -15,22 +15,41 @@ use crate::args::Common;
 use crate::crowd::{Cuts, Lifetime, Memberships};
 use crate::publisher::{Audience, Stream};
 
+/// The end of a scenario's help.
+macro_rules! help {
+    ($($example:literal)+) => {
+        concat!(
+            "Examples:\n",
+            $("  throng flood ", $example, "\n",)+
+            "\nExit status:\n  0  all was as it should be\n  1  it could not be run\n  2  the command \
+             line is wrong\n  3  something was lost, closed or wrong: the result says what"
+        )
+    };
+}
+
 /// What the crowd does.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Scenario {
     /// An idle crowd: connects and stays.
+    #[command(after_long_help = help!("hold http://127.0.0.1:8000 --connections 100000 --transport sse,ws --hold 10m"))]
     Hold(hold::Hold),
     /// All users in one topic, with so many messages a second.
+    #[command(after_long_help = help!("one-topic http://127.0.0.1:8000 --connections 10000 --messages 10"))]
     OneTopic(one_topic::OneTopic),
     /// Many topics of so many users each.
+    #[command(after_long_help = help!("rooms http://127.0.0.1:8000 --topics 100 --users 50 --transport phoenix"))]
     Rooms(rooms::Rooms),
     /// Senders who write to users by chance.
+    #[command(after_long_help = help!("random-users http://127.0.0.1:8000 --senders 10 --messages 100 --interval 0.5"))]
     RandomUsers(random_users::RandomUsers),
     /// Users who arrive, talk and leave at random, like a real chat.
+    #[command(after_long_help = help!("churn http://127.0.0.1:8000 --connections 5000 --stay 120 --away 5 --hold 1h"))]
     Churn(churn::Churn),
     /// Everyone drops and comes back at once.
+    #[command(after_long_help = help!("storm http://127.0.0.1:8000 --connections 10000 --recover --missed 10"))]
     Storm(storm::Storm),
     /// Connections are cut at random while messages flow, and none may be lost or come twice.
+    #[command(after_long_help = help!("cut http://127.0.0.1:8000 --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix"))]
     Cut(cut::Cut),
 }
 

@@ -1,8 +1,10 @@
 //! The commands, one file each.
 
+pub mod completions;
 pub mod config;
 #[cfg(feature = "flood")]
 pub mod flood;
+pub mod man;
 pub mod serve;
 pub mod store;
 pub mod subscriptions;

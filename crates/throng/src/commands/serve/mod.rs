@@ -203,8 +203,8 @@ impl Server {
             false => " -H 'Authorization: Bearer YOUR_KEY'",
         };
         let demo = match self.fixed.demo {
-            true => format!("The chat: open http://{client}/ in two windows.\n\n"),
-            false => "A chat to show around: throng serve --demo\n\n".into(),
+            true => format!("The chat: open http://{client}/ in two windows.\n"),
+            false => "A chat to show around: throng serve --demo\n".into(),
         };
         println!(
             "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
@@ -213,8 +213,10 @@ impl Server {
              Try it: listen in one terminal, publish in another.\n  \
              curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
              curl{key} http://{admin}/api/publish -d '{{\"topic\":\"news\",\"data\":\"hello\"}}'\n  \
-             curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n\n\
-             {demo}Ctrl-C ends it.",
+             curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n  \
+             curl{key} http://{admin}/api/broadcast -d '{{\"data\":\"hello, everyone\"}}'\n\n\
+             {demo}Other ports: throng --listen ADDR --admin ADDR. More: throng help.\n\
+             Ctrl-C ends it.",
             env!("CARGO_PKG_VERSION"),
             self.handles.len(),
             self.connections_max,

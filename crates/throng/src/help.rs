@@ -1,0 +1,130 @@
+//! What the long help of a command adds to its flags: examples and exit statuses. A test parses every
+//! example, and docs/command-line.md has all of it.
+
+/// The examples of the binary itself, with some of the host tools if it has them.
+macro_rules! all {
+    ($($tools:literal)?) => {
+        concat!(
+            "Examples:\n",
+            "  throng                                      Serve clients on port 8000, applications on 8001\n",
+            "  throng --config throng.toml --data ./data   The same with rules by topic, and a store on disk\n",
+            "  throng config --default                     Print every setting, explained\n",
+            $($tools,)?
+            "  throng help serve                           Explain a command\n\n",
+            "Exit status:\n",
+            "  0  done\n",
+            "  1  the system or another program refused something\n",
+            "  2  the command line or the configuration is wrong\n",
+            "  3  the command ran and found what needs attention (flood, tune, store check)",
+        )
+    };
+}
+
+#[cfg(feature = "host-tools")]
+pub const ALL: &str =
+    all!("  throng top                                  Watch the server's figures\n");
+#[cfg(not(feature = "host-tools"))]
+pub const ALL: &str = all!();
+
+pub const SERVE: &str = "\
+The configuration is read from --config (or ./throng.toml), then from environment variables, then from
+flags; later ones win. SIGHUP reads it again. SIGTERM and Ctrl-C end the server in order: clients are told
+to come back, and a second signal ends it at once.
+
+Examples:
+  throng serve
+  throng serve --listen 127.0.0.1:9000 --admin 127.0.0.1:9001
+  throng serve --config throng.toml --data /var/lib/throng
+  throng serve --listen 0.0.0.0:8000 --insecure --api-key-file key
+  throng serve --max-connections 1000000
+
+Exit status:
+  0  ended by a signal
+  1  it can't listen, or the store can't be opened
+  2  the command line or the configuration is wrong";
+
+pub const CONFIG: &str = "\
+Examples:
+  throng config                          What is in force, and which source set it
+  throng config --default > throng.toml  A file with every setting, explained
+  throng config --check                  Whether it is good
+  throng config --config new.toml --check
+
+Exit status:
+  0  it is good
+  2  it has mistakes; all are printed, each with its place and what to do";
+
+#[cfg(feature = "flood")]
+pub const FLOOD: &str = "\
+Examples:
+  throng flood hold http://127.0.0.1:8000 --connections 10000
+  throng flood one-topic http://127.0.0.1:8000 --connections 10000 --transport sse,ws
+  throng flood rooms http://127.0.0.1:8000 --topics 100 --users 50 --report report
+  throng flood storm http://127.0.0.1:8000 --recover --missed 10
+
+Exit status:
+  0  all was as it should be
+  1  it could not be run
+  2  the command line is wrong
+  3  a connection failed or was closed; a message was lost, came twice, out of order or to the wrong
+     connection; a publish or a probe failed";
+
+#[cfg(feature = "tune")]
+pub const TUNE: &str = "\
+Examples:
+  throng tune --connections 1000000
+  throng tune --connections 1000000 --apply
+  throng tune --connections 1000000 --sysctl > /etc/sysctl.d/99-throng.conf
+  throng tune --connections 1000000 --systemd > /etc/systemd/system/throng.service
+
+Exit status:
+  0  the connections fit as the host stands
+  1  what was asked for could not be done
+  2  the command line is wrong
+  3  they don't fit, or a setting could not be changed";
+
+pub const STORE: &str = "\
+Examples:
+  throng store check /var/lib/throng
+  throng store salvage /var/lib/throng /var/lib/throng.new
+
+Exit status:
+  0  all is whole, or the new store is written
+  1  the store can't be looked at: a server has it open, it is of a later version, or there is none
+  2  the command line is wrong
+  3  something is damaged";
+
+pub const SUBSCRIPTIONS: &str = "\
+Examples:
+  throng subscriptions import followers.csv
+  throng subscriptions list alice
+  throng subscriptions generate --users 1000 --output followers.csv
+
+Exit status:
+  0  done
+  1  the node refused it, or can't be reached
+  2  the command line is wrong";
+
+#[cfg(feature = "top")]
+pub const TOP: &str = "\
+Examples:
+  throng top
+  throng top http://10.0.0.5:8001 --api-key-file key
+  throng top --once
+  throng top --json | jq .connections
+
+Exit status:
+  0  ended
+  1  the node can't be reached, or refused the key
+  2  the command line is wrong";
+
+pub const COMPLETIONS: &str = "\
+Examples:
+  throng completions bash > /usr/share/bash-completion/completions/throng
+  throng completions zsh > /usr/share/zsh/site-functions/_throng
+  throng completions fish > /usr/share/fish/vendor_completions.d/throng.fish";
+
+pub const MAN: &str = "\
+Examples:
+  throng man > throng.1
+  throng man --output /usr/share/man/man1";
