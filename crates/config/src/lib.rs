@@ -32,8 +32,8 @@ pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};
 pub use table::{
-    Admin, Client, Config, History, Inbox, Limits, Log, Presence, SETTINGS, Shards, Socket, Store,
-    Timeouts, Webhook, Websocket,
+    Admin, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
+    Socket, Store, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
 pub use typed::{Join, LogFormat, Login, Publish, Sender};

@@ -28,6 +28,10 @@ macro_rules! settings {
             secret: matches!(Mode::$mode, Mode::Secret),
         },)*)*];
 
+        /// The sections and what they are about, in the order of [`SETTINGS`](crate::SETTINGS).
+        pub const SECTIONS: &[(&str, &str)] =
+            &[$((stringify!($section), $section_doc.trim_ascii())),*];
+
         /// The whole configuration.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(rustdoc::broken_intra_doc_links, reason = "texts of a file, where [...] is no link")]

@@ -1,0 +1,63 @@
+//! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, the
+//! command line. `cargo run -p docs` writes them; a test fails when they are not what the code says.
+//!
+//! What people write on these pages stands in the Markdown files beside this one.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod command_line;
+mod configuration;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The command that makes the pages anew.
+const COMMAND: &str = "cargo run -p docs";
+
+/// The pages by name.
+fn pages() -> Result<[(&'static str, String); 3], String> {
+    Ok([
+        ("configuration.md", whole(&configuration::page())),
+        ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
+        ("command-line.md", whole(&command_line::page(throng::command()))),
+    ])
+}
+
+/// A page with its first line, which says that it is made.
+fn whole(page: &str) -> String {
+    format!("<!-- Made from the code by `{COMMAND}`: change it there, and run that. -->\n\n{page}")
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn main() -> ExitCode {
+    let written = pages().and_then(|pages| {
+        pages.iter().try_for_each(|(name, text)| {
+            let path = folder().join(name);
+            std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+        })
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_are_what_the_code_says() {
+        for (name, text) in pages().unwrap() {
+            let is = std::fs::read_to_string(folder().join(name)).unwrap_or_default();
+            assert!(is == text, "docs/{name} is not what the code says: run {COMMAND}");
+        }
+    }
+}
