@@ -1,0 +1,138 @@
+//! What is made of the command line (completions, manual pages), and the package that `scripts/package`
+//! makes: it is unpacked, and its binary serves.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::*;
+
+const THRONG: &str = env!("CARGO_BIN_EXE_throng");
+
+/// A folder that is removed at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("throng-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a command that must succeed. Returns what it prints.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// True if a program is installed.
+fn is_there(program: &str) -> bool {
+    Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output()
+        .unwrap()
+        .status
+        .success()
+}
+
+#[test]
+fn completions_are_scripts_of_their_shells() {
+    let folder = Folder::new("completions");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(Command::new(THRONG).args(["completions", shell]));
+        for word in ["serve", "flood", "max-connections", "systemd"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        let path = folder.0.join(shell);
+        std::fs::write(&path, script).unwrap();
+        if shell == "bash" || is_there(shell) {
+            run(Command::new(shell).arg("-n").arg(&path));
+        }
+    }
+    // What bash would offer behind "throng se".
+    let script = format!(
+        ". {}; COMP_WORDS=(throng se) COMP_CWORD=1; _throng throng se throng; echo ${{COMPREPLY[@]}}",
+        folder.0.join("bash").display()
+    );
+    assert_eq!(run(Command::new("bash").args(["-c", &script])).trim(), "serve");
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = Folder::new("man");
+    run(Command::new(THRONG).args(["man", "--output"]).arg(&folder.0));
+    let mut names: Vec<String> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    for name in ["throng.1", "throng-serve.1", "throng-flood-one-topic.1", "throng-store-check.1"] {
+        assert!(names.iter().any(|it| it == name), "{name} is not among {names:?}");
+    }
+    for name in &names {
+        let path = folder.0.join(name);
+        let page = std::fs::read_to_string(&path).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
+        if is_there("groff") {
+            let mut groff = Command::new("groff");
+            let output = groff.args(["-man", "-Tutf8", "-ww", "-z"]).arg(&path).output().unwrap();
+            let warnings = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && warnings.is_empty(), "{name}: {warnings}");
+        }
+    }
+    // Without a folder the first of them is printed.
+    assert!(run(Command::new(THRONG).arg("man")).contains(".TH throng 1"));
+}
+
+#[test]
+fn the_package_unpacks_and_serves() {
+    let folder = Folder::new("package");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut package = Command::new(root.join("scripts/package"));
+    package.env("THRONG_BIN", THRONG).env("OUT", folder.0.join("out"));
+    let archive = run(&mut package);
+    let archive = Path::new(archive.trim());
+    let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.gz").unwrap();
+    assert!(name.starts_with(concat!("throng-", env!("CARGO_PKG_VERSION"), "-")), "{name}");
+    run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder.0));
+    let unpacked = folder.0.join(name);
+    for file in [
+        "LICENSE",
+        "NOTICE",
+        "README.md",
+        "docs/README.md",
+        "man/throng-serve.1",
+        "completions/throng.zsh",
+    ] {
+        assert!(unpacked.join(file).exists(), "{file}");
+    }
+    let unit = std::fs::read_to_string(unpacked.join("throng.service")).unwrap();
+    assert!(unit.contains("ExecStart=/usr/local/bin/throng serve"), "{unit}");
+    assert!(!unit.contains(THRONG), "{unit}");
+    let binary = unpacked.join("throng");
+    let version = run(Command::new(&binary).arg("--version"));
+    assert_eq!(version.trim(), concat!("throng ", env!("CARGO_PKG_VERSION")));
+    // INSTALL names files that are there.
+    let install = std::fs::read_to_string(unpacked.join("INSTALL")).unwrap();
+    for word in install.split_whitespace().filter(|word| word.starts_with("completions/")) {
+        assert!(unpacked.join(word).exists(), "{word}");
+    }
+    let mut serve = Command::new(&binary);
+    serve.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let server = Server::run(serve, &[]);
+    let mut stream = server.listen("/sse?topic=news");
+    server.until_members("news", 1);
+    server.publish("news", "from a package".into());
+    assert_eq!(stream.data(), "from a package");
+}
