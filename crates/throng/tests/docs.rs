@@ -1,0 +1,163 @@
+//! Every command and snippet of README.md and docs/ is run, and prints what the page shows.
+//!
+//! `cargo test -p throng --test docs history` runs one page. `docs/page.rs` says what a page may have.
+
+#[path = "docs/browser.rs"]
+mod browser;
+#[path = "docs/compare.rs"]
+mod compare;
+#[path = "docs/form.rs"]
+mod form;
+#[path = "docs/markdown.rs"]
+mod markdown;
+#[path = "docs/page.rs"]
+mod page;
+#[path = "docs/shell.rs"]
+mod shell;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
+
+use markdown::Page;
+use page::Counts;
+
+/// The pages, as tests: each has a server and a folder of its own.
+macro_rules! pages {
+    ($($test:ident: $path:literal,)*) => {
+        const PAGES: &[&str] = &[$($path),*];
+        $(#[test]
+        fn $test() {
+            run($path);
+        })*
+    };
+}
+
+pages! {
+    readme: "README.md",
+    index: "docs/README.md",
+    getting_started: "docs/getting-started.md",
+    transports: "docs/transports.md",
+    sse: "docs/sse.md",
+    stream: "docs/stream.md",
+    poll: "docs/poll.md",
+    websocket: "docs/websocket.md",
+    phoenix: "docs/phoenix.md",
+    own_protocol: "docs/own-protocol.md",
+    publishing: "docs/publishing.md",
+    topics: "docs/topics.md",
+    history: "docs/history.md",
+    acknowledgement: "docs/acknowledgement.md",
+    presence: "docs/presence.md",
+    webhooks: "docs/webhooks.md",
+    subscriptions: "docs/subscriptions.md",
+    recipes: "docs/recipes.md",
+    configuration: "docs/configuration.md",
+    api: "docs/api.md",
+    command_line: "docs/command-line.md",
+    errors: "docs/errors.md",
+    glossary: "docs/glossary.md",
+    operations: "docs/operations.md",
+    store: "docs/store.md",
+    security: "docs/security.md",
+    load_testing: "docs/load-testing.md",
+    benchmarks: "docs/benchmarks.md",
+    architecture: "docs/architecture.md",
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn run(path: &str) {
+    static ALL: Mutex<BTreeMap<String, Counts>> = Mutex::new(BTreeMap::new());
+    let root = root();
+    let text = std::fs::read_to_string(root.join(path)).unwrap();
+    let counts = page::run(&root, path, &text).unwrap_or_else(|error| panic!("{error}"));
+    let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    all.insert(path.into(), counts);
+    let total = all.values().fold(Counts::default(), |sum, counts| Counts {
+        run: sum.run + counts.run,
+        compared: sum.compared + counts.compared,
+        checked: sum.checked + counts.checked,
+        marked: sum.marked + counts.marked,
+    });
+    let Counts { run, compared, checked, marked } = total;
+    // Past the capture of the test harness, once, when the last page is done.
+    if all.len() == PAGES.len() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "{} pages: {run} snippets run, {compared} compared with what came, {checked} checked, \
+             {marked} marked as not run",
+            all.len()
+        );
+    }
+}
+
+#[test]
+fn every_page_is_run_and_in_the_summary() {
+    let root = root();
+    let summary = std::fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap();
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(root.join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") && name != "SUMMARY.md" {
+            assert!(summary.contains(&format!("]({name})")), "docs/SUMMARY.md has no {name}");
+            found.insert(format!("docs/{name}"));
+        }
+    }
+    found.insert("README.md".into());
+    let known: BTreeSet<String> = PAGES.iter().map(|path| path.to_string()).collect();
+    assert_eq!(found, known, "name each page in this file");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = root();
+    let mut pages: Vec<PathBuf> = PAGES.iter().map(PathBuf::from).collect();
+    for more in [
+        "docs/SUMMARY.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "BENCHMARKS.md",
+        "SECURITY.md",
+    ] {
+        pages.extend(root.join(more).exists().then(|| PathBuf::from(more)));
+    }
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let read = |path: &Path| Page::read(&std::fs::read_to_string(root.join(path)).unwrap());
+        for (link, line) in read(page).links {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let to = match path {
+                "" => page.clone(),
+                path => normal(&page.with_file_name("").join(path)),
+            };
+            let exists = root.join(&to).exists();
+            let anchored = anchor.is_empty()
+                || exists && read(&to).anchors.iter().any(|known| known == anchor);
+            if !exists || !anchored {
+                wrong.push(format!("{}:{line}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
+}
+
+/// Without `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(out.pop()),
+            part => out.push(part),
+        }
+    }
+    out
+}

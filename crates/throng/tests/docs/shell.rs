@@ -1,0 +1,205 @@
+//! A reader's terminals: a shell that keeps its variables from block to block, the server, and what is
+//! left running.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A block that runs longer fails.
+const BLOCK_MAX: Duration = Duration::from_secs(120);
+
+/// `throng` as a reader types it. Commands that call the admin port find it where the page's server has it.
+const THRONG: &str = r#"#!/bin/bash
+case "$1 $2" in
+"top "*) [[ "$*" == *http* ]] || set -- "$@" "http://$(cat "$RUN/admin")" ;;
+"flood "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+"subscriptions import" | "subscriptions list") [[ "$*" == *--admin* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+esac
+exec "$THRONG_BIN" "$@"
+"#;
+
+/// The processes named throng are those of this page.
+const PIDOF: &str = "#!/bin/sh\ncat \"$RUN/server\"\n";
+
+/// What a block left.
+#[derive(Debug)]
+pub struct Done {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+    /// Commands that failed on the way.
+    pub failed: String,
+}
+
+/// What goes on in another terminal.
+pub struct Listener {
+    path: PathBuf,
+    /// The bytes that the page has shown already.
+    pub seen: usize,
+}
+
+impl Listener {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.path).unwrap_or_default()).into_owned()
+    }
+}
+
+/// A folder that looks like a clone, and a shell in it.
+pub struct Shell {
+    pub folder: PathBuf,
+    bash: Child,
+    input: ChildStdin,
+    blocks: usize,
+}
+
+impl Shell {
+    pub fn start(name: &str, root: &Path) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("throng-docs-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let run = folder.join(".run");
+        std::fs::create_dir_all(&run).unwrap();
+        for entry in std::fs::read_dir(root).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name();
+            if name != "target" && name != ".git" && name != "throng.toml" {
+                std::os::unix::fs::symlink(entry.path(), folder.join(name)).unwrap();
+            }
+        }
+        for (name, text) in [("throng", THRONG), ("pidof", PIDOF)] {
+            use std::os::unix::fs::PermissionsExt;
+            let path = run.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        // Curl's progress is for people.
+        std::fs::write(folder.join(".curlrc"), "silent\nshow-error\n").unwrap();
+        let mut command = Command::new("bash");
+        command.args(["--noprofile", "--norc"]).current_dir(&folder).process_group(0);
+        Shell::environment(&mut command, &folder);
+        let output = std::fs::File::create(run.join("bash")).unwrap();
+        command.stdin(Stdio::piped()).stdout(output.try_clone().unwrap()).stderr(output);
+        let mut bash = command.spawn().unwrap();
+        let mut input = bash.stdin.take().unwrap();
+        writeln!(input, "set -o pipefail; trap 'echo \"$BASH_COMMAND\" >>\"$FAILED\"' ERR")
+            .unwrap();
+        Shell { folder, bash, input, blocks: 0 }
+    }
+
+    fn environment(command: &mut Command, folder: &Path) {
+        let run = folder.join(".run");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", run.display())).env("HOME", folder);
+        command.env("RUN", &run).env("THRONG_BIN", env!("CARGO_BIN_EXE_throng"));
+        command.env_remove("COLUMNS").env("TERM", "dumb");
+    }
+
+    fn write(&mut self, text: &str) -> PathBuf {
+        self.blocks += 1;
+        let path = self.folder.join(format!(".run/{}", self.blocks));
+        std::fs::write(path.with_extension("sh"), text).unwrap();
+        path
+    }
+
+    /// Runs a block to its end.
+    pub fn run(&mut self, text: &str) -> Done {
+        let path = self.write(text);
+        let (at, of) = (path.display(), |kind: &str| path.with_extension(kind));
+        writeln!(
+            self.input,
+            "FAILED={at}.failed; . {at}.sh </dev/null >{at}.out 2>{at}.err; echo $? >{at}.tmp; mv {at}.tmp {at}.status"
+        )
+        .unwrap();
+        let end = Instant::now() + BLOCK_MAX;
+        while !of("status").exists() {
+            assert!(Instant::now() < end, "this ran for {BLOCK_MAX:?} and did not end:\n{text}");
+            assert!(self.bash.try_wait().unwrap().is_none(), "the shell ended in:\n{text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let read = |kind| {
+            String::from_utf8_lossy(&std::fs::read(of(kind)).unwrap_or_default()).into_owned()
+        };
+        let status = read("status").trim().parse().unwrap();
+        Done { status, out: read("out"), err: read("err"), failed: read("failed") }
+    }
+
+    /// Leaves a block running, as in another terminal.
+    pub fn leave(&mut self, text: &str) -> Listener {
+        let path = self.write(text);
+        let at = path.display();
+        writeln!(self.input, "( trap - ERR; . {at}.sh ) </dev/null >{at}.out 2>&1 &").unwrap();
+        Listener { path: path.with_extension("out"), seen: 0 }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.bash.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.bash.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The page's server.
+pub struct Server {
+    child: Child,
+    pub client: u16,
+    pub admin: u16,
+    pub listener: Listener,
+}
+
+impl Server {
+    /// Starts what a page's command line starts, at ports that the system chooses.
+    pub fn start(shell: &Shell, command_line: &str) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["-c", &format!("exec {command_line}")]).current_dir(&shell.folder);
+        Shell::environment(&mut command, &shell.folder);
+        command
+            .env("THRONG_CLIENT_LISTEN", "127.0.0.1:0")
+            .env("THRONG_ADMIN_LISTEN", "127.0.0.1:0");
+        let path = shell.folder.join(format!(".run/server-{}.out", shell.blocks));
+        let log = std::fs::File::create(path.with_extension("log")).unwrap();
+        command.stdout(Stdio::piped()).stderr(log).stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut out = std::fs::File::create(&path).unwrap();
+        let mut port = |label: &str| -> u16 {
+            for line in lines.by_ref() {
+                let line = line.unwrap();
+                writeln!(out, "{line}").unwrap();
+                if line.trim_start().starts_with(label) {
+                    let (_, rest) = line.split_once("http://").unwrap();
+                    let address = rest.split(['/', ' ']).next().unwrap();
+                    return address.rsplit(':').next().unwrap().parse().unwrap();
+                }
+            }
+            let log = std::fs::read_to_string(path.with_extension("log")).unwrap();
+            panic!("{command_line}: the server did not start:\n{log}");
+        };
+        let (client, admin) = (port("clients"), port("applications"));
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| drop(writeln!(out, "{line}")));
+        });
+        std::fs::write(shell.folder.join(".run/admin"), format!("127.0.0.1:{admin}")).unwrap();
+        std::fs::write(shell.folder.join(".run/server"), child.id().to_string()).unwrap();
+        Server { child, client, admin, listener: Listener { path, seen: 0 } }
+    }
+}
+
+impl Drop for Server {
+    /// Ends it as a reader does, so that its store is closed.
+    fn drop(&mut self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-INT", &pid]).status();
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
