@@ -251,6 +251,7 @@ impl Connections {
         out: &mut Vec<u8>,
     ) {
         let topic = publication.topic.clone();
+        let publication = publication.sent_by(self.core.sender(slot));
         if permit.durable {
             self.core.publish_durable(slot, publication, Answer::Id(id));
         } else {

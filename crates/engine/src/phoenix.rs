@@ -267,6 +267,7 @@ impl Channels<'_> {
                 .then(|| self.connections.core.id(slot, serial)),
             attributes: None,
         };
+        let publication = publication.sent_by(self.connections.core.sender(slot));
         if permit.durable {
             self.connections.core.publish_durable(
                 slot,

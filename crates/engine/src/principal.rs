@@ -20,6 +20,11 @@ impl Core {
         principal(&self.hub, slot)
     }
 
+    /// Who is named as the sender of what a connection publishes: its first user.
+    pub(crate) fn sender(&self, slot: u32) -> Option<Name> {
+        self.users(slot).next().map(Name::from)
+    }
+
     /// Whether a connection is in the topic by itself: everyone's, or its users' own. To join it lets a
     /// Phoenix client hear what comes anyway.
     pub(crate) fn is_own(&self, slot: u32, topic: &str) -> bool {

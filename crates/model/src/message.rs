@@ -54,6 +54,20 @@ impl Publication {
     pub fn key(&self) -> Option<&Name> {
         self.attributes.as_ref()?.key.as_ref()
     }
+
+    /// The user who published the message, where one is known.
+    pub fn sender(&self) -> Option<&Name> {
+        self.attributes.as_ref()?.sender.as_ref()
+    }
+
+    /// The same, published by this user.
+    #[must_use]
+    pub fn sent_by(mut self, sender: Option<Name>) -> Self {
+        if sender.is_some() || self.sender().is_some() {
+            self.attributes.get_or_insert_default().sender = sender;
+        }
+        self
+    }
 }
 
 /// The attributes that only a few messages have.
@@ -63,6 +77,8 @@ pub struct Attributes {
     pub tags: Vec<Name>,
     /// The key whose newest state the message is.
     pub key: Option<Name>,
+    /// The user who published it. Without one the application did, or a client that named no user.
+    pub sender: Option<Name>,
     /// When the message expires, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
 }

@@ -35,10 +35,10 @@ pub fn list<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Result<Vec<Name
 }
 
 impl Attributes {
-    /// Attributes without an expiry; `None` when there are none.
+    /// Attributes with no others than these; `None` when there are none.
     pub fn of(tags: Vec<Name>, key: Option<Name>) -> Option<Box<Attributes>> {
         let some = !tags.is_empty() || key.is_some();
-        some.then(|| Box::new(Attributes { tags, key, expires_ms: None }))
+        some.then(|| Box::new(Attributes { tags, key, ..Attributes::default() }))
     }
 }
 

@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use crate::request::Entry;
 use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
 
-/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"tags":[…]` and
-/// `"key":…` before the data where the message has them. Bytes are base64 text, and then
+/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"sender":…`, `"tags":[…]`
+/// and `"key":…` before the data where the message has them. Bytes are base64 text, and then
 /// `"encoding":"base64"` says so.
 pub fn message(message: &Message, out: &mut Vec<u8>) {
     message_head(message, out);
@@ -40,6 +40,10 @@ pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     push_display(&message.id, out);
     out.extend_from_slice(b"\",\"event\":");
     string(message.event(), out);
+    if let Some(sender) = message.publication.sender() {
+        out.extend_from_slice(b",\"sender\":");
+        string(sender, out);
+    }
     if !message.publication.tags().is_empty() {
         out.extend_from_slice(b",\"tags\":");
         strings(message.publication.tags(), out);
@@ -141,9 +145,10 @@ mod tests {
     use model::{Attributes, Epoch, Position, Publication};
 
     #[test]
-    fn tags_and_a_key_stand_before_the_data() {
+    fn the_sender_tags_and_a_key_stand_before_the_data() {
         let mut publication = Publication::new("t", Data::Json("1".into()));
         publication.attributes = Attributes::of(vec!["red".into(), "b\"".into()], Some("k".into()));
+        let publication = publication.sent_by(Some("al\"".into()));
         let mut out = Vec::new();
         message(
             &Message::new(publication, Position { epoch: Epoch(10), offset: 7 }, 0, 0),
@@ -151,7 +156,7 @@ mod tests {
         );
         let want = concat!(
             r#"{"type":"message","topic":"t","id":"0000000a:7","event":"message","#,
-            r#""tags":["red","b\""],"key":"k","data":1}"#
+            r#""sender":"al\"","tags":["red","b\""],"key":"k","data":1}"#
         );
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }

@@ -39,7 +39,8 @@ pub enum Request {
     Unsubscribe(Box<str>, Name),
     /// Publish.
     Publish {
-        /// What to publish.
+        /// What to publish. By a connection that is open it is the first user's, which the engine
+        /// notes; an HTTP request has said whose it is.
         publication: Publication,
         /// What its topic's rule says.
         permit: Permit,

@@ -20,7 +20,7 @@ use crate::panics::catch_redb_panics;
 use crate::record::MessageRow;
 use crate::source::{Source, require_ascending};
 use crate::staged_file::StagedFile;
-use crate::tables::{EXPIRIES, FORMAT, KEYS, MESSAGES, PREVIOUS_FORMAT, TOPICS};
+use crate::tables::{EXPIRIES, FORMAT, KEYS, MESSAGES, TOPICS, is_known};
 use crate::topic::TopicRow;
 use crate::topic_rows;
 
@@ -30,7 +30,7 @@ pub(crate) const CACHE_BYTES: usize = 64 << 20;
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The file's format version: the current one, or the previous one, whose rows have no
+    /// The file's format version: the current one, or an earlier one. In the first one, rows have no
     /// checksums.
     pub format: u64,
     /// The last process closed the store.
@@ -85,7 +85,7 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
         Err(other) => return Err(OpenError::Unknown { file, reason: other.to_string() }),
     };
     match report.format {
-        FORMAT | PREVIOUS_FORMAT => Ok(report),
+        known if is_known(known) => Ok(report),
         0 => Err(OpenError::Unknown { file, reason: "it says nothing of its format".into() }),
         found => Err(OpenError::Format { file, found, known: FORMAT }),
     }
@@ -103,7 +103,7 @@ pub(crate) fn scan_file(file: &Path, verify: bool) -> Result<Report, InternalErr
         other => other?,
     };
     report.format = file_format(&opened.db).ok().flatten().unwrap_or(0);
-    if matches!(report.format, FORMAT | PREVIOUS_FORMAT) {
+    if is_known(report.format) {
         let dir = file.parent().unwrap_or(Path::new("."));
         let is_verified = verify && report.damages.is_empty();
         let source = Source::new(&opened.db, report.format, is_verified);
@@ -216,7 +216,7 @@ pub(crate) fn scan_topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec
     let (mut found, mut last, mut missing_rows) = (Vec::new(), (String::new(), 0), None);
     let mut visit = |name: &str, row: &[u8]| match source.topic(name, row) {
         Ok(topic) => {
-            if !source.is_previous_format
+            if !source.is_first_format
                 && topic.previous_name_hash != last.1
                 && missing_rows.is_none()
             {
@@ -245,7 +245,7 @@ pub(crate) fn scan_topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec
     });
     let tail = catch_redb_panics(|| source.metadata());
     let is_end =
-        source.is_previous_format || tail.is_ok_and(|metadata| metadata.last_name_hash == last.1);
+        source.is_first_format || tail.is_ok_and(|metadata| metadata.last_name_hash == last.1);
     let last = last.0;
     damages.extend(missing_rows);
     if scanned.is_err() || !is_end {
@@ -268,7 +268,7 @@ pub(crate) fn scan_topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec
         damages.push(Damage::in_table("topics", what));
         found.extend(behind.into_iter().rev());
     }
-    if source.is_previous_format {
+    if source.is_first_format {
         // Two topics with the same number would claim the same messages.
         let mut numbers = HashSet::new();
         found.retain(|(name, topic)| {
@@ -326,7 +326,7 @@ pub(crate) fn scan_messages(
             }
             ControlFlow::Continue(())
         });
-        if source.is_previous_format {
+        if source.is_first_format {
             let last = behind.last().map_or(topic.last, |(offset, _)| offset - 1);
             scan.through(last);
         }

@@ -130,7 +130,7 @@ pub enum OpenError {
         "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore the \
          file from a backup, or move it away to begin with an empty store; `throng store check` \
          lists what is gone, and `throng store salvage` writes a new store of all that is whole, \
-         also of a file that the version before wrote"
+         also of a file that an earlier version wrote"
     )]
     Damaged {
         /// The file.

@@ -19,8 +19,8 @@ use crate::panics::catch_redb_panics;
 use crate::rewrite;
 use crate::staged_file::StagedFile;
 use crate::tables::{
-    CURSORS, EXPIRIES, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES, METADATA,
-    NAMES, PREVIOUS_FORMAT, SUBSCRIPTIONS, TOPICS,
+    CURSORS, EXPIRIES, FIRST_FORMAT, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES,
+    METADATA, NAMES, SUBSCRIPTIONS, TOPICS, is_known,
 };
 
 /// The name of a new file until it is complete.
@@ -131,7 +131,7 @@ impl Directory {
         let length = std::fs::metadata(&file).map_err(|error| self.open_error(error.into()))?.len();
         let opened = self.try_open(cache_bytes_max, length <= verify_bytes_max);
         let mut opened = opened.map_err(|error| self.open_error(error))?;
-        if self.check_format(file_format(&opened.db))? == PREVIOUS_FORMAT {
+        if self.check_format(file_format(&opened.db))? == FIRST_FORMAT {
             drop(opened);
             opened =
                 self.rewrite(cache_bytes_max).map_err(|error| self.rewrite_error(error, length))?;
@@ -160,10 +160,10 @@ impl Directory {
         open_database(|| StagedFile::open(&self.file()), cache_bytes_max, verify)
     }
 
-    /// Upgrades a file of the previous format: a new file replaces it once it is complete.
+    /// Upgrades a file of the first format: a new file replaces it once it is complete.
     fn rewrite(&self, cache_bytes_max: usize) -> Result<Opened, InternalError> {
-        tracing::info!("the store's file is of the version before: it is written anew");
-        // The previous format has no checksums of its own.
+        tracing::info!("the store's file is of format version {FIRST_FORMAT}: it is written anew");
+        // Its rows have no checksums of their own.
         let old = self.try_open(cache_bytes_max, true)?;
         self.replace(|new| rewrite::upgrade(&old.db, new, old.may_lack_commit))?;
         drop(old);
@@ -232,7 +232,7 @@ impl Directory {
 
     fn check_format(&self, found: Result<Option<u64>, InternalError>) -> Result<u64, OpenError> {
         match found.map_err(|error| self.open_error(error))? {
-            Some(known @ (FORMAT | PREVIOUS_FORMAT)) => Ok(known),
+            Some(known) if is_known(known) => Ok(known),
             Some(found) => Err(OpenError::Format { file: self.file(), found, known: FORMAT }),
             None => {
                 let reason = "it says nothing of its format".into();
@@ -255,13 +255,13 @@ impl Directory {
         places.concat() + &more
     }
 
-    /// The error for a file of the previous format, of this length in bytes, that could not be
+    /// The error for a file of the first format, of this length in bytes, that could not be
     /// rewritten.
     fn rewrite_error(&self, error: InternalError, length: u64) -> OpenError {
         let Some(error) = error.disk_full() else { return self.open_error(error) };
         let reason = format!(
-            "the disk is full ({error}), and a file of the version before is written anew at the \
-             start, which takes about as much room again: free {length} bytes or more in {}, and \
+            "the disk is full ({error}), and a file of format version {FIRST_FORMAT} is written anew \
+             at the start, which takes about as much room again: free {length} bytes or more in {}, and \
              start again. Nothing was changed",
             self.dir.display()
         );
@@ -310,6 +310,8 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
     metadata.save(&txn)?;
+    // A file of the version before becomes one of this version, which may write what that can't read.
+    txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
     txn.commit()?;
     Ok(OpenState { metadata, clean, has_reserve: false })
 }

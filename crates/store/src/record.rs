@@ -1,12 +1,14 @@
 //! The format of a stored message. It is part of the store's format version.
 //!
 //! ```text
-//! flags      1 byte: kind of data (2 bits), then one bit each: event, tags, key, expiry
+//! flags      1 byte: kind of data (2 bits), then one bit each: event, tags, key, expiry,
+//!            sender
 //! at_ms      varint
 //! event      varint length, UTF-8         if its bit is set
 //! tags       varint count, each as event  if its bit is set
 //! key        as event                     if its bit is set
 //! expiry     varint, milliseconds         if its bit is set
+//! sender     as event                     if its bit is set
 //! payload    the rest
 //! ```
 //!
@@ -26,6 +28,7 @@ const EVENT: u8 = 1 << 2;
 const TAGS: u8 = 1 << 3;
 const KEY: u8 = 1 << 4;
 const EXPIRES: u8 = 1 << 5;
+const SENDER: u8 = 1 << 6;
 
 /// A message that was read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ pub(crate) struct RecordRef<'a> {
     tags: (usize, &'a [u8]),
     pub key: Option<&'a str>,
     pub expires_ms: Option<u64>,
+    sender: Option<&'a str>,
     pub payload: &'a [u8],
 }
 
@@ -136,7 +140,8 @@ pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
         kind | bit(publication.event.is_some(), EVENT)
             | bit(!attributes.tags.is_empty(), TAGS)
             | bit(attributes.key.is_some(), KEY)
-            | bit(attributes.expires_ms.is_some(), EXPIRES),
+            | bit(attributes.expires_ms.is_some(), EXPIRES)
+            | bit(attributes.sender.is_some(), SENDER),
     );
     put_varint(&mut out, at_ms);
     if let Some(event) = &publication.event {
@@ -152,6 +157,9 @@ pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
     if let Some(expires_ms) = attributes.expires_ms {
         put_varint(&mut out, expires_ms);
     }
+    if let Some(sender) = &attributes.sender {
+        put_bytes(&mut out, sender.as_bytes());
+    }
     out.extend_from_slice(payload);
     out.into()
 }
@@ -162,7 +170,7 @@ impl<'a> RecordRef<'a> {
         let mut input = Decoder(bytes);
         let flags = input.byte()?;
         let kind = flags & KIND;
-        if flags >> 6 != 0 || kind > BINARY {
+        if flags >> 7 != 0 || kind > BINARY {
             return Err(RowError);
         }
         let has = |bit: u8| flags & bit != 0;
@@ -177,10 +185,11 @@ impl<'a> RecordRef<'a> {
         }
         let key = has(KEY).then(|| input.text()).transpose()?;
         let expires_ms = has(EXPIRES).then(|| input.number()).transpose()?;
+        let sender = has(SENDER).then(|| input.text()).transpose()?;
         if kind != BINARY {
             std::str::from_utf8(input.0).map_err(|_| RowError)?;
         }
-        Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, payload: input.0 })
+        Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, sender, payload: input.0 })
     }
 
     /// True for a tombstone, a message that deletes its key: JSON `null` with a key.
@@ -207,6 +216,7 @@ impl<'a> RecordRef<'a> {
             tags: tags.collect::<Result<_, _>>()?,
             key: self.key.map(Name::from),
             expires_ms: self.expires_ms,
+            sender: self.sender.map(Name::from),
         };
         let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
         let event = self.event.map(Name::from);
@@ -285,10 +295,15 @@ mod tests {
         let attributes = (
             prop::collection::vec(name(), 0..4),
             prop::option::of(name()),
+            prop::option::of(name()),
             prop::option::of(any::<u64>()),
         );
-        let attributes =
-            attributes.prop_map(|(tags, key, expires_ms)| Attributes { tags, key, expires_ms });
+        let attributes = attributes.prop_map(|(tags, key, sender, expires_ms)| Attributes {
+            tags,
+            key,
+            sender,
+            expires_ms,
+        });
         (name(), prop::option::of(name()), data, prop::option::of(attributes)).prop_map(
             |(topic, event, data, attributes)| Publication {
                 topic,
@@ -361,7 +376,7 @@ mod tests {
         assert_eq!(Decoder(&bytes).number(), Err(RowError));
         assert_eq!(Decoder(&[0x80; 11]).number(), Err(RowError));
         assert_eq!(RecordRef::decode(&[0b11, 0]), Err(RowError));
-        assert_eq!(RecordRef::decode(&[0x40, 0]), Err(RowError));
+        assert_eq!(RecordRef::decode(&[0x80, 0]), Err(RowError));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Copies a store into a new file: one of the previous format, or a damaged one.
+//! Copies a store into a new file: one of the first format, or a damaged one.
 
 use model::Name;
 use redb::{Database, ReadableDatabase};
@@ -12,7 +12,7 @@ use crate::panics::catch_redb_panics;
 use crate::record::{MessageRow, RecordRef};
 use crate::small_tables;
 use crate::source::Source;
-use crate::tables::{EXPIRIES, KEYS, MESSAGES, PREVIOUS_FORMAT, TOPICS};
+use crate::tables::{EXPIRIES, FIRST_FORMAT, KEYS, MESSAGES, TOPICS};
 use crate::topic::TopicRow;
 
 /// Bytes of records in one transaction.
@@ -154,13 +154,13 @@ impl<'a> StoreBuilder<'a> {
     }
 }
 
-/// Copies a file of the previous format that redb has verified.
+/// Copies a file of the first format that redb has verified.
 pub(crate) fn upgrade(
     old: &Database,
     new: &Database,
     may_lack_commit: bool,
 ) -> Result<(), InternalError> {
-    let source = Source::new(old, PREVIOUS_FORMAT, true);
+    let source = Source::new(old, FIRST_FORMAT, true);
     let last = catch_redb_panics(|| source.metadata())?.last_offset;
     let lost = may_lack_commit.then_some((last, last.saturating_add(OFFSETS_SKIPPED)));
     let earlier_report = Report { lost_range: lost, ..Report::default() };
@@ -182,7 +182,7 @@ pub(crate) fn copy(
         Metadata { epoch: new_epoch, ..Metadata::default() }
     });
     let Metadata { epoch, clean, last_offset, forgotten_floor, last_number, .. } = old;
-    let clean = clean && !(source.is_previous_format && earlier_report.lost_range.is_some());
+    let clean = clean && !(source.is_first_format && earlier_report.lost_range.is_some());
     let mut build = StoreBuilder::new(
         new,
         Metadata { epoch, clean, last_offset, forgotten_floor, last_number, ..Metadata::default() },

@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::staged_file::StagedFile;
 
 /// Writes a new store into the directory `to` from everything that is intact in the store in
-/// `from`, which may have the previous format. Clients that come back to a topic which lost
+/// `from`, which may have the first format. Clients that come back to a topic which lost
 /// messages learn about the gap. `new_epoch` is the new store's epoch if the old one can't be read.
 /// Returns what the check found in the old store. The old store stays unchanged, and no server can
 /// open it meanwhile.

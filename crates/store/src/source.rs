@@ -1,4 +1,4 @@
-//! A file that a check or a copy reads, in the current format or the previous one.
+//! A file that a check or a copy reads, in the current format or an earlier one.
 
 use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
@@ -7,11 +7,11 @@ use crate::error::{Damage, InternalError, RowError};
 use crate::metadata::Metadata;
 use crate::record::{Decoder, MessageRow, RecordRef};
 use crate::small_tables;
-use crate::tables::{FORMAT_TABLE, METADATA, PREVIOUS_FORMAT, SUBSCRIPTIONS};
+use crate::tables::{FIRST_FORMAT, FORMAT_TABLE, METADATA, SUBSCRIPTIONS};
 use crate::topic::{Retention, TopicRow};
 use crate::topic_rows;
 
-/// The tables that are different in the previous format, which also stores its metadata beside the
+/// The tables that are different in the first format, which also stores its metadata beside the
 /// format version.
 const IDEMPOTENCY: TableDefinition<'static, (u64, u64), (&str, &str)> =
     TableDefinition::new("idempotency");
@@ -22,8 +22,8 @@ const NAMES: TableDefinition<'static, u32, &str> = TableDefinition::new("names")
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub db: &'a Database,
-    /// The file has the previous format: its rows have no checksums and no links.
-    pub is_previous_format: bool,
+    /// The file has the first format: its rows have no checksums and no links.
+    pub is_first_format: bool,
     /// redb has verified its own checksums.
     pub is_verified: bool,
 }
@@ -31,18 +31,18 @@ pub(crate) struct Source<'a> {
 impl<'a> Source<'a> {
     /// Wraps a file of a known format.
     pub fn new(db: &'a Database, format: u64, is_verified: bool) -> Self {
-        Source { db, is_previous_format: format == PREVIOUS_FORMAT, is_verified }
+        Source { db, is_first_format: format == FIRST_FORMAT, is_verified }
     }
 
     /// Rows may be missing or changed, and only their content can tell.
     pub fn is_unverifiable(&self) -> bool {
-        self.is_previous_format && !self.is_verified
+        self.is_first_format && !self.is_verified
     }
 
     /// The metadata of the store.
     pub fn metadata(&self) -> Result<Metadata, InternalError> {
         let txn = self.db.begin_read()?;
-        if !self.is_previous_format {
+        if !self.is_first_format {
             return Metadata::from_table(&txn.open_table(METADATA)?);
         }
         let facts = txn.open_table(FORMAT_TABLE)?;
@@ -61,20 +61,20 @@ impl<'a> Source<'a> {
 
     /// Decodes a topic's row.
     pub fn topic(&self, name: &str, row: &[u8]) -> Result<TopicRow, InternalError> {
-        match self.is_previous_format {
-            true => decode_previous_topic(row).map_err(|_| topic_rows::damaged_row(name)),
+        match self.is_first_format {
+            true => decode_first_topic(row).map_err(|_| topic_rows::damaged_row(name)),
             false => topic_rows::decode(name, row),
         }
     }
 
-    /// Decodes a message's row. In the previous format it has no link, so `previous` takes its place.
+    /// Decodes a message's row. In the first format it has no link, so `previous` takes its place.
     pub fn row<'r>(
         &self,
         (number, offset): (u64, u64),
         previous: u64,
         bytes: &'r [u8],
     ) -> Result<MessageRow<'r>, RowError> {
-        match self.is_previous_format {
+        match self.is_first_format {
             true => RecordRef::decode(bytes).map(|_| MessageRow { previous, record: bytes }),
             false => MessageRow::decode(number, offset, bytes),
         }
@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &str, u64),
     ) -> Result<(), InternalError> {
-        if !self.is_previous_format {
+        if !self.is_first_format {
             return small_tables::each_cursor(txn, each);
         }
         let mut at = None;
@@ -103,7 +103,7 @@ impl<'a> Source<'a> {
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &str, u64, u64),
     ) -> Result<(), InternalError> {
-        if !self.is_previous_format {
+        if !self.is_first_format {
             return small_tables::each_idempotency_key(txn, each);
         }
         let mut at = None;
@@ -121,7 +121,7 @@ impl<'a> Source<'a> {
         txn: &ReadTransaction,
         mut each: impl FnMut(&str, &[u8]),
     ) -> Result<(), InternalError> {
-        if !self.is_previous_format {
+        if !self.is_first_format {
             return small_tables::each_subscriber(txn, each);
         }
         let mut at = None;
@@ -138,7 +138,7 @@ impl<'a> Source<'a> {
         txn: &ReadTransaction,
         mut each: impl FnMut(u32, &str),
     ) -> Result<(), InternalError> {
-        if !self.is_previous_format {
+        if !self.is_first_format {
             return small_tables::each_name(txn, each);
         }
         let mut at = None;
@@ -151,8 +151,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Decodes a topic's row of the previous format.
-fn decode_previous_topic(row: &[u8]) -> Result<TopicRow, RowError> {
+/// Decodes a topic's row of the first format.
+fn decode_first_topic(row: &[u8]) -> Result<TopicRow, RowError> {
     let mut input = Decoder(row);
     let compact = input.byte()? == 1;
     let mut number = || input.number();

@@ -3,10 +3,20 @@
 use redb::TableDefinition;
 
 /// The format version that this program reads and writes.
-pub const FORMAT: u64 = 2;
+///
+/// What changed with each:
+/// - 2: rows have checksums, and messages and topics are linked.
+/// - 3: a message may have a sender. All else is as in 2, so that a file of version 2 is used as it
+///   is, and its version changes when it is opened.
+pub const FORMAT: u64 = 3;
 
-/// The format version that this program upgrades when it opens a file.
-pub(crate) const PREVIOUS_FORMAT: u64 = 1;
+/// The format version whose files are written anew when they are opened.
+pub(crate) const FIRST_FORMAT: u64 = 1;
+
+/// True for the format versions that this program can read.
+pub(crate) fn is_known(format: u64) -> bool {
+    (FIRST_FORMAT..=FORMAT).contains(&format)
+}
 
 /// The table that every version can read. In versions after the first it holds only the format
 /// version.

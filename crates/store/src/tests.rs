@@ -1,13 +1,13 @@
 //! Tests of the whole store. Tests that need their own clock run on the tables (`retention`,
 //! `model`).
 
+mod earlier_formats;
 mod end_to_end;
 mod full_disk;
 mod kill;
 mod known_damage;
 mod open;
 mod permissions;
-mod previous_format;
 mod random_damage;
 mod reference;
 mod retention;

@@ -119,6 +119,11 @@ fn clients_join_push_and_leave() {
 }
 
 #[test]
+fn messages_say_who_sent_them_and_no_client_can() {
+    run(&serve(&[SHORT_POLLS]), "channels.cjs", "who_sent_it");
+}
+
+#[test]
 fn joins_and_pushes_against_the_rules_get_errors() {
     let server = serve(&[("THRONG_LIMITS_MESSAGE_BYTES_MAX", "1024")]);
     run(&server, "channels.cjs", "what_rules_refuse");

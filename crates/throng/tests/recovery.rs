@@ -17,6 +17,8 @@ mod node;
 mod recovery_gap;
 #[path = "recovery/resume.rs"]
 mod resume;
+#[path = "recovery/sender.rs"]
+mod sender;
 #[path = "recovery/subscriptions.rs"]
 mod subscriptions;
 mod support;

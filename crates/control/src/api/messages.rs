@@ -46,6 +46,10 @@ pub(crate) struct PublishedMessage<'a> {
     /// `base64` where data is bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<&'static str>,
+    /// The user who published it; left out where none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "alice")]
+    sender: Option<&'a str>,
     /// What members choose by; left out where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<&'a str>,
@@ -89,6 +93,7 @@ impl<'a> PublishedMessage<'a> {
             event: message.event(),
             data,
             encoding,
+            sender: message.publication.sender().map(Name::as_str),
             tags: message.publication.tags().iter().map(Name::as_str).collect(),
             key: message.publication.key().map(Name::as_str),
             published_at,

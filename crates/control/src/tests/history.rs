@@ -42,6 +42,7 @@ async fn options_go_to_the_broker() {
     assert!((now_ms + 30_000..=now_ms + 60_500).contains(&expires_ms));
     let last = publications.last().unwrap();
     assert_eq!((&*last.topic, last.tags()), ("@keen", &["x".into()][..]));
+    assert_eq!((publications[0].sender(), last.sender()), (None, None));
     assert!(publications[2].attributes.is_none(), "nothing beside, nothing allocated");
 }
 

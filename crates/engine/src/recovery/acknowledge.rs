@@ -530,6 +530,10 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
     protocol::json::string(user, &mut text);
     text.extend_from_slice(format!(",\"id\":\"{}\",\"event\":", message.id).as_bytes());
     protocol::json::string(message.event(), &mut text);
+    if let Some(sender) = publication.sender() {
+        text.extend_from_slice(b",\"sender\":");
+        protocol::json::string(sender, &mut text);
+    }
     text.extend_from_slice(format!(",\"tries\":{},", rule.tries_max).as_bytes());
     match &publication.data {
         Data::Json(json) => text.extend_from_slice(format!("\"data\":{json}}}").as_bytes()),

@@ -23,6 +23,7 @@ impl Route<'_> {
         let topic = std::mem::take(topic);
         let principal = self.principal(std::mem::take(&mut query.users));
         let permit = self.decide(&principal, auth::Action::Publish, &topic)?;
+        query.users = principal.users;
         if let Some((code, message)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
             let status = if code == event::RESERVED { 403 } else { 400 };
             return Err(Rejection::new(status, code, message));
@@ -43,6 +44,7 @@ impl Route<'_> {
         let data = self.body_data(body)?;
         let attributes = Attributes::of(query.tags, query.key);
         let publication = Publication { topic, event: query.event, data, except: None, attributes };
+        let publication = publication.sent_by(query.users.into_iter().next());
         Ok(Request::Publish { publication, permit, to: ReplyTo::Http(self.respond()) })
     }
 

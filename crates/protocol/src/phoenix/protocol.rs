@@ -10,7 +10,7 @@ use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
 use crate::{Codecs, Settings, json};
 use model::event::is_reserved;
-use model::{CloseReason, Data, Encoding, Message};
+use model::{CloseReason, Data, Encoding, Message, Name};
 
 /// Phoenix Channels.
 #[derive(Clone, Copy)]
@@ -112,7 +112,8 @@ impl Protocol for Phoenix {
         let id = message.is_retained().then_some(message.id);
         let (topic, event) = (&publication.topic, message.event());
         // In the server's own messages a user may have any name: a list of presence is an object by user.
-        let annotations = (!is_reserved(event)).then(Annotations::default);
+        let sender = publication.sender().map(Name::as_str);
+        let annotations = (!is_reserved(event)).then_some(Annotations { sender });
         let annotations = annotations.as_ref();
         let encoded =
             self.serializer.broadcast(topic, event, id, content, annotations, &mut payload);

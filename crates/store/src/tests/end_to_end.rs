@@ -8,8 +8,12 @@ fn everything_stored_survives_a_close() {
     let dir = Dir::new();
     let (store, _, found) = Store::open(options(&dir.0)).unwrap();
     assert_eq!(found, OpenInfo { epoch: 0x5f3a_91c2, last_offset: 0, clean: true });
-    let attributes =
-        Attributes { tags: vec!["a".into()], key: Some("k".into()), expires_ms: Some(9_999) };
+    let attributes = Attributes {
+        tags: vec!["a".into()],
+        key: Some("k".into()),
+        sender: Some("bob".into()),
+        expires_ms: Some(9_999),
+    };
     let marked = Publication {
         event: Some("e".into()),
         attributes: Some(Box::new(attributes)),

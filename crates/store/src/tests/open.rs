@@ -5,7 +5,7 @@ use redb::{Database, TableDefinition};
 
 use super::*;
 use crate::tables::{FORMAT_KEY, FORMAT_TABLE};
-use crate::{FILE, OpenError};
+use crate::{FILE, FORMAT, OpenError};
 
 /// Opens a store that must be rejected, and returns the error. The file must stay unchanged.
 fn open_error(dir: &Path) -> String {
@@ -32,11 +32,11 @@ fn open_rejects_a_later_format() {
     Store::open(options(&dir.0)).unwrap().0.close().unwrap();
     let file = dir.0.join(FILE);
     change(&file, |txn| {
-        txn.open_table(FORMAT_TABLE).unwrap().insert(FORMAT_KEY, 3).unwrap();
+        txn.open_table(FORMAT_TABLE).unwrap().insert(FORMAT_KEY, FORMAT + 1).unwrap();
     });
     let text = open_error(&dir.0);
     let want =
-        format!("{} has format version 3, and this version of Throng knows 2", file.display());
+        format!("{} has format version 4, and this version of Throng knows 3", file.display());
     assert!(text.starts_with(&want), "{text}");
 }
 

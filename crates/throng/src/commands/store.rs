@@ -17,7 +17,7 @@ pub enum What {
     /// when all is whole, 3 when not, and 1 when the store can't be looked at.
     Check(Check),
     /// Write a new store of all that is whole in a damaged one, which stays as it is; it may be
-    /// one of the version before. Clients that
+    /// one of an earlier version. Clients that
     /// come back to what is gone are told so.
     Salvage(Salvage),
 }
@@ -98,8 +98,7 @@ fn text(dir: &Path, report: &Report) -> String {
     }
     text += &match damages.is_empty() {
         true if *format < store::FORMAT => {
-            "nothing is damaged; the next start writes it anew in the format of this version\n"
-                .into()
+            "nothing is damaged; the next start brings it to the format of this version\n".into()
         }
         true => "nothing is damaged\n".into(),
         false => format!(

@@ -43,14 +43,16 @@ async function pages() {
   return { new: `http://127.0.0.1:${port}/`, old: `http://localhost:${port}/` };
 }
 
+const launch = () =>
+  chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+  });
+
 run({
   tabs: async () => {
     const urls = await pages();
-    const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
-    const browser = await chromium.launch({
-      executablePath,
-      args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
-    });
+    const browser = await launch();
     try {
       const context = await browser.newContext();
       const tab = async (url, ...entrance) => {
@@ -75,7 +77,8 @@ run({
       for (const page of all) await are(page, "alice1,bob2,carol1");
       for (const [at, page] of all.entries()) {
         await page.evaluate((at) => say({ at, text: "é" }), at);
-        for (const other of all) await receives(other, ["say", { at, text: "é" }]);
+        const said = { at, text: "é", phx_sender: ["alice", "bob", "bob", "carol"][at] };
+        for (const other of all) await receives(other, ["say", said]);
       }
       await publish("room:tabs", "AQL/", { event: "bin", encoding: "base64" });
       for (const page of [alice, bob]) await receives(page, ["bin", [1, 2, 255]]);

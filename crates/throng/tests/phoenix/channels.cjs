@@ -2,7 +2,7 @@
 "use strict";
 
 const {
-  assert, KINDS, LATEST, OK, sleep, until, connect, tryJoin, join, push, leave, refused, bytes,
+  assert, KINDS, POLLED, LATEST, OK, sleep, until, connect, tryJoin, join, push, leave, refused, bytes,
   listen, listenWs, json, api, publish, each, server, run,
 } = require("./lib.cjs");
 
@@ -25,7 +25,8 @@ run({
       assert.deepEqual(a.answer, OK);
       assert.deepEqual(await push(a, "say", { hi: 1, deep: ["é", null] }), OK);
       for (const channel of [a, b]) {
-        assert.deepEqual(await channel.inbox.next("say"), { hi: 1, deep: ["é", null] });
+        const said = { hi: 1, deep: ["é", null], phx_sender: "alice" };
+        assert.deepEqual(await channel.inbox.next("say"), said);
       }
       let closed = 0;
       a.onClose(() => (closed += 1));
@@ -41,7 +42,49 @@ run({
       // The same topic again, on the same connection.
       const again = await join(one, topic);
       assert.deepEqual(await push(again, "say", { back: 1 }), OK);
-      assert.deepEqual(await again.inbox.next("say"), { back: 1 });
+      assert.deepEqual(await again.inbox.next("say"), { back: 1, phx_sender: "alice" });
+    }),
+
+  // The server says who sent a message, and nobody else can.
+  who_sent_it: () =>
+    each(KINDS, async (kind) => {
+      const topic = `plain:sender-${kind.name}`;
+      const zoe = 'zo"ë';
+      const [a, b] = [await join(connect(kind, { user: zoe }), topic), await join(connect(kind), topic)];
+      const all = [a, b];
+      for (const polled of POLLED.filter(({ phoenix }) => phoenix === kind.phoenix)) {
+        all.push(await join(connect(polled, { user: "polled", transport: "longpoll" }), topic));
+      }
+      const ws = await listenWs(`topic=${topic}&user=bob`);
+      const says = async (event, payload, sender) => {
+        for (const channel of all) assert.deepEqual(await channel.inbox.next(event), payload);
+        const { sender: said } = await ws.next(event);
+        assert.equal(said, sender);
+      };
+      const forged = { text: "hi", phx_sender: "mallory", deep: { phx_sender: "kept" } };
+      const honest = { text: "hi", deep: { phx_sender: "kept" } };
+      assert.deepEqual(await push(a, "one", forged), OK);
+      await says("one", { ...honest, phx_sender: zoe }, zoe);
+      assert.deepEqual(await push(b, "two", forged), OK);
+      await says("two", honest, undefined);
+      for (const polled of all.slice(2)) {
+        assert.deepEqual(await push(polled, "three", forged), OK);
+        await says("three", { ...honest, phx_sender: "polled" }, "polled");
+      }
+      ws.send({ type: "publish", id: 1, topic, event: "four", data: forged });
+      await says("four", { ...honest, phx_sender: "bob" }, "bob");
+      ws.send({ type: "publish", id: 2, topic, event: "five", data: "text" });
+      await says("five", { data: "text", phx_sender: "bob" }, "bob");
+      await publish(topic, forged, { event: "six" });
+      await says("six", honest, undefined);
+      await publish(topic, [1], { event: "seven", sender: "carol" });
+      await says("seven", { data: [1], phx_sender: "carol" }, "carol");
+      // Written so that only a parser sees the name.
+      const raw = '{"\\u0070hx\\u005fsender":"mallory","a":"\\u00e9"}';
+      const headers = { "Content-Type": "application/json" };
+      const url = `http://${server.client}/publish?topic=${topic}&event=eight&user=dave`;
+      assert.equal((await json(url, { method: "POST", headers, body: raw })).status, 200);
+      await says("eight", { a: "é", phx_sender: "dave" }, "dave");
     }),
 
   what_rules_refuse: () =>

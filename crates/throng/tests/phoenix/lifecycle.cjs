@@ -24,7 +24,7 @@ run({
     for (const channel of channels) await came_back(channel, 2);
     for (const channel of channels) {
       assert.deepEqual(await push(channel, "say", { back: 1 }), OK);
-      assert.deepEqual(await channel.inbox.next("say"), { back: 1 });
+      assert.deepEqual(await channel.inbox.next("say"), { back: 1, phx_sender: "alice" });
     }
   },
 

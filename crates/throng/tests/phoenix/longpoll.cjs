@@ -234,7 +234,7 @@ run({
     await until("it has joined again", () => channel.joins === 2);
     assert.equal(channel.socket.closes[0], 3410);
     assert.deepEqual(await push(channel, "say", { back: 1 }), OK);
-    assert.deepEqual(await channel.inbox.next("say"), { back: 1 });
+    assert.deepEqual(await channel.inbox.next("say"), { back: 1, phx_sender: "erin" });
     const token = await open("&user=dave");
     assert.equal((await api("disconnect", { user: "dave" })).disconnected, 1);
     assert.deepEqual((await post(token, '["1","1","plain:a","phx_join",{}]')).body, { status: 410 });

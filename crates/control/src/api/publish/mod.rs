@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
-use options::{IfOffset, PublishOptions};
+use options::{IfOffset, PublishOptions, checked_sender};
 pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
 
@@ -66,6 +66,10 @@ pub(crate) struct Publish {
     /// only.
     #[schema(example = "AAPL")]
     key: Option<String>,
+    /// The user whom the message is from: clients see who sent it, as with what they publish
+    /// themselves.
+    #[schema(example = "alice")]
+    sender: Option<String>,
 }
 
 /// A message to all connections of a user.
@@ -97,6 +101,8 @@ pub(crate) struct Send {
     tags: Vec<String>,
     /// As in publish.
     key: Option<String>,
+    /// As in publish.
+    sender: Option<String>,
 }
 
 /// A message to every connection.
@@ -111,6 +117,8 @@ pub(crate) struct Broadcast {
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
+    /// As in publish.
+    sender: Option<String>,
 }
 
 /// Where a message is, and to how many it goes.
@@ -192,6 +200,7 @@ impl Publish {
             no_history: self.no_history,
             tags: &self.tags,
             key: self.key.as_deref(),
+            sender: self.sender.as_deref(),
         }
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
@@ -210,6 +219,7 @@ impl Send {
             no_history: self.no_history,
             tags: &self.tags,
             key: self.key.as_deref(),
+            sender: self.sender.as_deref(),
         }
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
@@ -220,7 +230,10 @@ impl Send {
 impl Broadcast {
     fn start(&self, node: &Node) -> Result<Pending, Rejection> {
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        let (topic, attributes) = (BROADCAST.into(), None);
+        let sender = checked_sender(self.sender.as_deref())?;
+        let topic = BROADCAST.into();
+        let attributes = sender
+            .map(|sender| Box::new(Attributes { sender: Some(sender), ..Attributes::default() }));
         let options = broker::Options::default();
         start(node, Submission { topic, data: &self.data, event, encoding, attributes, options })
     }

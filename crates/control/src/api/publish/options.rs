@@ -75,6 +75,7 @@ pub(super) struct PublishOptions<'a> {
     pub no_history: bool,
     pub tags: &'a [String],
     pub key: Option<&'a str>,
+    pub sender: Option<&'a str>,
 }
 
 impl PublishOptions<'_> {
@@ -138,9 +139,19 @@ impl PublishOptions<'_> {
                 Rejection::bad_request("bad_message_key", format!("key: {error}"))
             })?;
         }
+        let (key, sender) = (self.key.map(Name::from), checked_sender(self.sender)?);
         let expires_ms = self.ttl_seconds.map(expires_ms).transpose()?;
-        let attributes = Attributes { tags, key: self.key.map(Name::from), expires_ms };
+        let attributes = Attributes { tags, key, sender, expires_ms };
         Ok(Some(Box::new(attributes)).filter(|attributes| **attributes != Attributes::default()))
+    }
+}
+
+/// The user whom the application names as a message's sender.
+pub(super) fn checked_sender(sender: Option<&str>) -> Result<Option<Name>, Rejection> {
+    let Some(sender) = sender else { return Ok(None) };
+    match check_name(sender) {
+        Ok(()) => Ok(Some(sender.into())),
+        Err(error) => Err(Rejection::bad_request("bad_sender", format!("sender: {error}"))),
     }
 }
 

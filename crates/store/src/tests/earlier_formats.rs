@@ -1,24 +1,26 @@
-//! Files of the previous format version.
+//! Files of earlier format versions. Those of the first are written anew.
+
+use std::os::unix::fs::MetadataExt;
 
 use redb::{Database, TableDefinition};
 
 use super::*;
 use crate::record::{encode, put_varint};
 use crate::tables::{EXPIRIES, FORMAT_TABLE, KEYS, MESSAGES, SUBSCRIPTIONS, TOPICS};
-use crate::{FILE, OFFSETS_SKIPPED, OpenError, OpenInfo, check, salvage};
+use crate::{FILE, FORMAT, OFFSETS_SKIPPED, OpenError, OpenInfo, check, salvage};
 
 const IDEMPOTENCY: TableDefinition<(u64, u64), (&str, &str)> = TableDefinition::new("idempotency");
 const CURSORS: TableDefinition<(&str, &str), u64> = TableDefinition::new("cursors");
 const NAMES: TableDefinition<u32, &str> = TableDefinition::new("names");
 
-/// A topic's row as the previous version wrote it.
+/// A topic's row as the first version wrote it.
 fn topic(compact: bool, numbers: [u64; 10]) -> Vec<u8> {
     let mut row = vec![u8::from(compact)];
     numbers.iter().for_each(|number| put_varint(&mut row, *number));
     row
 }
 
-/// Writes a store with two topics as the previous version did.
+/// Writes a store with two topics as the first version did.
 fn write_store(dir: &Dir, messages: u64) {
     let db = Database::create(dir.0.join(FILE)).unwrap();
     let txn = db.begin_write().unwrap();
@@ -59,8 +61,63 @@ fn write_store(dir: &Dir, messages: u64) {
     db.close().unwrap();
 }
 
+/// A message's record, byte for byte as the second version wrote it.
+const SECOND_RECORD: &[u8] = b"\x3e\x87\xad\x4b\x04tick\x02\x03red\x04blue\x01k\x8f\x4e\x00\xff";
+
+/// Makes a store of this version one of the second, which differs in nothing else as long as no
+/// message has a sender.
+fn make_second(dir: &Dir) {
+    let db = Database::open(dir.0.join(FILE)).unwrap();
+    let txn = db.begin_write().unwrap();
+    txn.open_table(FORMAT_TABLE).unwrap().insert("format", 2).unwrap();
+    txn.commit().unwrap();
+    db.close().unwrap();
+}
+
 #[test]
-fn a_file_of_the_previous_format_is_upgraded_without_loss() {
+fn a_file_of_the_second_format_is_used_as_it_is() {
+    let attributes = Attributes {
+        tags: vec!["red".into(), "blue".into()],
+        key: Some("k".into()),
+        sender: None,
+        expires_ms: Some(9_999),
+    };
+    let old = Publication {
+        event: Some("tick".into()),
+        attributes: Some(Box::new(attributes)),
+        ..Publication::new("t", Data::Binary([0, 255].into()))
+    };
+    assert_eq!(*encode(&old, 1_234_567), *SECOND_RECORD);
+
+    let dir = Dir::new();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
+    appended(&store, &old, 1);
+    appended(&store, &publication("u", "two"), 2);
+    store.close().unwrap();
+    make_second(&dir);
+    let report = check(&dir.0).unwrap();
+    assert_eq!((report.format, report.damages.len(), report.messages), (2, 0, 2));
+    let new = Dir::new();
+    assert_eq!(salvage(&dir.0, &new.0, 7).unwrap(), report);
+    let copy = check(&new.0).unwrap();
+    assert_eq!((copy.format, copy.damages.len(), copy.messages), (FORMAT, 0, 2));
+
+    let file = || std::fs::metadata(dir.0.join(FILE)).unwrap().ino();
+    let before = file();
+    let (store, reader, found) = Store::open(options(&dir.0)).unwrap();
+    assert_eq!(found, OpenInfo { epoch: 0x5f3a_91c2, last_offset: 2, clean: true });
+    assert_eq!(reader.after("t", 0, ALL, 0).unwrap().records[0].publication, old);
+    let sent = publication("t", "three").sent_by(Some("alice".into()));
+    appended(&store, &sent, 3);
+    assert_eq!(reader.after("t", 1, ALL, 0).unwrap().records[0].publication, sent);
+    store.close().unwrap();
+    assert_eq!(file(), before, "nothing was copied");
+    let report = check(&dir.0).unwrap();
+    assert_eq!((report.format, report.damages.len(), report.messages), (FORMAT, 0, 3));
+}
+
+#[test]
+fn a_file_of_the_first_format_is_upgraded_without_loss() {
     let dir = Dir::new();
     write_store(&dir, 500);
     let window = Options { idempotency_seconds_max: u64::MAX, ..options(&dir.0) };
@@ -86,11 +143,11 @@ fn a_file_of_the_previous_format_is_upgraded_without_loss() {
     assert_eq!((read(&reader, "compact", 0), read(&reader, "new", 0)), (vec![506], vec![507]));
     store.close().unwrap();
     let report = check(&dir.0).unwrap();
-    assert_eq!((report.format, report.damages.len(), report.messages), (2, 0, 502));
+    assert_eq!((report.format, report.damages.len(), report.messages), (FORMAT, 0, 502));
 }
 
 #[test]
-fn a_damaged_file_of_the_previous_format_is_rejected_and_unchanged() {
+fn a_damaged_file_of_the_first_format_is_rejected_and_unchanged() {
     let dir = Dir::new();
     write_store(&dir, 500);
     let file = dir.0.join(FILE);
@@ -124,17 +181,17 @@ fn salvaged(dir: &Dir) -> (Dir, crate::Report, u64) {
     assert!(std::fs::read(dir.0.join(FILE)).unwrap() == before, "the file was changed");
     assert_eq!(check(&dir.0).unwrap(), report);
     let copy = check(&new.0).unwrap();
-    assert_eq!((copy.format, copy.damages.len(), copy.messages), (2, 0, report.messages));
+    assert_eq!((copy.format, copy.damages.len(), copy.messages), (FORMAT, 0, report.messages));
     (new, report, 505 + OFFSETS_SKIPPED)
 }
 
 #[test]
-fn salvage_of_the_previous_format_copies_everything_around_a_changed_message() {
+fn salvage_of_the_first_format_copies_everything_around_a_changed_message() {
     let dir = Dir::new();
     write_store(&dir, 500);
     flip(&dir, b"text");
     let error = Store::open(options(&dir.0)).err().unwrap().to_string();
-    assert!(error.contains("salvage") && error.contains("the version before"), "{error}");
+    assert!(error.contains("salvage") && error.contains("an earlier version"), "{error}");
     let (new, report, gap) = salvaged(&dir);
     assert_eq!((report.format, report.topics, report.messages), (1, 2, 501));
     let text = report.damages.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -154,7 +211,7 @@ fn salvage_of_the_previous_format_copies_everything_around_a_changed_message() {
 }
 
 #[test]
-fn salvage_of_the_previous_format_names_and_skips_an_unreadable_message() {
+fn salvage_of_the_first_format_names_and_skips_an_unreadable_message() {
     let dir = Dir::new();
     write_store(&dir, 500);
     let db = Database::open(dir.0.join(FILE)).unwrap();
@@ -178,7 +235,7 @@ fn salvage_of_the_previous_format_names_and_skips_an_unreadable_message() {
 }
 
 #[test]
-fn salvage_of_the_previous_format_reports_missing_messages() {
+fn salvage_of_the_first_format_reports_missing_messages() {
     let dir = Dir::new();
     write_store(&dir, 500);
     let db = Database::open(dir.0.join(FILE)).unwrap();
@@ -197,7 +254,7 @@ fn salvage_of_the_previous_format_reports_missing_messages() {
 }
 
 #[test]
-fn salvage_copies_or_rejects_any_damaged_file_of_the_previous_format() {
+fn salvage_copies_or_rejects_any_damaged_file_of_the_first_format() {
     let dir = Dir::new();
     write_store(&dir, 2_000);
     let file = dir.0.join(FILE);
@@ -220,7 +277,7 @@ fn salvage_copies_or_rejects_any_damaged_file_of_the_previous_format() {
         let Ok(report) = salvage(&dir.0, &new.0, 7) else { continue };
         salvaged += 1;
         let found = check(&new.0).unwrap();
-        assert_eq!((found.damages.len(), found.format), (0, 2), "round {round}");
+        assert_eq!((found.damages.len(), found.format), (0, FORMAT), "round {round}");
         if report.damages.is_empty() {
             assert_eq!(found.messages, 2_001, "round {round}");
         }
@@ -236,7 +293,7 @@ fn salvage_copies_or_rejects_any_damaged_file_of_the_previous_format() {
 }
 
 #[test]
-fn check_verifies_a_store_of_the_previous_format() {
+fn check_verifies_a_store_of_the_first_format() {
     let dir = Dir::new();
     write_store(&dir, 500);
     let report = check(&dir.0).unwrap();
@@ -251,7 +308,7 @@ fn check_rejects_unknown_files() {
     let dir = Dir::new();
     let file = dir.0.join(FILE);
     write_store(&dir, 5);
-    for format in [Some(3), None] {
+    for format in [Some(FORMAT + 1), None] {
         let db = Database::open(&file).unwrap();
         let txn = db.begin_write().unwrap();
         let mut metadata = txn.open_table(FORMAT_TABLE).unwrap();
@@ -266,7 +323,7 @@ fn check_rejects_unknown_files() {
         let errors = [check(&dir.0).unwrap_err(), salvage(&dir.0, &new.0, 7).unwrap_err()];
         for error in errors {
             let is_expected = match format {
-                Some(_) => matches!(error, OpenError::Format { found: 3, .. }),
+                Some(_) => matches!(error, OpenError::Format { found: 4, .. }),
                 None => matches!(error, OpenError::Unknown { .. }),
             };
             assert!(is_expected, "{error}");
