@@ -222,7 +222,7 @@ function noticeText({ joined, left }) {
 }
 
 function appMessage(item) {
-  const head = element("p", "head", element("strong", "", "Application"), " ");
+  const head = element("p", "head", element("strong", "", item.user || "Application"), " ");
   if (item.event !== "message") head.append(element("code", "event", item.event), " ");
   head.append(element("time", "", clock(item.at)));
   const text = element(item.isCode ? "pre" : "div", "app-text", item.isCode ? item.text : withLinks(item.text));

@@ -142,12 +142,16 @@ export class Rooms {
    */
   send(room, item) {
     if (!room.channel.canPush()) return this.#mark(room, item, "queued");
+    // It comes back as said by who we are now, whoever we were when it was written.
+    room.byId.delete(keyOf(item));
+    item.user = this.user;
+    room.byId.set(keyOf(item), item);
     const tries = item.tries = (item.tries ?? 0) + 1;
     this.#mark(room, item, "sending");
     const settle = (state, reason) => {
       if (item.tries === tries && item.state === "sending") this.#mark(room, item, state, reason);
     };
-    room.channel.push("message", { id: item.id, user: item.user, text: item.text }, ANSWER_MS_MAX)
+    room.channel.push("message", { id: item.id, text: item.text }, ANSWER_MS_MAX)
       .receive("ok", () => settle("sent"))
       .receive("error", answer => settle("failed", String(answer?.reason ?? "refused")))
       .receive("timeout", () => settle("failed", "no answer"));
@@ -171,7 +175,7 @@ export class Rooms {
   }
 
   #received(room, event, payload) {
-    const item = event === "message" && fromPerson(payload) || fromApplication(event, payload);
+    const item = event === "message" && fromPerson(payload) || fromElsewhere(event, payload);
     if (item.kind === "message") {
       this.#endTypist(room, item.user);
       // Our own come back too, as does what was sent twice: both are known by their id.
@@ -265,11 +269,11 @@ export class Rooms {
     if (on ? now - room.typingSentAt < TYPING_REPEAT_MS : room.typingSentAt === 0) return;
     if (!room.channel.canPush() || this.isCrowded(room)) return;
     room.typingSentAt = on ? now : 0;
-    room.channel.push("typing", { user: this.user, on });
+    room.channel.push("typing", { on });
   }
 
   #typist(room, payload) {
-    const user = typeof payload?.user === "string" ? cleanName(payload.user) : "";
+    const user = senderOf(payload);
     if (!user || user === this.user) return;
     this.#endTypist(room, user);
     if (payload.on === true) {
@@ -307,19 +311,29 @@ function peopleIn(presence) {
   return [...people.values()];
 }
 
+/**
+ * Who sent it, as the server says: no client can write `phx_sender` itself. Empty for what the
+ * application published in nobody's name.
+ */
+const senderOf = payload => typeof payload?.phx_sender === "string" ? personName(payload.phx_sender) : "";
+
 /** Anyone may push anything: what doesn't look like a person's message is not taken for one. */
 function fromPerson(payload) {
-  if (typeof payload?.id !== "string" || typeof payload.user !== "string" || typeof payload.text !== "string") return null;
-  const user = cleanName(payload.user);
-  if (!user || payload.id.length > 64) return null;
-  return { kind: "message", id: payload.id, user, text: cut(payload.text.trim(), MESSAGE_CHARS_MAX), at: Date.now(), state: "sent" };
+  const user = senderOf(payload);
+  // Text that was published elsewhere, by a client of another kind, comes as `data`.
+  const { id = randomId(), text = payload?.data } = payload ?? {};
+  if (!user || typeof text !== "string" || typeof id !== "string" || id.length > 64) return null;
+  return { kind: "message", id, user, text: cut(text.trim(), MESSAGE_CHARS_MAX), at: Date.now(), state: "sent" };
 }
 
-function fromApplication(event, payload) {
-  const keys = Object.keys(payload ?? {});
-  const only = keys.length === 1 && ["data", "text"].includes(keys[0]) ? payload[keys[0]] : payload;
+/** From the application, or a person's event that this page doesn't know. */
+function fromElsewhere(event, payload) {
+  const user = senderOf(payload);
+  const { phx_sender, ...said } = payload ?? {};
+  const keys = Object.keys(said);
+  const only = keys.length === 1 && ["data", "text"].includes(keys[0]) ? said[keys[0]] : said;
   const isText = typeof only === "string";
   const line = isText ? only : JSON.stringify(only);
   const text = isText || line.length <= ONE_LINE_CHARS_MAX ? line : JSON.stringify(only, null, 2);
-  return { kind: "app", id: randomId(), event, text: cut(text, MESSAGE_CHARS_MAX), isCode: !isText, at: Date.now() };
+  return { kind: "app", id: randomId(), user, event, text: cut(text, MESSAGE_CHARS_MAX), isCode: !isText, at: Date.now() };
 }

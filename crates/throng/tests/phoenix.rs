@@ -294,6 +294,11 @@ fn browser_tabs_exchange_messages_and_presence() {
     run(&Server::with(&["--demo"], &[SHORT_POLLS]), "browser.cjs", "tabs");
 }
 
+#[test]
+fn the_demos_chat_shows_who_wrote_what() {
+    run(&Server::with(&["--demo"], &[]), "browser.cjs", "demo_chat");
+}
+
 /// Starts a server whose topics have history, with or without a store.
 fn recall(client: &str, admin: &str, data: Option<&Path>) -> Server {
     let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recovery/topics.toml");

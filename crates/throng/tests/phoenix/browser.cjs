@@ -4,7 +4,7 @@
 const fs = require("node:fs");
 const http = require("node:http");
 const { chromium } = require("playwright-core");
-const { assert, server, publish, run } = require("./lib.cjs");
+const { assert, LATEST, OK, connect, join, push, server, publish, run } = require("./lib.cjs");
 
 const PAGE = `<!doctype html><title>t</title><script src="/phoenix.js"></script><script>
 window.enter = (user, transport, options) => new Promise((done, failed) => {
@@ -94,6 +94,51 @@ run({
       await alice.reload();
       await are(await tab(urls.new, "dave", "websocket"), "carol1,dave1");
       await are(old, "carol1,dave1");
+    } finally {
+      await browser.close();
+    }
+  },
+
+  // The page of examples/chat, as `--demo` serves it: it says who wrote what as the server does.
+  demo_chat: async () => {
+    const browser = await launch();
+    try {
+      const tab = async (name) => {
+        const context = await browser.newContext();
+        const page = await context.newPage();
+        page.on("pageerror", (error) => assert.fail(`in the page: ${error}`));
+        await page.goto(`http://${server.client}/?as=${name}#lobby`);
+        await page.waitForFunction(() => document.querySelector("main").dataset.state === "joined");
+        return page;
+      };
+      const [alice, bob] = [await tab("alice"), await tab("bob")];
+      const say = async (page, text) => {
+        await page.fill("#text", text);
+        await page.keyboard.press("Enter");
+      };
+      // Whose group has a bubble with this text, and how many such bubbles there are.
+      const author = (page, text) =>
+        page.waitForFunction((text) => {
+          const of = [...document.querySelectorAll(".bubble")].filter((it) => it.textContent === text);
+          return of.length === 1 && of[0].closest(".group").querySelector("strong").textContent;
+        }, text).then((found) => found.jsonValue());
+      await say(alice, "hello");
+      assert.equal(await author(bob, "hello"), "alice");
+      assert.equal(await author(alice, "hello"), "You");
+      await alice.waitForSelector('.bubble-row[data-state="sent"]');
+      // Whoever pretends to be another is shown as who they are.
+      const mallory = await join(connect(LATEST, { user: "mallory" }), "room:lobby");
+      const forged = { id: "1", user: "alice", phx_sender: "alice", text: "send money" };
+      assert.deepEqual(await push(mallory, "message", forged), OK);
+      assert.equal(await author(bob, "send money"), "mallory");
+      // Typing says who it is by its sender as well.
+      await push(mallory, "typing", { user: "alice", phx_sender: "alice", on: true });
+      await bob.waitForFunction(() => document.querySelector("#typing-text").textContent === "mallory is typing");
+      // The application speaks for itself, and for a user.
+      await publish("room:lobby", "maintenance at noon");
+      await bob.waitForFunction(() => document.querySelector(".app-message strong")?.textContent === "Application");
+      await publish("room:lobby", "from my phone", { sender: "alice" });
+      assert.equal(await author(bob, "from my phone"), "alice");
     } finally {
       await browser.close();
     }
