@@ -287,7 +287,7 @@ impl Connections {
         permit: Permit,
         out: &mut Vec<u8>,
     ) {
-        let Subscribe { topic, token, tags } = subscription;
+        let Subscribe { topic, since, tags } = subscription;
         self.rates.has_joined(&mut self.core, slot);
         let max = self.core.settings.session.topics_per_connection_max;
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
@@ -295,7 +295,7 @@ impl Connections {
             let full = ("too_many_topics", "this connection is in as many topics as it may");
             return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
         }
-        if is_in && token.is_some() {
+        if is_in && since.is_some() {
             // It begins anew from there: what it is still owed is among what it asks for.
             let hash = self.core.broker.hash(&topic);
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
@@ -306,14 +306,14 @@ impl Connections {
             self.chosen.insert(slot, self.core.broker.hash(&topic));
         }
         self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
-        if is_in && token.is_none() {
+        if is_in && since.is_none() {
             let named = named("topic", &topic);
             return protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
         }
         let all = None;
         let request = ResumeRequest {
             all,
-            topics: token.map(|token| (topic.clone(), token)).into_iter().collect(),
+            topics: since.map(|since| (topic.clone(), since)).into_iter().collect(),
         };
         self.recover(|recovery, core| {
             recovery.begin(

@@ -224,12 +224,12 @@ pub(crate) struct CursorRecord {
     #[n(1)]
     after: u64,
     #[cbor(n(2), default)]
-    state: bool,
+    whole: bool,
 }
 
 impl From<&TopicCursor> for CursorRecord {
-    fn from(TopicCursor { hash: _, topic, after, state }: &TopicCursor) -> Self {
-        CursorRecord { topic: Text(topic.clone()), after: *after, state: *state }
+    fn from(TopicCursor { hash: _, topic, after, whole }: &TopicCursor) -> Self {
+        CursorRecord { topic: Text(topic.clone()), after: *after, whole: *whole }
     }
 }
 
@@ -237,7 +237,7 @@ impl CursorRecord {
     /// The cursor.
     pub fn import(self, hash: &dyn Fn(&str) -> u64) -> TopicCursor {
         let topic = self.topic.0;
-        TopicCursor { hash: hash(&topic), topic, after: self.after, state: self.state }
+        TopicCursor { hash: hash(&topic), topic, after: self.after, whole: self.whole }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use broker::Recent;
 use history::{Answer, Piece, Pull, Start, TopicCursor};
-use model::ResumeRequest;
-use model::{Behind, CloseReason, Frontier, Position, RecoveryGap, ResumeToken};
+use model::{
+    Behind, CloseReason, Frontier, Position, RecoveryGap, ResumeRequest, ResumeToken, TopicKind,
+};
 use protocol::Protocol;
 use protocol::http::json_answer;
 use protocol::poll::{self, LongPoll};
@@ -38,20 +39,17 @@ impl Polls<'_> {
             &poll.tags,
         );
         let deadline_s = self.connections.core.now_s().saturating_add(poll.seconds);
-        let history = self.poll_history(slot, &poll.resume);
+        let mut history = self.poll_history(slot, &poll.resume);
         let resumes = !poll.resume.is_empty();
-        let from = poll
-            .resume
-            .all
-            .as_ref()
-            .and_then(|since| since.offset(self.connections.core.broker.epoch()));
-        let from =
-            from.map(|offset| Position { epoch: self.connections.core.broker.epoch(), offset });
+        let token = poll.resume.all.as_ref().and_then(|since| since.token());
+        let epoch = self.connections.core.broker.epoch();
+        let from = token.and_then(|token| token.offset(epoch));
+        let from = from.map(|offset| Position { epoch, offset });
         // An id of another life: the broker says so.
-        let from =
-            from.or(poll.resume.all.as_ref().map(|since| since.id).filter(|_| history.is_none()));
+        let from = from.or(token.map(|token| token.id).filter(|_| history.is_none()));
         let recent = self.recent(slot, from);
         let no_history = resumes && from.is_none() && history.is_none();
+        let no_history = no_history || self.asks_in_vain(slot, &poll.resume);
         let gap = match (&history, from) {
             (Some(history), _) if history.gap.is_some() => history.gap,
             (_, Some(from)) if !recent.complete => {
@@ -63,12 +61,26 @@ impl Polls<'_> {
         let recovered = resumes.then_some(gap.is_none());
         let now = !recent.messages.is_empty() || gap.is_some() || poll.seconds == 0;
         let since = if now { from.unwrap_or(recent.top) } else { recent.top };
+        if let Some(history) = &mut history {
+            history.gap = gap;
+        }
         let history = history.map(Box::new);
         let wait = Poll { since, recovered, deadline_s, respond: poll.respond, history };
         if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
             cold.poll = Some(Box::new(wait));
         }
         self.scan(slot, Some(recent), now, gap);
+    }
+
+    /// Whether a poll asks for all that is there, or for the newest of it, of a topic that keeps nothing.
+    fn asks_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
+        let core = &self.connections.core;
+        let wants = |topic: &model::Name| {
+            let named = request.topics.iter().any(|(name, _)| name == topic);
+            let counts = named || !TopicKind::of(topic).is_personal();
+            counts && request.of(topic).is_some_and(|since| since.token().is_none())
+        };
+        core.hub.topics_of(slot).any(|topic| wants(topic) && core.history().rule(topic).is_none())
     }
 
     /// The topics with history of a poll that has entered its topics.
@@ -166,8 +178,12 @@ impl Polls<'_> {
             Some(recent) => recent,
             None => self.recent(slot, Some(since)),
         };
-        let gap = gap.or(piece.as_ref().and_then(|piece| self.gone(slot, piece)));
-        self.answer_if(slot, &recent, piece, now, gap);
+        let gone = piece.as_ref().and_then(|piece| self.gone(slot, piece));
+        if gone.is_some() && piece.as_ref().is_some_and(|piece| self.begin_states_anew(slot, piece))
+        {
+            return self.scan(slot, Some(recent), true, gone);
+        }
+        self.answer_if(slot, &recent, piece, now, gap.or(gone));
     }
 
     /// The next piece for a poll, if it is to be had at once.
@@ -212,6 +228,25 @@ impl Polls<'_> {
         piece.gone.iter().take(plain).any(|gone| *gone).then_some(RecoveryGap::TooOld)
     }
 
+    /// A state of which something is gone that was to be read is none: the poll is told so, and is given
+    /// all of what is there now. True when there is one.
+    fn begin_states_anew(&mut self, slot: u32, piece: &Piece) -> bool {
+        let history = self.connections.core.history.clone();
+        let Some(poll) = self.poll_history_mut(slot) else {
+            return false;
+        };
+        let mut any = false;
+        for (cursor, gone) in poll.cursors.iter_mut().zip(&piece.gone).take(poll.plain) {
+            if *gone && history.rule(&cursor.topic).is_some_and(|rule| rule.compact) {
+                (cursor.after, cursor.whole, any) = (0, true, true);
+            }
+        }
+        if any {
+            (poll.gap, poll.now) = (Some(RecoveryGap::TooOld), true);
+        }
+        any
+    }
+
     fn poll_history_mut(&mut self, slot: u32) -> Option<&mut PollHistory> {
         self.connections.core.table.cold_mut(slot)?.poll.as_mut()?.history.as_deref_mut()
     }
@@ -226,14 +261,22 @@ impl Polls<'_> {
         };
         history.reading = None;
         let gap = history.gap.or(gone);
+        if gone.is_some() && self.begin_states_anew(slot, &piece) {
+            return self.scan(slot, None, true, gone);
+        }
+        let Some(history) = self.poll_history_mut(slot) else {
+            return;
+        };
         let (woken, now) = (std::mem::take(&mut history.woken), std::mem::take(&mut history.now));
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
         };
         let recent = self.recent(slot, Some(since));
-        if piece.messages.is_empty() && gap.is_none() {
+        if piece.messages.is_empty() && (gap.is_none() || !piece.caught_up) {
             // There is nothing up to here.
             if let Some(history) = self.poll_history_mut(slot) {
+                history.gap = gap;
+                // Who asks for what is there gets what is there when it is answered.
                 for cursor in &mut history.cursors {
                     cursor.after = cursor.after.max(piece.through);
                 }
@@ -241,7 +284,7 @@ impl Polls<'_> {
             if piece.caught_up && !woken {
                 return self.answer_if(slot, &recent, Some(piece), now, None);
             }
-            return self.scan(slot, Some(recent), now, None);
+            return self.scan(slot, Some(recent), now || gap.is_some(), gap);
         }
         self.answer_if(slot, &recent, Some(piece), false, gap);
     }
@@ -273,9 +316,13 @@ impl Polls<'_> {
 
     /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
     /// have been ahead of it.
-    fn poll_position(&self, mut cursors: Vec<TopicCursor>, through: u64) -> Frontier {
+    fn poll_position(&self, mut cursors: Vec<TopicCursor>, piece: &Piece) -> Frontier {
         let epoch = self.connections.core.history().epoch();
-        cursors.iter_mut().for_each(|topic| topic.after = topic.after.max(through));
+        let through = piece.through;
+        for (at, topic) in cursors.iter_mut().enumerate() {
+            piece.begin(at, topic);
+            topic.after = topic.after.max(through);
+        }
         let ahead = cursors.iter().map(|topic| topic.after).max().unwrap_or(through);
         let behind: Vec<Behind> = cursors
             .iter()
@@ -318,9 +365,7 @@ impl Polls<'_> {
         let gap = gap.or((!recent.complete).then_some(RecoveryGap::TooOld));
         let recovered = if gap.is_some() { Some(false) } else { poll.recovered };
         let position = match (&piece, poll.history) {
-            (Some(piece), Some(history)) => {
-                Some(self.poll_position(history.cursors, piece.through))
-            }
+            (Some(piece), Some(history)) => Some(self.poll_position(history.cursors, piece)),
             _ => None,
         };
         let since = ResumeToken { id: recent.top, frontier: position };

@@ -136,8 +136,9 @@ pub struct TopicCursor {
     pub topic: Name,
     /// Messages after this offset are to be read.
     pub after: u64,
-    /// It began with the whole state of a compacted topic: what came before that is not missed.
-    pub state: bool,
+    /// It begins with all that is there, or with the newest of that: what is gone when it is first read
+    /// is not missed. [`Piece::begin`] takes this back.
+    pub whole: bool,
 }
 
 impl TopicCursor {
@@ -185,8 +186,26 @@ pub struct Piece {
     /// come by the inboxes since: whoever held them back reads on unless none of them is after
     /// `through`.
     pub caught_up: bool,
-    /// For each topic, whether messages that were to be read are gone.
+    /// For each topic, whether messages that were to be read are gone; not of one that is
+    /// [`TopicCursor::whole`].
     pub gone: Vec<bool>,
+    /// For each topic, the offset of its first message that was to be read, where one is there; the
+    /// piece may end before it.
+    pub first: Vec<Option<u64>>,
+}
+
+impl Piece {
+    /// A topic of the piece, by its place among them, that is [`TopicCursor::whole`] begins before its
+    /// first message: from there on, what is gone is missed. True for such a topic.
+    pub fn begin(&self, at: usize, cursor: &mut TopicCursor) -> bool {
+        let whole = std::mem::take(&mut cursor.whole);
+        if whole {
+            let first = self.first.get(at).copied().flatten();
+            let place = first.map_or(self.through, |first| first.saturating_sub(1));
+            cursor.after = cursor.after.max(place);
+        }
+        whole
+    }
 }
 
 /// Which page of a topic's history.

@@ -13,6 +13,7 @@ pub mod node;
 pub mod position;
 pub mod resume;
 pub mod rules;
+pub mod since;
 pub mod tags;
 pub mod topic;
 
@@ -23,6 +24,7 @@ pub use message::{Attributes, Data, Message, Publication, Retention};
 pub use name::Name;
 pub use node::NodeId;
 pub use position::{Epoch, Position, PositionError};
-pub use resume::{Behind, Frontier, RecoveryGap, ResumeRequest, ResumeToken, ResumeTokenError};
+pub use resume::{Behind, Frontier, RecoveryGap, ResumeToken, ResumeTokenError};
 pub use rules::{AcknowledgeRule, HistoryRule, JoinRule, PublishRule, Rule, Rules};
+pub use since::{ResumeRequest, Since, SinceError};
 pub use topic::{Topic, TopicKind};

@@ -26,7 +26,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Epoch, Name, Position};
+use crate::{Epoch, Position};
 
 /// The most topics that a [`Frontier`] may name in a token.
 pub const BEHIND_MAX: usize = 256;
@@ -103,28 +103,6 @@ impl ResumeToken {
     pub fn offset(&self, epoch: Epoch) -> Option<u64> {
         let ids = [Some(self.id), self.frontier.as_ref().map(|frontier| frontier.through)];
         ids.into_iter().flatten().find(|id| id.epoch == epoch).map(|id| id.offset)
-    }
-}
-
-/// What a client asks to recover when it connects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResumeRequest {
-    /// For every topic that is not named below.
-    pub all: Option<ResumeToken>,
-    /// For single topics; users' own by their topic's name, `@alice`.
-    pub topics: Vec<(Name, ResumeToken)>,
-}
-
-impl ResumeRequest {
-    /// The token that counts for this topic.
-    pub fn of(&self, topic: &str) -> Option<&ResumeToken> {
-        let named = self.topics.iter().find(|(name, _)| name == topic);
-        named.map(|(_, token)| token).or(self.all.as_ref())
-    }
-
-    /// True when it asks for nothing.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_none() && self.topics.is_empty()
     }
 }
 

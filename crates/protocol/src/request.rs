@@ -6,7 +6,7 @@ use auth::{Permit, Principal};
 use model::name::{check_name, check_topic};
 use model::{
     CloseReason, ConnectionId, Encoding, Name, Position, Publication, ResumeRequest, ResumeToken,
-    TopicKind,
+    Since, TopicKind,
 };
 
 use crate::phoenix::ClientMessage;
@@ -107,7 +107,7 @@ pub struct Open {
     pub principal: Principal,
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Entry>,
-    /// What the client saw last.
+    /// From where the client wants them.
     pub resume: ResumeRequest,
     /// Of the topics, users' own left out, it wants only messages that have one of these tags; all
     /// without any.
@@ -128,8 +128,8 @@ pub struct Entry {
 pub struct Subscribe {
     /// The topic.
     pub topic: Name,
-    /// What the client saw last of it.
-    pub token: Option<ResumeToken>,
+    /// From where the client wants it; without it from now on.
+    pub since: Option<Since>,
     /// The client wants only messages with one of these tags; all messages if there is none.
     pub tags: Vec<Name>,
 }
@@ -141,7 +141,7 @@ pub struct Poll {
     pub principal: Principal,
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Entry>,
-    /// What the client saw last; without a token the poll begins now.
+    /// From where the client wants them; the poll begins now where it doesn't say.
     pub resume: ResumeRequest,
     /// As in [`Open`].
     pub tags: Vec<Name>,

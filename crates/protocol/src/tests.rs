@@ -105,7 +105,7 @@ const PATHS: [&str; 4] = ["/sse", "/stream", "/poll", "/ws"];
 
 #[test]
 fn a_listener_says_where_it_was_and_what_it_wants() {
-    let token = |text: &str| text.parse::<model::ResumeToken>().unwrap();
+    let token = |text: &str| text.parse::<model::Since>().unwrap();
     let all = |text: &str| ResumeRequest { all: Some(token(text)), topics: vec![] };
     for path in PATHS {
         let asks = |query: &str, headers: &str| {
@@ -126,6 +126,22 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
         for other in ["Last-Event-ID: 17\r\n", "Last-Event-ID: \r\n"] {
             assert_eq!(asks("since=5f3a91c2:7", other), Ok(all("5f3a91c2:7")));
             assert_eq!(asks("", other), Ok(ResumeRequest::default()));
+        }
+        for text in ["start", "last:50"] {
+            let named = ResumeRequest { all: None, topics: vec![("a/b".into(), token(text))] };
+            assert_eq!(asks(&format!("since={text}"), ""), Ok(all(text)));
+            assert_eq!(asks(&format!("since:a/b={text}"), ""), Ok(named));
+            // A browser comes back with the same URL: its header is newer.
+            assert_eq!(asks(&format!("since={text}"), last), Ok(all("5f3a91c2:9")));
+            assert_eq!(asks(&format!("since:a/b={text}"), last), Ok(all("5f3a91c2:9")));
+            for url in ["lastEventID=5f3a91c2:9&since=", "lastEventID=5f3a91c2:9&since:a/b="] {
+                assert_eq!(asks(&format!("{url}{text}"), ""), Ok(all("5f3a91c2:9")));
+            }
+            let id = format!("Last-Event-ID: {text}\r\n");
+            assert_eq!(asks("", &id), Ok(ResumeRequest::default()), "it is no event's id");
+        }
+        for bad in ["since=last:0", "since:a/b=last:1001", "since=START", "lastEventID=start"] {
+            assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
         }
         for bad in ["since=7", "since:a/b=x", "since:c=5f3a91c2:1", "since:@bob=5f3a91c2:1"] {
             assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
@@ -337,7 +353,7 @@ fn a_websocket_comes_back_and_acknowledges() {
         hears(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
     let Some(Request::Subscribe(id, subscribe, _)) = asked else { panic!("{asked:?}") };
     assert_eq!((&*id, subscribe.topic.as_str()), ("1", "t"));
-    assert_eq!((subscribe.token, subscribe.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
+    assert_eq!((subscribe.since, subscribe.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
     let (asked, _) = hears(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
     let Some(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), .. }) = asked else {
         panic!("{asked:?}")

@@ -22,3 +22,5 @@ mod sender;
 #[path = "recovery/subscriptions.rs"]
 mod subscriptions;
 mod support;
+#[path = "recovery/whole.rs"]
+mod whole;

@@ -123,8 +123,8 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
             Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
         }
         (true, "SUB") => {
-            let (permit, token) = (decide(Action::Subscribe)?, behind.parse().ok());
-            Ok(Request::Subscribe(id, Subscribe { topic: name, token, tags: Vec::new() }, permit))
+            let (permit, since) = (decide(Action::Subscribe)?, behind.parse().ok());
+            Ok(Request::Subscribe(id, Subscribe { topic: name, since, tags: Vec::new() }, permit))
         }
         (true, "UNSUB") => Ok(Request::Unsubscribe(id, name)),
         (true, "PUB") => {

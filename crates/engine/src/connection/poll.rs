@@ -2,7 +2,7 @@
 
 use history::{Start, TopicCursor};
 use minicbor::{Decode, Encode};
-use model::{Name, Position, RecoveryGap, ResumeRequest, ResumeToken};
+use model::{Name, Position, RecoveryGap, ResumeRequest, Since};
 use protocol::request::Respond;
 
 use crate::cbor::{CursorRecord, ImportError, RespondRecord, Text, gap_number, gap_of};
@@ -53,7 +53,7 @@ pub(crate) struct PollStart {
 impl PollHistory {
     /// The history has said from where.
     pub fn begin(&mut self, start: Start, PollStart { request, cursors }: &PollStart) {
-        self.gap = start.gaps.iter().take(self.plain).flatten().next().copied();
+        self.gap = start.gaps.iter().take(self.plain).flatten().next().copied().or(self.gap);
         let claimed = std::mem::replace(&mut self.cursors, start.topics);
         for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
             if request.of(&it.topic).is_none() {
@@ -64,7 +64,7 @@ impl PollHistory {
         let acknowledged = self.cursors.iter_mut().zip(&start.gaps).skip(self.plain);
         for ((it, gap), cursor) in acknowledged.zip(cursors) {
             // A poll says how far it has everything with each request.
-            let says = request.of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
+            let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
         }
     }
@@ -113,9 +113,9 @@ struct HistoryRecord {
 #[cbor(map)]
 struct StartRecord {
     #[n(0)]
-    all: Option<Text<ResumeToken>>,
+    all: Option<Text<Since>>,
     #[n(1)]
-    topics: Vec<(Text<Name>, Text<ResumeToken>)>,
+    topics: Vec<(Text<Name>, Text<Since>)>,
     #[n(2)]
     cursors: Vec<u64>,
 }
@@ -194,7 +194,7 @@ impl HistoryRecord {
 impl PollStart {
     fn export(&self) -> StartRecord {
         let PollStart { request: ResumeRequest { all, topics }, cursors } = self;
-        let named = |(name, token): &(Name, ResumeToken)| (Text(name.clone()), Text(token.clone()));
+        let named = |(name, since): &(Name, Since)| (Text(name.clone()), Text(since.clone()));
         StartRecord {
             all: all.clone().map(Text),
             topics: topics.iter().map(named).collect(),
@@ -205,8 +205,8 @@ impl PollStart {
 
 impl StartRecord {
     fn import(self) -> PollStart {
-        let topics = self.topics.into_iter().map(|(name, token)| (name.0, token.0)).collect();
-        let request = ResumeRequest { all: self.all.map(|token| token.0), topics };
+        let topics = self.topics.into_iter().map(|(name, since)| (name.0, since.0)).collect();
+        let request = ResumeRequest { all: self.all.map(|since| since.0), topics };
         PollStart { request, cursors: self.cursors }
     }
 }

@@ -88,7 +88,7 @@ impl Recovery {
     ) -> (u32, bool) {
         let history = core.history();
         let named = request.topics.iter().find(|(name, _)| name == topic);
-        let named = named.and_then(|(_, since)| since.offset(history.epoch()));
+        let named = named.and_then(|(_, since)| since.token()?.offset(history.epoch()));
         let top = history.top().offset;
         let named = named.filter(|offset| *offset <= top).unwrap_or(0);
         let after = history.cursor(&user, topic).max(named);
@@ -104,16 +104,19 @@ impl Recovery {
         let flight = VecDeque::new();
         let acks =
             Acks { user, rule, from: after, flight, queued_s: None, scanned_s: 0, rests_at: 0 };
-        let cursor = TopicCursor { hash, topic: topic.clone(), after, state: false };
+        let cursor = TopicCursor { hash, topic: topic.clone(), after, whole: false };
         let catchups = self.catchups.by_slot.entry(slot).or_default();
         for old in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
             super::cancel_redelivery(&mut self.again, slot, &old);
         }
         let (starting, held_back, acks) = (None, 0, Some(acks.into()));
         let through = ALL;
-        catchups.list.push(Catchup { number, cursor, through, starting, held_back, acks });
-        // One who begins with all that waits has missed nothing.
-        (number, after == 0 || core.history().has_all(hash, topic, after))
+        let compact = false;
+        let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
+        catchups.list.push(catchup);
+        // One who begins with all that waits, or asks for what is there, has missed nothing.
+        let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
+        (number, is_new || after == 0 || core.history().has_all(hash, topic, after))
     }
 
     /// The user is the connection's no longer: the topics that it acknowledged as this user, and stays

@@ -2,7 +2,7 @@
 
 use history::TopicCursor;
 use minicbor::{Decode, Encode};
-use model::{AcknowledgeRule, Name, Position, ResumeRequest, ResumeToken};
+use model::{AcknowledgeRule, Name, Position, ResumeRequest, Since};
 
 use super::acknowledge::{Acks, Delivery};
 use super::{
@@ -56,13 +56,16 @@ struct CatchupRecord {
     starting: Option<StartingRecord>,
     #[n(5)]
     acks: Option<AcksRecord>,
+    /// Left out where it is not, as records were without it.
+    #[n(6)]
+    compact: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct StartingRecord {
     #[n(0)]
-    token: Option<Text<ResumeToken>>,
+    since: Option<Text<Since>>,
     #[n(1)]
     top: u64,
 }
@@ -108,6 +111,9 @@ struct ReplyRecord {
     numbers: Vec<u32>,
     #[n(5)]
     gaps: Vec<(Text<Name>, u8)>,
+    /// Left out where it is not, as records were without it.
+    #[n(6)]
+    whole: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -124,9 +130,9 @@ enum To {
 
 impl Catchup {
     fn export(&self) -> CatchupRecord {
-        let Catchup { number, cursor, through, starting, held_back, acks } = self;
-        let starting = starting.as_ref().map(|Starting { query: _, token, top }| StartingRecord {
-            token: token.as_deref().cloned().map(Text),
+        let Catchup { number, cursor, through, starting, held_back, acks, compact } = self;
+        let starting = starting.as_ref().map(|Starting { query: _, since, top }| StartingRecord {
+            since: since.as_deref().cloned().map(Text),
             top: *top,
         });
         CatchupRecord {
@@ -136,6 +142,7 @@ impl Catchup {
             held_back: *held_back,
             starting,
             acks: acks.as_ref().map(|acks| acks.export()),
+            compact: compact.then_some(true),
         }
     }
 }
@@ -143,9 +150,9 @@ impl Catchup {
 impl CatchupRecord {
     fn import(self, hash: &dyn Fn(&str) -> u64) -> Catchup {
         // The query is asked again.
-        let starting = self.starting.map(|StartingRecord { token, top }| Starting {
+        let starting = self.starting.map(|StartingRecord { since, top }| Starting {
             query: 0,
-            token: token.map(|token| Box::new(token.0)),
+            since: since.map(|since| Box::new(since.0)),
             top,
         });
         Catchup {
@@ -155,6 +162,7 @@ impl CatchupRecord {
             starting,
             held_back: self.held_back,
             acks: self.acks.map(|acks| acks.import().into()),
+            compact: self.compact.unwrap_or(false),
         }
     }
 }
@@ -203,7 +211,7 @@ impl AcksRecord {
 
 impl PendingReply {
     fn export(&self) -> ReplyRecord {
-        let PendingReply { to, since, claimed, requested, numbers, gaps } = self;
+        let PendingReply { to, since, claimed, requested, numbers, gaps, whole } = self;
         let to = match to {
             ReplyTo::Nobody => To::Nobody,
             ReplyTo::Line => To::Line,
@@ -219,6 +227,7 @@ impl PendingReply {
             requested: *requested,
             numbers: numbers.clone(),
             gaps: gaps.iter().map(|(topic, gap)| (Text(topic.clone()), gap_number(*gap))).collect(),
+            whole: whole.then_some(true),
         }
     }
 }
@@ -241,6 +250,7 @@ impl ReplyRecord {
             requested: self.requested,
             numbers: self.numbers,
             gaps: gaps.collect::<Result<_, _>>()?,
+            whole: self.whole.unwrap_or(false),
         })
     }
 }
@@ -359,18 +369,18 @@ impl Recovery {
             return;
         };
         let starting =
-            |it: &Catchup| Some((it.cursor.clone(), it.starting.as_ref()?.token.clone()));
+            |it: &Catchup| Some((it.cursor.clone(), it.starting.as_ref()?.since.clone()));
         let starting: Vec<_> = catchups.list.iter().filter_map(starting).collect();
         if starting.is_empty() {
             return;
         }
         let topics: Vec<(u64, &str)> =
             starting.iter().map(|(cursor, _)| (cursor.hash, cursor.topic.as_str())).collect();
-        let token = |(cursor, token): &(TopicCursor, Option<Box<ResumeToken>>)| {
-            Some((cursor.topic.clone(), token.as_deref()?.clone()))
+        let since = |(cursor, since): &(TopicCursor, Option<Box<Since>>)| {
+            Some((cursor.topic.clone(), since.as_deref()?.clone()))
         };
         let request =
-            ResumeRequest { all: None, topics: starting.iter().filter_map(token).collect() };
+            ResumeRequest { all: None, topics: starting.iter().filter_map(since).collect() };
         let (start, query) = self.ask_start(core, slot, &topics, &request);
         // What was claimed the first time stays.
         let number = query.unwrap_or_else(|| self.catchups.query());

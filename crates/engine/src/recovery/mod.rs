@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use history::{History, TopicCursor};
 use model::{Name, Position, RecoveryGap, TopicKind};
-use model::{ResumeRequest, ResumeToken};
+use model::{ResumeRequest, Since};
 use protocol::phoenix::ClientMessage;
 
 use crate::connection::Flag;
@@ -89,13 +89,15 @@ struct Catchup {
     held_back: u64,
     /// The connection's user acknowledges the messages.
     acks: Option<Box<Acks>>,
+    /// The topic is compacted: the client is told when it has all of the state.
+    compact: bool,
 }
 
 /// The history was asked where a catch-up begins.
 struct Starting {
     query: u32,
-    /// How far the client said that it has the topic; one that did not begins where it entered.
-    token: Option<Box<ResumeToken>>,
+    /// From where the client said that it wants the topic; one that did not begins where it entered.
+    since: Option<Box<Since>>,
     /// The last offset that was handed on when it entered.
     top: u64,
 }
@@ -168,6 +170,8 @@ struct PendingReply {
     /// The catch-ups that it is about.
     numbers: Vec<u32>,
     gaps: Vec<(Name, RecoveryGap)>,
+    /// Some of them begin with what is there: where that is, the first piece says.
+    whole: bool,
 }
 
 impl Recovery {
@@ -198,6 +202,7 @@ impl Recovery {
             requested: !request.is_empty(),
             numbers: Vec::new(),
             gaps: Vec::new(),
+            whole: false,
         };
         let (mut plain, mut any) = (Vec::new(), false);
         for topic in topics {
@@ -222,7 +227,7 @@ impl Recovery {
                         reply.gaps.push((topic.clone(), RecoveryGap::TooOld));
                     }
                 }
-                None => plain.push(topic.clone()),
+                None => plain.push((topic.clone(), rule_of_topic.compact)),
             }
         }
         if reply.requested && !any && reply.gaps.is_empty() {
@@ -264,7 +269,7 @@ impl Recovery {
         &mut self,
         core: &mut Core,
         slot: u32,
-        topics: &[Name],
+        topics: &[(Name, bool)],
         request: &ResumeRequest,
         reply: &mut PendingReply,
     ) {
@@ -272,24 +277,27 @@ impl Recovery {
             return;
         }
         let hashed: Vec<(u64, &str)> =
-            topics.iter().map(|topic| (core.broker.hash(topic), topic.as_str())).collect();
+            topics.iter().map(|(topic, _)| (core.broker.hash(topic), topic.as_str())).collect();
         let (start, query) = self.ask_start(core, slot, &hashed, request);
         let top = start.top.offset;
         (reply.since, reply.claimed) = (start.top, query.is_some());
-        for (cursor, gap) in start.topics.into_iter().zip(start.gaps) {
+        reply.whole = start.topics.iter().all(|cursor| cursor.whole);
+        for ((cursor, gap), (_, compact)) in start.topics.into_iter().zip(start.gaps).zip(topics) {
             if let Some(gap) = gap {
                 reply.gaps.push((cursor.topic.clone(), gap));
             }
-            let token = request.of(&cursor.topic);
-            let says = token.is_some();
+            let (since, compact) = (request.of(&cursor.topic), *compact);
+            let says = since.is_some();
             let starting = query.map(|query| {
-                let token = token.cloned().map(Box::new);
-                Starting { query, token, top }
+                let since = since.cloned().map(Box::new);
+                Starting { query, since, top }
             });
-            let pulls = cursor.after < top || starting.is_some();
-            if pulls && says {
+            // The end of a compacted topic is where its state is complete: it is read in any case.
+            let pulls = compact || cursor.after < top || starting.is_some();
+            if pulls && says && !cursor.whole {
                 reply.since.offset = reply.since.offset.min(cursor.after);
             }
+            reply.whole |= says && cursor.whole;
             self.catchups.number = self.catchups.number.wrapping_add(1);
             let number = self.catchups.number;
             let through = if pulls { ALL } else { top };
@@ -300,7 +308,8 @@ impl Recovery {
             let catchups = self.catchups.by_slot.entry(slot).or_default();
             catchups.list.retain(|catchup| catchup.cursor.hash != cursor.hash);
             let (held_back, acks) = (0, None);
-            catchups.list.push(Catchup { number, cursor, through, starting, held_back, acks });
+            let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
+            catchups.list.push(catchup);
         }
     }
 

@@ -128,7 +128,7 @@ impl CatchupTable {
                 Some(catchup) => taken.max(catchup.through),
                 None => taken,
             };
-            TopicCursor { hash, topic: topic.clone(), after, state: false }
+            TopicCursor { hash, topic: topic.clone(), after, whole: false }
         });
         topics.collect()
     }

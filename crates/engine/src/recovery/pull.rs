@@ -154,6 +154,7 @@ impl Recovery {
         piece: Piece,
         out: &mut Vec<u8>,
     ) {
+        let begun = self.begin_with(slot, numbers, &piece);
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
             return;
         };
@@ -173,6 +174,7 @@ impl Recovery {
             catchups.replies.extract_if(.., ours).collect()
         };
         for mut reply in replies {
+            self.find_place(slot, &mut reply, &begun);
             let requested = reply.requested;
             let its = |it: &mut (u32, Name, u64)| requested && reply.numbers.contains(&it.0);
             for (_, topic, _) in gone.extract_if(.., its) {
@@ -186,6 +188,7 @@ impl Recovery {
         if !core.is_open(slot) {
             return;
         }
+        let numbers = &self.begin_states_anew(slot, numbers, &piece)[..];
         let nothing = piece.messages.is_empty();
         self.deliver_piece(core, slot, numbers, &piece, out);
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
@@ -203,9 +206,53 @@ impl Recovery {
             }
         }
         releases.into_iter().for_each(|number| self.catchups.release_later(slot, number));
-        if piece.caught_up && nothing {
+        if piece.caught_up && nothing && !numbers.is_empty() {
             self.write_position(core, slot, out);
         }
+    }
+
+    /// Catch-ups that begin with what is there have their place now, before the first of it. Gives their
+    /// numbers.
+    fn begin_with(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
+        let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| catchups.list.iter_mut());
+        let begins = |catchup: &mut Catchup| {
+            let at = numbers.iter().position(|number| *number == catchup.number)?;
+            piece.begin(at, &mut catchup.cursor).then_some(catchup.number)
+        };
+        list.into_iter().flatten().filter_map(begins).collect()
+    }
+
+    /// Notes in an answer the place of those of its catch-ups that have begun with what is there.
+    fn find_place(&self, slot: u32, reply: &mut PendingReply, begun: &[u32]) {
+        if !std::mem::take(&mut reply.whole) {
+            return;
+        }
+        let is_begun = |number: &u32| begun.contains(number);
+        let list = self.catchups.by_slot.get(&slot).map(|catchups| catchups.list.iter());
+        let ours = |it: &&Catchup| reply.numbers.contains(&it.number) && is_begun(&it.number);
+        let places = list.into_iter().flatten().filter(ours).map(|catchup| catchup.cursor.after);
+        if let Some(place) = places.min() {
+            let others = !reply.numbers.iter().all(is_begun);
+            reply.since.offset = if others { reply.since.offset.min(place) } else { place };
+        }
+    }
+
+    /// A state of which something is gone that was to be read is none: the client was told so, and is given
+    /// all of what is there now. Gives the other catch-ups.
+    fn begin_states_anew(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
+        let mut others = numbers.to_vec();
+        let gone = |number: u32| {
+            let at = numbers.iter().position(|it| *it == number);
+            at.is_some_and(|at| piece.gone.get(at) == Some(&true))
+        };
+        let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| &mut catchups.list);
+        for catchup in list.into_iter().flatten() {
+            if catchup.compact && gone(catchup.number) {
+                (catchup.cursor.after, catchup.cursor.whole) = (0, true);
+                others.retain(|number| *number != catchup.number);
+            }
+        }
+        others
     }
 
     /// Tells a client that what it was about to be given is gone, for it took long.
@@ -317,6 +364,11 @@ impl Recovery {
         let Some(protocol) = core.protocol(slot) else {
             return;
         };
+        let mut reply = reply;
+        if reply.whole {
+            // It has nothing of it yet.
+            reply.since.offset = 0;
+        }
         let since = ResumeToken::from(reply.since);
         let gaps = reply.requested.then_some(&reply.gaps[..]);
         match reply.to {

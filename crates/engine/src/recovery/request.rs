@@ -1,7 +1,7 @@
 //! What a shard asks of the history, which may answer later.
 
 use history::{Answer, Piece, Pull, Start, TopicCursor};
-use model::{CloseReason, ResumeRequest};
+use model::{CloseReason, ResumeRequest, Since};
 
 use super::{Catchup, Recovery, Starting};
 use crate::command::Command;
@@ -38,14 +38,20 @@ impl Recovery {
         let top = core.history().top();
         let claim = |(hash, name): &(u64, &str)| {
             let compact = core.history().rule(name).is_some_and(|rule| rule.compact);
-            let after = match request.of(name) {
+            let since = request.of(name);
+            let after = match since {
                 None if compact => 0,
                 None => top.offset,
+                // Nobody knows yet what is there.
+                Some(Since::Start | Since::Last(_)) => 0,
                 // Whoever comes back with the position of another log has nothing of this one.
-                Some(token) => TopicCursor::offset_of(top.epoch, name, token).unwrap_or(0),
+                Some(Since::Token(token)) => {
+                    TopicCursor::offset_of(top.epoch, name, token).unwrap_or(0)
+                }
             };
-            let state = compact && after == 0;
-            TopicCursor { hash: *hash, topic: (*name).into(), after, state }
+            let is_new = since.is_some_and(|since| since.token().is_none());
+            let whole = is_new || (compact && after == 0);
+            TopicCursor { hash: *hash, topic: (*name).into(), after, whole }
         };
         let topics: Vec<TopicCursor> = topics.iter().map(claim).collect();
         Start { gaps: vec![None; topics.len()], topics, top }
@@ -78,18 +84,22 @@ impl Recovery {
             };
             // One that it has left meanwhile has no catch-up any more.
             let Some(catchup) = catchups.list.iter_mut().find(ours) else { continue };
-            let Some(Starting { token, top, .. }) = catchup.starting.take() else { continue };
-            let says = token.is_some();
+            let Some(Starting { since, top, .. }) = catchup.starting.take() else { continue };
+            let says = since.is_some();
             if !says {
                 // What was published while the query was under way is not missed.
                 cursor.after = cursor.after.min(catchup.cursor.after);
+            } else if cursor.whole {
+                // The newest messages were counted later than it entered.
+                cursor.after = cursor.after.min(top);
             }
             let reply = catchups.replies.iter_mut().find(|it| it.numbers.contains(&catchup.number));
             if let Some(reply) = reply.filter(|_| says) {
                 // The place that was claimed for it gives way to the one that it has.
                 let claimed = std::mem::replace(&mut reply.claimed, false);
                 let before = if claimed { top } else { reply.since.offset };
-                reply.since.offset = before.min(cursor.after);
+                reply.since.offset = if cursor.whole { before } else { before.min(cursor.after) };
+                reply.whole |= cursor.whole;
                 reply.gaps.extend(gap.map(|gap| (cursor.topic.clone(), gap)));
             }
             catchup.cursor = cursor;

@@ -11,6 +11,7 @@ mod cursors;
 mod inspect;
 mod page;
 mod read;
+mod start;
 
 #[cfg(test)]
 mod tests;
@@ -242,9 +243,12 @@ impl History for Local {
         &self,
         topics: &[(u64, &str)],
         request: &ResumeRequest,
-        _: Completion<Start>,
+        completion: Completion<Start>,
     ) -> Result<Answer<Start>, HistoryError> {
-        Ok(Answer::Now(self.resolve(topics, request)))
+        match self.resolve(topics, request, &[]) {
+            Ok(start) => Ok(Answer::Now(start)),
+            Err(wanted) => self.resolve_later(topics, request, wanted, completion),
+        }
     }
 
     fn read(

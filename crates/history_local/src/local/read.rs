@@ -4,56 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use broker::HistoryLog;
-use model::{Envelope, Message, Name, RecoveryGap, ResumeRequest};
+use model::{Envelope, Message};
 use store::{ReadLimits, Reader, StoreError, StoredMessages};
 
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use crate::windows;
-use history::{Answer, Completion, HistoryError, Piece, Pull, Start, TopicCursor};
+use history::{Answer, Completion, HistoryError, Piece, Pull, TopicCursor};
 
 impl Local {
-    /// The offsets from which to read topics, as far as memory knows.
-    pub(super) fn resolve(&self, topics: &[(u64, &str)], request: &ResumeRequest) -> Start {
-        let state = self.state();
-        let top = state.delivered;
-        let mut start = Start { topics: Vec::new(), gaps: Vec::new(), top: self.id(top) };
-        for (hash, name) in topics {
-            let compact = self.rule(name).is_some_and(|rule| rule.compact);
-            let newcomer = if compact { 0 } else { top };
-            let (after, gap) = match request.of(name) {
-                None => (newcomer, None),
-                Some(token) => match TopicCursor::offset_of(self.0.epoch, name, token) {
-                    // A publisher knows its message's id while the store still writes it.
-                    Some(after) if after <= state.last => {
-                        let after = after.min(top);
-                        let here = state.windows.reaches(*hash, name, after);
-                        match here || self.0.store.is_some() {
-                            true => (after, None),
-                            // The client gets the state, but not the removals from it.
-                            false if compact => (0, Some(RecoveryGap::TooOld)),
-                            false => (after, Some(RecoveryGap::TooOld)),
-                        }
-                    }
-                    Some(_) | None if compact => (0, Some(RecoveryGap::Epoch)),
-                    Some(_) | None => (top, Some(RecoveryGap::Epoch)),
-                },
-            };
-            let topic = Name::from(*name);
-            let state = compact && after == 0;
-            start.topics.push(TopicCursor { hash: *hash, topic, after, state });
-            start.gaps.push(gap);
-        }
-        let has_gap = start.gaps.iter().any(Option::is_some);
-        drop(state);
-        if !request.is_empty() {
-            let counts = &self.0.counts;
-            let count = if has_gap { &counts.unrecovered } else { &counts.recovered };
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        start
-    }
-
     /// The next piece, if memory has it.
     pub(super) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
         let state = self.state();
@@ -66,8 +25,8 @@ impl Local {
             return None;
         }
         for (gone, topic) in gone.iter_mut().zip(&pull.topics).filter(|(gone, _)| **gone) {
-            // The state is complete, whatever came before it.
-            *gone = !topic.state;
+            // What is there is all that is asked for.
+            *gone = !topic.whole;
         }
         let topics: Vec<windows::TopicCursor<'_>> = pull
             .topics
@@ -84,6 +43,7 @@ impl Local {
             through: found.through.unwrap_or(state.delivered),
             caught_up: found.through.is_none(),
             gone,
+            first: found.first,
         })
     }
 
@@ -112,9 +72,9 @@ impl Local {
         let Pull { ref topics, messages_max, bytes_max } = *pull;
         // The read may find messages that the store writes from here on. They are left to the next
         // piece, and so is the end.
-        let mut through = self.state().delivered;
-        let now_ms = unix_ms();
-        let (mut messages, mut gone) = (Vec::new(), Vec::new());
+        let delivered = self.state().delivered;
+        let (mut through, now_ms) = (delivered, unix_ms());
+        let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
         for topic in topics {
             // Each of many topics gets a share: the answer is one piece.
             let share = |max: usize| max / topics.len() + 1;
@@ -124,7 +84,7 @@ impl Local {
                 .inspect_err(|error| tracing::error!("the store can't be read: {error}"))
                 .map_err(store_error)?;
             let rule = self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
-            gone.push(stored.floor > topic.after && !topic.state);
+            gone.push(stored.floor > topic.after && !topic.whole);
             if stored.more {
                 through = through.min(stored.through);
             }
@@ -133,11 +93,13 @@ impl Local {
             let records = stored.records.into_iter();
             let records =
                 records.filter(|record| !(newcomer && windows::removes(&record.publication)));
+            let from = messages.len();
             messages.extend(records.map(|record| {
                 let id = self.id(record.offset);
                 let message = Message::new(record.publication, id, topic.hash, 0);
                 Arc::new(Envelope::from(message.retained(retention(&rule), record.at_ms)))
             }));
+            first.push(messages.get(from).map(|message| message.id.offset));
         }
         messages.retain(|message| message.id.offset <= through);
         messages.sort_unstable_by_key(|message| message.id.offset);
@@ -152,7 +114,32 @@ impl Local {
             messages.truncate(count.max(1));
             through = messages.last().map_or(through, |message| message.id.offset);
         }
-        Ok(Piece { messages, through, caught_up: false, gone })
+        let (through, caught_up) = match through {
+            _ if through < delivered => (through, false),
+            through => self.follow(topics, through),
+        };
+        Ok(Piece { messages, through, caught_up, gone, first })
+    }
+
+    /// How far topics have been read that were read up to an offset from the disk, and whether that
+    /// is the end: whether memory knows of nothing after it.
+    fn follow(&self, topics: &[TopicCursor], through: u64) -> (u64, bool) {
+        let state = self.state();
+        let cursors: Vec<windows::TopicCursor<'_>> = topics
+            .iter()
+            .map(|topic| windows::TopicCursor {
+                hash: topic.hash,
+                topic: &topic.topic,
+                after: through,
+            })
+            .collect();
+        let reaches =
+            |it: &windows::TopicCursor<'_>| state.windows.reaches(it.hash, it.topic, through);
+        let known = cursors.iter().all(reaches);
+        match known && state.windows.collect(&cursors, 1, 0, unix_ms()).messages.is_empty() {
+            true => (state.delivered, true),
+            false => (through, false),
+        }
     }
 }
 

@@ -2,10 +2,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use model::ResumeRequest;
 use model::{
     AcknowledgeRule, Behind, Data, Epoch, Frontier, HistoryRule, Name, Position, Publication,
-    RecoveryGap, ResumeToken, Rule, Rules,
+    RecoveryGap, ResumeRequest, ResumeToken, Rule, Rules, Since,
 };
 use store::Store;
 
@@ -13,8 +12,11 @@ use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Pu
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Answer, History, HistoryError, Page, PageQuery, Piece, Pull, TopicCursor,
+    AcknowledgeError, Answer, History, HistoryError, Page, PageQuery, Piece, Pull, Start,
+    TopicCursor,
 };
+
+mod whole;
 
 /// An inbox for every topic, which may be full.
 #[derive(Default)]
@@ -123,8 +125,18 @@ fn offset(answer: Results) -> u64 {
     answer.unwrap().id.offset
 }
 
-fn request(token: ResumeToken) -> ResumeRequest {
-    ResumeRequest { all: Some(token), topics: Vec::new() }
+fn request(since: impl Into<Since>) -> ResumeRequest {
+    ResumeRequest { all: Some(since.into()), topics: Vec::new() }
+}
+
+/// From where topics are read, with the answer of the disk where it is asked.
+fn begun(node: &Node, topics: &[&str], request: &ResumeRequest) -> Start {
+    let (sender, later) = mpsc::channel();
+    let completion = Box::new(move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
+    match node.history.start(&names(node, topics), request, completion).unwrap() {
+        Answer::Now(start) => start,
+        Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
+    }
 }
 
 fn names<'a>(node: &Node, topics: &[&'a str]) -> Vec<(u64, &'a str)> {
@@ -163,11 +175,11 @@ fn two_logs_and_what_was_missed_is_found_by_one_position() {
     assert_ne!(node.broker.epoch(), node.history.epoch());
     let epoch = node.history.epoch();
     let token = ResumeToken::from(Position { epoch, offset: 1 });
-    let start = node.history.resolve(&names(&node, &["h:1", "h:2"]), &request(token));
+    let start = begun(&node, &["h:1", "h:2"], &request(token));
     assert_eq!(start.gaps, [None, None]);
     assert_eq!(read(&node, &start.topics), (vec![2, 3], true));
     // A client without a token begins now.
-    let start = node.history.resolve(&names(&node, &["h:1"]), &ResumeRequest::default());
+    let start = begun(&node, &["h:1"], &ResumeRequest::default());
     assert_eq!(start.topics[0].after, start.top.offset);
 }
 
@@ -181,7 +193,7 @@ fn a_token_with_missing_ones_gets_those_and_what_their_topics_had_after() {
     let behind = vec![Behind { topic: model::resume::mark("h:1"), through: 2 }];
     let position = Some(Frontier { through, behind });
     let token = ResumeToken { id: through, frontier: position };
-    let start = node.history.resolve(&names(&node, &["h:1", "h:2"]), &request(token));
+    let start = begun(&node, &["h:1", "h:2"], &request(token));
     assert_eq!(read(&node, &start.topics), (vec![3, 5], true));
 }
 
@@ -194,7 +206,7 @@ fn recovery_gaps_name_lost_messages_and_another_epoch() {
     let epoch = node.history.epoch();
     let gap = |epoch, offset, topic: &str| {
         let token = ResumeToken::from(Position { epoch, offset });
-        node.history.resolve(&names(&node, &[topic]), &request(token)).gaps[0]
+        begun(&node, &[topic], &request(token)).gaps[0]
     };
     assert_eq!(gap(epoch, 1, "h:1"), Some(RecoveryGap::TooOld));
     assert_eq!(gap(epoch, 2, "h:1"), None);
@@ -202,7 +214,7 @@ fn recovery_gaps_name_lost_messages_and_another_epoch() {
     assert_eq!(gap(epoch, 6, "h:1"), Some(RecoveryGap::Epoch));
     assert_eq!(gap(Epoch(1), 2, "h:1"), Some(RecoveryGap::Epoch));
     let partition: ResumeToken = format!("{epoch}.7:2").parse().unwrap();
-    let start = node.history.resolve(&names(&node, &["h:1"]), &request(partition));
+    let start = begun(&node, &["h:1"], &request(partition));
     assert_eq!(start.gaps, [Some(RecoveryGap::Epoch)]);
     // A compacted topic's state comes, but what was removed from it may be missed.
     assert_eq!(gap(Epoch(1), 2, "c:1"), Some(RecoveryGap::Epoch));
@@ -312,12 +324,13 @@ fn with_a_store_messages_are_handed_on_when_they_are_on_disk_and_outlive_the_pro
     assert_eq!((begin.epoch, begin.last), (Epoch(0xab), 6));
     let (_, node) = node_of(Some(begin));
     let token = ResumeToken::from(Position { epoch: Epoch(0xab), offset: 2 });
-    let start = node.history.resolve(&names(&node, &["d:1", "d:2"]), &request(token));
+    let start = begun(&node, &["d:1", "d:2"], &request(token));
     assert_eq!(start.gaps, [None, None]);
     let piece = read_disk(&node, &start.topics, 3);
     let offsets: Vec<u64> = piece.messages.iter().map(|message| message.id.offset).collect();
     assert_eq!((offsets, piece.through), (vec![3, 4], 4), "a share for each topic");
     assert!(!piece.caught_up && piece.gone == [false, false]);
+    assert!(read_disk(&node, &start.topics, 100).caught_up, "there was nothing more");
     assert_eq!(
         offset(submit(&node, "d:1", Options { if_offset: Some(5), ..Options::default() })),
         7
@@ -350,7 +363,7 @@ fn names_are_compared_where_hashes_are_the_same() {
     let (_, node) = node_of(None);
     node.publish(publication("h:1"), None).unwrap();
     let cursor =
-        TopicCursor { hash: node.hash("h:1"), topic: Name::from("h:2"), after: 0, state: false };
+        TopicCursor { hash: node.hash("h:1"), topic: Name::from("h:2"), after: 0, whole: false };
     assert_eq!(read(&node, &[cursor]).0, [0u64; 0]);
 }
 
@@ -417,7 +430,7 @@ fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     let (store, begin) = dir.open_unverified();
     let (_, node) = node_of(Some(begin));
     let token = ResumeToken::from(Position { epoch: Epoch(0xab), offset: 1 });
-    let start = node.history.resolve(&names(&node, &["d:1"]), &request(token));
+    let start = begun(&node, &["d:1"], &request(token));
     let mut topics = start.topics;
     let (mut offsets, mut gone) = (Vec::new(), false);
     while topics[0].after < 5 {

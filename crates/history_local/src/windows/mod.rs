@@ -94,6 +94,8 @@ pub struct TopicCursor<'a> {
 pub struct Collected {
     /// In the order of their offsets, over all topics.
     pub messages: Vec<Arc<Envelope>>,
+    /// For each topic, the offset of its first message, whether it is among these or after them.
+    pub first: Vec<Option<u64>>,
     /// All topics are complete up to this offset, and there is more; `None` when that was
     /// everything.
     pub through: Option<u64>,
@@ -199,6 +201,24 @@ impl Windows {
         self.last_gone
     }
 
+    /// The offset before the topic's newest messages, so many of those that are not expired and are
+    /// after the offset `above`; nothing where there are fewer.
+    pub fn before_newest(
+        &self,
+        hash: u64,
+        name: &str,
+        above: u64,
+        messages: usize,
+        now_ms: u64,
+    ) -> Option<u64> {
+        let held = &self.topics[self.find(hash, name)?].held;
+        // Most topics have no message that expires: theirs are not looked at.
+        let expire = held.expiring(&self.messages) > 0;
+        let newest = held.after(above, &self.messages).rev();
+        let mut live = newest.filter(|(_, message)| !(expire && message.is_expired(now_ms)));
+        live.nth(messages.checked_sub(1)?).map(|(_, message)| message.id.offset - 1)
+    }
+
     /// The messages of some topics after some offset in each, without the expired ones: at most
     /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max`
     /// bytes. In a compact topic, a reader from offset 0 gets no removals of keys.
@@ -209,9 +229,10 @@ impl Windows {
         bytes_max: usize,
         now_ms: u64,
     ) -> Collected {
+        let mut first_of_each = vec![None; topics.len()];
         let mut runs = Vec::with_capacity(topics.len());
         let mut next = BinaryHeap::with_capacity(topics.len());
-        for cursor in topics {
+        for (cursor, first_of_topic) in topics.iter().zip(&mut first_of_each) {
             let Some(at) = self.find(cursor.hash, cursor.topic) else { continue };
             let topic = &self.topics[at];
             let newcomer = topic.compact && cursor.after == 0;
@@ -220,6 +241,7 @@ impl Windows {
                     !(found.is_expired(now_ms) || newcomer && is_removal(found))
                 });
             if let Some((number, first)) = run.next() {
+                *first_of_topic = Some(first.id.offset);
                 next.push(Reverse((first.id.offset, number, runs.len())));
                 runs.push(run);
             }
@@ -231,7 +253,7 @@ impl Windows {
             // A topic that is named twice has its messages twice.
             if last != Some(offset) {
                 if messages.len() >= messages_max.max(1) || bytes > bytes_max {
-                    return Collected { messages, through: last };
+                    return Collected { messages, first: first_of_each, through: last };
                 }
                 let message = &self.messages[number];
                 bytes += message.publication.data.bytes();
@@ -245,7 +267,7 @@ impl Windows {
                 }
             }
         }
-        Collected { messages, through: None }
+        Collected { messages, first: first_of_each, through: None }
     }
 
     /// Up to `limit` messages of a topic, without the expired ones. Forwards are those after the

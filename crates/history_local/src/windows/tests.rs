@@ -311,6 +311,16 @@ proptest! {
             let is_in = |from| if backwards { *offset < from } else { *offset > from };
             topic == "t" && from.is_none_or(is_in)
         };
+        let all: Vec<u64> =
+            live.iter().filter(|(_, topic)| topic == "t").map(|(offset, _)| *offset).collect();
+        let above = from.unwrap_or(0);
+        let here: Vec<u64> = all.iter().copied().filter(|offset| *offset > above).collect();
+        let before = windows.before_newest(hash("t"), "t", above, limit, 2_000);
+        prop_assert_eq!(before.is_some(), here.len() >= limit);
+        if let Some(before) = before {
+            let newest: Vec<u64> = all.iter().copied().filter(|offset| *offset > before).collect();
+            prop_assert_eq!(&newest[..], &here[here.len() - limit..]);
+        }
         let mut want: Vec<u64> = live.iter().filter(is_wanted).map(|(offset, _)| *offset).collect();
         if backwards {
             want.reverse();

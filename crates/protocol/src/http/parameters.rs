@@ -5,16 +5,16 @@ use super::{Rejection, Route};
 use crate::query;
 use crate::request::{Entry, Open, Request};
 use auth::{Action, Permit, Principal};
-use model::ResumeRequest;
 use model::name::{check_name, check_topic};
-use model::resume::ResumeTokenError;
-use model::{Encoding, Name, ResumeToken, TopicKind, tags};
+use model::{Encoding, Name, ResumeRequest, ResumeToken, Since, SinceError, TopicKind, tags};
 
 #[derive(Default)]
 pub(crate) struct Query {
     pub users: Vec<Name>,
     pub topics: Vec<Name>,
     pub resume: ResumeRequest,
+    /// The id of the last event, which is newer than the rest of the URL.
+    last: Option<ResumeToken>,
     pub tags: Vec<Name>,
     pub seconds: Option<u32>,
     pub event: Option<Name>,
@@ -92,13 +92,18 @@ impl Route<'_> {
             let message = format!("since:{topic} is of a topic that this request doesn't name");
             return Err(Rejection::new(400, "bad_since", message));
         }
+        if let Some(last) = query.last.take() {
+            query.resume.all = Some(last.into());
+            query.resume.topics.retain(|(_, since)| since.token().is_some());
+        }
         // A page may send another server's id, from before it talked to Throng: that one asks for
         // nothing.
-        let last = self.request.header("last-event-id").and_then(|id| id.parse().ok());
+        let last = self.request.header("last-event-id");
+        let last = last.and_then(|id| id.parse::<ResumeToken>().ok());
         if let Some(last) = last {
             // A browser returns with the URL that it began with, so this header is newer than all
-            // tokens in the URL.
-            query.resume = ResumeRequest { all: Some(last), topics: Vec::new() };
+            // that the URL says.
+            query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
         }
         Ok(query)
     }
@@ -131,8 +136,10 @@ impl Route<'_> {
                     .map_err(|error| Rejection::new(400, "bad_tag", error))?;
             }
             "key" => query.key = Some(value.into()),
-            "since" | "lastEventID" if !value.is_empty() => {
-                query.resume.all = Some(resume_token(value)?)
+            "since" if !value.is_empty() => query.resume.all = Some(since(value)?),
+            // Clients that can't set the header append it to the URL that they began with.
+            "lastEventID" if !value.is_empty() => {
+                query.last = Some(value.parse().map_err(|_| bad_since(SinceError::Token))?);
             }
             "timeout" => {
                 let error =
@@ -149,9 +156,9 @@ impl Route<'_> {
             _ => {
                 let topic = key.strip_prefix("since:").filter(|_| !value.is_empty());
                 if let Some(topic) = topic {
-                    let token = resume_token(value)?;
+                    let since = since(value)?;
                     query.resume.topics.retain(|(known, _)| known != topic);
-                    query.resume.topics.push((topic.into(), token));
+                    query.resume.topics.push((topic.into(), since));
                 }
                 // Other parameters belong to the page: a cache breaker, a tracking tag.
             }
@@ -160,10 +167,12 @@ impl Route<'_> {
     }
 }
 
-fn resume_token(value: &str) -> Result<ResumeToken, Rejection> {
-    value
-        .parse()
-        .map_err(|error: ResumeTokenError| Rejection::new(400, "bad_since", error.to_string()))
+fn since(value: &str) -> Result<Since, Rejection> {
+    value.parse().map_err(bad_since)
+}
+
+fn bad_since(error: SinceError) -> Rejection {
+    Rejection::new(400, "bad_since", error.to_string())
 }
 
 pub(crate) fn not_utf8(error: query::QueryError) -> Rejection {

@@ -6,8 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use model::resume::ResumeTokenError;
-use model::{Data, Name, Position, ResumeToken, tags};
+use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
 /// what is invalid.
@@ -18,19 +17,19 @@ pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, Strin
     object(meta.get(), bytes_max).map(Some)
 }
 
-/// The `since` of a join's payload, what the client saw last of the topic: the id of a message,
-/// which clients get as the second argument of `channel.on`'s callback. `None` without one. The
-/// error says what is invalid.
-pub fn join_since(payload: &Data) -> Result<Option<ResumeToken>, String> {
-    let Some(token) = fields(payload).since else {
+/// The `since` of a join's payload, from where the client wants the topic: behind the id of the message
+/// that it saw last, which clients get as the second argument of `channel.on`'s callback, from the
+/// `start`, or `last:50`. `None` without one. The error says what is invalid.
+pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
+    let Some(since) = fields(payload).since else {
         return Ok(None);
     };
-    let text: Cow<'_, str> = string(token).ok_or_else(|| ResumeTokenError.to_string())?;
+    let text: Cow<'_, str> = string(since).ok_or_else(|| SinceError::Token.to_string())?;
     // The client has seen nothing yet.
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|error: ResumeTokenError| error.to_string())
+    text.parse().map(Some).map_err(|error: SinceError| error.to_string())
 }
 
 /// The `tags` of a join's payload: the client wants only messages that have one of them, and all
@@ -127,7 +126,13 @@ mod tests {
         let json = |text: &str| Data::Json(text.into());
         let since = |text: &str| join_since(&json(text));
         let token: ResumeToken = "5f3a91c2:7/9-0000000b.8".parse().unwrap();
-        assert_eq!(since(r#"{"since":"5f3a91c2:7\/9-0000000b.8","x":1}"#), Ok(Some(token)));
+        assert_eq!(
+            since(r#"{"since":"5f3a91c2:7\/9-0000000b.8","x":1}"#),
+            Ok(Some(Since::Token(token)))
+        );
+        assert_eq!(since(r#"{"since":"start"}"#), Ok(Some(Since::Start)));
+        assert_eq!(since(r#"{"since":"last:50"}"#), Ok(Some(Since::Last(50))));
+        assert!(since(r#"{"since":"last:0"}"#).unwrap_err().contains("1 to 1000"));
         for none in ["{}", r#"{"since":null}"#, r#"{"since":""}"#, r#"["5f3a91c2:7"]"#, "7"] {
             assert_eq!(since(none), Ok(None), "{none}");
         }

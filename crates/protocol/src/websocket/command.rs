@@ -9,8 +9,8 @@
 //! {"type":"logout","id":6,"user":"alice"}
 //! {"type":"ping","id":7}
 //! ```
-//! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, and
-//! `"tags"`, of which a message must have one; to publish `"tags"` and `"key"`. An acknowledgement
+//! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
+//! `"start"` for all that is there, or `"last:50"` for the newest 50, and `"tags"`, of which a message must have one; to publish `"tags"` and `"key"`. An acknowledgement
 //! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
 //!
 //! Each is answered with the client's own `id` (a number or a string):
@@ -24,8 +24,7 @@ use crate::request::{Acknowledgement, Subscribe};
 use crate::{data, json, object};
 use model::event::check_event;
 use model::name::{check_name, check_topic};
-use model::resume::ResumeTokenError;
-use model::{Attributes, Data, Name, Publication, tags};
+use model::{Attributes, Data, Name, Publication, SinceError, tags};
 
 /// The longest `id` of a command, in bytes as the client wrote it.
 pub const ID_BYTES_MAX: usize = 64;
@@ -171,10 +170,9 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
     };
     Ok(match body.kind.as_ref() {
         "subscribe" => {
-            let token = text(&body.since).map(str::parse).transpose();
-            let token =
-                token.map_err(|error: ResumeTokenError| ("bad_since", error.to_string()))?;
-            CommandKind::Subscribe(Subscribe { topic: topic()?, token, tags: tags()? })
+            let since = text(&body.since).map(str::parse).transpose();
+            let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
+            CommandKind::Subscribe(Subscribe { topic: topic()?, since, tags: tags()? })
         }
         "unsubscribe" => CommandKind::Unsubscribe(topic()?),
         "publish" => {
@@ -260,6 +258,7 @@ fn reply(id: &str, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Since;
 
     #[test]
     fn commands_are_read() {
@@ -301,13 +300,19 @@ mod tests {
 
     #[test]
     fn commands_with_optional_fields_are_read() {
-        let kind = |text| parse(text, None).unwrap().kind;
+        let kind = |text: &str| parse(text, None).unwrap().kind;
         let subscribe = kind(
             r#"{"type":"subscribe","topic":"news","since":"5f3a91c2:7\/9","tags":["red","red"]}"#,
         );
-        let token = "5f3a91c2:7/9".parse().ok();
-        let want = Subscribe { topic: "news".into(), token, tags: vec!["red".into()] };
+        let since = "5f3a91c2:7/9".parse().ok();
+        let want = Subscribe { topic: "news".into(), since, tags: vec!["red".into()] };
         assert_eq!(subscribe, CommandKind::Subscribe(want));
+        for (text, since) in [("start", Since::Start), ("last:50", Since::Last(50))] {
+            let command = format!(r#"{{"type":"subscribe","topic":"news","since":"{text}"}}"#);
+            let want =
+                Subscribe { topic: "news".into(), since: Some(since), ..Subscribe::default() };
+            assert_eq!(kind(&command), CommandKind::Subscribe(want));
+        }
         let publish = r#"{"type":"publish","topic":"a","tags":["red"],"key":"price"}"#;
         let CommandKind::Publish(publication) = parse(publish, Some(b"x")).unwrap().kind else {
             panic!()
@@ -358,6 +363,7 @@ mod tests {
             ),
             (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
             (r#"{"type":"subscribe","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","since":"last:1001"}"#, "7", "bad_since"),
             (r#"{"type":"subscribe","id":7,"topic":"a","tags":[""]}"#, "7", "bad_tag"),
             (r#"{"type":"subscribe","id":7,"topic":"a","key":"k"}"#, "7", "bad_command"),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"key":""}"#, "7", "bad_key"),

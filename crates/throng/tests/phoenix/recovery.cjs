@@ -98,6 +98,43 @@ run({
       }
     }),
 
+  what_is_there: () =>
+    each(ALL, async (kind) => {
+      const topic = `h:there-${kind.name}`;
+      await count(topic, 0, 8);
+      for (const [since, from] of [["start", 0], ["last:3", 5], ["last:1000", 0]]) {
+        const received = await follow(open(kind), topic, { since });
+        assert.equal(received.joins[0].recovered, true);
+        await came(received, range(from, 8));
+        received.channel.socket.disconnect();
+      }
+      // The application says where it begins, and from then on where it is: a rejoin goes on there.
+      const user = `there-${kind.name}`;
+      const socket = open(kind, { user });
+      let last = "start";
+      const all = [];
+      const channel = socket.channel(topic, () => ({ since: last }));
+      channel.on("message", ({ n }, ref) => (all.push(n), (last = ref)));
+      channel.join();
+      await until("all came", () => all.length === 8);
+      if (kind.name !== "old-v2-polled") {
+        await api("disconnect", { user });
+        await count(topic, 8, 11);
+        await until("the rest came", () => all.length === 11);
+        assert.deepEqual(all, range(0, 11));
+      }
+      const small = `small:there-${kind.name}`;
+      await count(small, 0, 6);
+      const received = await follow(open(kind), small, { since: "start" });
+      await came(received, [3, 4, 5]);
+      assert.equal(received.joins[0].recovered, true);
+      const bad = await tryJoin(open(kind), `h:bad-${kind.name}`, { since: "last:1001" });
+      assert.equal(bad.answer.status, "error");
+      assert.match(bad.answer.response.reason, /last:N/);
+      const plain = await tryJoin(open(kind), `plain:there-${kind.name}`, { since: "start" });
+      assert.deepEqual(plain.answer.response, { recovered: false, reason: "no_history" });
+    }),
+
   lost: () =>
     each(ALL, async (kind) => {
       const socket = open(kind);

@@ -52,8 +52,8 @@ impl Listener {
         Listener::with(server, style, topics, "")
     }
 
-    /// Returns a connected listener with further parameters, like `user=al`. On a WebSocket, tags are
-    /// parameters of the subscriptions.
+    /// Returns a connected listener with further parameters, like `user=al`. On a WebSocket, tags and
+    /// `since` are parameters of the subscriptions.
     pub fn with(server: &Server, style: ResumeStyle, topics: &[&str], query: &str) -> Self {
         let mut listener = Listener::away(style, topics, query);
         listener.connect(server);
@@ -62,14 +62,18 @@ impl Listener {
 
     /// Returns a listener that is not connected yet.
     pub fn away(style: ResumeStyle, topics: &[&str], query: &str) -> Self {
-        let (tags, rest): (Vec<&str>, Vec<&str>) =
-            query.split('&').partition(|pair| style == ResumeStyle::Ws && pair.starts_with("tag="));
-        let tags: Vec<&str> = tags.iter().map(|pair| &pair["tag=".len()..]).collect();
+        let of_each = |pair: &&str| pair.starts_with("tag=") || pair.starts_with("since=");
+        let (of_each, rest): (Vec<&str>, Vec<&str>) =
+            query.split('&').partition(|pair| style == ResumeStyle::Ws && of_each(pair));
+        let tags: Vec<&str> = of_each.iter().filter_map(|pair| pair.strip_prefix("tag=")).collect();
+        let mut fields = if tags.is_empty() { json!({}) } else { json!({"tags": tags}) };
+        let since = of_each.iter().find_map(|pair| pair.strip_prefix("since="));
+        since.iter().for_each(|since| fields["since"] = json!(since));
         Listener {
             style,
             topics: topics.iter().map(|topic| topic.to_string()).collect(),
             query: rest.join("&"),
-            fields: if tags.is_empty() { json!({}) } else { json!({"tags": tags}) },
+            fields,
             positions: BTreeMap::new(),
             recoveries: Vec::new(),
             waiting: VecDeque::new(),

@@ -18,11 +18,67 @@ pub(super) struct Heard {
     pub jump: bool,
     /// Others of its user have acknowledged so many messages; of a poll's topic.
     pub acknowledged: usize,
+    /// It asked for what is there, and has heard nothing of it.
+    begins: Option<Begins>,
 }
 
 impl Heard {
     fn new(next: usize, jump: bool) -> Self {
-        Heard { next, jump, acknowledged: 0 }
+        Heard { next, jump, acknowledged: 0, begins: None }
+    }
+
+    fn with_what_is_there(begins: Begins) -> Self {
+        Heard { begins: Some(begins), ..Heard::new(0, false) }
+    }
+}
+
+/// What is asked for of what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    Start,
+    Last(usize),
+}
+
+impl std::fmt::Display for Wants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wants::Start => f.write_str("start"),
+            Wants::Last(messages) => write!(f, "last:{messages}"),
+        }
+    }
+}
+
+/// With which message a topic begins for whoever asked for what is there.
+#[derive(Clone, Copy, Debug)]
+struct Begins {
+    /// So many of the newest messages, at the most.
+    newest: usize,
+    /// The first message, had it been answered when it was asked.
+    low: usize,
+    /// That is when it was answered.
+    exact: bool,
+    /// What comes from this one on comes in any case: it was in the topic by then.
+    latest: usize,
+}
+
+impl Begins {
+    fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
+        let retained = match what(topic) {
+            What::Small(retained) => retained,
+            What::Big | What::Plain | What::Ack | What::Extra | What::All => usize::MAX,
+        };
+        let newest = match wants {
+            Wants::Start => retained,
+            Wants::Last(messages) => messages.min(retained),
+        };
+        let low = log[topic].len().saturating_sub(newest);
+        Begins { newest, low, exact, latest: usize::MAX }
+    }
+
+    /// Whether the topic, of so many messages by now, may have begun with this one.
+    fn may_be(&self, first: usize, len: usize) -> bool {
+        let high = if self.exact { self.low } else { len.saturating_sub(self.newest) };
+        (self.low..=high.max(self.low)).contains(&first) && first <= self.latest
     }
 }
 
@@ -40,12 +96,19 @@ pub(super) struct Acks {
 
 #[derive(Debug)]
 enum Command {
-    /// Enter a topic, and the place that it asked from.
+    /// Enter a topic, and from where.
     Enter {
-        from: Option<usize>,
+        from: From,
         was_in: bool,
     },
     Leave,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum From {
+    Now,
+    Place(usize),
+    WhatIsThere(Begins),
 }
 
 #[derive(Debug)]
@@ -71,6 +134,8 @@ pub(super) struct Connection {
     inside: BTreeSet<usize>,
     /// A poll waits for its answer.
     pub asks: bool,
+    /// It asked for nothing but what is there, and has no answer yet.
+    fresh: bool,
 }
 
 pub(super) struct Client {
@@ -79,6 +144,8 @@ pub(super) struct Client {
     pub user: String,
     /// Those that it names when it connects.
     pub topics: Vec<usize>,
+    /// What it asks for as long as it knows no place.
+    wants: Option<Wants>,
     /// What it comes back with, where one place says all.
     place: Option<String>,
     /// The same for single topics.
@@ -91,12 +158,19 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub fn new(name: usize, kind: Kind, user: String, topics: Vec<usize>) -> Self {
+    pub fn new(
+        name: usize,
+        kind: Kind,
+        user: String,
+        topics: Vec<usize>,
+        wants: Option<Wants>,
+    ) -> Self {
         Client {
             name,
             kind,
             user,
             topics,
+            wants,
             place: None,
             since: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -123,6 +197,11 @@ impl Client {
             self.topics.iter().for_each(|it| target += &format!("&topic={}", TOPICS[*it].0));
         }
         let each = matches!(self.kind, Kind::Stream | Kind::Ws) || reload;
+        // An event stream comes back with the URL that it began with.
+        let repeats = self.kind.is_sse() || self.place.is_none();
+        if let Some(wants) = self.wants.filter(|_| repeats && self.kind != Kind::Phoenix) {
+            target += &format!("&since={wants}");
+        }
         if each {
             for (topic, since) in self.since.iter().filter(|it| self.topics.contains(it.0)) {
                 target += &format!("&since:{}={since}", TOPICS[*topic].0);
@@ -152,7 +231,14 @@ impl Client {
     }
 
     /// The request is about to be understood: from now on it hears what it does not know.
-    pub fn begin(&mut self, log: &Log, socket: ClientEnd, cursor: &dyn Fn(usize) -> usize) {
+    /// `at_once`: the history answers it before anything else happens.
+    pub fn begin(
+        &mut self,
+        log: &Log,
+        socket: ClientEnd,
+        cursor: &dyn Fn(usize) -> usize,
+        at_once: bool,
+    ) {
         let poll = self.kind == Kind::Poll;
         let mut connection = Connection {
             socket,
@@ -164,6 +250,7 @@ impl Client {
             pending: VecDeque::new(),
             inside: self.topics.iter().copied().collect(),
             asks: poll,
+            fresh: false,
         };
         if self.kind == Kind::Phoenix {
             connection.inside.clear();
@@ -184,9 +271,32 @@ impl Client {
                 let acks = Acks { next, cursors: vec![next], ..Acks::default() };
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
-                self.heard.insert(topic, Heard::new(next, false));
+                let wants = self.wants.filter(|_| what(topic).has_history());
+                // A poll may wait, and begins with what is there when it is answered.
+                let exact = at_once && !poll;
+                let heard = match wants.map(|wants| Begins::new(log, topic, wants, exact)) {
+                    Some(begins) if poll || what(topic) != What::Big => {
+                        Heard::with_what_is_there(begins)
+                    }
+                    Some(begins) => {
+                        let latest = log[topic].len();
+                        Heard::with_what_is_there(Begins { latest, ..begins })
+                    }
+                    None => Heard::new(next, false),
+                };
+                self.heard.insert(topic, heard);
+            } else if let Some(begins) =
+                self.heard.get_mut(&topic).and_then(|it| it.begins.as_mut())
+            {
+                // It was cut before it heard where the topic begins: the place that it has may be
+                // from before the history said so.
+                if !at_once {
+                    (begins.exact, begins.low) = (false, 0);
+                }
             }
         }
+        let says = self.place.is_some() || (single && !self.since.is_empty());
+        connection.fresh = self.wants.is_some() && !says;
         self.connection = Some(connection);
     }
 
@@ -234,21 +344,29 @@ impl Client {
                 self.reply(log, id, since, recovered, &why);
             }
             Unit::Poll { messages, since, recovered, why } => {
-                if recovered == Some(false) {
+                let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
+                if fresh {
+                    let in_vain = self.topics.iter().any(|it| what(*it) == What::Plain);
+                    assert_eq!(recovered, Some(!in_vain), "client {}", self.name);
+                    assert_eq!(why == "no_history", in_vain, "client {}: {why}", self.name);
+                } else if recovered == Some(false) {
                     assert_eq!(why, "too_old", "client {}", self.name);
                     let topics = self.topics.clone();
                     let lost: Vec<usize> =
                         topics.into_iter().filter(|it| self.has_lost(log, *it)).collect();
                     assert!(!lost.is_empty(), "client {}: nothing was lost", self.name);
-                    for topic in lost {
-                        self.heard.get_mut(&topic).unwrap().jump = true;
-                    }
+                    lost.into_iter().for_each(|topic| self.jump(topic));
                 }
                 messages.iter().for_each(|heard| self.message(log, heard));
                 self.place = Some(since);
                 self.connection.as_mut().unwrap().asks = false;
             }
         }
+    }
+
+    fn jump(&mut self, topic: usize) {
+        let heard = self.heard.get_mut(&topic).unwrap();
+        (heard.jump, heard.begins) = (true, None);
     }
 
     fn know(&mut self, topic: usize, id: &str) {
@@ -318,6 +436,11 @@ impl Client {
             return;
         }
         let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
+        if let Some(begins) = heard.begins.take() {
+            let may_be = begins.may_be(number, log[topic].len());
+            assert!(may_be, "client {name} {kind:?}: {topic} begins with {number}: {begins:?}");
+            heard.next = number;
+        }
         match number.cmp(&heard.next) {
             std::cmp::Ordering::Less => wrong("a duplicate", heard.next),
             std::cmp::Ordering::Greater if !heard.jump && number > heard.acknowledged => {
@@ -338,6 +461,13 @@ impl Client {
     ) {
         let name = self.name;
         assert_eq!(recovered == Some(false), !lost.is_empty(), "client {name}");
+        let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
+        if fresh {
+            let in_vain = self.topics.iter().filter(|it| what(**it) == What::Plain).count();
+            // Where nothing else is asked for, the user's own topic counts.
+            let in_vain = if self.topics.is_empty() { 1 } else { in_vain };
+            assert_eq!((recovered, lost.len()), (Some(in_vain == 0), in_vain), "client {name}");
+        }
         for (topic, why) in lost {
             let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap_or(ALL);
             if why == "no_history" {
@@ -346,7 +476,7 @@ impl Client {
             }
             assert_eq!(why, "too_old", "client {name}");
             assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
-            self.heard.get_mut(&topic).unwrap().jump = true;
+            self.jump(topic);
         }
         if recovered.is_none() && !self.kind.is_sse() {
             for topic in self.topics.clone().into_iter().filter(|it| what(*it).has_history()) {
@@ -369,7 +499,7 @@ impl Client {
         let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
         let Pending { topic, command, .. } = connection.pending.remove(at).unwrap();
         // What changes nothing is answered at once.
-        let changes = !matches!(command, Command::Enter { from: None, was_in: true });
+        let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
         let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
         assert!(!changes || earlier.is_none(), "client {name}: answered before {earlier:?}");
         let Command::Enter { from, was_in } = command else {
@@ -381,14 +511,24 @@ impl Client {
         if !was_in {
             connection.joined[topic] = log[topic].len();
         }
-        if !what(topic).has_history() || (was_in && from.is_none()) {
+        if !what(topic).has_history() || (was_in && matches!(from, From::Now)) {
+            let in_vain = matches!(from, From::WhatIsThere(_)) && why.contains("no_history");
+            assert_eq!(recovered, in_vain.then_some(false), "client {name}: {why}");
             return;
         }
         let since = since.expect("where it is");
         let next = super::count(&log[topic], &since);
-        assert_eq!(from.is_some(), recovered.is_some());
-        if let Some(from) = from {
-            assert_eq!(next, from, "client {name}: not from where it asked");
+        assert_eq!(matches!(from, From::Now), recovered.is_none());
+        match from {
+            From::Now => {}
+            From::Place(from) => assert_eq!(next, from, "client {name}: not from where it asked"),
+            From::WhatIsThere(begins) => {
+                assert_eq!(recovered, Some(true), "client {name}: {why}");
+                // It has left before anything came: it has nothing.
+                let leaves = connection.pending.iter().any(|it| it.topic == topic && it.id > id);
+                let may_be = begins.may_be(next, log[topic].len()) || (leaves && next == 0);
+                assert!(may_be, "client {name}: {topic} begins with {next}: {begins:?}");
+            }
         }
         let jump = recovered == Some(false);
         self.heard.insert(topic, Heard::new(next, jump));
@@ -399,8 +539,8 @@ impl Client {
         self.since.insert(topic, since);
     }
 
-    /// Enters or leaves a topic, or asks anew for what it has missed there.
-    pub fn command(&mut self, topic: usize, enter: bool) {
+    /// Enters or leaves a topic, or asks anew for what it has missed there; `anew` for what is there.
+    pub fn command(&mut self, log: &Log, topic: usize, enter: bool, anew: bool) {
         let Some(connection) = &mut self.connection else { return };
         let is_in = connection.inside.contains(&topic);
         let last = connection.pending.iter().rfind(|it| it.topic == topic);
@@ -411,9 +551,15 @@ impl Client {
         }
         self.commands += 1;
         let id = self.commands;
-        let since = self.since.get(&topic).filter(|_| enter);
-        let from = since.map(|_| self.heard[&topic].next);
+        let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
+        let wants = self.wants.filter(|_| enter && known.is_none());
+        let from = match (known, wants) {
+            (Some(_), _) => From::Place(self.heard[&topic].next),
+            (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
+            (None, None) => From::Now,
+        };
         let name = TOPICS[topic].0;
+        let since = known.cloned().or(wants.map(|wants| wants.to_string()));
         let since_field = since.map_or(String::new(), |since| format!("\"since\":\"{since}\""));
         let text = match (phoenix, enter) {
             (false, true) if since_field.is_empty() => {

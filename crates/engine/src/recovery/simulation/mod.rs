@@ -30,7 +30,7 @@ use crate::count::count as in_32_bits;
 use crate::handle::{Handle, Shared};
 use crate::settings::Settings;
 use crate::testing::{self, Driver};
-use client::Client;
+use client::{Client, Wants};
 use late::Late;
 use read::Kind;
 use setup::rules;
@@ -224,7 +224,12 @@ impl World {
             topics.clear();
         }
         let user = if random.one_in(3) { "both".into() } else { format!("u{name}") };
-        Client::new(name, kind, user, topics)
+        let wants = match random.below(4) {
+            0 => Some(Wants::Start),
+            1 => Some(Wants::Last([1, 2, 5, 1_000][random.below(4)])),
+            _ => None,
+        };
+        Client::new(name, kind, user, topics, wants)
     }
 
     fn publish(&mut self, topic: usize) {
@@ -303,7 +308,7 @@ impl World {
         }
         let acknowledged = &self.acknowledged;
         let cursor = |topic: usize| acknowledged[&(user.clone(), topic)];
-        self.clients[client].begin(&self.log, ours, &cursor);
+        self.clients[client].begin(&self.log, ours, &cursor, self.late.is_none());
         // It may be taken out by a command that was given before.
         let leaving = self.leaving.get(&user).is_some_and(|it| it.load(Ordering::Relaxed) > 0);
         self.clients[client].connection.iter_mut().for_each(|it| it.loose |= leaving);
@@ -443,7 +448,8 @@ impl World {
     fn command(&mut self, client: usize) {
         let (topic, enter) = (self.topic(), !self.random.one_in(3));
         if self.clients[client].kind.is_socket() && topic < EXTRA {
-            self.clients[client].command(topic, enter);
+            let anew = self.random.one_in(4);
+            self.clients[client].command(&self.log, topic, enter, anew);
         }
     }
 
@@ -568,7 +574,7 @@ fn what_comes_live_is_held_back_while_the_start_is_under_way() {
         let mut world = World::new(0, true);
         let late = world.late.clone().unwrap();
         late.hold(true);
-        world.clients = vec![Client::new(0, kind, "u0".into(), vec![0])];
+        world.clients = vec![Client::new(0, kind, "u0".into(), vec![0], None)];
         world.publishes = false;
         let turns = |world: &mut World| {
             for _ in 0..20 {

@@ -42,6 +42,36 @@ fn whoever_catches_up_goes_on_at_the_same_place() {
 }
 
 #[test]
+fn whoever_asked_for_what_is_there_gets_it() {
+    for is_late in [false, true] {
+        for since in ["start", "last:4"] {
+            let query = format!("user=u0&topic=big/1&topic=big/2&since={since}");
+            let before = (0..8).map(|n| Publish("big/1", format!("{n} {}", fill(500))));
+            let mut steps: Vec<Step> = before.collect();
+            steps.push(Publish("big/2", "last".into()));
+            let subscribe =
+                format!(r#"{{"type":"subscribe","id":9,"topic":"big/1","since":"{since}"}}"#);
+            let join = format!(r#"["1","1","big/1","phx_join",{{"since":"{since}"}}]"#);
+            steps.extend([
+                Open(0, 0, get(&format!("/sse?{query}"))),
+                Open(1, 1, get(&format!("/stream?{query}"))),
+                Open(2, 0, get(&format!("/poll?{query}&timeout=9"))),
+                Open(3, 1, socket("/ws?user=u1", "")),
+                text(3, &subscribe),
+                Open(4, 0, socket("/socket/websocket?vsn=2.0.0&user=u2", "")),
+                text(4, &join),
+            ]);
+            for _ in 0..6 {
+                steps.push(History);
+                steps.extend((0..5).map(Read));
+            }
+            steps.extend([Publish("big/1", "live".into()), Read(0), Read(1), Read(3), Read(4)]);
+            check(&format!("since={since}"), is_late, &steps);
+        }
+    }
+}
+
+#[test]
 fn polls_that_wait_for_the_history_get_its_answer() {
     let steps = [
         Publish("big/1", "one".into()),
