@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 
 use auth::{Permit, Principal};
 use model::{CloseReason, Name, Publication, ResumeRequest};
-use protocol::http;
 use protocol::request::{Open, ReplyTo as To, Respond, Subscribe};
 use protocol::websocket::Decoder;
-use protocol::{Delivery, ProtocolRef, Reader, Request};
+use protocol::{Delivery, ProtocolRef, Reader, Request, data, http};
 
 use crate::answers::named;
 use crate::command::Answer;
@@ -18,6 +17,7 @@ use crate::count::count;
 use crate::metrics::{Counter, Metrics};
 use crate::phoenix::Channels;
 use crate::poll::Polls;
+use crate::presence::NOT_SUBSCRIBED;
 use crate::principal::principal;
 use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;
@@ -140,8 +140,11 @@ impl Actions<'_> {
             Request::Logout(id, user) => {
                 connections.logout_request(slot, protocol, &id, &user, out);
             }
-            Request::Presence { topic, respond } => {
-                connections.presence_request(slot, topic, respond, from, out);
+            Request::Presence { topic, to } => {
+                connections.tell_presence(slot, protocol, topic, to, from, out);
+            }
+            Request::UpdatePresence(id, topic, meta) => {
+                connections.update_presence(slot, protocol, &id, &topic, &meta, out);
             }
             Request::Status { respond } => connections.status_request(slot, &respond, from, out),
             Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
@@ -232,6 +235,7 @@ impl Connections {
                     recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)
                 });
             }
+            self.core.send_due_lists(slot, out);
         }
         let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
@@ -273,7 +277,7 @@ impl Connections {
         self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
         let result = match self.leave(slot, topic) {
             true => Ok(named.as_str()),
-            false => Err(("not_subscribed", "this connection is not in that topic")),
+            false => Err(("not_subscribed", NOT_SUBSCRIBED)),
         };
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
@@ -287,8 +291,12 @@ impl Connections {
         permit: Permit,
         out: &mut Vec<u8>,
     ) {
-        let Subscribe { topic, since, tags } = subscription;
+        let Subscribe { topic, since, tags, meta } = subscription;
         self.rates.has_joined(&mut self.core, slot);
+        let meta = meta.as_deref().unwrap_or("{}");
+        if let Err(wrong) = data::meta(meta, self.core.settings.presence_meta_bytes_max) {
+            return protocol.reply(&id, Err(("bad_meta", &wrong)), &mut self.core.codecs, out);
+        }
         let max = self.core.settings.session.topics_per_connection_max;
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
         if !is_in && self.core.hub.count(slot) >= max {
@@ -301,14 +309,17 @@ impl Connections {
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.recovery.end_topic(slot, hash);
         }
-        self.join(slot, &topic, permit.presence);
+        self.join_with(slot, &topic, permit.presence, meta);
+        // The reply comes first.
+        self.core.forget_due_list(slot, &topic);
         if is_in {
             self.chosen.insert(slot, self.core.broker.hash(&topic));
         }
         self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
         if is_in && since.is_none() {
             let named = named("topic", &topic);
-            return protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
+            protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
+            return self.core.send_list_of(slot, protocol, &topic, out);
         }
         let all = None;
         let request = ResumeRequest {

@@ -205,12 +205,20 @@ pub enum Answer {
 /// Why a connection asks who is in a topic.
 #[derive(Debug)]
 pub enum PresenceQuery {
-    /// A Phoenix client has joined the topic.
+    /// It has entered the topic.
     Join {
         /// The topic.
         topic: Name,
-        /// The join's ref: with another one it is another join, which gets a list of its own.
+        /// The ref of a Phoenix client's join: with another one it is another join, which gets a list
+        /// of its own. Others have none, and it is empty.
         join_ref: Box<str>,
+    },
+    /// A command with this id.
+    Id {
+        /// The topic.
+        topic: Name,
+        /// The command's id.
+        id: Box<str>,
     },
     /// An HTTP request.
     Http {

@@ -235,6 +235,7 @@ impl Connections {
         let joined = self.core.enter_topic(slot, hash, topic);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
+            self.core.owe_list(slot, topic);
         } else if !joined && meta != "{}" {
             // The application had put it there, without one.
             self.core.entries.update(slot, hash, meta, self.core.now_us);

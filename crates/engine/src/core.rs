@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub joins: Joins,
     /// What connections have in the registry of presence, by slot.
     pub entries: PresenceEntries,
-    /// Topics whose presence a Phoenix client is told when it has taken what waits for it, by slot.
+    /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
     /// Topics that have lost their last member since the filter was made anew.
     pub topics_ended: usize,

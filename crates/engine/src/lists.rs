@@ -1,10 +1,14 @@
-//! The lists of presence that Phoenix clients get when they have joined a topic.
+//! The lists of presence that connections get when they have entered a topic.
+//!
+//! A Phoenix client gets the list with the answer to its join. All others to which messages are pushed
+//! get it whenever they enter a topic, by whichever way: behind the greeting, behind the reply to the
+//! command, or when the application puts them into it. So everyone who hears of changes knows what
+//! changes.
 
 use auth::Action;
 use presence::List;
-use protocol::ProtocolRef;
-use protocol::phoenix::ClientMessage;
-use protocol::phoenix::{Content, Status};
+use protocol::phoenix::{ClientMessage, Content, Status};
+use protocol::{Delivery, ProtocolRef};
 
 use crate::core::Core;
 use crate::phoenix::{answer, say};
@@ -24,33 +28,76 @@ impl Core {
         out: &mut Vec<u8>,
     ) {
         answer(protocol, message, Status::Ok, Content::Json(response), out);
-        let policy = &self.settings.session.policy;
-        let topic = policy.topic(&message.topic);
-        if policy.decide(&self.principal(slot), Action::Presence, &topic).is_allowed() {
-            self.send_list_of(slot, protocol, &message.topic, out);
+        self.send_list_of(slot, protocol, &message.topic, out);
+    }
+
+    /// The connection has entered a topic with presence, and is told who is there as soon as it has been
+    /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
+    pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
+        let told =
+            |protocol: ProtocolRef| protocol.delivery() == Delivery::Pushed && !protocol.joins();
+        if self.protocol(slot).is_some_and(told) {
+            self.list_is_due(slot, topic);
         }
     }
 
-    /// Tells a member who is there. A long list waits while anything else does, so that a client
-    /// which joins many topics at once is not taken for one that doesn't read.
-    fn send_list_of(&mut self, slot: u32, protocol: ProtocolRef, topic: &str, out: &mut Vec<u8>) {
-        let hash = self.broker.hash(topic);
-        let Some(join) = self.joins.get(slot, hash).filter(|join| !join.pending) else {
+    fn list_is_due(&mut self, slot: u32, topic: &str) {
+        let due = self.lists_due.entry(slot).or_default();
+        if !due.iter().any(|name| name == topic) {
+            due.push(topic.into());
+        }
+    }
+
+    /// The list of a topic is owed no longer.
+    pub(crate) fn forget_due_list(&mut self, slot: u32, topic: &str) {
+        if let Some(due) = self.lists_due.get_mut(&slot) {
+            due.retain(|name| name != topic);
+            if due.is_empty() {
+                self.lists_due.remove(&slot);
+            }
+        }
+    }
+
+    /// Tells a member who is there, if the topic's members may know. A long list waits while anything
+    /// else does, so that a client which enters many topics at once is not taken for one that doesn't
+    /// read.
+    pub(crate) fn send_list_of(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let policy = &self.settings.session.policy;
+        let rule = policy.topic(topic);
+        if !rule.presence()
+            || !policy.decide(&self.principal(slot), Action::Presence, &rule).is_allowed()
+        {
+            return;
+        }
+        let Some(join_ref) = self.listed_as(slot, protocol, topic) else {
             return;
         };
-        let join_ref = join.join_ref.into_owned();
         if let Some(list) = self.presence_of(slot, topic, &join_ref) {
             self.send_list(slot, protocol, topic, &join_ref, list, out);
         }
     }
 
+    /// Under which ref a member gets a topic's list: a Phoenix client's join has one, and all others
+    /// the empty one. Nothing for who is no member.
+    fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
+        if !protocol.joins() {
+            return self.hub.topics_of(slot).any(|name| name == topic).then(String::new);
+        }
+        let hash = self.broker.hash(topic);
+        let join = self.joins.get(slot, hash).filter(|join| !join.pending)?;
+        Some(join.join_ref.into_owned())
+    }
+
     /// Sends a list that was not there at once, if the join that it is for still stands.
     pub(crate) fn send_late_list(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
-        let hash = self.broker.hash(topic);
-        let join = self.joins.get(slot, hash).filter(|join| !join.pending);
-        let protocol = self.protocol(slot);
-        let (Some(join), Some(protocol)) = (join, protocol) else { return };
-        if join.join_ref != join_ref {
+        let Some(protocol) = self.protocol(slot) else { return };
+        if self.listed_as(slot, protocol, topic).is_none_or(|now| now != join_ref) {
             return;
         }
         let mut out = Vec::new();
@@ -77,17 +124,17 @@ impl Core {
                 out.clear();
             }
             if self.is_backlogged(slot) {
-                let due = self.lists_due.entry(slot).or_default();
-                if !due.iter().any(|name| name == topic) {
-                    due.push(topic.into());
-                }
-                return;
+                return self.list_is_due(slot, topic);
             }
         }
         for (event, json) in lists {
-            say(protocol, out, |serializer, out| {
-                serializer.push(join_ref, topic, event, Content::Json(&json), out)
-            });
+            if protocol.joins() {
+                say(protocol, out, |serializer, out| {
+                    serializer.push(join_ref, topic, event, Content::Json(&json), out)
+                });
+            } else {
+                protocol.notice(topic, event, &json, &mut self.codecs, out);
+            }
         }
         if long {
             // The next one waits until this one has left.
@@ -96,9 +143,11 @@ impl Core {
         }
     }
 
-    /// The client has taken what waited for it: it is told the next of the lists that do.
-    pub(crate) fn send_due_lists(&mut self, slot: u32) {
-        while let Some(due) = self.lists_due.get_mut(&slot) {
+    /// Tells a connection the lists that it is owed, as long as it takes them.
+    pub(crate) fn send_due_lists(&mut self, slot: u32, out: &mut Vec<u8>) {
+        while !self.is_backlogged(slot)
+            && let Some(due) = self.lists_due.get_mut(&slot)
+        {
             let topic = due.remove(0);
             if due.is_empty() {
                 self.lists_due.remove(&slot);
@@ -106,13 +155,17 @@ impl Core {
             let Some(protocol) = self.protocol(slot) else {
                 return;
             };
+            self.send_list_of(slot, protocol, &topic, out);
+        }
+    }
+
+    /// The same, where nothing else is sent with them.
+    pub(crate) fn flush_due_lists(&mut self, slot: u32) {
+        if self.lists_due.contains_key(&slot) {
             let mut out = Vec::new();
-            self.send_list_of(slot, protocol, &topic, &mut out);
+            self.send_due_lists(slot, &mut out);
             if !out.is_empty() {
                 self.send(slot, &out, 0);
-            }
-            if self.is_backlogged(slot) {
-                return;
             }
         }
     }

@@ -130,6 +130,7 @@ impl Connections {
                 recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)
             });
         }
+        self.core.send_due_lists(slot, out);
     }
 
     /// Appends what the connection is owed of the topics that it leaves with the user.

@@ -350,7 +350,7 @@ impl Connections {
     /// The session's client has taken what waited for it: the session gets what waits for that.
     pub(crate) fn session_taken(&mut self, slot: u32) {
         if self.core.is_open(slot) {
-            self.core.send_due_lists(slot);
+            self.core.flush_due_lists(slot);
             self.recover(|recovery, core| recovery.pull_more(core, slot));
         } else if self.core.table.cold(slot).is_some_and(|cold| cold.closing.is_some()) {
             self.end(slot, CloseReason::Lost);

@@ -12,6 +12,7 @@ use protocol::{Delivery, ProtocolRef};
 use crate::answers::acknowledged_json;
 use crate::command::{Answer, Command, PendingHook};
 use crate::connections::Connections;
+use crate::presence::NO_USER;
 use crate::recovery::ReplyTo;
 use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 
@@ -321,8 +322,7 @@ impl Channels<'_> {
                 answer(protocol, message, Status::Ok, NOTHING, out);
             }
             Ok(_) => {
-                let why = "this connection has no user: connect with the parameter user";
-                refuse(protocol, message, why, out);
+                refuse(protocol, message, NO_USER, out);
             }
             Err(wrong) => refuse(protocol, message, &wrong, out),
         }

@@ -3,11 +3,11 @@
 
 use model::{Data, Name, Publication, TopicKind};
 use presence::{Answer, COUNT, Completion, List, STATE, Snapshot};
-use protocol::Delivery;
-use protocol::http;
-use protocol::request::Respond;
+use protocol::request::{ReplyTo, Respond};
+use protocol::{Delivery, ProtocolRef, data, http};
 
 use crate::actions::Actions;
+use crate::answers::named;
 use crate::command::{Command, PresenceQuery};
 use crate::connections::Connections;
 use crate::core::Core;
@@ -17,6 +17,12 @@ const TOPICS_PER_TAKE: usize = 64;
 
 /// How often that is done in a row; what is due then still waits until the next pass.
 const TAKES_MAX: usize = 16;
+
+/// Why a connection has nothing in a topic's presence that it could change.
+pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
+
+/// The error to whoever speaks of a topic that it is not in.
+pub(crate) const NOT_SUBSCRIBED: &str = "this connection is not in that topic";
 
 impl Connections {
     /// The connection has entered a topic with presence: its users are there now. A long poll of our
@@ -53,13 +59,80 @@ impl Actions<'_> {
                     http::json_answer(&respond, json.as_bytes(), out);
                 });
             }
+            PresenceQuery::Id { topic, id } => {
+                let core = &mut self.connections.core;
+                let Some(protocol) = core.protocol(slot) else { return };
+                let mut out = Vec::new();
+                protocol.reply(&id, Ok(&presence_json(&topic, list)), &mut core.codecs, &mut out);
+                self.connections.send(slot, &out, 0);
+            }
         }
     }
 }
 
 impl Connections {
+    /// Answers who is in a topic: a request, or a command on a connection that is open.
+    pub(crate) fn tell_presence(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: Name,
+        to: ReplyTo,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        match to {
+            ReplyTo::Http(respond) => self.presence_request(slot, topic, respond, from, out),
+            ReplyTo::Id(id) => self.presence_by_id(slot, protocol, topic, id, out),
+        }
+    }
+
+    /// A list may be long: whoever asks for many is slowed, as one who enters as many topics is.
+    fn presence_by_id(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: Name,
+        id: Box<str>,
+        out: &mut Vec<u8>,
+    ) {
+        self.rates.has_joined(&mut self.core, slot);
+        let query = PresenceQuery::Id { topic: topic.clone(), id: id.clone() };
+        let later = listed_later(&self.core, slot, query);
+        if let Answer::Now(list) = self.core.shared.presence.list(&topic, None, later) {
+            let json = presence_json(&topic, list);
+            protocol.reply(&id, Ok(&json), &mut self.core.codecs, out);
+        }
+    }
+
+    /// A member shows something else in a topic's presence.
+    pub(crate) fn update_presence(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        topic: &Name,
+        meta: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.core;
+        let hash = core.broker.hash(topic);
+        let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
+            Err(wrong) => Err(("bad_meta", wrong)),
+            Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {
+                Err(("not_subscribed", NOT_SUBSCRIBED.into()))
+            }
+            Ok(meta) if core.entries.update(slot, hash, meta, core.now_us) => {
+                Ok(named("topic", topic))
+            }
+            Ok(_) => Err(("no_user", NO_USER.into())),
+        };
+        let result = done.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        protocol.reply(id, result, &mut core.codecs, out);
+    }
+
     /// `GET /presence`. The request waits when the answer comes later.
-    pub(crate) fn presence_request(
+    fn presence_request(
         &mut self,
         slot: u32,
         topic: Name,

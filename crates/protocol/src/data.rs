@@ -33,6 +33,21 @@ pub fn of_json(raw: &RawValue) -> Data {
     from_json(raw, None).unwrap_or_else(|_| Data::Json(compact(raw.get())))
 }
 
+/// What a connection says of itself in a topic's presence: the text of a JSON object of at most so many
+/// bytes. The error says what is invalid.
+pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
+    if !json.starts_with('{') {
+        return Err(NO_META.into());
+    }
+    if json.len() > bytes_max {
+        return Err(format!("meta is at most {bytes_max} bytes, and has {}", json.len()));
+    }
+    Ok(json)
+}
+
+/// Why what is no object is no meta.
+pub(crate) const NO_META: &str = "meta must be a JSON object";
+
 /// Valid JSON without the white space between its tokens: a newline would break the transports
 /// that write one object a line. Numbers keep every digit.
 fn compact(json: &str) -> Box<str> {

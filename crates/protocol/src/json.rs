@@ -54,6 +54,18 @@ pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends `{"type":"message","topic":…,"event":…,"data":…}` with this JSON text as the data: a message
+/// that was not published, and has no id.
+pub fn notice(topic: &str, event: &str, json: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"message\",\"topic\":");
+    string(topic, out);
+    out.extend_from_slice(b",\"event\":");
+    string(event, out);
+    out.extend_from_slice(b",\"data\":");
+    out.extend_from_slice(json.as_bytes());
+    out.push(b'}');
+}
+
 /// Appends `{"type":"recovery","since":…}`: the token up to which a client has everything. `gaps` are
 /// the recovery gaps of a client that returned; `"recovered":true` or `false` then follows. With a
 /// gap, the first `"reason"` follows too, and the reasons by topic: `"topics":{"news":"too_old"}`.

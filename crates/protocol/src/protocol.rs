@@ -166,6 +166,19 @@ pub trait Protocol: Sync {
     fn reply(&self, _id: &str, _result: ReplyResult<'_>, _codecs: &mut Codecs, _out: &mut Vec<u8>) {
     }
 
+    /// Appends a message to one connection alone, with this JSON text as its data: the list of who is in
+    /// a topic, to a connection that has entered it. It was not published and has no id, with which
+    /// nobody could come back. Nothing where clients are told in another way, or not at all.
+    fn notice(
+        &self,
+        _topic: &str,
+        _event: &str,
+        _json: &str,
+        _codecs: &mut Codecs,
+        _out: &mut Vec<u8>,
+    ) {
+    }
+
     /// Appends what a client that recovers is told, the object that [`crate::json::recovery`] made.
     /// Nothing where another answer says it already.
     fn recovery(&self, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}

@@ -65,8 +65,11 @@ pub enum Request {
         /// The topic.
         topic: Name,
         /// How to answer.
-        respond: Respond,
+        to: ReplyTo,
     },
+    /// Say something else of oneself in a topic's presence: the text of a JSON value that is to be an
+    /// object.
+    UpdatePresence(Box<str>, Name, Box<str>),
     /// The figures of `/status`.
     Status {
         /// How to answer.
@@ -132,6 +135,9 @@ pub struct Subscribe {
     pub since: Option<Since>,
     /// The client wants only messages with one of these tags; all messages if there is none.
     pub tags: Vec<Name>,
+    /// What it says of itself in the topic's presence: the text of a JSON value that is to be an
+    /// object.
+    pub meta: Option<Box<str>>,
 }
 
 /// A long poll.

@@ -285,6 +285,21 @@ fn presence_counts_only_above_its_cap() {
 }
 
 #[test]
+fn presence_is_told_on_other_transports() {
+    run(&serve_with(&["--shards", "4"], &[]), "presence.cjs", "other_transports_are_told");
+}
+
+#[test]
+fn presence_has_commands_on_websockets() {
+    run(&serve(&[]), "presence.cjs", "ws_commands");
+}
+
+#[test]
+fn presence_lists_that_are_long_come_one_by_one() {
+    run(&serve(&[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "20")]), "presence.cjs", "long_lists");
+}
+
+#[test]
 fn presence_is_correct_after_random_joins_and_leaves() {
     run(&serve_with(&["--shards", "4"], &[SHORT_POLLS]), "presence.cjs", "churn");
 }

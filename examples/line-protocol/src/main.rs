@@ -123,8 +123,9 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
             Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
         }
         (true, "SUB") => {
-            let (permit, since) = (decide(Action::Subscribe)?, behind.parse().ok());
-            Ok(Request::Subscribe(id, Subscribe { topic: name, since, tags: Vec::new() }, permit))
+            let wanted =
+                Subscribe { topic: name, since: behind.parse().ok(), ..Default::default() };
+            Ok(Request::Subscribe(id, wanted, decide(Action::Subscribe)?))
         }
         (true, "UNSUB") => Ok(Request::Unsubscribe(id, name)),
         (true, "PUB") => {

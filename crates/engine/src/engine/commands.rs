@@ -224,6 +224,7 @@ fn run_command(engine: &mut Engine, command: Command) {
                     engine.connections.recover(|recovery, core| {
                         recovery.begin_now(core, slot, std::slice::from_ref(&topic))
                     });
+                    engine.connections.core.flush_due_lists(slot);
                 }
             }
             reply(count);

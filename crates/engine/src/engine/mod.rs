@@ -255,7 +255,7 @@ impl Engine {
         self.connections.core.set(slot, Flag::Awaiting, false);
         self.connections.core.table.trim(slot);
         if self.connections.core.is_open(slot) {
-            self.connections.core.send_due_lists(slot);
+            self.connections.core.flush_due_lists(slot);
             self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
             self.resume_input(slot);
         }

@@ -132,6 +132,20 @@ impl World {
     }
 }
 
+/// The beginning of a WebSocket, for this path.
+fn upgrade(target: &str) -> String {
+    format!(
+        "GET {target} HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+}
+
+fn frame(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_masked(Opcode::Text, false, text.as_bytes(), [1, 2, 3, 4], &mut out);
+    out
+}
+
 #[test]
 fn a_request_waits_for_a_list_that_comes_later() {
     let mut world = World::new();
@@ -166,16 +180,9 @@ fn a_list_for_a_request_that_is_gone_harms_nobody() {
 fn a_member_gets_the_list_of_its_last_join_when_it_comes_later() {
     let mut world = World::new();
     let mut socket = world.connect();
-    let upgrade = "GET /socket/websocket?vsn=2.0.0&user=alice HTTP/1.1\r\nHost: t\r\n\
-                   Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                   Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-    let greeting = world.exchange(&mut socket, upgrade.as_bytes());
+    let request = upgrade("/socket/websocket?vsn=2.0.0&user=alice");
+    let greeting = world.exchange(&mut socket, request.as_bytes());
     assert!(greeting.starts_with("HTTP/1.1 101 "), "{greeting}");
-    let frame = |text: &str| {
-        let mut out = Vec::new();
-        encode_masked(Opcode::Text, false, text.as_bytes(), [1, 2, 3, 4], &mut out);
-        out
-    };
     for join_ref in 1..3 {
         let join = format!(r#"["{join_ref}","{join_ref}","room:1","phx_join",{{}}]"#);
         let joined = world.exchange(&mut socket, &frame(&join));
@@ -186,4 +193,44 @@ fn a_member_gets_the_list_of_its_last_join_when_it_comes_later() {
     assert_eq!(lists.matches("presence_state").count(), 1, "{lists}");
     let list = r#"["2",null,"room:1","presence_state",{"alice":{"metas":[{"phx_ref":"5f3a91c2"#;
     assert!(lists.contains(list), "{lists}");
+}
+
+/// What a member of `room:1` is told, as a message that was not published.
+const TOLD: &str = r#"{"type":"message","topic":"room:1","event":"presence_state","data":{"#;
+
+#[test]
+fn members_on_other_transports_get_a_list_that_comes_later() {
+    let mut world = World::new();
+    world.presence.enter("room:1", "alice", "{}", 0);
+    for (path, event) in [("/sse?format=json", "event: presence_state\ndata: "), ("/stream?", "")] {
+        let mut socket = world.connect();
+        let request = format!("GET {path}&topic=room:1&user=al HTTP/1.1\r\nHost: t\r\n\r\n");
+        let greeting = world.exchange(&mut socket, request.as_bytes());
+        let came = greeting.starts_with("HTTP/1.1 200 ") && !greeting.contains("presence");
+        assert!(came, "{greeting}");
+        assert_eq!(world.presence.release(), 1);
+        let list = world.exchange(&mut socket, b"");
+        assert!(list.contains(&format!("{event}{TOLD}\"al\":")), "{list}");
+    }
+    let mut socket = world.connect();
+    world.exchange(&mut socket, upgrade("/ws?user=al").as_bytes());
+    let subscribe = frame(r#"{"type":"subscribe","id":1,"topic":"room:1"}"#);
+    let reply = world.exchange(&mut socket, &subscribe);
+    assert!(reply.contains(r#"{"type":"reply","id":1,"ok":{"topic":"room:1"}}"#), "{reply}");
+    assert!(!reply.contains("presence"), "{reply}");
+    // It leaves before the answer, and a command waits for another.
+    world.exchange(&mut socket, &frame(r#"{"type":"unsubscribe","id":2,"topic":"room:1"}"#));
+    world.exchange(&mut socket, &frame(r#"{"type":"presence","id":3,"topic":"room:1"}"#));
+    assert_eq!(world.presence.release(), 2);
+    let answer = world.exchange(&mut socket, b"");
+    let want = r#"{"type":"reply","id":3,"ok":{"topic":"room:1","users":1,"connections":1,"#;
+    assert!(answer.contains(want) && !answer.contains("presence_state"), "{answer}");
+    // What comes for who is gone harms nobody.
+    world.exchange(&mut socket, &subscribe);
+    world.exchange(&mut socket, &frame(r#"{"type":"presence","id":4,"topic":"room:1"}"#));
+    drop(socket);
+    let mut other = world.connect();
+    assert_eq!(world.exchange(&mut other, b""), "");
+    assert_eq!(world.presence.release(), 2);
+    assert_eq!(world.exchange(&mut other, b""), "");
 }

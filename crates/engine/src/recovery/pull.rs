@@ -391,6 +391,7 @@ impl Recovery {
                 topic_text.push(b'}');
                 let ok = entered(&reply, &String::from_utf8_lossy(&topic_text));
                 protocol.reply(id, Ok(&ok), &mut core.codecs, out);
+                core.send_list_of(slot, protocol, topic, out);
             }
             ReplyTo::Phoenix(ref message, ref response) => {
                 let response = entered(&reply, response);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use model::event::is_reserved;
 use model::{CloseReason, ConnectionId, Envelope, Message, ResumeToken, TopicKind};
 use protocol::{Delivery, ProtocolRef, encoded};
 
@@ -218,7 +219,10 @@ impl CatchupTable {
             None if own => return true,
             None => &filter.all,
         };
-        tags.is_empty() || message.publication.tags().iter().any(|tag| tags.contains(tag))
+        // Who is there is of no tag, and whoever has the list needs the changes.
+        tags.is_empty()
+            || is_reserved(message.event())
+            || message.publication.tags().iter().any(|tag| tags.contains(tag))
     }
 
     /// Events whose ids say how far the connection has everything when it has read them: what comes

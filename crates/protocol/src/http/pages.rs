@@ -3,7 +3,7 @@
 use super::answer::short_answer;
 use super::parameters::Listener;
 use super::{Answer, Method, Rejection, Route};
-use crate::request::{Entry, Request};
+use crate::request::{Entry, ReplyTo, Request};
 
 impl Route<'_> {
     pub(super) fn preflight(&self, out: &mut Vec<u8>) {
@@ -20,8 +20,7 @@ impl Route<'_> {
         short_answer(204, &headers, b"", self.request.keep_alive, false, out);
     }
 
-    /// Who is in a topic. SSE, streams, polls and WebSockets need this request: the server sends them
-    /// changes only.
+    /// Who is in a topic: for polls, and for whoever is not in it.
     pub(super) fn presence(&self) -> Result<Request, Rejection> {
         let Listener { principal, topics, .. } = self.listener()?;
         let [Entry { topic, .. }] = topics.as_slice() else {
@@ -32,7 +31,7 @@ impl Route<'_> {
             ));
         };
         self.decide(&principal, auth::Action::Presence, topic)?;
-        Ok(Request::Presence { topic: topic.clone(), respond: self.respond() })
+        Ok(Request::Presence { topic: topic.clone(), to: ReplyTo::Http(self.respond()) })
     }
 
     /// The page, or with `?format=json` its figures.

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::data;
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
@@ -14,7 +15,7 @@ pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, Strin
     let Some(meta) = fields(payload).meta else {
         return Ok(None);
     };
-    object(meta.get(), bytes_max).map(Some)
+    data::meta(meta.get(), bytes_max).map(Some)
 }
 
 /// The `since` of a join's payload, from where the client wants the topic: behind the id of the message
@@ -83,21 +84,9 @@ fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
 /// A payload that is a meta as a whole.
 pub fn meta(payload: &Data, bytes_max: usize) -> Result<&str, String> {
     match payload {
-        Data::Json(text) => object(text, bytes_max),
-        Data::Text(_) | Data::Binary(_) => Err(NO_OBJECT.into()),
+        Data::Json(text) => data::meta(text, bytes_max),
+        Data::Text(_) | Data::Binary(_) => Err(data::NO_META.into()),
     }
-}
-
-const NO_OBJECT: &str = "meta must be a JSON object";
-
-fn object(text: &str, bytes_max: usize) -> Result<&str, String> {
-    if !text.starts_with('{') {
-        return Err(NO_OBJECT.into());
-    }
-    if text.len() > bytes_max {
-        return Err(format!("meta is at most {bytes_max} bytes, and has {}", text.len()));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

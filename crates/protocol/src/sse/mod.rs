@@ -86,6 +86,25 @@ impl Protocol for Sse {
         out.extend_from_slice(b":\n\n");
     }
 
+    /// Without an `id`: a browser returns with that of the last message.
+    fn notice(
+        &self,
+        topic: &str,
+        event: &str,
+        json: &str,
+        _codecs: &mut Codecs,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(event.as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+        match self.json {
+            true => json::notice(topic, event, json, out),
+            false => out.extend_from_slice(json.as_bytes()),
+        }
+        out.extend_from_slice(b"\n\n");
+    }
+
     /// An event of the name `recovery`: a page that doesn't listen for it is not disturbed.
     fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
         out.extend_from_slice(b"event: recovery\ndata: ");

@@ -80,6 +80,20 @@ impl Protocol for Stream {
         chunk(out, |out| out.extend_from_slice(HEARTBEAT));
     }
 
+    fn notice(
+        &self,
+        topic: &str,
+        event: &str,
+        json: &str,
+        _codecs: &mut Codecs,
+        out: &mut Vec<u8>,
+    ) {
+        chunk(out, |out| {
+            json::notice(topic, event, json, out);
+            out.push(b'\n');
+        });
+    }
+
     fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
         chunk(out, |out| {
             out.extend_from_slice(json);

@@ -7,10 +7,14 @@
 //! {"type":"ack","id":4,"topic":"orders","message":"5f3a91c2:1042"}
 //! {"type":"login","id":5,"user":"alice"}
 //! {"type":"logout","id":6,"user":"alice"}
-//! {"type":"ping","id":7}
+//! {"type":"presence","id":7,"topic":"room:1"}
+//! {"type":"presence_update","id":8,"topic":"room:1","meta":{"typing":true}}
+//! {"type":"ping","id":9}
 //! ```
 //! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
-//! `"start"` for all that is there, or `"last:50"` for the newest 50, and `"tags"`, of which a message must have one; to publish `"tags"` and `"key"`. An acknowledgement
+//! `"start"` for all that is there, or `"last:50"` for the newest 50, `"tags"`, of which a message must
+//! have one, and `"meta"`, an object that the client's users show in the topic's presence; to publish
+//! `"tags"` and `"key"`. An acknowledgement
 //! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
 //!
 //! Each is answered with the client's own `id` (a number or a string):
@@ -53,6 +57,10 @@ pub enum CommandKind {
     Login(Name),
     /// Be this user no longer.
     Logout(Name),
+    /// Who is in a topic.
+    Presence(Name),
+    /// Show something else in a topic's presence: the text of a JSON value.
+    UpdatePresence(Name, Box<str>),
     /// Answer, so that the client knows that the server lives.
     Ping,
 }
@@ -94,6 +102,8 @@ struct Body<'a> {
     message: Option<Text<'a>>,
     #[serde(borrow)]
     user: Option<Text<'a>>,
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
 }
 
 impl Body<'_> {
@@ -101,7 +111,7 @@ impl Body<'_> {
     fn needless(&self) -> Option<&'static str> {
         let kind = &*self.kind;
         let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
-        let login = matches!(kind, "login" | "logout");
+        let (login, update) = (matches!(kind, "login" | "logout"), kind == "presence_update");
         [
             ("data", self.data.is_some(), publish),
             ("event", self.event.is_some(), publish),
@@ -111,6 +121,7 @@ impl Body<'_> {
             ("since", self.since.is_some(), subscribe),
             ("message", self.message.is_some(), ack),
             ("user", self.user.is_some(), ack || login),
+            ("meta", self.meta.is_some(), subscribe || update),
         ]
         .into_iter()
         .find_map(|(field, there, used)| (there && !used).then_some(field))
@@ -172,7 +183,8 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         "subscribe" => {
             let since = text(&body.since).map(str::parse).transpose();
             let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
-            CommandKind::Subscribe(Subscribe { topic: topic()?, since, tags: tags()? })
+            let meta = body.meta.map(|meta| meta.get().into());
+            CommandKind::Subscribe(Subscribe { topic: topic()?, since, tags: tags()?, meta })
         }
         "unsubscribe" => CommandKind::Unsubscribe(topic()?),
         "publish" => {
@@ -189,11 +201,19 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         "ack" => CommandKind::Acknowledge(acknowledgement(body)?),
         "login" => CommandKind::Login(user(body)?),
         "logout" => CommandKind::Logout(user(body)?),
+        "presence" => CommandKind::Presence(topic()?),
+        "presence_update" => {
+            let meta = body.meta.ok_or_else(|| {
+                let message = "presence_update needs meta, the object to show in place of the last";
+                ("bad_meta", message.to_string())
+            })?;
+            CommandKind::UpdatePresence(topic()?, meta.get().into())
+        }
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(
-                "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout \
-                 and ping are known"
+                "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout, \
+                 presence, presence_update and ping are known"
             );
             return Err(("bad_command", message));
         }
@@ -305,7 +325,8 @@ mod tests {
             r#"{"type":"subscribe","topic":"news","since":"5f3a91c2:7\/9","tags":["red","red"]}"#,
         );
         let since = "5f3a91c2:7/9".parse().ok();
-        let want = Subscribe { topic: "news".into(), since, tags: vec!["red".into()] };
+        let meta = None;
+        let want = Subscribe { topic: "news".into(), since, tags: vec!["red".into()], meta };
         assert_eq!(subscribe, CommandKind::Subscribe(want));
         for (text, since) in [("start", Since::Start), ("last:50", Since::Last(50))] {
             let command = format!(r#"{{"type":"subscribe","topic":"news","since":"{text}"}}"#);
@@ -321,6 +342,14 @@ mod tests {
             (publication.tags(), publication.key().unwrap().as_str()),
             (&["red".into()][..], "price")
         );
+
+        let meta = r#"{ "n": 1.50 }"#;
+        let with = |kind: &str| format!(r#"{{"type":"{kind}","topic":"a","meta":{meta}}}"#);
+        let want = Subscribe { topic: "a".into(), meta: Some(meta.into()), ..Subscribe::default() };
+        assert_eq!(parse(&with("subscribe"), None).unwrap().kind, CommandKind::Subscribe(want));
+        let want = CommandKind::UpdatePresence("a".into(), meta.into());
+        assert_eq!(parse(&with("presence_update"), None).unwrap().kind, want);
+        assert_eq!(kind(r#"{"type":"presence","topic":"a"}"#), CommandKind::Presence("a".into()));
 
         let id = "5f3a91c2:7".parse().unwrap();
         for (fields, user, topic) in [
@@ -343,7 +372,7 @@ mod tests {
         for (text, id, code) in [
             ("", "null", "bad_json"),
             ("[1]", "null", "bad_json"),
-            (r#"["ping",1,null,null,null,null,null,null,null,null,null]"#, "null", "bad_json"),
+            (r#"["ping",1,null,null,null,null,null,null,null,null,null,null]"#, "null", "bad_json"),
             (r#"{"type":"ping","id":{}}"#, "null", "bad_id"),
             (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
@@ -377,6 +406,11 @@ mod tests {
             (r#"{"type":"login","id":7,"user":"a\u0000"}"#, "7", "bad_user"),
             (r#"{"type":"login","id":7,"user":"a","tags":[]}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"user":"a"}"#, "7", "bad_command"),
+            (r#"{"type":"presence","id":7}"#, "7", "bad_topic"),
+            (r#"{"type":"presence","id":7,"topic":"a","meta":{}}"#, "7", "bad_command"),
+            (r#"{"type":"presence_update","id":7,"topic":"a"}"#, "7", "bad_meta"),
+            (r#"{"type":"presence_update","id":7,"meta":{}}"#, "7", "bad_topic"),
+            (r#"{"type":"publish","id":7,"topic":"a","data":1,"meta":{}}"#, "7", "bad_command"),
         ] {
             let error = parse(text, None).unwrap_err();
             assert_eq!((error.id.as_ref(), error.code), (id, code), "{text}: {}", error.message);
@@ -397,7 +431,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn nothing_panics(
-            kind in "subscribe|publish|ack|login|logout|ping|x", fields in r#"(,"(topic|since|tags|key|message|user|data|id)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
+            kind in "subscribe|publish|ack|login|logout|presence|presence_update|ping|x",
+            fields in r#"(,"(topic|since|tags|key|message|user|data|id|meta)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
             noise in r#"[{}\[\]",:a-z0-9]{0,40}"#,
         ) {
             for text in [format!("{{\"type\":\"{kind}\"{fields}}}"), noise] {

@@ -79,6 +79,12 @@ impl Protocol for WebSocket {
         data(Opcode::Text, &text, self.window_bits, codecs, out);
     }
 
+    fn notice(&self, topic: &str, event: &str, json: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut text = Vec::with_capacity(json.len() + 96);
+        json::notice(topic, event, json, &mut text);
+        data(Opcode::Text, &text, self.window_bits, codecs, out);
+    }
+
     fn recovery(&self, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
         data(Opcode::Text, json, self.window_bits, codecs, out);
     }

@@ -166,6 +166,15 @@ fn allowed(
             let _ = decide(Action::Logout(&user), &personal(&user))?;
             Request::Logout(id.into(), user)
         }
+        command::CommandKind::Presence(topic) => {
+            let _ = decide(Action::Subscribe, &topic)?;
+            let _ = decide(Action::Presence, &topic)?;
+            Request::Presence { topic, to: ReplyTo::Id(id.into()) }
+        }
+        command::CommandKind::UpdatePresence(topic, meta) => {
+            let _ = decide(Action::Presence, &topic)?;
+            Request::UpdatePresence(id.into(), topic, meta)
+        }
         command::CommandKind::Ping => {
             let mut out = Vec::new();
             command::reply_ok(id, "{}", &mut out);

@@ -3,7 +3,7 @@
 
 const {
   assert, KINDS, POLLED, LATEST, OK, until, connect, push, leave, disconnect,
-  listen, listenWs, presence, each, run,
+  listen, listenWs, api, presence, each, run,
 } = require("./lib.cjs");
 
 // The same client over long poll.
@@ -40,6 +40,58 @@ function same(a, b) {
   } catch {
     return false;
   }
+}
+
+// A client of another transport that applies what it gets as the Phoenix client does. `inbox` has its
+// messages; on SSE they are objects too.
+function follow(inbox, topic) {
+  const { Presence } = LATEST.phoenix;
+  const followed = {
+    inbox,
+    state: {},
+    counted: undefined,
+    lists: 0,
+    get counts() {
+      const all = Object.entries(followed.state).map(([user, { metas }]) => [user, metas.length]);
+      return Object.fromEntries(all.sort(([a], [b]) => (a < b ? -1 : 1)));
+    },
+    are: (counts) =>
+      until(`${JSON.stringify(counts)} are there, and not ${JSON.stringify(followed.counts)}`, () =>
+        same(followed.counts, counts),
+      ),
+  };
+  const receive = (event, payload) => {
+    const message = typeof payload === "string" ? JSON.parse(payload) : payload;
+    if (message.topic !== topic) return;
+    if (event === "presence_state") {
+      // One that is published to all members is a message like any other.
+      if (!followed.lists) assert.ok(!("id" in message), "nobody can come back to a list");
+      followed.lists += 1;
+      followed.state = Presence.syncState(followed.state, message.data);
+    }
+    if (event === "presence_diff") followed.state = Presence.syncDiff(followed.state, message.data);
+    if (event === "presence_count") followed.counted = message.data;
+  };
+  inbox.events.splice(0).forEach(([event, payload]) => receive(event, payload));
+  const before = inbox.receive.bind(inbox);
+  inbox.receive = (event, payload) => {
+    if (event.startsWith("presence_")) receive(event, payload);
+    else before(event, payload);
+  };
+  return followed;
+}
+
+// A plain WebSocket whose commands are answered one after the other.
+async function ws(query, topic) {
+  const inbox = await listenWs(query);
+  const followed = follow(inbox, topic);
+  followed.ask = async (command) => {
+    inbox.send({ id: 1, topic, ...command });
+    const { ok, error } = await inbox.next("reply");
+    return ok ?? error.code;
+  };
+  followed.close = inbox.close;
+  return followed;
 }
 
 // The client must track the topic before it joins, or it misses the present users.
@@ -170,6 +222,11 @@ run({
       [answer.users, answer.connections, answer.presences],
       [4, 4, null],
     );
+    const told = await ws("", topic);
+    await told.ask({ type: "subscribe" });
+    await until("the counts come on /ws too", () => same(told.counted, { users: 4, connections: 4 }));
+    assert.deepEqual([told.lists, told.counts], [1, {}]);
+    assert.equal((await told.ask({ type: "presence" })).presences, null);
     const late = await enter(LATEST, topic, "u4");
     await until("the late client has the counts", () => count(late));
     await until("counts change", () => same(count(all[0]), { users: 4, connections: 5 }));
@@ -177,8 +234,129 @@ run({
     await disconnect(all[3].socket);
     await disconnect(all[2].socket);
     for (const { seen } of all.slice(0, 2)) await seen.are({ u1: 1, u2: 1 });
+    await told.are({ u1: 1, u2: 1 });
     const again = await enter(LATEST, topic, "u3");
     await again.seen.are({ u1: 1, u2: 1, u3: 1 });
+  },
+
+  // Everyone who hears of changes has the list first, whichever way it got into the topic.
+  other_transports_are_told: async () => {
+    const topic = "room:told";
+    const alice = await enter(LATEST, topic, "alice", { payload: { meta: { name: "A" } } });
+    await alice.seen.are({ alice: 1 });
+    const query = `topic=${topic}&topic=plain:other`;
+    const sse = follow(await listen(`/sse?format=json&${query}`), topic);
+    const stream = follow(await listen(`/stream?${query}`), topic);
+    const connected = await ws(query, topic);
+    const subscribed = await ws("", topic);
+    assert.deepEqual(await subscribed.ask({ type: "subscribe" }), { topic });
+    const put = await ws("user=put", topic);
+    await api("subscribe", { user: "put", topic });
+    const stored = await ws("", topic);
+    await api("subscriptions", { user: "stored", add: [topic] });
+    assert.equal((await stored.ask({ type: "login", user: "stored", topic: undefined })).users, 1);
+    const all = [sse, stream, connected, subscribed, put, stored];
+    for (const one of all) await one.are({ alice: 1, put: 1, stored: 1 });
+    for (const one of all) {
+      assert.equal(one.state.alice.metas[0].name, "A");
+      assert.equal(one.lists, 1);
+    }
+    // Who subscribes again gets it again.
+    await subscribed.ask({ type: "subscribe" });
+    await until("the list comes again", () => subscribed.lists === 2);
+    // A tag is for messages.
+    const tagged = await ws("", topic);
+    await tagged.ask({ type: "subscribe", tags: ["red"] });
+    await disconnect(alice.socket);
+    for (const one of [...all, tagged]) await one.are({ put: 1, stored: 1 });
+    // Plain SSE has the list alone.
+    const plain = await listen(`/sse?topic=${topic}`);
+    const list = JSON.parse(await plain.next("presence_state"));
+    assert.deepEqual(Object.keys(list).sort(), ["put", "stored"]);
+  },
+
+  ws_commands: async () => {
+    const topic = "room:ws";
+    const alice = await ws("user=alice&user=bob", topic);
+    assert.deepEqual(await alice.ask({ type: "subscribe", meta: { name: "A", n: 1.5 } }), { topic });
+    await alice.are({ alice: 1, bob: 1 });
+    const { phx_ref: first, ...meta } = alice.state.alice.metas[0];
+    assert.deepEqual(meta, { name: "A", n: 1.5 });
+    const carol = await enter(LATEST, topic, "carol", { payload: { meta: { name: "C" } } });
+    for (const { are } of [alice, carol.seen]) await are({ alice: 1, bob: 1, carol: 1 });
+    assert.equal(carol.seen.users.alice[0].name, "A");
+    assert.deepEqual(await alice.ask({ type: "presence_update", meta: { typing: true } }), { topic });
+    await until("the update is seen", () => carol.seen.users.alice[0].typing === true);
+    assert.equal(carol.seen.users.alice[0].phx_ref_prev, first);
+    assert.equal("name" in carol.seen.users.alice[0], false);
+    await until("by itself as well", () => alice.state.alice.metas[0].typing === true);
+    await alice.are({ alice: 1, bob: 1, carol: 1 });
+    // Another meta with another subscribe.
+    await alice.ask({ type: "subscribe", meta: { typing: false } });
+    await until("the meta is seen", () => carol.seen.users.bob[0].typing === false);
+    await alice.are({ alice: 1, bob: 1, carol: 1 });
+
+    const asked = await alice.ask({ type: "presence" });
+    assert.deepEqual(asked, await presence(topic));
+    assert.deepEqual([asked.users, asked.connections], [3, 3]);
+    // Who is not in the topic may ask, as by GET /presence.
+    const other = await ws("", "room:other");
+    assert.deepEqual(await other.ask({ type: "presence", topic }), asked);
+    assert.deepEqual((await other.ask({ type: "presence" })).presences, {});
+    for (const [command, code] of [
+      [{ type: "presence", topic: "plain:a" }, "no_presence"],
+      [{ type: "presence", topic: "refused:a" }, "forbidden"],
+      [{ type: "presence_update", topic: "plain:a", meta: {} }, "no_presence"],
+      [{ type: "presence_update", meta: {} }, "not_subscribed"],
+      [{ type: "presence_update" }, "bad_meta"],
+      [{ type: "subscribe", meta: 7 }, "bad_meta"],
+      [{ type: "subscribe", meta: { big: "x".repeat(2000) } }, "bad_meta"],
+      [{ type: "presence_update", meta: [] }, "bad_meta"],
+      [{ type: "subscribe" }, { topic: "room:other" }],
+      [{ type: "presence_update", meta: {} }, "no_user"],
+    ]) {
+      assert.deepEqual(await other.ask(command), code, JSON.stringify(command));
+    }
+    // Where there is no presence a meta is of no use, and no error.
+    const plain = { type: "subscribe", topic: "plain:a", meta: { a: 1 } };
+    assert.deepEqual(await other.ask(plain), { topic: "plain:a" });
+    assert.deepEqual(await alice.ask({ type: "unsubscribe" }), { topic });
+    await carol.seen.are({ carol: 1 });
+  },
+
+  // Lists of a megabyte together: they come one after the other, and all of them.
+  long_lists: async () => {
+    const rooms = Array.from({ length: 12 }, (_, at) => `room:long-${at}`);
+    const query = rooms.map((room) => `topic=${room}`).join("&");
+    const crowd = [];
+    for (let at = 0; at < 60; at += 1) {
+      const member = await listenWs(`user=${at}`);
+      crowd.push(member);
+      for (const topic of rooms) {
+        const meta = { at, pad: "x".repeat(900) };
+        member.send({ type: "subscribe", id: 1, topic, meta });
+      }
+    }
+    for (const room of rooms) await until(`${room} is full`, async () => (await presence(room)).users === 60);
+    await until("all are announced", async () => {
+      const lists = await Promise.all(rooms.map(presence));
+      return lists.every(({ presences }) => Object.keys(presences).length === 60);
+    });
+    const later = await ws("", rooms[0]);
+    const others = [follow(await listen(`/stream?${query}`), rooms[0])];
+    const seen = new Set();
+    const inbox = await listenWs("");
+    const receive = inbox.receive.bind(inbox);
+    inbox.receive = (event, message) => {
+      if (event !== "presence_state") return receive(event, message);
+      if (Object.keys(message.data).length === 60) seen.add(message.topic);
+    };
+    for (const topic of rooms) inbox.send({ type: "subscribe", id: 1, topic });
+    await until("all lists have come", () => seen.size === rooms.length);
+    await later.ask({ type: "subscribe" });
+    const all = Object.fromEntries(crowd.map((_, at) => [String(at), 1]));
+    const sorted = Object.fromEntries(Object.entries(all).sort(([a], [b]) => (a < b ? -1 : 1)));
+    for (const one of [later, ...others]) await one.are(sorted);
   },
 
   churn: async () => {
@@ -191,10 +369,19 @@ run({
     };
     try {
       const observer = await enter(LATEST, topic, "observer");
+      const others = [
+        follow(await listen(`/sse?format=json&topic=${topic}`), topic),
+        follow(await listen(`/stream?topic=${topic}`), topic),
+        await ws(`topic=${topic}`, topic),
+      ];
       const there = [];
       for (let step = 0; step < 200; step += 1) {
         if (there.length && (there.length > 12 || random(2))) {
           const [one] = there.splice(random(there.length), 1);
+          if (one.ask) {
+            await [() => one.ask({ type: "unsubscribe" }), () => one.close()][random(2)]();
+            continue;
+          }
           const tcp = one.socket.conn._socket;
           // A long poll that is abandoned without a leave is present until its session ends.
           await [
@@ -205,6 +392,13 @@ run({
           continue;
         }
         const user = `user${random(6)}`;
+        if (random(3) === 0) {
+          const seen = await ws(`user=${user}`, topic);
+          await seen.ask({ type: "subscribe", meta: { step } });
+          if (random(2)) await seen.ask({ type: "presence_update", meta: { again: step } });
+          there.push({ seen, user, ask: seen.ask, close: seen.close });
+          continue;
+        }
         const transport = random(4) ? undefined : "longpoll";
         const kind = (transport ? POLLED : KINDS)[random(transport ? 2 : 4)];
         const one = await enter(kind, topic, user, { transport, reconnectAfterMs: () => 1e6 });
@@ -214,6 +408,8 @@ run({
       for (const { user } of there) truth[user] = (truth[user] ?? 0) + 1;
       await observer.seen.are(truth);
       for (const { seen } of there) await seen.are(truth);
+      const sorted = Object.fromEntries(Object.entries(truth).sort(([a], [b]) => (a < b ? -1 : 1)));
+      for (const other of others) await other.are(sorted);
       const late = await enter(LATEST, topic, "observer");
       await late.seen.are({ ...truth, observer: 2 });
     } catch (error) {
