@@ -222,6 +222,41 @@ fn joins_lists_and_webhooks_wait_as_before() {
 }
 
 #[test]
+fn lists_wait_on_every_transport_as_before() {
+    let big = fill(20_000);
+    let subscribe = |topic: &str, id: usize| {
+        format!(r#"{{"type":"subscribe","id":{id},"topic":"{topic}","meta":{{"x":"{big}"}}}}"#)
+    };
+    let topics = "topic=seen/1&topic=seen/2&topic=seen/3";
+    let mut steps = vec![Open(0, 0, socket("/ws?user=u0", ""))];
+    for (id, topic) in ["seen/1", "seen/2", "seen/3"].into_iter().enumerate() {
+        steps.push(text(0, &subscribe(topic, id)));
+    }
+    steps.extend([Wait(5), Read(0), Wait(5), Read(0)]);
+    // Nobody reads these lists for a while.
+    steps.extend([
+        Open(1, 1, get(&format!("/sse?user=u1&{topics}"))),
+        Open(2, 0, get(&format!("/stream?user=u2&{topics}"))),
+        Open(3, 1, socket(&format!("/ws?user=u3&{topics}"), "")),
+        text(3, r#"{"type":"presence","id":7,"topic":"seen/2"}"#),
+        text(3, r#"{"type":"presence_update","id":8,"topic":"seen/2","meta":{"y":1}}"#),
+        text(3, r#"{"type":"subscribe","id":9,"topic":"seen/1"}"#),
+        Wait(5),
+    ]);
+    for client in [1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 0] {
+        steps.extend([Read(client), Wait(2)]);
+    }
+    let texts = Scene::play(&steps, false, |_| false).texts();
+    for (client, text) in texts.iter().enumerate().take(4).skip(1) {
+        let lists = text.matches("presence_state").count();
+        assert!(lists >= 3, "{lists} lists came to client {client}");
+    }
+    for is_late in [false, true] {
+        check("lists", is_late, &steps);
+    }
+}
+
+#[test]
 fn what_clients_choose_and_how_much_they_ask_is_carried() {
     let mut steps = vec![
         Open(0, 0, socket("/ws?user=u0&topic=plain&topic=stored", "")),
