@@ -108,7 +108,7 @@ fn call(
     example: &str,
     shared: &[Answer],
 ) {
-    let _ = write!(out, "\n### {name}\n\n{}\n", sentence(&one_line(&operation["summary"])));
+    let _ = write!(out, "\n### `{name}`\n\n{}\n", sentence(&one_line(&operation["summary"])));
     if let Some(more) = operation["description"].as_str() {
         let _ = write!(out, "\n{more}\n");
     }

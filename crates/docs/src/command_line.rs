@@ -119,7 +119,7 @@ fn after(out: &mut String, more: &str, with_status: bool) {
         let (title, rest) = part.split_once('\n').unwrap_or((part, ""));
         match title {
             "Examples:" => {
-                out.push('\n');
+                out.push_str("\nExamples:\n\n");
                 for line in rest.lines() {
                     let (example, about) =
                         line.trim().split_once("  ").unwrap_or((line.trim(), ""));
