@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::websocket::command::{self, CommandKind};
 use model::event::check_event;
 use model::name::{check_topic, has_control};
+use protocol::websocket::command::{self, CommandKind};
 
 fuzz_target!(|text: &str| {
     for payload in [None, Some(&b"x"[..])] {

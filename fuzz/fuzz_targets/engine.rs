@@ -8,7 +8,7 @@ use std::time::Instant;
 use broker::Broker;
 use engine::{Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
 use libfuzzer_sys::fuzz_target;
-use model::{CloseReason, Data, PublishRule, HistoryRule, NodeId, Publication, Rule, Rules};
+use model::{CloseReason, Data, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules};
 
 /// How peers begin, so that random bytes get beyond the first line.
 const OPENINGS: [&[u8]; 9] = [
@@ -68,6 +68,8 @@ fn rules() -> Rules {
 }
 
 fn settings() -> Settings {
+    let policy = auth::Policy::new(rules(), auth::LoginRule::Allow);
+    let of_tests = Settings::for_tests(policy);
     Settings {
         session: protocol::Settings {
             http: protocol::http::Limits {
@@ -76,8 +78,6 @@ fn settings() -> Settings {
                 body_bytes_max: 256,
                 longpoll_body_bytes_max: 256,
             },
-            cors_origins: vec!["*".into()],
-            policy: auth::Policy::new(rules(), auth::LoginRule::Allow),
             topics_per_connection_max: 8,
             message_bytes_max: 256,
             frame_bytes_max: 512,
@@ -92,12 +92,9 @@ fn settings() -> Settings {
             compression: true,
             ws_echo: true,
             status_page: true,
-            longpoll_key: protocol::phoenix::token::Key([0; 32]),
-            files: [].into(),
+            ..of_tests.session.clone()
         },
         connections_max: 50,
-        connections_per_address_max: 0,
-        accept_per_second_max: 0,
         outbox_bytes_max: 4_096,
         outbox_messages_max: 20,
         input_bytes_max: 100_000,
@@ -108,8 +105,7 @@ fn settings() -> Settings {
         idle_seconds: 5,
         longpoll_seconds: 2,
         longpoll_sessions_max: 5,
-        longpoll_sessions_per_address_max: 0,
-        presence_meta_bytes_max: 100,
+        ..of_tests
     }
 }
 
@@ -120,8 +116,7 @@ fn new_engine(
     presence: &Arc<presence::Local>,
     now_us: u64,
 ) -> Engine {
-    let shared =
-        Shared::new(NodeId(1), protocol::standard(), presence.clone(), Arc::default());
+    let shared = Shared::new(NodeId(1), protocol::standard(), presence.clone(), Arc::default());
     Engine::new(Config {
         number: 0,
         engines: [handle].into(),
@@ -189,8 +184,7 @@ impl World {
         let World { engine, broker, history, presence, now_us, .. } = self;
         let handle = engine.handle().successor();
         let new = || new_engine(handle.clone(), broker, history, presence, *now_us);
-        let records: Vec<Vec<u8>> =
-            engine.slots().filter_map(|slot| engine.export(slot)).collect();
+        let records: Vec<Vec<u8>> = engine.slots().filter_map(|slot| engine.export(slot)).collect();
         if let [at, bits, ..] = damage
             && *bits != 0
         {

@@ -7,7 +7,9 @@ use protocol::phoenix::{Content, Incoming, Payload, Serializer, Status, longpoll
 
 fn answer(serializer: Serializer, incoming: &Incoming<Payload<'_>>) {
     let mut out = Vec::new();
-    serializer.reply(incoming.address(), Status::Ok, Content::from(&incoming.payload), &mut out).unwrap();
+    serializer
+        .reply(incoming.address(), Status::Ok, Content::from(&incoming.payload), &mut out)
+        .unwrap();
 }
 
 fuzz_target!(|bytes: &[u8]| {

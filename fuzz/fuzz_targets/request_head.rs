@@ -3,12 +3,11 @@
 
 use auth::{LoginRule, Policy, Principal};
 use libfuzzer_sys::fuzz_target;
-use protocol::http::Limits;
-use protocol::phoenix::token;
+use model::{ConnectionId, JoinRule, PublishRule, Rule, Rules};
 use protocol::http::Http;
+use protocol::http::Limits;
 use protocol::websocket::Decoder;
 use protocol::{Codecs, Protocol, Reader, Settings};
-use model::{ConnectionId, PublishRule, JoinRule, Rule, Rules};
 
 fuzz_target!(|bytes: &[u8]| {
     let rules = Rules {
@@ -30,23 +29,15 @@ fuzz_target!(|bytes: &[u8]| {
             longpoll_body_bytes_max: 256,
         },
         cors_origins: vec!["http://a".into()],
-        policy: Policy::new(rules, LoginRule::Allow),
         topics_per_connection_max: 4,
         message_bytes_max: 128,
         frame_bytes_max: 128,
-        sse_retry_ms: 1,
         poll_seconds: 1,
         poll_seconds_max: 1,
-        sse_heartbeat_seconds: 1,
-        stream_heartbeat_seconds: 1,
-        ws_ping_seconds: 1,
-        ws_silence_seconds: 2,
-        phoenix_silence_seconds: 2,
         compression: true,
         ws_echo: true,
         status_page: true,
-        longpoll_key: token::Key([0; 32]),
-        files: [].into(),
+        ..Settings::for_tests(Policy::new(rules, LoginRule::Allow))
     };
     let id = ConnectionId { node: model::NodeId(9), shard: 0, slot: 1, serial: 2 };
     let mut codecs = Codecs::new(6, 64);

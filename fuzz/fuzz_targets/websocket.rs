@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use protocol::websocket::deflate::Inflater;
 use protocol::websocket::frame::HEAD_BYTES_MAX;
-use protocol::websocket::{Context, Decoder, WsError, Limits, Role};
+use protocol::websocket::{Context, Decoder, Limits, Role, WsError};
 
 fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>, Option<WsError>) {
     let limits = Limits { frame_bytes_max: 1 << 12, message_bytes_max: 1 << 12 };

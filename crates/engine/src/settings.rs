@@ -52,32 +52,7 @@ impl Settings {
     pub fn for_tests(policy: auth::Policy) -> Self {
         let never: u32 = 1_000_000;
         Settings {
-            session: protocol::Settings {
-                http: protocol::http::Limits {
-                    head_bytes_max: 8192,
-                    uri_bytes_max: 4096,
-                    body_bytes_max: 4096,
-                    longpoll_body_bytes_max: 4096,
-                },
-                cors_origins: vec!["*".into()],
-                policy,
-                topics_per_connection_max: 16,
-                message_bytes_max: 4096,
-                frame_bytes_max: 4096,
-                sse_retry_ms: 2000,
-                poll_seconds: 25,
-                poll_seconds_max: 60,
-                sse_heartbeat_seconds: 10,
-                stream_heartbeat_seconds: 10,
-                ws_ping_seconds: never,
-                ws_silence_seconds: never,
-                phoenix_silence_seconds: never,
-                compression: false,
-                ws_echo: false,
-                status_page: false,
-                longpoll_key: protocol::phoenix::token::Key([0; 32]),
-                files: [].into(),
-            },
+            session: protocol::Settings::for_tests(policy),
             connections_max: never.into(),
             connections_per_address_max: 0,
             accept_per_second_max: 0,

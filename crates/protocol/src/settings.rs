@@ -51,6 +51,40 @@ pub struct Settings {
     pub files: Arc<[File]>,
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Settings {
+    /// Settings for tests, here and in other crates: small limits, and nobody is closed for a silence.
+    pub fn for_tests(policy: Policy) -> Self {
+        let never = 1_000_000;
+        Settings {
+            http: http::Limits {
+                head_bytes_max: 8192,
+                uri_bytes_max: 4096,
+                body_bytes_max: 4096,
+                longpoll_body_bytes_max: 4096,
+            },
+            cors_origins: vec!["*".into()],
+            policy,
+            topics_per_connection_max: 16,
+            message_bytes_max: 4096,
+            frame_bytes_max: 4096,
+            sse_retry_ms: 2000,
+            poll_seconds: 25,
+            poll_seconds_max: 60,
+            sse_heartbeat_seconds: 10,
+            stream_heartbeat_seconds: 10,
+            ws_ping_seconds: never,
+            ws_silence_seconds: never,
+            phoenix_silence_seconds: never,
+            compression: false,
+            ws_echo: false,
+            status_page: false,
+            longpoll_key: token::Key([0; 32]),
+            files: [].into(),
+        }
+    }
+}
+
 /// A file that is served as it is.
 #[derive(Clone, Debug)]
 pub struct File {

@@ -1,13 +1,11 @@
 //! What requests ask for: resume tokens, tags, acknowledgements.
 
-use std::sync::Arc;
-
 use auth::{LoginRule, Policy, Principal};
 use model::tags::{TAG_BYTES_MAX, TAGS_MAX};
 use model::{CloseReason, ConnectionId, Data, Name, ResumeRequest, Rules};
 
-use crate::http::{self, Http};
-use crate::phoenix::{Phoenix, Serializer, token};
+use crate::http::Http;
+use crate::phoenix::{Phoenix, Serializer};
 use crate::request::{Acknowledgement, Open, ReplyTo};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Decoder, WebSocket};
@@ -16,33 +14,10 @@ use crate::{Codecs, ProtocolRef, Read, Reader, Request, Settings, standard};
 const ID: ConnectionId = ConnectionId { node: model::NodeId(9), shard: 1, slot: 2, serial: 3 };
 
 fn settings() -> Settings {
-    let limits = http::Limits {
-        head_bytes_max: 8192,
-        uri_bytes_max: 4096,
-        body_bytes_max: 4096,
-        longpoll_body_bytes_max: 4096,
-    };
     let rules = Rules { publish_prefixes: vec!["".into()], ..Rules::default() };
     Settings {
-        http: limits,
-        cors_origins: vec!["*".into()],
-        policy: Policy::new(rules, LoginRule::Allow),
         topics_per_connection_max: 8,
-        message_bytes_max: 4096,
-        frame_bytes_max: 4096,
-        sse_retry_ms: 2000,
-        poll_seconds: 25,
-        poll_seconds_max: 60,
-        sse_heartbeat_seconds: 10,
-        stream_heartbeat_seconds: 10,
-        ws_ping_seconds: 25,
-        ws_silence_seconds: 60,
-        phoenix_silence_seconds: 60,
-        compression: false,
-        ws_echo: false,
-        status_page: false,
-        longpoll_key: token::Key([0; 32]),
-        files: Arc::new([]),
+        ..Settings::for_tests(Policy::new(rules, LoginRule::Allow))
     }
 }
 
