@@ -107,42 +107,32 @@ fn stream(to: Audience, per_second: f64) -> Stream {
 }
 
 impl Scenario {
+    /// The name, as on the command line, the flags that all scenarios share, and the parameters that this
+    /// one sets.
+    fn parts(&self) -> (&'static str, &Common, Shape) {
+        match self {
+            Scenario::Hold(hold) => ("hold", &hold.common, hold.shape()),
+            Scenario::OneTopic(topic) => ("one-topic", &topic.common, topic.shape()),
+            Scenario::Rooms(rooms) => ("rooms", &rooms.common, rooms.shape()),
+            Scenario::RandomUsers(users) => ("random-users", &users.common, users.shape()),
+            Scenario::Churn(churn) => ("churn", &churn.common, churn.shape()),
+            Scenario::Storm(storm) => ("storm", &storm.common, storm.shape()),
+            Scenario::Cut(cut) => ("cut", &cut.common, cut.shape()),
+        }
+    }
+
     /// Returns the scenario's name, as on the command line.
     pub fn name(&self) -> &'static str {
-        match self {
-            Scenario::Hold(_) => "hold",
-            Scenario::OneTopic(_) => "one-topic",
-            Scenario::Rooms(_) => "rooms",
-            Scenario::RandomUsers(_) => "random-users",
-            Scenario::Churn(_) => "churn",
-            Scenario::Storm(_) => "storm",
-            Scenario::Cut(_) => "cut",
-        }
+        self.parts().0
     }
 
     /// Returns the flags that all scenarios share.
     pub fn common(&self) -> &Common {
-        match self {
-            Scenario::Hold(hold) => &hold.common,
-            Scenario::OneTopic(one_topic) => &one_topic.common,
-            Scenario::Rooms(rooms) => &rooms.common,
-            Scenario::RandomUsers(random_users) => &random_users.common,
-            Scenario::Churn(churn) => &churn.common,
-            Scenario::Storm(storm) => &storm.common,
-            Scenario::Cut(cut) => &cut.common,
-        }
+        self.parts().1
     }
 
     /// Returns the parameters that the scenario sets.
     pub fn shape(&self) -> Shape {
-        match self {
-            Scenario::Hold(hold) => hold.shape(),
-            Scenario::OneTopic(one_topic) => one_topic.shape(),
-            Scenario::Rooms(rooms) => rooms.shape(),
-            Scenario::RandomUsers(random_users) => random_users.shape(),
-            Scenario::Churn(churn) => churn.shape(),
-            Scenario::Storm(storm) => storm.shape(),
-            Scenario::Cut(cut) => cut.shape(),
-        }
+        self.parts().2
     }
 }
