@@ -4,7 +4,8 @@ use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use model::{Envelope, Epoch, Message, Position, Publication};
+use model::event::is_reserved;
+use model::{Envelope, Epoch, HistoryRule, Message, Position, Publication};
 use siphasher::sip::SipHasher13;
 
 use crate::{
@@ -97,6 +98,23 @@ impl Local {
         Ok(id)
     }
 
+    /// The rule of a topic to whose history a message goes. What has no key is no state: the server's
+    /// own messages pass such a topic's history by, and others have to name one.
+    fn rule_for(
+        &self,
+        publication: &Publication,
+    ) -> Result<Option<Arc<HistoryRule>>, PublishError> {
+        match self.history.rule(&publication.topic) {
+            Some(rule) if rule.compact && publication.key().is_none() => {
+                match publication.event.as_deref().is_some_and(is_reserved) {
+                    true => Ok(None),
+                    false => Err(PublishError::KeyRequired),
+                }
+            }
+            rule => Ok(rule),
+        }
+    }
+
     fn order(&self) -> MutexGuard<'_, Order> {
         // A panic while the lock was held can't have left the order half changed in a way that
         // matters more than going on: a drawn offset that nobody saw is a gap, and gaps are fine.
@@ -137,7 +155,7 @@ impl Broker for Local {
         receipt: Option<Receipt>,
     ) -> Result<Position, PublishError> {
         let hash = self.hash(&publication.topic);
-        match self.history.rule(&publication.topic) {
+        match self.rule_for(&publication)? {
             None => self.pass_on(hash, publication, receipt),
             Some(rule) => {
                 let options = Options::default();
@@ -149,7 +167,14 @@ impl Broker for Local {
     fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
         let Publish { publication, options } = publish;
         let hash = self.hash(&publication.topic);
-        match self.history.rule(&publication.topic).filter(|_| !options.no_history) {
+        let rule = match options.no_history {
+            true => None,
+            false => match self.rule_for(&publication) {
+                Ok(rule) => rule,
+                Err(error) => return done(Err(error)),
+            },
+        };
+        match rule {
             None if options.if_offset.is_some() => done(Err(PublishError::NoHistory)),
             None => {
                 let passed = self.pass_on(hash, publication, receipt);

@@ -65,6 +65,13 @@ pub enum PublishError {
     /// The topic has no history, so that it has no newest message.
     #[error("if_offset needs a topic with history: give its [[topics]] table history_messages_max")]
     NoHistory,
+    /// The topic retains the last message of each key, and this one names none.
+    #[error(
+        "this topic is the state of its keys (compact = true), and the message names none: give it \
+         key (in a Phoenix client's payload, phx_key), or no_history in the API for a message that is \
+         no state"
+    )]
+    KeyRequired,
 }
 
 impl PublishError {
@@ -77,6 +84,7 @@ impl PublishError {
             PublishError::StoreDamaged(_) => "store_damaged",
             PublishError::Newer(_) => "newer_message",
             PublishError::NoHistory => "no_history",
+            PublishError::KeyRequired => "key_required",
         }
     }
 }

@@ -516,7 +516,7 @@ fn json_event(line: &[u8]) -> Option<Event<'_>> {
     let end = memchr::memchr(b'"', rest).unwrap_or(rest.len());
     match &rest[..end] {
         b"heartbeat" => Some(Event::Heartbeat),
-        b"welcome" | b"reply" => None,
+        b"welcome" | b"reply" | b"state_complete" => None,
         b"close" => Some(Event::Goodbye(Goodbye::Named(closing(line)))),
         _ => Some(Event::Message(line)),
     }
@@ -540,6 +540,8 @@ fn emit_json<'a>(line: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
 }
 
 const RECOVERY: &[u8] = b"{\"type\":\"recovery\"";
+
+const STATE_COMPLETE: &[u8] = b"{\"type\":\"state_complete\"";
 
 /// Emits what the `ok` of an answer to a WebSocket's command says. An error has no meaning here.
 fn reply<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {

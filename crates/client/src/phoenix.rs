@@ -13,6 +13,7 @@ use super::ws::Ws;
 use super::{
     Client, ClientError, Event, Goodbye, Head, PENDING_BYTES_MAX, Request, closing, recovery,
 };
+use model::event::STATE_COMPLETE;
 use protocol::json;
 use protocol::phoenix::{
     EVENT_CLOSE, EVENT_ERROR, EVENT_PRESENCE_DIFF, EVENT_PRESENCE_STATE, EVENT_REPLY, Payload,
@@ -188,7 +189,7 @@ fn read_message(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), C
             "other" => end("phx_error", emit),
             reason => end(reason, emit),
         },
-        EVENT_PRESENCE_STATE | EVENT_PRESENCE_DIFF => {}
+        EVENT_PRESENCE_STATE | EVENT_PRESENCE_DIFF | STATE_COMPLETE => {}
         _ => {
             emit(Event::Message(payload.as_bytes()));
             // A message with history has its id as its ref.

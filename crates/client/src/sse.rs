@@ -2,7 +2,10 @@
 
 use memchr::memchr;
 
-use super::{Client, ClientError, Event, Goodbye, Head, RECOVERY, Request, closing, get, recovery};
+use super::{
+    Client, ClientError, Event, Goodbye, Head, RECOVERY, Request, STATE_COMPLETE, closing, get,
+    recovery,
+};
 
 pub(super) struct Sse;
 
@@ -37,7 +40,7 @@ impl Client for Sse {
     }
 
     /// An event ends with an empty line. An event with data is a message, except for Throng's own
-    /// about recovery; one of comments alone is a heartbeat.
+    /// about recovery and states; one of comments alone is a heartbeat.
     fn body(
         &self,
         body: &[u8],
@@ -74,6 +77,8 @@ fn block(block: &[u8], emit: &mut dyn FnMut(Event<'_>)) {
         Some(line) if line.starts_with(RECOVERY) && block.starts_with(b"event: recovery") => {
             recovery(line, None, emit);
         }
+        Some(line)
+            if line.starts_with(STATE_COMPLETE) && block.starts_with(b"event: state_complete") => {}
         Some(_) => emit(Event::Message(block)),
         None if block.starts_with(b":") => emit(Event::Heartbeat),
         None => {}

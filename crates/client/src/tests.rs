@@ -112,7 +112,7 @@ fn lines_of_a_stream_in_chunks() {
 fn a_poll_continues_from_its_token() {
     let id = Position { epoch: Epoch(10), offset: 9 };
     let messages = [message(Data::Text("a".into())), message(Data::Text("b".into()))];
-    let body = poll::answer(messages.iter(), &id.into(), Some(true), None);
+    let body = poll::answer(messages.iter(), &id.into(), Some(true), None, &[]);
     let mut bytes = Vec::new();
     let answer = Answer {
         status: 200,
@@ -217,6 +217,7 @@ fn a_recovery_line_is_not_a_message() {
         };
         for lost in [Some(&lost[..]), Some(&[]), None] {
             bytes.extend(line(protocol, lost));
+            protocol.state_complete("state:lamp", &mut Codecs::new(6, 64), &mut bytes);
         }
         let (events, _) = read(by_name(name).unwrap(), &bytes).unwrap();
         let place = "Token(\"0000000a:7/9-0000000b.8\")";

@@ -4,7 +4,7 @@ use auth::{Action, Decision, Permit};
 use model::ResumeRequest;
 use model::event::check_event;
 use model::name::{check_name, check_topic};
-use model::{Publication, Rule};
+use model::{Attributes, Publication, Rule};
 use protocol::phoenix::{self, ClientMessage, Content, Event, Form, Phoenix, Serializer, Status};
 use protocol::request::Acknowledgement;
 use protocol::{Delivery, ProtocolRef};
@@ -251,6 +251,10 @@ impl Channels<'_> {
             return;
         };
         let topic = message.topic.clone();
+        let key = match phoenix::take_key(&mut message.payload) {
+            Ok(key) => key,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        };
         if protocol.delivery() == Delivery::Gathered
             && let Some(why) =
                 self.connections.rates.publish_refusal(&mut self.connections.core, slot, &topic)
@@ -266,7 +270,7 @@ impl Channels<'_> {
                 .audience
                 .leaves_sender_out()
                 .then(|| self.connections.core.id(slot, serial)),
-            attributes: None,
+            attributes: Attributes::of(Vec::new(), key),
         };
         let publication = publication.sent_by(self.connections.core.sender(slot));
         if permit.durable {

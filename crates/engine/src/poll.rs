@@ -3,7 +3,8 @@
 use broker::Recent;
 use history::{Answer, Piece, Pull, Start, TopicCursor};
 use model::{
-    Behind, CloseReason, Frontier, Position, RecoveryGap, ResumeRequest, ResumeToken, TopicKind,
+    Behind, CloseReason, Frontier, Name, Position, RecoveryGap, ResumeRequest, ResumeToken,
+    TopicKind,
 };
 use protocol::Protocol;
 use protocol::http::json_answer;
@@ -59,7 +60,12 @@ impl Polls<'_> {
             _ => no_history.then_some(RecoveryGap::NoHistory),
         };
         let recovered = resumes.then_some(gap.is_none());
-        let now = !recent.messages.is_empty() || gap.is_some() || poll.seconds == 0;
+        // Whoever is to be given a state is told at once when it is empty.
+        let enters = history.as_ref().is_some_and(|history| {
+            let plain = history.cursors.iter().take(history.plain);
+            plain.filter(|cursor| cursor.whole).any(|cursor| self.is_compact(&cursor.topic))
+        });
+        let now = !recent.messages.is_empty() || gap.is_some() || enters || poll.seconds == 0;
         let since = if now { from.unwrap_or(recent.top) } else { recent.top };
         if let Some(history) = &mut history {
             history.gap = gap;
@@ -75,7 +81,7 @@ impl Polls<'_> {
     /// Whether a poll asks for all that is there, or for the newest of it, of a topic that keeps nothing.
     fn asks_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
         let core = &self.connections.core;
-        let wants = |topic: &model::Name| {
+        let wants = |topic: &Name| {
             let named = request.topics.iter().any(|(name, _)| name == topic);
             let counts = named || !TopicKind::of(topic).is_personal();
             counts && request.of(topic).is_some_and(|since| since.token().is_none())
@@ -85,7 +91,7 @@ impl Polls<'_> {
 
     /// The topics with history of a poll that has entered its topics.
     fn poll_history(&mut self, slot: u32, request: &ResumeRequest) -> Option<PollHistory> {
-        let topics: Vec<model::Name> = self.connections.core.hub.topics_of(slot).cloned().collect();
+        let topics: Vec<Name> = self.connections.core.hub.topics_of(slot).cloned().collect();
         let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
         let mut messages_max = ANSWER_MESSAGES;
         for topic in &topics {
@@ -129,7 +135,7 @@ impl Polls<'_> {
             .topics_of(slot)
             .filter(|topic| self.connections.core.history().rule(topic).is_none())
             .cloned();
-        let topics: Vec<(u64, model::Name)> = own
+        let topics: Vec<(u64, Name)> = own
             .chain(std::iter::once(model::name::BROADCAST.into()))
             .map(|topic| (self.connections.core.broker.hash(&topic), topic))
             .collect();
@@ -179,11 +185,13 @@ impl Polls<'_> {
             None => self.recent(slot, Some(since)),
         };
         let gone = piece.as_ref().and_then(|piece| self.gone(slot, piece));
-        if gone.is_some() && piece.as_ref().is_some_and(|piece| self.begin_states_anew(slot, piece))
+        let gap = gap.or(gone).or((!recent.complete).then_some(RecoveryGap::TooOld));
+        if let Some(gap) = gap
+            && self.begin_states_anew(slot, gap)
         {
-            return self.scan(slot, Some(recent), true, gone);
+            return self.scan(slot, Some(recent), true, Some(gap));
         }
-        self.answer_if(slot, &recent, piece, now, gap.or(gone));
+        self.answer_if(slot, &recent, piece, now, gap);
     }
 
     /// The next piece for a poll, if it is to be had at once.
@@ -228,21 +236,21 @@ impl Polls<'_> {
         piece.gone.iter().take(plain).any(|gone| *gone).then_some(RecoveryGap::TooOld)
     }
 
-    /// A state of which something is gone that was to be read is none: the poll is told so, and is given
-    /// all of what is there now. True when there is one.
-    fn begin_states_anew(&mut self, slot: u32, piece: &Piece) -> bool {
+    /// An answer with a gap does not say of which topics: its client forgets all states, and gets them all
+    /// again. True when there is one that was not to be read from its beginning.
+    fn begin_states_anew(&mut self, slot: u32, gap: RecoveryGap) -> bool {
         let history = self.connections.core.history.clone();
         let Some(poll) = self.poll_history_mut(slot) else {
             return false;
         };
         let mut any = false;
-        for (cursor, gone) in poll.cursors.iter_mut().zip(&piece.gone).take(poll.plain) {
-            if *gone && history.rule(&cursor.topic).is_some_and(|rule| rule.compact) {
+        for cursor in poll.cursors.iter_mut().take(poll.plain) {
+            if !cursor.whole && history.rule(&cursor.topic).is_some_and(|rule| rule.compact) {
                 (cursor.after, cursor.whole, any) = (0, true, true);
             }
         }
         if any {
-            (poll.gap, poll.now) = (Some(RecoveryGap::TooOld), true);
+            (poll.gap, poll.now) = (Some(gap), true);
         }
         any
     }
@@ -261,17 +269,17 @@ impl Polls<'_> {
         };
         history.reading = None;
         let gap = history.gap.or(gone);
-        if gone.is_some() && self.begin_states_anew(slot, &piece) {
-            return self.scan(slot, None, true, gone);
-        }
-        let Some(history) = self.poll_history_mut(slot) else {
-            return;
-        };
         let (woken, now) = (std::mem::take(&mut history.woken), std::mem::take(&mut history.now));
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
         };
         let recent = self.recent(slot, Some(since));
+        let gap = gap.or((!recent.complete).then_some(RecoveryGap::TooOld));
+        if let Some(gap) = gap
+            && self.begin_states_anew(slot, gap)
+        {
+            return self.scan(slot, Some(recent), true, Some(gap));
+        }
         if piece.messages.is_empty() && (gap.is_none() || !piece.caught_up) {
             // There is nothing up to here.
             if let Some(history) = self.poll_history_mut(slot) {
@@ -312,6 +320,21 @@ impl Polls<'_> {
         if tells || !recent.messages.is_empty() || !recent.complete {
             self.answer_poll(slot, recent, piece, gap);
         }
+    }
+
+    /// The compacted topics of a poll.
+    fn states(&self, slot: u32) -> Vec<Name> {
+        let history = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
+        let plain = history.map_or(&[][..], |history| &history.cursors[..history.plain]);
+        plain
+            .iter()
+            .filter(|cursor| self.is_compact(&cursor.topic))
+            .map(|cursor| cursor.topic.clone())
+            .collect()
+    }
+
+    fn is_compact(&self, topic: &str) -> bool {
+        self.connections.core.history().rule(topic).is_some_and(|rule| rule.compact)
     }
 
     /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
@@ -356,6 +379,10 @@ impl Polls<'_> {
                 &mut messages,
             );
         }
+        let states = match &piece {
+            Some(piece) if piece.caught_up => self.states(slot),
+            _ => Vec::new(),
+        };
         let Some(cold) = self.connections.core.table.cold_mut(slot) else {
             return;
         };
@@ -369,8 +396,8 @@ impl Polls<'_> {
             _ => None,
         };
         let since = ResumeToken { id: recent.top, frontier: position };
-        let body =
-            poll::answer(messages.iter().map(|message| &message.message), &since, recovered, gap);
+        let messages_of = messages.iter().map(|message| &message.message);
+        let body = poll::answer(messages_of, &since, recovered, gap, &states);
         let mut answer = Vec::with_capacity(body.len() + 256);
         json_answer(&poll.respond, &body, &mut answer);
         self.connections.leave_topics(slot);

@@ -1,7 +1,7 @@
 //! What clients publish and acknowledge.
 
 use auth::Permit;
-use broker::{Options, Publish};
+use broker::{Options, Publish, PublishError};
 use model::{Name, Position, Publication};
 use protocol::ProtocolRef;
 use protocol::http;
@@ -20,7 +20,7 @@ impl Actions<'_> {
         &mut self,
         slot: u32,
         answer: Answer,
-        result: Result<Position, broker::PublishError>,
+        result: Result<Position, PublishError>,
     ) {
         let Some(protocol) = self.connections.core.protocol(slot) else {
             return;
@@ -32,7 +32,7 @@ impl Actions<'_> {
                 crate::phoenix::phoenix_published(protocol, &message, &result, &mut out)
             }
             Answer::Http(respond) => {
-                let result = result.map_err(|error| (error.code(), error.to_string()));
+                let result = result.map_err(refused);
                 return self.connections.answer_late(slot, respond.keep_alive, |out| {
                     http::publish_answer(&respond, result, out);
                 });
@@ -85,12 +85,11 @@ impl Connections {
     ) {
         let topic = publication.topic.clone();
         if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, &topic) {
-            http::publish_answer(&respond, Err(("overloaded", why.into())), out);
+            http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
             return self.answered(slot, from, respond.keep_alive, out);
         }
         if !permit.durable {
-            let published =
-                self.core.publish(publication).map_err(|error| (error.code(), error.to_string()));
+            let published = self.core.publish(publication).map_err(refused);
             http::publish_answer(&respond, published, out);
             self.answered(slot, from, respond.keep_alive, out);
             return self.rates.has_published(&mut self.core, slot, &topic);
@@ -106,7 +105,7 @@ impl Connections {
         &mut self,
         protocol: ProtocolRef,
         id: &str,
-        published: &Result<Position, broker::PublishError>,
+        published: &Result<Position, PublishError>,
         out: &mut Vec<u8>,
     ) {
         let answer = match published {
@@ -159,10 +158,7 @@ impl Connections {
 }
 
 impl Core {
-    pub(crate) fn publish(
-        &mut self,
-        publication: Publication,
-    ) -> Result<Position, broker::PublishError> {
+    pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {
         self.broker.publish(publication, None)
     }
 
@@ -189,4 +185,10 @@ impl Core {
             connection.phase() == Phase::Waiting && !longer
         })
     }
+}
+
+/// Why a publish by HTTP was refused: status, code and message.
+fn refused(error: PublishError) -> (u16, &'static str, String) {
+    let status = if error == PublishError::KeyRequired { 400 } else { 503 };
+    (status, error.code(), error.to_string())
 }

@@ -195,11 +195,12 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// A topic of the piece, by its place among them, that is [`TopicCursor::whole`] begins before its
-    /// first message: from there on, what is gone is missed. True for such a topic.
+    /// A topic of the piece, by its place among them, of which something is gone or that is
+    /// [`TopicCursor::whole`] begins before its first message, wherever the piece ends: what is gone
+    /// from there on is missed, and nobody is told twice of the same. True for one that was whole.
     pub fn begin(&self, at: usize, cursor: &mut TopicCursor) -> bool {
         let whole = std::mem::take(&mut cursor.whole);
-        if whole {
+        if whole || self.gone.get(at) == Some(&true) {
             let first = self.first.get(at).copied().flatten();
             let place = first.map_or(self.through, |first| first.saturating_sub(1));
             cursor.after = cursor.after.max(place);

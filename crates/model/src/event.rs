@@ -10,6 +10,9 @@ use crate::name::check_name;
 /// The name of the event by which Server-Sent Events tell what was recovered.
 pub const RECOVERY: &str = "recovery";
 
+/// The name of the event that says that the state of a compacted topic is complete.
+pub const STATE_COMPLETE: &str = "state_complete";
+
 /// The code of the error that refuses a name that is reserved.
 pub const RESERVED: &str = "reserved_event";
 
@@ -21,8 +24,9 @@ enum Own {
 }
 
 /// The reserved names, and who would take a message for another thing.
-const OWN: [(Own, &str); 6] = [
+const OWN: [(Own, &str); 7] = [
     (Own::Name(RECOVERY), "by it the server tells a page whether all that it missed has come"),
+    (Own::Name(STATE_COMPLETE), "by it the server tells that the state of a topic has come"),
     (Own::Name("error"), "an EventSource gives it to onerror, as if the connection had failed"),
     (Own::Name("open"), "an EventSource gives it to onopen, as if it had just connected"),
     (Own::Prefix("phx_"), "Phoenix clients take it for the server's word on joins and replies"),
@@ -83,6 +87,8 @@ mod tests {
             "phx",
             "presence",
             "recovery.done",
+            "state",
+            "state_complete.v2",
             "é",
         ] {
             assert_eq!(check_event(event), Ok(()), "{event}");

@@ -94,6 +94,13 @@ pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: 
     out.push(b'}');
 }
 
+/// Appends `{"type":"state_complete","topic":…}`: a client has all of the state of a compacted topic.
+pub fn state_complete(topic: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"state_complete\",\"topic\":");
+    string(topic, out);
+    out.push(b'}');
+}
+
 /// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
 /// adds a text that greets the users by name.
 pub fn welcome(
@@ -134,7 +141,7 @@ pub fn string(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
+pub(crate) fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (at, name) in names.into_iter().enumerate() {
         if at > 0 {

@@ -183,6 +183,10 @@ pub trait Protocol: Sync {
     /// Nothing where another answer says it already.
     fn recovery(&self, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
+    /// Appends that the client has all of the state of this topic, which is compacted: what comes from now
+    /// on are changes. Nothing where clients of the protocol are not told.
+    fn state_complete(&self, _topic: &str, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
     /// Appends the reason for which the server closes the connection and, where the protocol has a field
     /// for it, how long the client should wait before it returns, in milliseconds.
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>);

@@ -39,7 +39,7 @@ pub fn standard() -> &'static Protocols {
 
 #[cfg(test)]
 mod tests {
-    use model::event::{RECOVERY, RESERVED, check_event};
+    use model::event::{RECOVERY, RESERVED, STATE_COMPLETE, check_event};
 
     use super::*;
     use crate::phoenix;
@@ -49,6 +49,7 @@ mod tests {
     fn nobody_may_publish_events_of_the_server_and_the_platforms() {
         for event in [
             RECOVERY,
+            STATE_COMPLETE,
             "error",
             "open",
             phoenix::EVENT_JOIN,
@@ -69,5 +70,8 @@ mod tests {
         let mut out = Vec::new();
         Sse { json: false }.recovery(b"{}", &mut crate::Codecs::new(6, 64), &mut out);
         assert!(out.starts_with(format!("event: {RECOVERY}\n").as_bytes()));
+        out.clear();
+        Sse { json: false }.state_complete("t", &mut crate::Codecs::new(6, 64), &mut out);
+        assert!(out.starts_with(format!("event: {STATE_COMPLETE}\n").as_bytes()));
     }
 }

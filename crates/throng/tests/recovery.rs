@@ -19,6 +19,8 @@ mod recovery_gap;
 mod resume;
 #[path = "recovery/sender.rs"]
 mod sender;
+#[path = "recovery/state.rs"]
+mod state;
 #[path = "recovery/subscriptions.rs"]
 mod subscriptions;
 mod support;

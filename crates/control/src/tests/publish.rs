@@ -69,9 +69,16 @@ async fn an_invalid_body_is_rejected_with_the_reason() {
 #[tokio::test]
 async fn an_event_that_clients_take_for_the_servers_is_not_published() {
     let bench = bench(Mood::Willing);
-    for event in
-        ["recovery", "error", "open", "phx_close", "phx_error", "presence_state", "chan_reply_1"]
-    {
+    for event in [
+        "recovery",
+        "state_complete",
+        "error",
+        "open",
+        "phx_close",
+        "phx_error",
+        "presence_state",
+        "chan_reply_1",
+    ] {
         let publish = json!({"topic": "a", "data": 1, "event": event});
         let send = json!({"user": "a", "data": 1, "event": event});
         let broadcast = json!({"data": 1, "event": event});

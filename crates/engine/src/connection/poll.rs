@@ -66,6 +66,7 @@ impl PollHistory {
             // A poll says how far it has everything with each request.
             let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
+            it.whole = false;
         }
     }
 }

@@ -17,7 +17,8 @@ use history::{AcknowledgeError, GivenUp, Piece, Pull, TopicCursor};
 use model::ResumeRequest;
 use model::name::personal;
 use model::{
-    AcknowledgeRule, Data, Envelope, HistoryRule, Message, Name, Position, Publication, TopicKind,
+    AcknowledgeRule, Attributes, Data, Envelope, HistoryRule, Message, Name, Position, Publication,
+    TopicKind,
 };
 use protocol::encoded;
 use protocol::request::Acknowledgement;
@@ -553,7 +554,16 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
     }
     let json = String::from_utf8_lossy(&text).into_owned();
     let event = Some("dead_letter".into());
-    let letter = Publication { event, ..Publication::new(topic.clone(), Data::Json(json.into())) };
+    // In a compacted topic each letter is a state of its own.
+    let compact = core.history().rule(topic).is_some_and(|rule| rule.compact);
+    let own = || format!("{}-{:08x}", message.id, model::resume::mark(user));
+    let key = compact.then(|| Name::from(own()));
+    let attributes = Attributes::of(Vec::new(), key);
+    let letter = Publication {
+        event,
+        attributes,
+        ..Publication::new(topic.clone(), Data::Json(json.into()))
+    };
     if let Err(error) = core.broker.publish(letter, None) {
         tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
         return false;

@@ -244,7 +244,9 @@ impl Recovery {
         let waits = |number: &u32| {
             catchups.list.iter().any(|catchup| catchup.number == *number && catchup.pulls())
         };
-        if reply.numbers.iter().any(waits) {
+        // In a line of its own nobody is told of more than where it has entered, if nobody asked.
+        let says_more = reply.requested || reply.whole || !matches!(reply.to, ReplyTo::Line);
+        if says_more && reply.numbers.iter().any(waits) {
             catchups.replies.push(reply);
         } else {
             self.reply(core, slot, reply, out);

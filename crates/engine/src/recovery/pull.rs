@@ -194,7 +194,7 @@ impl Recovery {
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
             return;
         };
-        let mut releases = Vec::new();
+        let (mut releases, mut states) = (Vec::new(), Vec::new());
         for catchup in &mut catchups.list {
             if numbers.contains(&catchup.number) {
                 catchup.cursor.after = catchup.cursor.after.max(piece.through);
@@ -202,12 +202,18 @@ impl Recovery {
                 if piece.caught_up && catchup.held_back <= catchup.cursor.after {
                     catchup.through = catchup.cursor.after;
                     releases.push(catchup.number);
+                    states.extend(catchup.compact.then(|| catchup.cursor.topic.clone()));
                 }
             }
         }
         releases.into_iter().for_each(|number| self.catchups.release_later(slot, number));
         if piece.caught_up && nothing && !numbers.is_empty() {
             self.write_position(core, slot, out);
+        }
+        if let Some(protocol) = core.protocol(slot) {
+            for topic in &states {
+                protocol.state_complete(topic, &mut core.codecs, out);
+            }
         }
     }
 

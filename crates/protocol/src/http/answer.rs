@@ -140,11 +140,11 @@ pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
     short_answer(200, &headers, body, respond.keep_alive, false, out);
 }
 
-/// Appends the answer to a client's publish: the message's position, or the error's code and
+/// Appends the answer to a client's publish: the message's position, or the error's status, code and
 /// message.
 pub fn publish_answer(
     respond: &Respond,
-    published: Result<Position, (&'static str, String)>,
+    published: Result<Position, (u16, &'static str, String)>,
     out: &mut Vec<u8>,
 ) {
     match published {
@@ -152,8 +152,8 @@ pub fn publish_answer(
             let body = json::published(id);
             short_answer(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
         }
-        Err((code, message)) => {
-            let rejection = Rejection::new(503, code, message);
+        Err((status, code, message)) => {
+            let rejection = Rejection::new(status, code, message);
             reject(&rejection, &respond.cors, respond.keep_alive, false, out);
         }
     }

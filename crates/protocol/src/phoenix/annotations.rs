@@ -4,7 +4,16 @@
 //! Phoenix keeps for what the server adds (as `phx_ref` in a presence's meta). A publisher can't write
 //! such a member: it is left out of the payload, also where the server has nothing to say.
 
+use model::name::check_name;
+use model::{Data, Name};
+
+use serde_json::value::RawValue;
+
 use crate::json;
+
+/// The member that says which key the message is the state of. A client that publishes says so in the
+/// same way.
+pub const KEY: &str = "phx_key";
 
 /// The member that says which user published the message.
 pub const SENDER: &str = "phx_sender";
@@ -14,15 +23,17 @@ pub const SENDER: &str = "phx_sender";
 pub struct Annotations<'a> {
     /// The user who published it, where one is known.
     pub sender: Option<&'a str>,
+    /// The key whose state it is, if it is one's.
+    pub key: Option<&'a str>,
 }
 
 /// A member of the server's own: its name, and its value where there is something to say.
 type Member<'a> = (&'static str, Option<&'a str>);
 
 impl Annotations<'_> {
-    fn members(&self) -> [Member<'_>; 1] {
-        let Annotations { sender } = *self;
-        [(SENDER, sender)]
+    fn members(&self) -> [Member<'_>; 2] {
+        let Annotations { sender, key } = *self;
+        [(SENDER, sender), (KEY, key)]
     }
 
     /// Appends a JSON object, which the caller knows to be valid, with the server's members behind its
@@ -114,14 +125,55 @@ fn members(inner: &str) -> impl Iterator<Item = &str> {
 /// Whether a member has one of these names, however it is escaped.
 fn is_one_of(member: &str, own: &[Member<'_>]) -> bool {
     // The name is the first value of the text; a colon follows, at which the parser stops.
-    let mut values = serde_json::Deserializer::from_str(member).into_iter::<Name<'_>>();
+    let mut values = serde_json::Deserializer::from_str(member).into_iter::<MemberName<'_>>();
     // One that no text can hold (half of a surrogate pair) is none of ours.
     let name = values.next().and_then(Result::ok);
     name.is_some_and(|name| own.iter().any(|(own, _)| name.0 == *own))
 }
 
+/// Takes the key out of a payload that a client pushes. What is left of `{"phx_key":…,"data":null}` is
+/// `null`, which removes the key: members hear of it in the same form.
+///
+/// # Errors
+/// What is wrong with the key.
+pub fn take_key(payload: &mut Data) -> Result<Option<Name>, String> {
+    let Data::Json(text) = payload else {
+        return Ok(None);
+    };
+    let own = [(KEY, None)];
+    if !text.starts_with('{') || !may_have(text, &own) {
+        return Ok(None);
+    }
+    let (keys, rest): (Vec<&str>, Vec<&str>) =
+        members(inner(text)).partition(|member| is_one_of(member, &own));
+    // Of members of one name the last one counts, as it does to a browser.
+    let Some(last) = keys.last() else {
+        return Ok(None);
+    };
+    let key: Option<String> = serde_json::from_str(value_of(last))
+        .map_err(|_| "phx_key must be a string: the key that the message is the state of")?;
+    if let Some(Err(wrong)) = key.as_deref().map(check_name) {
+        return Err(format!("phx_key: {wrong}"));
+    }
+    let removes = match rest.as_slice() {
+        [only] => is_one_of(only, &[("data", None)]) && value_of(only) == "null",
+        _ => false,
+    };
+    let left = if removes { "null".into() } else { format!("{{{}}}", rest.join(",")) };
+    *text = left.into();
+    Ok(key.map(Name::from))
+}
+
+/// The value of a member.
+fn value_of(member: &str) -> &str {
+    let mut name = serde_json::Deserializer::from_str(member).into_iter::<&RawValue>();
+    let _ = name.next();
+    let rest = member.get(name.byte_offset()..).unwrap_or_default().trim_ascii_start();
+    rest.strip_prefix(':').unwrap_or(rest).trim_ascii()
+}
+
 #[derive(serde::Deserialize)]
-struct Name<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct MemberName<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -132,7 +184,7 @@ mod tests {
 
     fn annotated(object: &str, sender: Option<&str>) -> String {
         let mut out = Vec::new();
-        Annotations { sender }.object(object, &mut out);
+        Annotations { sender, key: None }.object(object, &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -173,10 +225,48 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_push_names_its_key_in_the_payload() {
+        let take = |text: &str| {
+            let mut payload = Data::Json(text.into());
+            let key = take_key(&mut payload);
+            let Data::Json(left) = payload else { panic!() };
+            (key.map(|key| key.map(String::from)), left.to_string())
+        };
+        let key = |key: &str| Ok(Some(key.to_string()));
+        for (pushed, want, left) in [
+            (r#"{"phx_key":"kitchen","on":true}"#, key("kitchen"), r#"{"on":true}"#),
+            (
+                r#"{"on":true, "phx_key" : "a\"b" ,"x":[1,2]}"#,
+                key("a\"b"),
+                r#"{"on":true,"x":[1,2]}"#,
+            ),
+            (r#"{"\u0070hx_key":"k"}"#, key("k"), "{}"),
+            (r#"{"phx_key":"a","phx_key":"b","v":1}"#, key("b"), r#"{"v":1}"#),
+            (r#"{"phx_key":"k","data":null}"#, key("k"), "null"),
+            (r#"{"phx_key":"k","data":5}"#, key("k"), r#"{"data":5}"#),
+            (r#"{"phx_key":"k","data":null,"x":1}"#, key("k"), r#"{"data":null,"x":1}"#),
+            (r#"{"phx_key":null,"v":1}"#, Ok(None), r#"{"v":1}"#),
+            (r#"{"v":{"phx_key":"k"}}"#, Ok(None), r#"{"v":{"phx_key":"k"}}"#),
+            (r#"{"v":"phx_key"}"#, Ok(None), r#"{"v":"phx_key"}"#),
+            (r#"["phx_key"]"#, Ok(None), r#"["phx_key"]"#),
+        ] {
+            assert_eq!(take(pushed), (want, left.to_string()), "{pushed}");
+        }
+        for bad in [r#"{"phx_key":7}"#, r#"{"phx_key":""}"#, r#"{"phx_key":"a\u0000"}"#] {
+            let (key, left) = take(bad);
+            assert!(key.unwrap_err().starts_with("phx_key"), "{bad}");
+            assert_eq!(left, bad);
+        }
+        assert_eq!(take_key(&mut Data::Binary([1].into())), Ok(None));
+        assert_eq!(take_key(&mut Data::Text("{\"phx_key\":\"k\"}".into())), Ok(None));
+    }
+
     /// A member's name as JSON text, with some letters as escapes.
     fn name() -> impl Strategy<Value = String> {
         let plain = prop_oneof![
             Just(SENDER.to_string()),
+            Just(KEY.to_string()),
             Just("phx_ref".to_string()),
             "[a-c\"\\\\/\u{e9}\u{1f600}]{0,3}",
         ];
@@ -223,13 +313,33 @@ mod tests {
             // Of members of one name the last one counts, as it does to a browser.
             let mut want: Map<String, Value> = serde_json::from_str(&text).unwrap();
             want.remove(SENDER);
+            want.remove(KEY);
             if let Some(sender) = &sender {
                 want.insert(SENDER.into(), json!(sender));
             }
             let got = annotated(&text, sender.as_deref());
             prop_assert_eq!(serde_json::from_str::<Map<_, _>>(&got).unwrap(), want, "{}", got);
-            let own = members_of(&got).filter(|name| name == SENDER).count();
+            let own = members_of(&got).filter(|name| name == SENDER || name == KEY).count();
             prop_assert_eq!(own, usize::from(sender.is_some()), "{}", got);
+            // A client's push: what is left is what was there, without the key.
+            let mut payload = Data::Json(text.into());
+            let pushed: Map<String, Value> = match &payload {
+                Data::Json(text) => serde_json::from_str(text).unwrap(),
+                Data::Text(_) | Data::Binary(_) => unreachable!(),
+            };
+            if let Ok(key) = take_key(&mut payload) {
+                let Data::Json(left) = payload else { panic!() };
+                let of = pushed.get(KEY).and_then(Value::as_str);
+                let is_kept = left.trim_start().starts_with('{');
+                prop_assert_eq!(key.as_deref(), of.filter(|_| pushed.contains_key(KEY)));
+                if is_kept {
+                    let mut want = pushed;
+                    want.remove(KEY);
+                    prop_assert_eq!(serde_json::from_str::<Map<_, _>>(&left).unwrap(), want);
+                } else {
+                    prop_assert_eq!(pushed.get("data"), Some(&Value::Null));
+                }
+            }
         }
 
         #[test]
@@ -237,6 +347,7 @@ mod tests {
             for text in [text.clone(), format!("{{\"phx_sender{text}"), format!("{{{text}}}\\u")] {
                 annotated(&text, None);
                 annotated(&text, Some("al"));
+                let _ = take_key(&mut Data::Json(text.into()));
             }
         }
     }

@@ -33,7 +33,7 @@ mod routes;
 mod tests;
 pub mod token;
 
-pub use annotations::{Annotations, SENDER};
+pub use annotations::{Annotations, KEY, SENDER, take_key};
 pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};

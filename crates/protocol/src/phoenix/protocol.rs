@@ -9,7 +9,7 @@ use crate::request::{Request, Respond};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
 use crate::{Codecs, Settings, json};
-use model::event::is_reserved;
+use model::event::{STATE_COMPLETE, is_reserved};
 use model::{CloseReason, Data, Encoding, Message, Name};
 
 /// Phoenix Channels.
@@ -108,16 +108,32 @@ impl Protocol for Phoenix {
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         let publication = &message.publication;
         let mut payload = Vec::with_capacity(publication.data.bytes() + 96);
-        let content = content(&publication.data, self.polled);
+        let key = publication.key().map(|key| key.as_str());
+        // A binary message has no place for a key, and without it a state says nothing.
+        let content = content(&publication.data, self.polled || key.is_some());
         let id = message.is_retained().then_some(message.id);
         let (topic, event) = (&publication.topic, message.event());
         // In the server's own messages a user may have any name: a list of presence is an object by user.
         let sender = publication.sender().map(Name::as_str);
-        let annotations = (!is_reserved(event)).then_some(Annotations { sender });
+        let annotations = (!is_reserved(event)).then_some(Annotations { sender, key });
         let annotations = annotations.as_ref();
         let encoded =
             self.serializer.broadcast(topic, event, id, content, annotations, &mut payload);
         // Names are checked where they come in: they fit.
+        if let Ok(form) = encoded {
+            self.pack(form, &payload, out);
+        }
+    }
+
+    /// A broadcast without refs, as the state's messages before it.
+    fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut json = Vec::new();
+        json::state_complete(topic, &mut json);
+        let (json, mut payload) = (String::from_utf8_lossy(&json), Vec::new());
+        let content = Content::Json(&json);
+        let encoded =
+            self.serializer.broadcast(topic, STATE_COMPLETE, None, content, None, &mut payload);
+        // The topic was checked where it was joined: it fits.
         if let Ok(form) = encoded {
             self.pack(form, &payload, out);
         }
@@ -143,9 +159,9 @@ impl Protocol for Phoenix {
 
 /// How data go to a client: phoenix.js reads every polled message as JSON, so that bytes are
 /// base64 in an object there.
-fn content(data: &Data, polled: bool) -> Content<'_> {
+fn content(data: &Data, as_json: bool) -> Content<'_> {
     match Content::from(data) {
-        Content::Binary(bytes) if polled => Content::Base64(bytes),
+        Content::Binary(bytes) if as_json => Content::Base64(bytes),
         content @ (Content::Json(_)
         | Content::Text(_)
         | Content::Binary(_)

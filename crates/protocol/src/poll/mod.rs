@@ -4,7 +4,7 @@ use crate::http::{Answer, Listener, Method, Rejection, Route, error_body, short_
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Poll, Request};
 use crate::{Codecs, Settings, json};
-use model::{CloseReason, Encoding, Message, RecoveryGap, ResumeToken};
+use model::{CloseReason, Encoding, Message, Name, RecoveryGap, ResumeToken};
 
 /// The long poll: a request that waits.
 pub struct LongPoll;
@@ -83,11 +83,14 @@ fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
 /// The body of an answer: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `recovered`
 /// is there when the request had a `since`: false when messages in between may be lost, and then
 /// `"reason":"too_old"` says why, if that is known. `since` is the token of the next request.
+/// `"state_complete":["state:lamp"]` names the compacted topics, if there are any, of which the client
+/// has all of the state with this answer.
 pub fn answer<'a>(
     messages: impl Iterator<Item = &'a Message>,
     token: &ResumeToken,
     recovered: Option<bool>,
     reason: Option<RecoveryGap>,
+    states: &[Name],
 ) -> Vec<u8> {
     let mut out = b"{\"messages\":[".to_vec();
     for (at, message) in messages.enumerate() {
@@ -107,6 +110,10 @@ pub fn answer<'a>(
         out.extend_from_slice(b",\"reason\":");
         json::string(reason.name(), &mut out);
     }
+    if !states.is_empty() {
+        out.extend_from_slice(b",\"state_complete\":");
+        json::strings(states, &mut out);
+    }
     out.push(b'}');
     out
 }
@@ -119,7 +126,8 @@ mod tests {
     fn an_answer_with_a_recovery_gap_gives_the_reason() {
         let text = |recovered, reason| {
             let token = "0000000a:7/9-0000000b.8".parse().unwrap();
-            String::from_utf8(answer(std::iter::empty(), &token, recovered, reason)).unwrap()
+            let answer = answer(std::iter::empty(), &token, recovered, reason, &[]);
+            String::from_utf8(answer).unwrap()
         };
         let head = r#"{"messages":[],"since":"0000000a:7/9-0000000b.8""#;
         assert_eq!(text(None, Some(RecoveryGap::TooOld)), format!("{head}}}"));
@@ -130,5 +138,10 @@ mod tests {
         let gap = r#","recovered":false,"reason":"epoch_changed"}"#;
         assert_eq!(text(Some(false), Some(RecoveryGap::Epoch)), format!("{head}{gap}"));
         assert_eq!(text(Some(false), None), format!("{head},\"recovered\":false}}"));
+        let token = "0000000a:7".parse().unwrap();
+        let states = ["a\"b".into(), "c".into()];
+        let states = answer(std::iter::empty(), &token, None, None, &states);
+        let want = r#"{"messages":[],"since":"0000000a:7","state_complete":["a\"b","c"]}"#;
+        assert_eq!(String::from_utf8(states).unwrap(), want);
     }
 }

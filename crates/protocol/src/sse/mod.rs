@@ -112,6 +112,13 @@ impl Protocol for Sse {
         out.extend_from_slice(b"\n\n");
     }
 
+    /// An event of its own without an id: the one that the browser returns with stays.
+    fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: state_complete\ndata: ");
+        json::state_complete(topic, out);
+        out.extend_from_slice(b"\n\n");
+    }
+
     fn goodbye(&self, close: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
         // A comment: an event would reach the page as if the application had sent it.
         out.extend_from_slice(b": closing, ");
@@ -240,6 +247,14 @@ mod tests {
         sse.position(&token(), &mut out);
         sse.recovery(b"{}", &mut Codecs::new(6, 64), &mut out);
         assert_eq!(out, b"id: 0000000a:7/9-0000000b.8\n\nevent: recovery\ndata: {}\n\n");
+        out.clear();
+        sse.state_complete("state:\"lamp\"", &mut Codecs::new(6, 64), &mut out);
+        let want = concat!(
+            "event: state_complete\n",
+            r#"data: {"type":"state_complete","topic":"state:\"lamp\""}"#,
+            "\n\n"
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), want);
     }
 
     #[test]

@@ -101,6 +101,13 @@ impl Protocol for Stream {
         });
     }
 
+    fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        chunk(out, |out| {
+            json::state_complete(topic, out);
+            out.push(b'\n');
+        });
+    }
+
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
         chunk(out, |out| {
             out.extend_from_slice(b"{\"type\":\"close\",\"reason\":\"");

@@ -89,6 +89,12 @@ impl Protocol for WebSocket {
         data(Opcode::Text, json, self.window_bits, codecs, out);
     }
 
+    fn state_complete(&self, topic: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut text = Vec::new();
+        json::state_complete(topic, &mut text);
+        data(Opcode::Text, &text, self.window_bits, codecs, out);
+    }
+
     fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
         close(reason.code(), reason.name(), out);
     }

@@ -5,7 +5,7 @@
 const http = require("node:http");
 const { chromium } = require("playwright-core");
 const {
-  assert, KINDS, POLLED, Inbox, connect, tryJoin, join, push, leave, api, publish, members, each, sleep,
+  assert, KINDS, POLLED, OK, Inbox, connect, tryJoin, join, push, leave, api, publish, members, each, sleep,
   server, report, readInput, until, run,
 } = require("./lib.cjs");
 
@@ -133,6 +133,48 @@ run({
       assert.match(bad.answer.response.reason, /last:N/);
       const plain = await tryJoin(open(kind), `plain:there-${kind.name}`, { since: "start" });
       assert.deepEqual(plain.answer.response, { recovered: false, reason: "no_history" });
+    }),
+
+  // A compacted topic: each message is the state of a key, which stands in the payload.
+  states: () =>
+    each(ALL, async (kind) => {
+      const topic = `cp:${kind.name}`;
+      const own = await join(open(kind), topic);
+      assert.deepEqual(await own.inbox.next("state_complete"), { type: "state_complete", topic });
+      assert.deepEqual(await push(own, "set", { phx_key: "kitchen", on: true }), OK);
+      assert.deepEqual(await push(own, "set", { phx_key: "hall", on: true, phx_x: 1 }), OK);
+      assert.deepEqual(await push(own, "set", { on: false, phx_key: "kitchen" }), OK);
+      assert.deepEqual(await own.inbox.next("set"), { on: true, phx_key: "kitchen" });
+      assert.deepEqual(await own.inbox.next("set"), { on: true, phx_x: 1, phx_key: "hall" });
+      assert.deepEqual(await own.inbox.next("set"), { on: false, phx_key: "kitchen" });
+      // What the server says of a message is not the publisher's to say.
+      await publish(topic, { phx_key: "hall", on: 1 }, { key: "door", event: "set" });
+      assert.deepEqual(await own.inbox.next("set"), { on: 1, phx_key: "door" });
+      await publish(topic, "AP8=", { key: "bytes", event: "set", encoding: "base64" });
+      const bytes = { data: "AP8=", encoding: "base64", phx_key: "bytes" };
+      assert.deepEqual(await own.inbox.next("set"), bytes);
+      // A removal is pushed and heard in the same form.
+      assert.deepEqual(await push(own, "set", { phx_key: "hall", data: null }), OK);
+      assert.deepEqual(await own.inbox.next("set"), { data: null, phx_key: "hall" });
+      const late = await join(open(kind), topic);
+      const events = () => late.inbox.events.map(([event]) => event);
+      await until("the state is complete", () => events().includes("state_complete"));
+      const order = events().filter((event) => !event.startsWith("presence_"));
+      assert.deepEqual(order, ["set", "set", "set", "state_complete"]);
+      const state = late.inbox.all("set");
+      assert.deepEqual(state, [{ on: false, phx_key: "kitchen" }, { on: 1, phx_key: "door" }, bytes]);
+      // A client that comes back with a place gets what it missed, and the marker once more.
+      for (const since of ["start", "last:1"]) {
+        const again = await join(open(kind), topic, { since });
+        await again.inbox.next("state_complete");
+        assert.deepEqual(again.inbox.all("set"), state);
+        assert.equal(again.answer.response.recovered, true);
+      }
+      for (const payload of [{ on: true }, { phx_key: 7 }, { phx_key: "" }, { phx_key: null }]) {
+        const { status, response } = await push(own, "set", payload);
+        assert.equal(status, "error");
+        assert.match(response.reason, /phx_key/);
+      }
     }),
 
   lost: () =>

@@ -42,6 +42,8 @@ pub struct Listener {
     /// The results of its recovery since it connected last: objects with `since`, `recovered` and
     /// `reason`.
     pub recoveries: Vec<Value>,
+    /// The topics whose state is complete, since it connected last.
+    pub states: Vec<Value>,
     waiting: VecDeque<Value>,
     io: Io,
 }
@@ -76,6 +78,7 @@ impl Listener {
             fields,
             positions: BTreeMap::new(),
             recoveries: Vec::new(),
+            states: Vec::new(),
             waiting: VecDeque::new(),
             io: Io::Away,
         }
@@ -98,6 +101,7 @@ impl Listener {
     /// Connects, and resumes from its positions.
     pub fn connect(&mut self, server: &Server) {
         self.recoveries.clear();
+        self.states.clear();
         self.io = match self.style {
             ResumeStyle::Sse => {
                 let last = self.positions.get("").map(|id| format!("Last-Event-ID: {id}\r\n"));
@@ -189,11 +193,24 @@ impl Listener {
         assert_eq!(status, 200, "{answer}");
         self.positions.insert(String::new(), answer["since"].as_str().unwrap().into());
         self.waiting.extend(answer["messages"].as_array().unwrap().iter().cloned());
+        let states = answer["state_complete"].as_array().into_iter().flatten();
+        let complete = |topic| json!({"type": "state_complete", "topic": topic});
+        self.waiting.extend(states.map(complete));
         self.recoveries.push(answer);
     }
 
     /// Returns the next message.
     pub fn next(&mut self, server: &Server) -> Value {
+        loop {
+            match self.next_or_state(server) {
+                Ok(message) => return message,
+                Err(topic) => self.states.push(topic),
+            }
+        }
+    }
+
+    /// Returns the next message, or as an error the next topic whose state is complete.
+    pub fn next_or_state(&mut self, server: &Server) -> Result<Value, Value> {
         let end = std::time::Instant::now() + TIMEOUT;
         loop {
             assert!(std::time::Instant::now() < end, "{:?}: nothing comes", self.style);
@@ -207,9 +224,10 @@ impl Listener {
                     {
                         self.positions.insert(topic.into(), id.as_str().unwrap().into());
                     }
-                    return object;
+                    return Ok(object);
                 }
                 Some("recovery") => self.note_recovery(&object, None),
+                Some("state_complete") => return Err(object["topic"].clone()),
                 Some("heartbeat") | None => {}
                 _ => panic!("{:?}: {object}", self.style),
             }
@@ -252,6 +270,11 @@ impl Listener {
     pub fn rest_before(&mut self, server: &Server, topic: &str) -> Vec<Value> {
         let sentinel = sentinel();
         match topic.strip_prefix('@') {
+            // Each is a state of its own.
+            None if topic.starts_with('c') => {
+                let body = json!({"topic": topic, "data": sentinel, "key": sentinel});
+                server.post("/api/publish", body)
+            }
             None => server.publish(topic, sentinel.clone()),
             Some(user) => server.post("/api/send", json!({"user": user, "data": sentinel})),
         };
@@ -289,6 +312,7 @@ impl Listener {
             let object = self.object(server);
             match object["type"].as_str() {
                 Some("recovery") => self.note_recovery(&object, None),
+                Some("state_complete") => self.states.push(object["topic"].clone()),
                 Some("message") => panic!("{:?}: a message before: {object}", self.style),
                 _ => {}
             }

@@ -33,8 +33,8 @@ pub(crate) struct Publish {
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
-    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
+    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
+    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
     /// transports that carry raw data.
@@ -62,8 +62,8 @@ pub(crate) struct Publish {
     #[schema(max_items = 16, example = json!(["urgent", "de"]))]
     tags: Vec<String>,
     /// What the message is the newest state of: where the topic's configuration says
-    /// `compact = true`, history holds the last message of each key. Elsewhere it is information
-    /// only.
+    /// `compact = true`, history holds the last message of each key, and a message without one is
+    /// refused (`key_required`) unless it has `no_history`. Elsewhere it is information only.
     #[schema(example = "AAPL")]
     key: Option<String>,
     /// The user whom the message is from: clients see who sent it, as with what they publish
@@ -81,8 +81,8 @@ pub(crate) struct Send {
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
-    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
+    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
+    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
@@ -112,8 +112,8 @@ pub(crate) struct Broadcast {
     /// Any JSON value; a string is text.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `error`, `open` and names that begin
-    /// with `phx_`, `chan_reply_` or `presence_` are reserved.
+    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
+    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
     event: Option<String>,
     /// As in publish.
     encoding: Option<String>,
@@ -292,6 +292,7 @@ impl From<PublishError> for Rejection {
             PublishError::StoreFailed(_) => Rejection::new(unavailable, "store_failed", message),
             PublishError::StoreDamaged(_) => Rejection::new(unavailable, "store_damaged", message),
             PublishError::NoHistory => Rejection::bad_request("no_history", message),
+            PublishError::KeyRequired => Rejection::bad_request("key_required", message),
             PublishError::Newer(last) => Rejection::newer_message(last, message),
         }
     }

@@ -15,8 +15,10 @@ export function answerLine() {
 
 /** `path` and `whom` say where to: ('/api/publish', {topic}) or ('/api/send', {user}). */
 export function messageForm(path, whom, button, sent = () => {}) {
-  const [eventId, dataId] = [uid('event'), uid('data')];
-  const event = h('input', { id: eventId, placeholder: 'message', maxlength: 254, autocomplete: 'off', spellcheck: 'false' });
+  const [eventId, keyId, dataId] = [uid('event'), uid('key'), uid('data')];
+  const name = (id, placeholder) =>
+    h('input', { id, placeholder, maxlength: 254, autocomplete: 'off', spellcheck: 'false' });
+  const [event, key] = [name(eventId, 'message'), name(keyId, 'none')];
   const text = h('textarea.mono', { id: dataId, rows: 4, spellcheck: 'false' });
   text.value = '{"text":"hello"}';
   const kind = h('span.muted', { 'aria-live': 'polite' }, 'JSON');
@@ -30,7 +32,8 @@ export function messageForm(path, whom, button, sent = () => {}) {
     pressed.preventDefault();
     submit.disabled = true;
     try {
-      const body = { ...whom, data: api.data(text.value), ...(event.value && { event: event.value }) };
+      const more = { ...(event.value && { event: event.value }), ...(key.value && { key: key.value }) };
+      const body = { ...whom, data: api.data(text.value), ...more };
       const { id, members, queued } = await api.post(path, body);
       const to = queued ? 'and goes to its members when it is on disk' : members === undefined ? 'its members could not be counted' : members === 1 ? 'to 1 connection' : `to ${exact(members)} connections`;
       answer.say({ text: `Sent as ${id}, ${to}.` });
@@ -41,6 +44,7 @@ export function messageForm(path, whom, button, sent = () => {}) {
     submit.disabled = false;
   } },
   h('div.field', {}, h('label', { for: eventId }, 'Event'), event),
+  h('div.field', {}, h('label', { for: keyId }, 'Key'), key),
   h('div.field', {}, h('label', { for: dataId }, 'Data ', kind), text),
   h('div.row', {}, submit, answer.element));
   return element;

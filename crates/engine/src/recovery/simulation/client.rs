@@ -7,6 +7,7 @@ use model::Position;
 use crate::testing::ClientEnd;
 
 use super::read::{self, Kind, Reader, Unit};
+use super::state::State;
 use super::{AGAIN, ALL, Log, TOPICS, What, what};
 
 /// How far a client has heard a topic with history.
@@ -65,7 +66,9 @@ impl Begins {
     fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
         let retained = match what(topic) {
             What::Small(retained) => retained,
-            What::Big | What::Plain | What::Ack | What::Extra | What::All => usize::MAX,
+            What::Big | What::Plain | What::Ack | What::State(_) | What::Extra | What::All => {
+                usize::MAX
+            }
         };
         let newest = match wants {
             Wants::Start => retained,
@@ -116,6 +119,8 @@ struct Pending {
     id: u64,
     topic: usize,
     command: Command,
+    /// So many messages the topic had when it was sent.
+    asked: usize,
 }
 
 pub(super) struct Connection {
@@ -151,10 +156,16 @@ pub(super) struct Client {
     /// The same for single topics.
     since: BTreeMap<usize, String>,
     pub heard: BTreeMap<usize, Heard>,
+    /// What it has of compacted topics.
+    states: BTreeMap<usize, State>,
     pub connection: Option<Connection>,
     /// The application has put it into a topic.
     pub is_put_in: bool,
     commands: u64,
+}
+
+fn is_state(topic: usize) -> bool {
+    matches!(what(topic), What::State(_))
 }
 
 impl Client {
@@ -174,6 +185,7 @@ impl Client {
             place: None,
             since: BTreeMap::new(),
             heard: BTreeMap::new(),
+            states: BTreeMap::new(),
             connection: None,
             is_put_in: false,
             commands: 0,
@@ -244,7 +256,7 @@ impl Client {
             socket,
             reader: Reader::default(),
             live: BTreeMap::new(),
-            joined: log.iter().map(Vec::len).collect(),
+            joined: log.offsets.iter().map(Vec::len).collect(),
             loose: false,
             acks: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -263,11 +275,16 @@ impl Client {
             };
             let next = match what(topic) {
                 What::Ack => cursor(topic),
-                What::Big | What::Small(_) | What::Plain | What::Extra | What::All => {
-                    log[topic].len()
-                }
+                What::Big
+                | What::Small(_)
+                | What::Plain
+                | What::State(_)
+                | What::Extra
+                | What::All => log[topic].len(),
             };
-            if what(topic) == What::Ack && !poll {
+            if is_state(topic) {
+                self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
+            } else if what(topic) == What::Ack && !poll {
                 let acks = Acks { next, cursors: vec![next], ..Acks::default() };
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
@@ -325,8 +342,8 @@ impl Client {
         super::trace(|| format!("  client {} {:?} hears {unit:?}", self.name, self.kind));
         match unit {
             Unit::Message(heard) => {
-                self.message(log, &heard);
-                let read::Heard { topic, id, .. } = heard;
+                let topic = self.message(log, &heard);
+                let read::Heard { id, .. } = heard;
                 if self.kind.is_sse() {
                     let id = id.expect("an event has an id");
                     self.know(topic, id.split('/').next().unwrap());
@@ -336,6 +353,7 @@ impl Client {
                 }
             }
             Unit::Place(place) => self.place = Some(place),
+            Unit::State(topic) => self.complete(log, &topic),
             Unit::Recovery { since, recovered, lost } => {
                 self.recovery(log, &since, recovered, &lost);
             }
@@ -343,7 +361,7 @@ impl Client {
                 assert!(ok, "client {}: {why}", self.name);
                 self.reply(log, id, since, recovered, &why);
             }
-            Unit::Poll { messages, since, recovered, why } => {
+            Unit::Poll { messages, since, recovered, why, states } => {
                 let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
                 if fresh {
                     let in_vain = self.topics.iter().any(|it| what(*it) == What::Plain);
@@ -357,14 +375,31 @@ impl Client {
                     assert!(!lost.is_empty(), "client {}: nothing was lost", self.name);
                     lost.into_iter().for_each(|topic| self.jump(topic));
                 }
-                messages.iter().for_each(|heard| self.message(log, heard));
+                if recovered == Some(false) {
+                    self.states.values_mut().for_each(State::forget);
+                }
+                for heard in &messages {
+                    self.message(log, heard);
+                }
+                self.states.values_mut().for_each(|state| state.told = false);
+                states.iter().for_each(|topic| self.complete(log, topic));
                 self.place = Some(since);
                 self.connection.as_mut().unwrap().asks = false;
             }
         }
     }
 
+    /// It has all of a topic's state.
+    fn complete(&mut self, log: &Log, topic: &str) {
+        let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap();
+        assert!(is_state(topic) && self.connection.as_ref().unwrap().inside.contains(&topic));
+        self.states.get_mut(&topic).unwrap().complete(&log.changes[topic]);
+    }
+
     fn jump(&mut self, topic: usize) {
+        if let Some(state) = self.states.get_mut(&topic) {
+            return state.forget();
+        }
         let heard = self.heard.get_mut(&topic).unwrap();
         (heard.jump, heard.begins) = (true, None);
     }
@@ -377,7 +412,11 @@ impl Client {
 
     /// Whether the limits have dropped what the client has not heard.
     fn has_lost(&self, log: &Log, topic: usize) -> bool {
-        let What::Small(retained) = what(topic) else { return false };
+        let retained = match what(topic) {
+            What::Small(retained) => retained,
+            What::State(_) => return log.changes[topic].floor(log[topic].len()) > 0,
+            What::Big | What::Plain | What::Ack | What::Extra | What::All => return false,
+        };
         self.heard.get(&topic).is_some_and(|it| it.next + retained < log[topic].len())
     }
 
@@ -391,8 +430,16 @@ impl Client {
         assert!(is_plain || (self.kind.is_sse() && (self.is_put_in || !is_only)), "{id}");
     }
 
-    fn message(&mut self, log: &Log, heard: &read::Heard) {
-        let read::Heard { topic, number, ref id } = *heard;
+    /// Gives the message's topic.
+    fn message(&mut self, log: &Log, heard: &read::Heard) -> usize {
+        let read::Heard { place, ref id, ref key } = *heard;
+        let (topic, number) = place.unwrap_or_else(|| {
+            let id = id.as_ref().expect("who removes a key has a place");
+            log.find(id.split('/').next().unwrap().parse::<Position>().unwrap().offset)
+        });
+        let is_plain = self.kind == Kind::Sse;
+        let want = is_state(topic).then(|| format!("k{}", log.changes[topic].of(number).key));
+        assert_eq!(*key, want.filter(|_| !is_plain), "client {}", self.name);
         if let Some(id) = id {
             self.check_id(log, topic, number, id);
         }
@@ -414,11 +461,15 @@ impl Client {
                 }
                 std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => *next = number + 1,
             }
-            return;
+            return topic;
         }
         assert!(number < log[topic].len() || topic == ALL);
         if topic != ALL && !connection.inside.contains(&topic) {
             wrong("not subscribed", 0);
+        }
+        if is_state(topic) {
+            self.states.get_mut(&topic).unwrap().hear(&log.changes[topic], number);
+            return topic;
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
             let is_again = !acks.given.insert(number);
@@ -433,7 +484,7 @@ impl Client {
             let cursor = *acks.cursors.last().unwrap();
             let flight = acks.received.range(cursor..).count();
             assert!(flight <= super::WINDOW, "client {name}: {flight} in flight");
-            return;
+            return topic;
         }
         let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
         if let Some(begins) = heard.begins.take() {
@@ -450,6 +501,7 @@ impl Client {
                 *heard = Heard { next: number + 1, jump: false, ..*heard }
             }
         }
+        topic
     }
 
     fn recovery(
@@ -479,7 +531,8 @@ impl Client {
             self.jump(topic);
         }
         if recovered.is_none() && !self.kind.is_sse() {
-            for topic in self.topics.clone().into_iter().filter(|it| what(*it).has_history()) {
+            let plain = |it: &usize| what(*it).has_history() && !is_state(*it);
+            for topic in self.topics.clone().into_iter().filter(plain) {
                 assert_eq!(super::count(&log[topic], since), self.heard[&topic].next);
                 self.know(topic, since);
             }
@@ -497,7 +550,7 @@ impl Client {
         let name = self.name;
         let connection = self.connection.as_mut().unwrap();
         let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
-        let Pending { topic, command, .. } = connection.pending.remove(at).unwrap();
+        let Pending { topic, command, asked, .. } = connection.pending.remove(at).unwrap();
         // What changes nothing is answered at once.
         let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
         let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
@@ -517,6 +570,16 @@ impl Client {
             return;
         }
         let since = since.expect("where it is");
+        if is_state(topic) {
+            let lost = recovered == Some(false);
+            assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
+            let state = self.states.entry(topic).or_default();
+            state.enter(asked, lost || !matches!(from, From::Place(_)));
+            // It may have heard more of what comes again now.
+            state.go_back(super::count(&log[topic], &since));
+            self.since.insert(topic, since);
+            return;
+        }
         let next = super::count(&log[topic], &since);
         assert_eq!(matches!(from, From::Now), recovered.is_none());
         match from {
@@ -554,7 +617,7 @@ impl Client {
         let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
         let wants = self.wants.filter(|_| enter && known.is_none());
         let from = match (known, wants) {
-            (Some(_), _) => From::Place(self.heard[&topic].next),
+            (Some(_), _) => From::Place(self.heard.get(&topic).map_or(0, |it| it.next)),
             (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
             (None, None) => From::Now,
         };
@@ -574,7 +637,8 @@ impl Client {
         };
         super::trace(|| format!("client {} sends {text}", self.name));
         let command = if enter { Command::Enter { from, was_in: is_in } } else { Command::Leave };
-        connection.pending.push_back(Pending { id, topic, command });
+        let asked = log[topic].len();
+        connection.pending.push_back(Pending { id, topic, command, asked });
         let mut out = Vec::new();
         let opcode = protocol::websocket::frame::Opcode::Text;
         protocol::websocket::frame::encode_masked(opcode, false, text.as_bytes(), [0; 4], &mut out);
@@ -582,7 +646,10 @@ impl Client {
     }
 
     /// Polls again on the same connection.
-    pub fn poll_again(&mut self, seconds: u32) {
+    pub fn poll_again(&mut self, log: &Log, seconds: u32) {
+        for (topic, state) in &mut self.states {
+            state.enter(log[*topic].len(), false);
+        }
         let request = self.request(seconds, false);
         self.connection.as_mut().unwrap().asks = true;
         self.send(request.as_bytes());
@@ -602,6 +669,15 @@ impl Client {
             return Err(format!("client {}: unanswered {:?}", self.name, connection.pending));
         }
         for topic in &connection.inside {
+            if is_state(*topic) {
+                let (name, kind) = (self.name, self.kind);
+                match self.states[topic].has_all(&log.changes[*topic]) {
+                    true => continue,
+                    false => {
+                        return Err(format!("client {name} {kind:?}: {:?}", self.states[topic]));
+                    }
+                }
+            }
             let next = match (self.heard.get(topic), connection.acks.get(topic)) {
                 (_, Some(acks)) => *acks.cursors.last().unwrap(),
                 (Some(heard), _) => heard.next.max(heard.acknowledged),

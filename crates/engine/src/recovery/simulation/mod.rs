@@ -12,8 +12,10 @@ mod client;
 pub(crate) mod late;
 mod read;
 mod setup;
+mod state;
 
 use std::collections::BTreeMap;
+use std::ops::Index;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -21,7 +23,7 @@ use std::time::Instant;
 use broker::Broker;
 use history::History;
 use history_local::{Begin, HistoryLimits};
-use model::{Data, Position, Publication};
+use model::{Attributes, Data, Position, Publication};
 use protocol::request::Acknowledgement;
 use random::Random;
 
@@ -35,6 +37,7 @@ use late::Late;
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
+use state::{Change, Changes, KEYS};
 
 /// What is retained of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ enum What {
     Small(usize),
     Plain,
     Ack,
+    /// The last message of each key, and so many keys.
+    State(usize),
     /// As big, but only the application puts clients in.
     Extra,
     /// Everyone's.
@@ -52,11 +57,11 @@ enum What {
 
 impl What {
     fn has_history(self) -> bool {
-        matches!(self, What::Big | What::Small(_))
+        matches!(self, What::Big | What::Small(_) | What::State(_))
     }
 }
 
-const TOPICS: [(&str, What); 11] = [
+const TOPICS: [(&str, What); 13] = [
     ("big/a", What::Big),
     ("big/b", What::Big),
     ("big/c", What::Big),
@@ -66,20 +71,48 @@ const TOPICS: [(&str, What); 11] = [
     ("plain/b", What::Plain),
     ("ack/a", What::Ack),
     ("ack/b", What::Ack),
+    ("state/a", What::State(KEYS)),
+    ("state/b", What::State(KEYS - 2)),
     ("extra", What::Extra),
     ("*", What::All),
 ];
 /// Whoever acknowledges on the connection is given this one's messages again.
 const AGAIN: usize = 8;
-const EXTRA: usize = 9;
-const ALL: usize = 10;
+const EXTRA: usize = 11;
+const ALL: usize = 12;
 
 /// Messages of an acknowledged topic that may be in flight.
 const WINDOW: usize = 3;
 const REDELIVERY_SECONDS: u32 = 5;
 
-/// The offsets of each topic's messages.
-type Log = Vec<Vec<u64>>;
+/// The offsets of each topic's messages, and what those of compacted topics say.
+struct Log {
+    offsets: Vec<Vec<u64>>,
+    changes: Vec<Changes>,
+}
+
+impl Log {
+    fn new() -> Self {
+        let changes = TOPICS.iter().map(|_| Changes::default());
+        Log { offsets: vec![Vec::new(); TOPICS.len()], changes: changes.collect() }
+    }
+
+    /// The topic and the number of the message with history that has this offset.
+    fn find(&self, offset: u64) -> (usize, usize) {
+        let with_history = (0..TOPICS.len()).filter(|topic| what(*topic).has_history());
+        let mut found = with_history
+            .filter_map(|topic| Some((topic, self[topic].binary_search(&offset).ok()?)));
+        found.next().expect("a message")
+    }
+}
+
+impl Index<usize> for Log {
+    type Output = Vec<u64>;
+
+    fn index(&self, topic: usize) -> &Vec<u64> {
+        &self.offsets[topic]
+    }
+}
 
 fn what(topic: usize) -> What {
     TOPICS[topic].1
@@ -200,7 +233,7 @@ impl World {
             handles,
             parts: vec![0; shards.len()],
             shards,
-            log: vec![Vec::new(); TOPICS.len()],
+            log: Log::new(),
             acknowledged: BTreeMap::new(),
             leaving: BTreeMap::new(),
             publishes: true,
@@ -236,9 +269,24 @@ impl World {
         let number = self.log[topic].len();
         let fill = "x".repeat(self.random.below(400));
         let data = Data::Text(format!("<{topic}.{number}>{fill}").into());
-        if let Ok(id) = self.broker.publish(Publication::new(TOPICS[topic].0, data), None) {
-            trace(|| format!("published {} {number} as {}", TOPICS[topic].0, id.offset));
-            self.log[topic].push(id.offset);
+        let mut publication = Publication::new(TOPICS[topic].0, data);
+        let state = match what(topic) {
+            What::State(messages_max) => {
+                let (key, removes) = (self.random.below(KEYS), self.random.one_in(4));
+                publication.attributes = Attributes::of(Vec::new(), Some(format!("k{key}").into()));
+                if removes {
+                    publication.data = Data::Json("null".into());
+                }
+                Some((Change { key, removes }, messages_max))
+            }
+            What::Big | What::Small(_) | What::Plain | What::Ack | What::Extra | What::All => None,
+        };
+        if let Ok(id) = self.broker.publish(publication, None) {
+            trace(|| format!("published {} {number} as {} {state:?}", TOPICS[topic].0, id.offset));
+            self.log.offsets[topic].push(id.offset);
+            if let Some((change, messages_max)) = state {
+                self.log.changes[topic].push(change, messages_max);
+            }
         }
     }
 
@@ -460,7 +508,7 @@ impl World {
         match &self.clients[client].connection {
             None => self.connect(client),
             Some(connection) if !connection.asks && self.clients[client].kind == Kind::Poll => {
-                self.clients[client].poll_again(seconds);
+                self.clients[client].poll_again(&self.log, seconds);
             }
             Some(_) => {
                 self.clients[client].read(&self.log, bytes_max);
@@ -478,7 +526,7 @@ impl World {
                 match &self.clients[client].connection {
                     None => self.connect(client),
                     Some(it) if !it.asks && self.clients[client].kind == Kind::Poll => {
-                        self.clients[client].poll_again(1);
+                        self.clients[client].poll_again(&self.log, 1);
                     }
                     Some(_) => {
                         self.clients[client].read(&self.log, 100_000);

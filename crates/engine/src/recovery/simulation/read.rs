@@ -26,12 +26,13 @@ impl Kind {
     }
 }
 
-/// A message that came: the number of its topic, its place among the topic's, and its id.
+/// A message that came: the number of its topic, its place among the topic's, its id and its key. Only
+/// the id says which message it is that has no payload.
 #[derive(Debug)]
 pub(super) struct Heard {
-    pub topic: usize,
-    pub number: usize,
+    pub place: Option<(usize, usize)>,
     pub id: Option<String>,
+    pub key: Option<String>,
 }
 
 /// One whole thing that a server said.
@@ -46,7 +47,15 @@ pub(super) enum Unit {
     /// The answer to a command.
     Reply { id: u64, ok: bool, since: Option<String>, recovered: Option<bool>, why: String },
     /// The answer to a poll.
-    Poll { messages: Vec<Heard>, since: String, recovered: Option<bool>, why: String },
+    Poll {
+        messages: Vec<Heard>,
+        since: String,
+        recovered: Option<bool>,
+        why: String,
+        states: Vec<String>,
+    },
+    /// The state of this topic is complete.
+    State(String),
 }
 
 /// What has come on one connection and is not read yet.
@@ -106,13 +115,14 @@ impl Reader {
         }
         let json: Value = serde_json::from_slice(&body).unwrap();
         let messages = json["messages"].as_array().unwrap();
-        let messages =
-            messages.iter().map(|it| heard(it["data"].as_str().unwrap(), text(&it["id"])).unwrap());
+        let states = json["state_complete"].as_array().into_iter().flatten();
+        let messages = messages.iter().map(|it| object(it).unwrap());
         Some(Unit::Poll {
             messages: messages.collect(),
             since: text(&json["since"]).unwrap(),
             recovered: json["recovered"].as_bool(),
             why: text(&json["reason"]).unwrap_or_default(),
+            states: states.map(|topic| text(topic).unwrap()).collect(),
         })
     }
 
@@ -124,8 +134,12 @@ impl Reader {
         let id = block.strip_prefix("id: ").map(|rest| rest.lines().next().unwrap().to_string());
         let data = block.lines().find_map(|line| line.strip_prefix("data: "));
         Some(match (data, id) {
-            (Some(data), _) if block.starts_with("event: recovery") => json_unit(data.as_bytes()),
-            (Some(data), id) => heard(data, id).map(Unit::Message),
+            (Some(data), None) if block.starts_with("event: ") => json_unit(data.as_bytes()),
+            (Some(data), id) if data.starts_with('{') => {
+                let json: Value = serde_json::from_str(data).unwrap();
+                object(&json).map(|heard| Unit::Message(Heard { id, ..heard }))
+            }
+            (Some(data), id) => heard(data, id, None).map(Unit::Message),
             (None, id) => id.map(Unit::Place),
         })
     }
@@ -171,18 +185,27 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_string)
 }
 
-/// `<topic.number>` in a payload.
-fn heard(payload: &str, id: Option<String>) -> Option<Heard> {
+/// `<topic.number>` in a payload, or none where a key is removed.
+fn heard(payload: &str, id: Option<String>, key: Option<String>) -> Option<Heard> {
+    if payload == "null" {
+        return Some(Heard { place: None, id, key });
+    }
     let (topic, number) = payload.split('<').nth(1)?.split('>').next()?.split_once('.')?;
-    Some(Heard { topic: topic.parse().ok()?, number: number.parse().ok()?, id })
+    let place = Some((topic.parse().ok()?, number.parse().ok()?));
+    Some(Heard { place, id, key })
+}
+
+/// A message as an object.
+fn object(json: &Value) -> Option<Heard> {
+    let payload = json["data"].as_str().unwrap_or("null");
+    heard(payload, text(&json["id"]), text(&json["key"]))
 }
 
 fn json_unit(line: &[u8]) -> Option<Unit> {
     let json: Value = serde_json::from_slice(line).unwrap();
     match json["type"].as_str() {
-        Some("message") => {
-            heard(json["data"].as_str().unwrap(), text(&json["id"])).map(Unit::Message)
-        }
+        Some("message") => object(&json).map(Unit::Message),
+        Some("state_complete") => text(&json["topic"]).map(Unit::State),
         Some("recovery") => Some(Unit::Recovery {
             since: text(&json["since"]).unwrap(),
             recovered: json["recovered"].as_bool(),
@@ -212,7 +235,17 @@ fn phoenix_unit(frame: &[u8]) -> Option<Unit> {
             recovered: json[4]["response"]["recovered"].as_bool(),
             why: json[4]["response"].to_string(),
         }),
-        "message" => heard(&json[4].to_string(), text(&json[1])).map(Unit::Message),
+        "message" => {
+            let payload = json[4]["data"].as_str().unwrap_or("null");
+            heard(payload, text(&json[1]), text(&json[4]["phx_key"])).map(Unit::Message)
+        }
+        "state_complete" => {
+            assert_eq!(
+                (&json[0], &json[1], &json[2]),
+                (&Value::Null, &Value::Null, &json[4]["topic"])
+            );
+            text(&json[2]).map(Unit::State)
+        }
         _ => None,
     }
 }

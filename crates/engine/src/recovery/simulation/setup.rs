@@ -11,9 +11,8 @@ use crate::settings::Settings;
 fn history(messages_max: u64, acknowledge: Option<AcknowledgeRule>) -> Option<Arc<HistoryRule>> {
     let (bytes_max, seconds_max) = (1 << 30, 1_000_000);
     let (durable, compact) = (false, false);
-    let history =
-        HistoryRule { messages_max, bytes_max, seconds_max, durable, compact, acknowledge };
-    Some(Arc::new(history))
+    let rule = HistoryRule { messages_max, bytes_max, seconds_max, durable, compact, acknowledge };
+    Some(Arc::new(rule))
 }
 
 pub(super) fn rules() -> Rules {
@@ -21,6 +20,8 @@ pub(super) fn rules() -> Rules {
         let history = match *what {
             What::Big | What::Extra => history(1_000_000, None),
             What::Small(retained) => history(retained as u64, None),
+            What::State(retained) => history(retained as u64, None)
+                .map(|rule| HistoryRule { compact: true, ..(*rule).clone() }.into()),
             What::Plain | What::All => None,
             What::Ack => {
                 let acknowledge = AcknowledgeRule {

@@ -13,8 +13,8 @@ use broker::Broker;
 use history::History;
 use history_local::{Begin, HistoryLimits};
 use model::{
-    AcknowledgeRule, CloseReason, Data, HistoryRule, JoinRule, NodeId, Publication, PublishRule,
-    Rule, Rules,
+    AcknowledgeRule, Attributes, CloseReason, Data, HistoryRule, JoinRule, NodeId, Publication,
+    PublishRule, Rule, Rules,
 };
 use protocol::Protocols;
 use protocol::websocket::frame::{Opcode, encode_masked};
@@ -49,6 +49,10 @@ fn rules() -> Rules {
             HistoryRule { messages_max, bytes_max, seconds_max, durable, compact, acknowledge };
         Some(Arc::new(rule))
     };
+    let compact = || {
+        let rule = history(None)?;
+        Some(Arc::new(HistoryRule { compact: true, messages_max: 4, ..(*rule).clone() }))
+    };
     let acknowledge = AcknowledgeRule {
         window_messages_max: 2,
         redelivery_seconds: 3,
@@ -63,6 +67,7 @@ fn rules() -> Rules {
     let rules = vec![
         Rule { history: history(None), ..rule("big/*") },
         Rule { history: history(Some(acknowledge)), ..rule("ack/*") },
+        Rule { history: compact(), ..rule("state/*") },
         Rule { presence: true, ..rule("seen/*") },
         Rule { join: JoinRule::Webhook, publish: Some(PublishRule::Webhook), ..rule("asked/*") },
     ];
@@ -106,6 +111,8 @@ enum Step {
     Read(usize),
     Cut(usize),
     Publish(&'static str, String),
+    /// The state of a key of this topic is this.
+    Set(&'static str, &'static str, String),
     /// Time passes, in tenths of a second.
     Wait(u64),
     /// The application answers.
@@ -275,6 +282,12 @@ impl Scene {
             Cut(client) => self.clients[*client] = None,
             Publish(topic, data) => {
                 let publication = Publication::new(*topic, Data::Text(data.as_str().into()));
+                self.broker.publish(publication, None).unwrap();
+            }
+            Set(topic, key, data) => {
+                let data = Data::Text(data.as_str().into());
+                let attributes = Attributes::of(Vec::new(), Some((*key).into()));
+                let publication = Publication { attributes, ..Publication::new(*topic, data) };
                 self.broker.publish(publication, None).unwrap();
             }
             Wait(tenths) => {

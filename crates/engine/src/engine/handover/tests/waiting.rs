@@ -72,6 +72,39 @@ fn whoever_asked_for_what_is_there_gets_it() {
 }
 
 #[test]
+fn a_state_is_complete_once_whoever_sends_it() {
+    for is_late in [false, true] {
+        let keys = ["a", "b", "c", "d"];
+        let set = |key: &'static str| Set("state/1", key, format!("{key} {}", fill(500)));
+        let mut steps: Vec<Step> = keys.into_iter().map(set).collect();
+        let query = "user=u0&topic=state/1&topic=state/2";
+        let join = r#"["1","1","state/1","phx_join",{}]"#;
+        steps.extend([
+            Open(0, 0, get(&format!("/sse?{query}"))),
+            Open(1, 1, get(&format!("/stream?{query}"))),
+            Open(2, 0, get(&format!("/poll?{query}&timeout=9"))),
+            Open(3, 0, socket("/socket/websocket?vsn=2.0.0&user=u2", "")),
+            text(3, join),
+            // Too old: the state is told anew.
+            Open(4, 0, get("/stream?topic=state/1&since:state/1=fffffff8:1")),
+            Set("state/1", "e", "five".into()),
+        ]);
+        for _ in 0..5 {
+            steps.push(History);
+            steps.extend((0..5).map(Read));
+        }
+        steps.extend([Set("state/1", "a", "live".into()), Read(0), Read(1), Read(3), Read(4)]);
+        check("state", is_late, &steps);
+        let texts = Scene::play(&steps, is_late, |_| false).texts();
+        let told = |client: usize, text: &str| texts[client].matches(text).count();
+        let marker = r#"\"type\":\"state_complete\""#;
+        let markers = [0, 1, 3, 4].map(|client| told(client, marker));
+        assert_eq!(markers, [2, 2, 1, 1], "{texts:?}");
+        assert_eq!(told(2, r#"\"state_complete\":[\"state/1\",\"state/2\"]"#), 1, "{}", texts[2]);
+    }
+}
+
+#[test]
 fn polls_that_wait_for_the_history_get_its_answer() {
     let steps = [
         Publish("big/1", "one".into()),

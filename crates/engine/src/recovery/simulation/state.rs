@@ -1,0 +1,123 @@
+//! What a compacted topic holds, and what a client has of it.
+
+use std::collections::BTreeMap;
+
+/// Keys of a compacted topic.
+pub(super) const KEYS: usize = 5;
+
+/// A message of a compacted topic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub key: usize,
+    /// The key has no state any more.
+    pub removes: bool,
+}
+
+/// All that was published to a compacted topic, and what of it was retained after each message.
+#[derive(Default)]
+pub(super) struct Changes {
+    all: Vec<Change>,
+    /// The retained ones, by their numbers.
+    retained: Vec<usize>,
+    /// After so many messages: those before this one that are not retained were dropped by the limit.
+    floors: Vec<usize>,
+}
+
+impl Changes {
+    pub fn push(&mut self, change: Change, messages_max: usize) {
+        self.retained.retain(|number| self.all[*number].key != change.key);
+        let mut floor = self.floor(self.all.len());
+        while self.retained.len() + 1 > messages_max {
+            floor = self.retained.remove(0) + 1;
+        }
+        self.floors.resize(self.all.len(), 0);
+        self.floors.push(floor);
+        self.retained.push(self.all.len());
+        self.all.push(change);
+    }
+
+    pub fn of(&self, number: usize) -> Change {
+        self.all[number]
+    }
+
+    /// After so many messages, those before this one may have been dropped.
+    pub fn floor(&self, messages: usize) -> usize {
+        messages.checked_sub(1).map_or(0, |last| self.floors[last])
+    }
+
+    /// Whether a client with these states has missed nothing of so many messages. What the limit has
+    /// dropped it may have or not.
+    fn is_state(&self, states: &BTreeMap<usize, usize>, messages: usize) -> bool {
+        (0..KEYS).all(|key| {
+            let last = self.all[..messages].iter().rposition(|change| change.key == key);
+            match (states.get(&key), last) {
+                (None, None) => true,
+                (Some(_), None) => false,
+                (Some(has), Some(last)) => *has == last && !self.all[last].removes,
+                (None, Some(last)) => self.all[last].removes || last < self.floor(messages),
+            }
+        })
+    }
+}
+
+/// What a client has of a compacted topic.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The message of each key.
+    states: BTreeMap<usize, usize>,
+    /// Messages come in order.
+    next: usize,
+    /// So many messages the topic had when the connection entered it: those come before the marker.
+    entered: usize,
+    /// The marker has come on this connection.
+    complete: bool,
+    /// It came, or it was in the last answer.
+    pub told: bool,
+}
+
+impl State {
+    /// A connection enters; one that is `new` has nothing yet.
+    pub fn enter(&mut self, messages: usize, new: bool) {
+        if new {
+            self.forget();
+        }
+        (self.entered, self.complete) = (messages, false);
+    }
+
+    /// The client was told that it must take the state anew.
+    pub fn forget(&mut self) {
+        *self = State { entered: self.entered, ..State::default() };
+    }
+
+    /// It asked from a place before the last that it has heard.
+    pub fn go_back(&mut self, messages: usize) {
+        self.next = self.next.min(messages);
+    }
+
+    pub fn hear(&mut self, changes: &Changes, number: usize) {
+        assert!(number >= self.next, "a duplicate: {number} in {self:?}");
+        let change = changes.of(number);
+        if self.complete {
+            assert!(number >= self.entered, "of the state behind the marker: {number} in {self:?}");
+            assert!(changes.is_state(&self.states, number), "a gap before {number} in {self:?}");
+        }
+        self.next = number + 1;
+        match change.removes {
+            true => _ = self.states.remove(&change.key),
+            false => _ = self.states.insert(change.key, number),
+        }
+    }
+
+    /// The marker has come.
+    pub fn complete(&mut self, changes: &Changes) {
+        let mut places = self.entered.max(self.next)..=changes.all.len();
+        let is_state = places.any(|messages| changes.is_state(&self.states, messages));
+        assert!(is_state, "the state is not complete: {self:?}");
+        (self.complete, self.told) = (true, true);
+    }
+
+    /// It has all there is, and was told so.
+    pub fn has_all(&self, changes: &Changes) -> bool {
+        self.told && changes.is_state(&self.states, changes.all.len())
+    }
+}
