@@ -41,7 +41,7 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
     if let Some((_, path, _)) =
         calls.iter().find(|call| !examples.iter().any(|it| it.0 == name(call)))
     {
-        return Err(format!("api.md has no heading for a call of {path}"));
+        return Err(format!("crates/docs/src/api.md has no heading for a call of {path}"));
     }
     let mut left = examples.len();
     for (tag, title) in SUBJECTS {
