@@ -33,7 +33,7 @@ pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};
 pub use table::{
     Admin, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
-    Socket, Store, Timeouts, Webhook, Websocket,
+    Socket, Store, Subscriptions, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
 pub use typed::{Join, LogFormat, Login, Publish, Sender};

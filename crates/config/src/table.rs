@@ -302,6 +302,12 @@ settings! {
         subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
     }
 
+    /// Who is subscribed to what for good, and enters it on each connect.
+    subscriptions: Subscriptions {
+        /// Know who follows a topic, connected or not (/api/topics/{topic}/subscribers). It takes 2 to 3 bytes of memory for each subscription, beside 3 to 4.
+        by_topic: bool = Fixed, Bool, "true";
+    }
+
     /// Messages that wait for users until they acknowledge them.
     inbox: Inbox {
         /// Personal topics keep messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.

@@ -79,6 +79,13 @@ pub enum Command {
         /// Told the number of members.
         reply: Reply<u32>,
     },
+    /// Say of many topics whether they have members on this shard.
+    HaveMembers {
+        /// The topics.
+        topics: Arc<[Name]>,
+        /// Told one answer for each.
+        reply: Reply<Vec<bool>>,
+    },
     /// List the topics that have the most members on this shard, users' personal ones left out.
     Biggest {
         /// So many at most.

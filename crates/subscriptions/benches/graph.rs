@@ -1,8 +1,9 @@
-//! The cost of a follower graph: memory for each edge, processor time to import it, and the
-//! duration of a login (in wall-clock time: on a busy machine its highest percentiles are the
-//! scheduler's).
+//! The cost of a follower graph: memory for each edge, processor time to import it and to load it at a
+//! start, and the duration of a login and of a page of a topic's subscribers (in wall-clock time: on a
+//! busy machine its highest percentiles are the scheduler's).
 //!
-//! `cargo bench -p subscriptions -- --users 1000000 --edges 50`
+//! `cargo bench -p subscriptions -- --users 1000000 --edges 50`, and with `--by-topic 0` without the
+//! table of who follows a topic.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -20,8 +21,9 @@ fn main() {
         edges_per_user: argument("--edges", 50),
         seed: argument("--seed", 1).into(),
     };
+    let by_topic = argument("--by-topic", 1) != 0;
     let before = resident();
-    let table = Subscriptions::default();
+    let table = Subscriptions::new(by_topic);
     let mut spent = Spent::default();
     let mut text = String::with_capacity(CHUNK_BYTES + 1024);
     let mut edges = 0u64;
@@ -58,6 +60,88 @@ fn main() {
         each(spent.saved)
     );
     logins(&table, graph.users);
+    if by_topic {
+        pages(&table, graph);
+    }
+    load(&table, graph.users, by_topic);
+}
+
+/// Pages of the subscribers of topics with many and with few.
+fn pages(table: &Subscriptions, graph: Graph) {
+    for rank in [0, 100, 10_000].into_iter().filter(|rank| *rank < graph.users) {
+        let topic = format!("feed:u{}", graph.popular(rank));
+        let (mut longest, began) = (Duration::ZERO, Instant::now());
+        let mut search = table.search(&topic, "", 1_000).expect("it is known");
+        loop {
+            let began = Instant::now();
+            let goes_on = search.step();
+            longest = longest.max(began.elapsed());
+            if !goes_on {
+                break;
+            }
+        }
+        let (page, spent) = (search.page(), began.elapsed());
+        println!(
+            "page            of {} subscribers {:.2} ms, {:.2} ms at a time",
+            page.count,
+            spent.as_secs_f64() * 1e3,
+            longest.as_secs_f64() * 1e3
+        );
+    }
+}
+
+/// Rows that are loaded between two looks at the clock, which takes long.
+const ROWS_AT_ONCE: usize = 4_096;
+
+/// Loads all rows into another table, as at a start.
+fn load(table: &Subscriptions, users: u32, by_topic: bool) {
+    let again = Subscriptions::new(by_topic);
+    let (mut spent, mut rows) = (Duration::ZERO, Vec::new());
+    let mut text = String::new();
+    let mut numbers = std::collections::HashMap::new();
+    for user in 0..users {
+        text.clear();
+        // Writing to a String can't fail.
+        let _ = write!(text, "u{user}");
+        let mut row: Vec<u32> = Vec::new();
+        for name in table.of(&text) {
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(name.clone()).or_insert_with(|| {
+                again.load_name(next, &name).expect("a good name");
+                next
+            });
+            row.push(number);
+        }
+        row.sort_unstable();
+        rows.push((text.clone(), pack(&row)));
+        if rows.len() == ROWS_AT_ONCE || user == users - 1 {
+            let began = processor();
+            for (user, packed) in rows.drain(..) {
+                again.load_row(&user, &packed).expect("a good row");
+            }
+            spent += processor() - began;
+        }
+    }
+    let began = processor();
+    again.loaded();
+    spent += processor() - began;
+    assert_eq!(again.edges(), table.edges());
+    println!("load            {:.2} s, {} edges", spent.as_secs_f64(), again.edges());
+}
+
+/// As the crate packs rows.
+fn pack(numbers: &[u32]) -> Vec<u8> {
+    let (mut packed, mut next) = (Vec::new(), 0);
+    for number in numbers {
+        let mut delta = number - next;
+        while delta >= 0x80 {
+            packed.push(delta as u8 | 0x80);
+            delta >>= 7;
+        }
+        packed.push(delta as u8);
+        next = number + 1;
+    }
+    packed
 }
 
 #[derive(Default)]

@@ -3,7 +3,11 @@
 //! [`Subscriptions`] is the table in memory. Topics have numbers, and a user's row is the packed
 //! list of the user's topic numbers. A subscription (an edge) takes 3 to 5 bytes in all if users
 //! have 50 each. One lock protects the table. It is held for one user, or for [`ROWS_A_HOLD`] rows,
-//! at a time, and no other lock is taken meanwhile.
+//! at a time.
+//!
+//! Who follows a topic is in a second table, if it is wanted: for each topic the packed list of its
+//! subscribers' numbers. It has a lock of its own, which no login takes. [`Subscriptions::search`] looks for
+//! a page of them, by name.
 //!
 //! A change has two steps, so that the table never contains what the store does not: a [`Plan`]
 //! computes the [`Change`], the caller has the store save it (see [`SubscriptionStore`]), and then
@@ -21,17 +25,21 @@
 #![forbid(unsafe_code)]
 
 pub mod csv;
+mod followers;
 pub mod generate;
+mod list;
+mod locked;
 mod names;
 mod plan;
 mod row;
+mod subscribers;
 mod table;
-mod tables;
 #[cfg(test)]
 mod tests;
 mod users;
 
 pub use plan::Plan;
+pub use subscribers::{Page, Search};
 pub use table::{ROWS_A_HOLD, Subscriptions};
 
 use model::Name;

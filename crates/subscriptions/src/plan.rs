@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use model::Name;
 use model::name::{check_name, check_topic};
 
-use crate::tables::{LockedTables, Tables};
+use crate::locked::{LockedTables, Tables};
 use crate::{Change, EditError, Edited, row};
 
 /// A change to any number of users. It sees the current rows and its own planned changes. It holds

@@ -8,22 +8,95 @@
 use crate::LoadRowError;
 
 /// The bytes of the largest number.
-const NUMBER_BYTES_MAX: usize = 5;
+pub(crate) const NUMBER_BYTES_MAX: usize = 5;
 
 /// Packs numbers that are sorted and distinct.
 pub(crate) fn pack(numbers: &[u32]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(numbers.len() * 3);
-    let mut next = 0;
+    pack_from(&mut packed, 0, numbers);
+    packed
+}
+
+/// Appends larger numbers to a row that ends with `last`.
+pub(crate) fn pack_after(packed: &mut Vec<u8>, last: u32, numbers: &[u32]) {
+    pack_from(packed, last.wrapping_add(1), numbers);
+}
+
+/// How many bytes [`pack_after`] appends.
+pub(crate) fn bytes_after(last: u32, numbers: &[u32]) -> usize {
+    let mut before = last;
+    let mut bytes = |number: &u32| {
+        let bits = 32 - (number - before - 1).leading_zeros();
+        before = *number;
+        bits.div_ceil(7).max(1) as usize
+    };
+    numbers.iter().map(&mut bytes).sum()
+}
+
+fn pack_from(packed: &mut Vec<u8>, mut next: u32, numbers: &[u32]) {
     for number in numbers {
-        let mut delta = number.wrapping_sub(next);
-        while delta >= 0x80 {
-            packed.push(delta as u8 | 0x80);
-            delta >>= 7;
-        }
-        packed.push(delta as u8);
+        write(packed, number.wrapping_sub(next));
         next = number.wrapping_add(1);
     }
-    packed
+}
+
+fn write(packed: &mut Vec<u8>, mut delta: u32) {
+    while delta >= 0x80 {
+        packed.push(delta as u8 | 0x80);
+        delta >>= 7;
+    }
+    packed.push(delta as u8);
+}
+
+/// A valid row with one number more; `None` if it has that number.
+pub(crate) fn with(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
+    let (place, found) = place(packed, number);
+    let mut bytes = Vec::with_capacity(packed.len() + NUMBER_BYTES_MAX);
+    bytes.extend_from_slice(&packed[..place.at]);
+    write(&mut bytes, number.wrapping_sub(place.next as u32));
+    if let Some((following, end)) = found {
+        if following == number {
+            return None;
+        }
+        write(&mut bytes, following - number - 1);
+        bytes.extend_from_slice(&packed[end..]);
+    }
+    Some(bytes.into_boxed_slice())
+}
+
+/// A valid row with one number less; `None` if it hasn't that number.
+pub(crate) fn without(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
+    let (place, found) = place(packed, number);
+    let (_, end) = found.filter(|(found, _)| *found == number)?;
+    let mut bytes = Vec::with_capacity(packed.len());
+    bytes.extend_from_slice(&packed[..place.at]);
+    let mut rest = Numbers { rest: &packed[end..], next: u64::from(number) + 1 };
+    if let Some(Ok(following)) = rest.next() {
+        write(&mut bytes, following.wrapping_sub(place.next as u32));
+        bytes.extend_from_slice(rest.rest);
+    }
+    Some(bytes.into_boxed_slice())
+}
+
+/// Where a number is, or would be, in a row.
+struct Place {
+    /// In bytes.
+    at: usize,
+    /// The smallest number that may stand there.
+    next: u64,
+}
+
+/// The place of a number, and the first one from it on, with its end.
+fn place(packed: &[u8], number: u32) -> (Place, Option<(u32, usize)>) {
+    let mut numbers = numbers(packed);
+    loop {
+        let place = Place { at: packed.len() - numbers.rest.len(), next: numbers.next };
+        match numbers.next() {
+            Some(Ok(found)) if found < number => {}
+            Some(Ok(found)) => return (place, Some((found, packed.len() - numbers.rest.len()))),
+            Some(Err(_)) | None => return (place, None),
+        }
+    }
 }
 
 /// The number of topics in a valid row.
@@ -113,6 +186,38 @@ mod tests {
             let packed = pack(&list);
             prop_assert_eq!(count(&packed), list.len());
             prop_assert_eq!(read(&packed), Ok(list));
+        }
+
+        #[test]
+        fn a_number_comes_and_goes(
+            mut list in proptest::collection::vec(0..900_u32, 0..60), number in 0..900_u32,
+            shift in 0..22,
+        ) {
+            list.iter_mut().for_each(|it| *it = (*it << shift) | (*it & 1));
+            let number = (number << shift) | (number & 1);
+            list.sort_unstable();
+            list.dedup();
+            let packed = pack(&list);
+            match list.binary_search(&number) {
+                Ok(at) => {
+                    prop_assert_eq!(with(&packed, number), None);
+                    list.remove(at);
+                    prop_assert_eq!(without(&packed, number).unwrap().to_vec(), pack(&list));
+                }
+                Err(at) => {
+                    prop_assert_eq!(without(&packed, number), None);
+                    list.insert(at, number);
+                    prop_assert_eq!(with(&packed, number).unwrap().to_vec(), pack(&list));
+                }
+            }
+            let (low, high) = list.split_at(list.len() / 2);
+            if let Some(last) = low.last() {
+                let mut both = pack(low);
+                let bytes = both.len() + bytes_after(*last, high);
+                pack_after(&mut both, *last, high);
+                prop_assert_eq!(both.len(), bytes);
+                prop_assert_eq!(both, pack(&list));
+            }
         }
 
         #[test]

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use model::Name;
 use model::name::NAME_BYTES_MAX;
 
+use crate::locked::LockedTables;
 use crate::plan::Plan;
-use crate::tables::LockedTables;
+use crate::subscribers::Search;
 use crate::{Change, EditError, Edited, LoadNameError, LoadRowError, row};
 
 /// How many rows are changed while the lock is held once.
@@ -14,12 +15,29 @@ pub const ROWS_A_HOLD: usize = 64;
 
 /// All users' subscriptions. Shards read the table at each login, and the control thread changes
 /// it.
-#[derive(Default)]
 pub struct Subscriptions {
     tables: LockedTables,
 }
 
+impl Default for Subscriptions {
+    /// A table that knows who follows a topic.
+    fn default() -> Self {
+        Subscriptions::new(true)
+    }
+}
+
 impl Subscriptions {
+    /// An empty table. `by_topic`: it knows who follows a topic, which about doubles its memory.
+    pub fn new(by_topic: bool) -> Self {
+        Subscriptions { tables: LockedTables::new(by_topic) }
+    }
+
+    /// A search for a topic's subscribers whose names come after `after`, for the first `limit` of them by
+    /// name. `None` if the table doesn't know who follows a topic.
+    pub fn search<'a>(&'a self, topic: &str, after: &'a str, limit: usize) -> Option<Search<'a>> {
+        Search::new(&self.tables, topic, after, limit)
+    }
+
     /// The user's topics in arbitrary order. Empty for an unknown user.
     pub fn of(&self, user: &str) -> Vec<Name> {
         let tables = self.tables.read();
@@ -50,7 +68,9 @@ impl Subscriptions {
     pub fn memory_bytes(&self) -> usize {
         let tables = self.tables.read();
         let unsaved = tables.unsaved.capacity() * (size_of::<u32>() + 1) * 8 / 7;
-        tables.names.memory_bytes() + tables.users.memory_bytes() + unsaved
+        let forward = tables.names.memory_bytes() + tables.users.memory_bytes() + unsaved;
+        drop(tables);
+        forward + self.tables.read_followers().map_or(0, |followers| followers.memory_bytes())
     }
 
     /// Starts a change. It gives no user more than `max` topics, except users who already had more.
@@ -69,12 +89,28 @@ impl Subscriptions {
                 tables.unsaved = HashSet::new();
             }
         }
+        // It is held until both tables are the same again: then a user's number may become another's.
+        let mut followers = self.tables.write_followers();
+        if let Some(followers) = &mut followers {
+            followers.settle();
+        }
         for puts in change.puts.chunks(ROWS_A_HOLD) {
             let mut tables = self.tables.write();
-            for (user, packed) in puts {
-                tables.users.put(user, packed);
+            let put: Vec<_> =
+                puts.iter().map(|(user, packed)| tables.users.put(user, packed)).collect();
+            drop(tables);
+            let Some(followers) = &mut followers else { continue };
+            for ((_, packed), put) in puts.iter().zip(put) {
+                if let Some(put) = put {
+                    followers.change(put.number, put.row_before(), packed);
+                }
             }
         }
+        if let Some(followers) = &mut followers {
+            followers.settle();
+            followers.tidy();
+        }
+        self.tables.write().users.tidy();
     }
 
     /// Removes topics from a user and then adds others, at once and in memory only: the user has
@@ -123,6 +159,7 @@ impl Subscriptions {
         if user.is_empty() || user.len() > NAME_BYTES_MAX {
             return Err(LoadRowError::User);
         }
+        let mut followers = self.tables.write_followers();
         let mut tables = self.tables.write();
         for number in row::numbers(packed) {
             let number = number?;
@@ -130,7 +167,22 @@ impl Subscriptions {
                 return Err(LoadRowError::Unnamed(number));
             }
         }
-        tables.users.put(user, packed);
+        let put = tables.users.put(user, packed);
+        drop(tables);
+        if let (Some(followers), Some(put)) = (&mut followers, put) {
+            if !put.row_before().is_empty() {
+                // The lists must know of what is taken away.
+                followers.settle();
+            }
+            followers.change(put.number, put.row_before(), packed);
+        }
         Ok(())
+    }
+
+    /// Ends loading: who follows a topic is known now. (Whoever asks or changes something ends it, too.)
+    pub fn loaded(&self) {
+        if let Some(mut followers) = self.tables.write_followers() {
+            followers.settle();
+        }
     }
 }

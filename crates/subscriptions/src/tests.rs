@@ -5,7 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::Name;
 use proptest::prelude::*;
 
-use crate::{Change, EditError, LoadRowError, Subscriptions};
+use crate::{Change, EditError, LoadRowError, Page, Subscriptions};
+
+/// All of a topic's subscribers after a name, in pages.
+fn subscribers(
+    table: &Subscriptions,
+    topic: &str,
+    after: &str,
+    limit: usize,
+) -> (u64, Vec<String>) {
+    let (mut all, mut after) = (Vec::new(), after.to_string());
+    loop {
+        let mut search = table.search(topic, &after, limit).unwrap();
+        while search.step() {}
+        let Page { count, users, more } = search.page();
+        assert!(users.len() <= limit && users.is_sorted());
+        all.extend(users.into_iter().map(String::from));
+        match all.last().filter(|_| more) {
+            Some(last) => after.clone_from(last),
+            None => return (count, all),
+        }
+    }
+}
 
 fn sorted(mut names: Vec<Name>) -> Vec<String> {
     names.sort_unstable();
@@ -117,6 +138,51 @@ fn load_rejects_damaged_rows() {
 }
 
 #[test]
+fn who_follows_a_topic_is_known_in_pages_by_name() {
+    let table = Subscriptions::default();
+    for n in 0..5_000 {
+        let topics: &[&str] = if n % 2 == 0 { &["all", "even"] } else { &["all"] };
+        table.edit(&format!("u{n}"), topics, &[], 9).unwrap();
+    }
+    let mut all: Vec<String> = (0..5_000).map(|n| format!("u{n}")).collect();
+    all.sort_unstable();
+    assert_eq!(subscribers(&table, "all", "", 700), (5_000, all.clone()));
+    let late = ["u4996", "u4998", "u50", "u500", "u502"];
+    assert_eq!(subscribers(&table, "even", "u4995", 2).1[..5], late);
+    assert_eq!(subscribers(&table, "none", "", 10), (0, Vec::new()));
+    // Numbers are given again: nobody is taken for somebody else.
+    for n in 0..5_000 {
+        table.set(&format!("u{n}"), &[], 9).unwrap();
+    }
+    let empty = table.memory_bytes();
+    table.edit("new", &["even"], &[], 9).unwrap();
+    assert_eq!(subscribers(&table, "all", "", 10), (0, Vec::new()));
+    assert_eq!(subscribers(&table, "even", "", 10), (1, vec!["new".into()]));
+    assert!(empty < 100_000, "{empty}");
+    let forward = Subscriptions::new(false);
+    forward.edit("alice", &["a"], &[], 9).unwrap();
+    assert!(forward.search("a", "", 9).is_none());
+}
+
+#[test]
+fn loading_in_any_order_gives_the_same_followers() {
+    let table = Subscriptions::default();
+    for number in 0..50 {
+        table.load_name(number, &format!("t{number}")).unwrap();
+    }
+    for user in 0..500_u32 {
+        let row = crate::row::pack(&[user % 50]);
+        table.load_row(&format!("u{user}"), &row).unwrap();
+    }
+    // A row that is loaded again replaces the one before.
+    table.load_row("u0", &crate::row::pack(&[1, 2])).unwrap();
+    assert_eq!(subscribers(&table, "t0", "", 100).0, 9);
+    assert_eq!(subscribers(&table, "t1", "", 100).0, 11);
+    table.loaded();
+    assert_eq!(subscribers(&table, "t2", "", 3).1.len(), 11);
+}
+
+#[test]
 fn readers_and_writers_share_the_table() {
     let table = Subscriptions::default();
     std::thread::scope(|scope| {
@@ -131,9 +197,11 @@ fn readers_and_writers_share_the_table() {
         }
         for _ in 0..500 {
             assert!(table.of("u0-3").len() <= 50);
+            assert!(subscribers(&table, "t3", "", 7).0 <= 20);
         }
     });
     assert_eq!((table.users(), table.topics(), table.edges()), (20, 50, 100));
+    assert_eq!(subscribers(&table, "t3", "", 7).1, ["u0-3", "u1-3"]);
 }
 
 proptest! {
@@ -183,6 +251,18 @@ proptest! {
             let topics: Vec<String> = topics.iter().cloned().collect();
             prop_assert_eq!(&sorted(table.of(user)), &topics);
             prop_assert_eq!(&sorted(loaded.of(user)), &topics);
+        }
+        for topic in (0..41).map(|n| format!("topic:{n}")) {
+            let follows = |(_, topics): &(&String, &BTreeSet<String>)| topics.contains(&topic);
+            let want: Vec<String> =
+                model.iter().filter(follows).map(|(user, _)| user.clone()).collect();
+            for table in [&table, &loaded] {
+                let all = subscribers(table, &topic, "", 2);
+                prop_assert_eq!((all.0, &all.1), (want.len() as u64, &want));
+                let later: Vec<String> =
+                    want.iter().filter(|user| user.as_str() > "user2").cloned().collect();
+                prop_assert_eq!(subscribers(table, &topic, "user2", 3).1, later);
+            }
         }
         let edges: usize = model.values().map(BTreeSet::len).sum();
         prop_assert_eq!((table.edges(), loaded.edges()), (edges as u64, edges as u64));

@@ -1,8 +1,9 @@
-//! Users and their rows. Each user has one allocation with the name and the packed row.
+//! Users and their rows. Each user has a number, and one allocation with the name and the packed row.
 
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
+use tables::Slab;
 
 use crate::names::{TABLES, allocated, table_of};
 use crate::row;
@@ -10,8 +11,9 @@ use crate::row;
 pub(crate) struct Users {
     keys: RandomState,
     /// For each user: a byte with the name's length, the name, and the packed row.
-    tables: Vec<HashTable<Box<[u8]>>>,
-    users: usize,
+    pieces: Slab<Box<[u8]>>,
+    /// Maps a name's hash to the user's number.
+    index: Vec<HashTable<u32>>,
     edges: u64,
     /// The bytes that the allocations take.
     bytes: usize,
@@ -19,8 +21,9 @@ pub(crate) struct Users {
 
 impl Default for Users {
     fn default() -> Self {
-        let tables = (0..TABLES).map(|_| HashTable::new()).collect();
-        Users { keys: RandomState::new(), tables, users: 0, edges: 0, bytes: 0 }
+        let index = (0..TABLES).map(|_| HashTable::new()).collect();
+        let (keys, pieces) = (RandomState::new(), Slab::default());
+        Users { keys, pieces, index, edges: 0, bytes: 0 }
     }
 }
 
@@ -38,9 +41,23 @@ fn piece(user: &str, packed: &[u8]) -> Option<Box<[u8]>> {
     Some(piece.into_boxed_slice())
 }
 
+/// A user whose row was set.
+pub(crate) struct Put {
+    /// The user's number. It is free again if the new row is empty.
+    pub number: u32,
+    before: Box<[u8]>,
+}
+
+impl Put {
+    /// The row that the user had before.
+    pub fn row_before(&self) -> &[u8] {
+        parts(&self.before).1
+    }
+}
+
 impl Users {
     pub fn len(&self) -> usize {
-        self.users
+        self.pieces.count()
     }
 
     pub fn edges(&self) -> u64 {
@@ -49,43 +66,75 @@ impl Users {
 
     pub fn get(&self, user: &str) -> Option<&[u8]> {
         let hash = self.keys.hash_one(user.as_bytes());
-        let table = &self.tables[table_of(hash)];
-        let piece = table.find(hash, |piece| parts(piece).0 == user.as_bytes());
-        piece.map(|piece| parts(piece).1)
+        let is = |number: &u32| self.name(*number) == user.as_bytes();
+        let number = self.index[table_of(hash)].find(hash, is)?;
+        self.pieces.get(*number).map(|piece| parts(piece).1)
+    }
+
+    /// The name of the user with this number, if there is one.
+    pub fn name_of(&self, number: u32) -> Option<&str> {
+        let name = std::str::from_utf8(self.name(number)).ok();
+        name.filter(|name| !name.is_empty())
+    }
+
+    fn name(&self, number: u32) -> &[u8] {
+        self.pieces.get(number).map(|piece| parts(piece).0).unwrap_or_default()
     }
 
     /// Sets a valid row; an empty one removes the user. The name has at most
-    /// [`model::name::NAME_BYTES_MAX`] bytes.
-    pub fn put(&mut self, user: &str, packed: &[u8]) {
-        let Users { keys, tables, users, edges, bytes } = self;
-        let hash = keys.hash_one(user.as_bytes());
-        let table = &mut tables[table_of(hash)];
-        let Some(new) = piece(user, packed) else { return };
-        let mut subtract = |old: &[u8]| {
-            *edges -= row::count(parts(old).1) as u64;
-            *bytes -= allocated(old.len());
-            *users -= 1;
-        };
-        match table.find_entry(hash, |piece| parts(piece).0 == user.as_bytes()) {
-            Ok(entry) if packed.is_empty() => return subtract(&entry.remove().0),
-            Ok(mut entry) => {
-                subtract(entry.get());
-                *entry.get_mut() = new;
+    /// [`model::name::NAME_BYTES_MAX`] bytes. `None` if there is no such user and no row.
+    pub fn put(&mut self, user: &str, packed: &[u8]) -> Option<Put> {
+        let new = piece(user, packed)?;
+        let hash = self.keys.hash_one(user.as_bytes());
+        let Users { keys, pieces, index, edges, bytes } = self;
+        let table = &mut index[table_of(hash)];
+        let name = |number: u32| pieces.get(number).map(|piece| parts(piece).0).unwrap_or_default();
+        let put = match table.find_entry(hash, |number| name(*number) == user.as_bytes()) {
+            Ok(entry) if packed.is_empty() => {
+                let number = entry.remove().0;
+                Put { number, before: pieces.remove(number) }
             }
-            Err(_) if packed.is_empty() => return,
+            Ok(entry) => {
+                let number = *entry.get();
+                Put { number, before: std::mem::replace(&mut pieces[number], new) }
+            }
+            Err(_) if packed.is_empty() => return None,
             Err(_) => {
-                table.insert_unique(hash, new, |piece| keys.hash_one(parts(piece).0));
+                let number = pieces.insert(new);
+                table.insert_unique(hash, number, |number| {
+                    keys.hash_one(
+                        pieces.get(*number).map(|piece| parts(piece).0).unwrap_or_default(),
+                    )
+                });
+                Put { number, before: Box::default() }
             }
+        };
+        *edges -= row::count(put.row_before()) as u64;
+        *bytes -= allocated(put.before.len());
+        if !packed.is_empty() {
+            *edges += row::count(packed) as u64;
+            *bytes += allocated(1 + user.len() + packed.len());
         }
-        *users += 1;
-        *edges += row::count(packed) as u64;
-        *bytes += allocated(1 + user.len() + packed.len());
+        Some(put)
+    }
+
+    /// Frees what was held for more users.
+    pub fn tidy(&mut self) {
+        let Users { keys, pieces, index, .. } = self;
+        pieces.tidy();
+        // Also those of few that are empty: they are many.
+        let is_large = |table: &HashTable<u32>| table.len() < table.capacity().div_ceil(8);
+        for table in index.iter_mut().filter(|table| is_large(table)) {
+            let name =
+                |number: &u32| pieces.get(*number).map(|piece| parts(piece).0).unwrap_or_default();
+            table.shrink_to(table.len() * 2, |number| keys.hash_one(name(number)));
+        }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let tables: usize =
-            self.tables.iter().map(|table| allocated(table.allocation_size())).sum();
-        self.bytes + tables + self.tables.capacity() * size_of::<HashTable<Box<[u8]>>>()
+        let index: usize = self.index.iter().map(|table| allocated(table.allocation_size())).sum();
+        let tables = self.index.capacity() * size_of::<HashTable<u32>>();
+        self.bytes + self.pieces.bytes() + index + tables
     }
 }
 
@@ -110,6 +159,8 @@ mod tests {
             users.put(&format!("u{n}"), &[]);
         }
         assert_eq!((users.len(), users.edges(), users.bytes), (0, 0, 0));
+        users.tidy();
+        assert!(users.memory_bytes() < empty + 1_000, "{}", users.memory_bytes());
         assert_eq!(users.get("u7"), None);
     }
 }

@@ -67,10 +67,11 @@ pub enum Command {
     /// A store is the directory of "throng serve --data". No server may have it open meanwhile.
     #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
-    /// Subscribe users for good from a file, list a user's topics, or make up a graph of followers.
+    /// Subscribe users for good from a file, list a user's topics or a topic's followers, or make up a
+    /// graph of followers.
     ///
-    /// A user enters the topics of these subscriptions on each connect. "import" and "list" speak to a
-    /// running node.
+    /// A user enters the topics of these subscriptions on each connect. "import", "list" and "followers"
+    /// speak to a running node.
     #[command(subcommand, after_long_help = help::SUBSCRIPTIONS)]
     Subscriptions(crate::commands::subscriptions::What),
     /// Watch a node's figures in the terminal, here or elsewhere.

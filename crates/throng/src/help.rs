@@ -98,6 +98,7 @@ pub const SUBSCRIPTIONS: &str = "\
 Examples:
   throng subscriptions import followers.csv
   throng subscriptions list alice
+  throng subscriptions followers feed:alice
   throng subscriptions generate --users 1000 --output followers.csv
 
 Exit status:

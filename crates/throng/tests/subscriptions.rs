@@ -47,8 +47,23 @@ fn a_subscription_graph_is_imported_and_applied() {
     topics.sort_unstable();
     let (code, said, _) = run(throng(&["list", "u7"], Some(server.admin)), "");
     assert_eq!((code, said.lines().collect::<Vec<_>>()), (0, topics.clone()));
-    // Connected users have entered the topics, and later ones enter them on connect.
+    // The same read the other way.
     let topic = topics[0];
+    let follows = |line: &&str| line.split_once(',').is_some_and(|(_, other)| other == topic);
+    let mut users: Vec<&str> =
+        graph.lines().filter(follows).map(|line| line.split_once(',').unwrap().0).collect();
+    users.sort_unstable();
+    let (code, said, _) = run(throng(&["followers", topic], Some(server.admin)), "");
+    assert_eq!((code, said.lines().collect::<Vec<_>>()), (0, users.clone()));
+    let (_, said, _) = run(throng(&["followers", "--connected", topic], Some(server.admin)), "");
+    assert_eq!(said, "u7\n");
+    let path = format!("/api/topics/{topic}/subscribers?limit=3&after={}", users[0]);
+    let page = server.api("GET", &path, None).1;
+    let names =
+        page["subscribers"].as_array().unwrap().iter().map(|it| it["user"].as_str().unwrap());
+    assert!(names.eq(users[1..].iter().take(3).copied()), "{page}");
+    assert_eq!(page["count"], users.len());
+    // Connected users have entered the topics, and later ones enter them on connect.
     server.until_members(topic, 1);
     let mut later = server.listen("/sse?user=u7");
     server.until_members(topic, 2);
@@ -60,6 +75,18 @@ fn a_subscription_graph_is_imported_and_applied() {
     let (status, answer) = server.api("POST", "/api/subscriptions", Some(body));
     assert_eq!((status, &answer["removed"], &answer["connections"]), (200, &json!(1), &json!(2)));
     server.until_members(topic, 0);
+    let (_, said, _) = run(throng(&["followers", topic], Some(server.admin)), "");
+    assert!(said.lines().eq(users.into_iter().filter(|user| *user != "u7")), "{said}");
+}
+
+#[test]
+fn without_the_table_by_topic_the_command_says_what_to_set() {
+    let server = Server::with(&["--shards", "1"], &[("THRONG_SUBSCRIPTIONS_BY_TOPIC", "false")]);
+    let body = json!({"user": "bob", "add": ["a"]});
+    assert_eq!(server.api("POST", "/api/subscriptions", Some(body)).1["added"], 1);
+    let (code, said, error) = run(throng(&["followers", "a"], Some(server.admin)), "");
+    assert_eq!((code, said.as_str()), (1, ""));
+    assert!(error.contains("set subscriptions.by_topic = true"), "{error}");
 }
 
 #[test]

@@ -60,6 +60,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .route("/api/topics", get(topics::topics))
         .route("/api/topics/{topic}", get(topics::topic))
         .route("/api/topics/{topic}/members", get(members::members))
+        .route("/api/topics/{topic}/subscribers", get(subscriptions::subscribers::subscribers))
         .route("/api/history", get(history::without_topic))
         .route("/api/history/{topic}", get(history::page).delete(history::delete))
         .route("/api/ack", post(cursors::acknowledge))

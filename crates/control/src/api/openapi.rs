@@ -28,6 +28,7 @@ use crate::http::{ErrorBody, guard};
         topics::topics, topics::topic, members::user, stats::stats, operate::config,
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
+        subscriptions::subscribers::subscribers,
         presence::presence, top::top, members::members, messages::messages,
         samples::live, samples::samples,
         operate::healthz, operate::readyz, operate::metrics, document

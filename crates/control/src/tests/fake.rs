@@ -114,6 +114,12 @@ fn answer(shard: usize, command: Command) -> String {
             reply(if topic == "news" || topic == "@alice" { 2 } else { 0 });
             format!("topic {topic}")
         }
+        Command::HaveMembers { topics, reply } => {
+            // Shard 0 has alice, shard 1 has bob.
+            let own = ["@alice", "@bob"][shard];
+            reply(topics.iter().map(|topic| *topic == own).collect());
+            format!("have members {topics:?}")
+        }
         Command::Biggest { limit, reply } => {
             // "deep" is the biggest of all, but a small one on shard 1.
             let own = [vec![("deep", 30), ("a", 6)], vec![("a", 5), ("b", 4), ("deep", 3)]];
@@ -313,6 +319,14 @@ pub fn with_subscription_store(
     let (published, commands) = (Arc::default(), Arc::default());
     let node = node(mood, Arc::clone(&published), Arc::clone(&commands));
     bench_of(Node { keep_subscriptions: Some(store), ..node }, published, commands)
+}
+
+/// A node that doesn't know who follows a topic.
+pub fn without_followers(mood: Mood) -> Bench {
+    let (published, commands) = (Arc::default(), Arc::default());
+    let node = node(mood, Arc::clone(&published), Arc::clone(&commands));
+    let subscriptions = Arc::new(subscriptions::Subscriptions::new(false));
+    bench_of(Node { subscriptions, ..node }, published, commands)
 }
 
 fn bench_of(

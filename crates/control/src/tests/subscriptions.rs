@@ -8,7 +8,7 @@ use axum::http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::fake::{Answer, Bench, Mood, bench, with_subscription_store};
+use super::fake::{Answer, Bench, Mood, bench, with_subscription_store, without_followers};
 
 const PATH: &str = "/api/subscriptions";
 
@@ -100,6 +100,41 @@ async fn a_user_without_connections_is_sought_once() {
     assert_eq!(bench.post(PATH, &body).await.json()["connections"], 0);
     assert_eq!(bench.post(PATH, &body).await.json()["added"], 0);
     assert_eq!(*bench.commands.lock().unwrap(), ["0 topic @zoe", "1 topic @zoe"]);
+}
+
+#[tokio::test]
+async fn a_topics_subscribers_are_listed_in_pages_by_name() {
+    let bench = bench(Mood::Willing);
+    let path = "/api/topics/feed:eve/subscribers";
+    let empty = json!({"topic": "feed:eve", "count": 0, "subscribers": [], "next": null});
+    assert_eq!(bench.get(path).await.json(), empty);
+    assert!(bench.commands.lock().unwrap().is_empty());
+    import(&bench, "carl,feed:eve\nalice,feed:eve\nbob,feed:eve\nbob,news\ndora,news\n").await;
+    let page = bench.get(&format!("{path}?limit=2")).await.json();
+    let user = |user: &str, connected: bool| json!({"user": user, "connected": connected});
+    let want = json!({"topic": "feed:eve", "count": 3, "next": "bob",
+        "subscribers": [user("alice", true), user("bob", true)]});
+    assert_eq!(page, want);
+    let page = bench.get(&format!("{path}?limit=2&after=bob")).await.json();
+    let want = json!({"topic": "feed:eve", "count": 3, "next": null,
+        "subscribers": [user("carl", false)]});
+    assert_eq!(page, want);
+    bench.delete("/api/subscriptions/alice").await;
+    bench.post(PATH, json!({"user": "bob", "remove": ["feed:eve"]})).await;
+    let left = bench.get(path).await.json();
+    assert_eq!((&left["count"], &left["subscribers"]), (&json!(1), &json!([user("carl", false)])));
+    for limit in ["0", "10001", "x"] {
+        assert_eq!(bench.get(&format!("{path}?limit={limit}")).await.status, 400, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn without_the_table_by_topic_the_answer_says_what_to_set() {
+    let bench = without_followers(Mood::Willing);
+    bench.post(PATH, json!({"user": "alice", "add": ["a"]})).await;
+    let answer = bench.get("/api/topics/a/subscribers").await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "not_by_topic"));
+    assert!(answer.text.contains("set subscriptions.by_topic = true"), "{}", answer.text);
 }
 
 #[tokio::test]

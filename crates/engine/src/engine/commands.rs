@@ -258,6 +258,11 @@ fn run_command(engine: &mut Engine, command: Command) {
                     .members(engine.connections.core.broker.hash(&topic), &topic),
             );
         }
+        Command::HaveMembers { topics, reply } => {
+            let core = &engine.connections.core;
+            let has_members = |topic: &Name| core.hub.members(core.broker.hash(topic), topic) > 0;
+            reply(topics.iter().map(has_members).collect());
+        }
         Command::Biggest { limit, reply } => reply(biggest_topics(&engine.connections.core, limit)),
         Command::Members { topic, limit, reply } => {
             let hash = engine.connections.core.broker.hash(&topic);

@@ -1,5 +1,5 @@
-//! `throng subscriptions`: imports and lists users' durable subscriptions, and generates a follower
-//! graph to try them with.
+//! `throng subscriptions`: imports and lists users' durable subscriptions, lists who follows a topic, and
+//! generates a follower graph to try them with.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,6 +23,8 @@ const IMPORT: &str = "/api/subscriptions/import";
 const AGENT: &str = "throng-subscriptions";
 /// How many bytes of a file one request sends.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Users in one page of a topic's subscribers: the node looks at all of them for each page.
+const PAGE_USERS: u32 = 10_000;
 /// How often a chunk is sent again if the node is busy, restarts or can't be reached.
 const RETRIES_MAX: u32 = 10;
 /// The first wait before a retry, in milliseconds. It doubles with each retry, up to the maximum.
@@ -41,6 +43,8 @@ pub enum What {
     Generate(Generate),
     /// Print the topics that a user enters on connect.
     List(List),
+    /// Print the users who enter a topic on connect, connected now or not.
+    Followers(Followers),
 }
 
 /// Importing what is there already changes nothing, so an import that stopped can be begun anew.
@@ -80,6 +84,19 @@ pub struct List {
     node: Node,
 }
 
+/// One user a line, by name.
+#[derive(Args)]
+pub struct Followers {
+    /// Whose subscribers.
+    #[arg(value_name = "TOPIC")]
+    topic: String,
+    /// Only those who are connected now.
+    #[arg(long)]
+    connected: bool,
+    #[command(flatten)]
+    node: Node,
+}
+
 /// Which node, and how to be let in.
 #[derive(Args)]
 struct Node {
@@ -106,6 +123,7 @@ pub fn run(what: &What) -> Result<(), CommandError> {
         What::Import(args) => import(args),
         What::Generate(args) => generate(args),
         What::List(args) => list(args),
+        What::Followers(args) => followers(args),
     }
 }
 
@@ -121,6 +139,32 @@ fn list(args: &List) -> Result<(), CommandError> {
     // A closed pipe is not an error.
     let _ = stdout().write_all(text.as_bytes());
     Ok(())
+}
+
+/// Prints page by page, so that who reads the first lines waits for the first page only.
+fn followers(args: &Followers) -> Result<(), CommandError> {
+    let mut admin = args.node.admin()?;
+    let topic = encoded(&args.topic);
+    let mut after = String::new();
+    loop {
+        let path =
+            format!("/api/topics/{topic}/subscribers?limit={PAGE_USERS}&after={}", encoded(&after));
+        let page: Result<Value, AdminError> = admin.get(&path);
+        let page = page.map_err(|error| CommandError::Runtime(error.to_string()))?;
+        let mut text = String::new();
+        for subscriber in page["subscribers"].as_array().into_iter().flatten() {
+            let is_wanted = !args.connected || subscriber["connected"] == true;
+            if let Some(user) = subscriber["user"].as_str().filter(|_| is_wanted) {
+                text.push_str(user);
+                text.push('\n');
+            }
+        }
+        // Whoever has closed the pipe wants no more.
+        match (stdout().write_all(text.as_bytes()), page["next"].as_str()) {
+            (Ok(()), Some(next)) => next.clone_into(&mut after),
+            _ => return Ok(()),
+        }
+    }
 }
 
 fn generate(args: &Generate) -> Result<(), CommandError> {

@@ -7,6 +7,7 @@
 //! caller who goes away leaves nothing half done.
 
 mod commit;
+pub(super) mod subscribers;
 
 use std::sync::Arc;
 

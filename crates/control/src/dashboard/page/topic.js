@@ -1,4 +1,4 @@
-// A topic: its members, who is present, its last messages, its history, and a test message.
+// A topic: its members, who is present, who follows it, its last messages, its history, and a test message.
 
 import * as api from './api.js';
 import { card, every, fill, h, text } from './dom.js';
@@ -11,6 +11,7 @@ const MEMBERS_MAX = 100;
 const MESSAGES_MAX = 20;
 const HISTORY_MAX = 50;
 const PRESENT_MAX = 200;
+const SUBSCRIBERS_MAX = 20;
 
 function members(name) {
   const answer = answerLine();
@@ -69,6 +70,33 @@ function presence(name) {
       list.hidden = true;
       text(total, '');
       say(error.status === 404 ? 'Presence is off for this topic.' : error.message);
+    }
+  });
+  return { element, close: poll.stop };
+}
+
+/** Who is subscribed for good, here or not; hidden where nobody is, or nobody knows. */
+function subscribers(name) {
+  const note = h('p.empty', {}, 'Asking…');
+  const list = h('ul.present', { hidden: true });
+  const total = h('span.count');
+  const element = card('Subscribers', { tools: [total] }, note, list);
+  element.hidden = true;
+  const poll = every(30_000, async signal => {
+    try {
+      const found = await api.get(`/api/topics/${api.segment(name)}/subscribers?limit=${SUBSCRIBERS_MAX}`, signal);
+      element.hidden = !found.count;
+      text(total, `${count(found.count)} ${found.count === 1 ? 'user' : 'users'}`, exact(found.count, 'users'));
+      list.hidden = false;
+      note.hidden = !found.next;
+      note.textContent = `The first ${found.subscribers.length} by name; throng subscriptions followers lists all.`;
+      fill(list, JSON.stringify(found.subscribers), () => found.subscribers.map(({ user, connected }) =>
+        h('li', {}, h('a.name', { href: href('user', user) }, user), h('span.metas', {}, connected ? 'connected' : ''))));
+    } catch (error) {
+      if (error.name === 'AbortError') return;
+      element.hidden = element.hidden || error.code === 'not_by_topic';
+      note.hidden = false;
+      note.textContent = error.message;
     }
   });
   return { element, close: poll.stop };
@@ -149,13 +177,13 @@ export function messages(topic) {
 export function view({ name }) {
   const last = messages(name);
   const past = history(name);
-  const parts = [members(name), presence(name), last, past];
+  const parts = [members(name), presence(name), subscribers(name), last, past];
   const form = card('Publish a test message', {}, messageForm('/api/publish', { topic: name }, 'Publish', () => {
     last.now();
     past.now();
   }));
   const element = h('div', {},
     h('div.view-head', {}, h('p.kicker', {}, 'Topic'), h('h1.mono', {}, name)),
-    h('div.grid.detail', {}, parts[0].element, h('div.column', {}, form, parts[1].element), last.element, past.element));
+    h('div.grid.detail', {}, parts[0].element, h('div.column', {}, form, parts[1].element, parts[2].element), last.element, past.element));
   return { title: `Topic ${name}`, element, close: () => parts.forEach(part => part.close()) };
 }

@@ -114,7 +114,8 @@ impl Server {
         let (epoch, random) = random.split_at(4);
         let opened = storage::open(config, number(epoch) as u32)?;
         let begin = storage::begin(&opened);
-        let subscriptions = Arc::new(subscriptions::Subscriptions::default());
+        let subscriptions =
+            Arc::new(subscriptions::Subscriptions::new(config.subscriptions.by_topic));
         let (broker, history) = broker(config, &prepared.handles, started, begin)?;
         let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
         let (client, handles) = (prepared.address, prepared.handles.clone());

@@ -1,0 +1,103 @@
+//! Who has subscribed to a topic for good, here or not: the table of subscriptions read the other way.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use model::Name;
+use model::name::personal;
+use serde::{Deserialize, Serialize};
+use shard::Command;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
+use crate::node::Node;
+
+/// Subscribers in one page, by default.
+const SUBSCRIBERS: usize = 100;
+
+/// Subscribers in one page at most.
+const SUBSCRIBERS_MAX: usize = 10_000;
+
+/// Which subscribers.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SubscribersQuery {
+    /// Only names after this one: the `next` of the page before.
+    #[serde(default)]
+    #[param(example = "alice")]
+    after: String,
+    /// At most so many, up to 10,000; 100 by default.
+    limit: Option<usize>,
+}
+
+/// A page of a topic's subscribers, sorted by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Subscribers {
+    #[schema(example = "feed:alice")]
+    topic: String,
+    /// All of them, in this page or not.
+    #[schema(example = 20_291)]
+    count: u64,
+    subscribers: Vec<Subscriber>,
+    /// Ask for what is after it; null on the last page.
+    #[schema(example = "carol")]
+    next: Option<String>,
+}
+
+/// A subscriber.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Subscriber {
+    #[schema(example = "bob")]
+    user: String,
+    /// Whether the user has an open connection to this node.
+    connected: bool,
+}
+
+/// Who enters the topic on each connect: those who are subscribed to it for good, connected or not.
+/// (Who is in it now: /api/topics/{topic}/members.)
+#[utoipa::path(get, path = "/api/topics/{topic}/subscribers", tag = "subscriptions",
+    params(("topic" = String, Path, description = "The topic, percent-encoded"), SubscribersQuery),
+    responses((status = 200, body = Subscribers),
+    (status = 400, body = ErrorBody,
+        description = "It is not known who follows a topic: subscriptions.by_topic is false (not_by_topic)")))]
+pub(crate) async fn subscribers(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+    QueryParams(query): QueryParams<SubscribersQuery>,
+) -> Result<Json<Subscribers>, Rejection> {
+    let topic = path_name(name)?;
+    let limit = checked_limit(query.limit, SUBSCRIBERS, SUBSCRIBERS_MAX)?;
+    let mut search = node.subscriptions.search(&topic, &query.after, limit).ok_or_else(|| {
+        let message = "it is not known who follows a topic: set subscriptions.by_topic = true \
+                       (THRONG_SUBSCRIPTIONS_BY_TOPIC), and restart";
+        Rejection::bad_request("not_by_topic", message)
+    })?;
+    while search.step() {
+        tokio::task::yield_now().await;
+    }
+    let page = search.page();
+    let next = page.users.last().filter(|_| page.more).map(|last| last.to_string());
+    let connected = connected(&node, &page.users).await?;
+    let subscribers = page.users.into_iter().zip(connected);
+    let subscribers =
+        subscribers.map(|(user, connected)| Subscriber { user: user.into(), connected }).collect();
+    Ok(Json(Subscribers { topic, count: page.count, subscribers, next }))
+}
+
+/// Which of these users have an open connection.
+async fn connected(node: &Node, users: &[Name]) -> Result<Vec<bool>, Rejection> {
+    if users.is_empty() {
+        return Ok(Vec::new());
+    }
+    let topics: Arc<[Name]> = users.iter().map(|user| personal(user)).collect();
+    let answers = node.ask_all(|reply| Command::HaveMembers { topics: topics.clone(), reply });
+    let mut connected = vec![false; users.len()];
+    for answer in answers.all().await? {
+        for (connected, here) in connected.iter_mut().zip(answer) {
+            *connected |= here;
+        }
+    }
+    Ok(connected)
+}
