@@ -43,6 +43,14 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
     {
         return Err(format!("crates/docs/src/api.md has no heading for a call of {path}"));
     }
+    out.push_str("\n## All calls\n\n| call | |\n| --- | --- |\n");
+    for (of, _) in &examples {
+        let found = calls.iter().find(|it| name(it) == *of);
+        let summary =
+            found.map_or(String::new(), |(_, _, operation)| one_line(&operation["summary"]));
+        let summary = summary.split(". ").next().unwrap_or_default();
+        let _ = writeln!(out, "| [`{of}`](#{}) | {} |", anchor(of), sentence(summary));
+    }
     let mut left = examples.len();
     for (tag, title) in SUBJECTS {
         let _ = write!(out, "\n## {title}\n");
@@ -59,6 +67,12 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
         0 => Ok(out),
         _ => Err("a call has a tag that SUBJECTS in api.rs doesn't have".into()),
     }
+}
+
+/// A call's anchor on the page.
+fn anchor(name: &str) -> String {
+    let kept = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().replace(' ', "-").to_lowercase()
 }
 
 fn name((method, path, _): &Call<'_>) -> String {

@@ -71,10 +71,10 @@ pub struct Common {
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
     /// Connections [default: what the scenario has, mostly 1,000].
-    #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=100_000_000), value_name = "N")]
     pub connections: Option<u32>,
     /// Arrivals a second [default: as fast as it goes].
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive, value_name = "RATE")]
     pub rate: Option<f64>,
     /// Spread the arrivals over so long instead.
     #[arg(long, value_parser = seconds, conflicts_with = "rate", value_name = "TIME")]
@@ -170,7 +170,7 @@ pub struct Common {
     #[arg(long, value_parser = size, value_name = "BYTES")]
     pub keep_memory: Option<u64>,
     /// Begin all that is random from this number: the same number gives the same users and messages.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
     /// Write a report into this folder: index.html, samples.csv, summary.json, samples.json.
     #[arg(long, value_name = "DIR")]

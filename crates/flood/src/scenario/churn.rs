@@ -14,16 +14,16 @@ pub struct Churn {
     #[command(flatten)]
     pub(super) common: Common,
     /// Users of a room.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     users: u32,
     /// Seconds that a user stays, in the mean.
-    #[arg(long, default_value_t = 60.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 60.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     stay: f64,
     /// Seconds until a user returns, in the mean.
-    #[arg(long, default_value_t = 5.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 5.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     away: f64,
     /// Seconds between two words of a user, in the mean.
-    #[arg(long, default_value_t = 30.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 30.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     talk: f64,
 }
 

@@ -14,23 +14,23 @@ pub struct Cut {
     #[command(flatten)]
     pub(super) common: Common,
     /// Topics.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     topics: u32,
     /// A connection is in one to so many of them, beside its user's own.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
     topics_each: u32,
     /// Messages a second, over all topics by chance.
-    #[arg(long, default_value_t = 50.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 50.0, value_parser = crate::args::positive, value_name = "RATE")]
     messages: f64,
     /// Connections that are cut in a second: half of them with a reset, the others closed, some of
     /// each in the middle of what came.
-    #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive, value_name = "RATE")]
     cuts_per_second: f64,
     /// Seconds until one that was cut comes back, in the mean.
-    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     away: f64,
     /// Connections a second that stop reading for 0.2 to 3 seconds [default: a tenth of the cuts].
-    #[arg(long, value_parser = crate::args::positive)]
+    #[arg(long, value_parser = crate::args::positive, value_name = "RATE")]
     pauses_per_second: Option<f64>,
 }
 

@@ -12,7 +12,7 @@ pub struct OneTopic {
     #[command(flatten)]
     pub(super) common: Common,
     /// Messages a second to the topic.
-    #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive, value_name = "RATE")]
     messages: f64,
 }
 

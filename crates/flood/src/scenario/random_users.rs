@@ -12,16 +12,16 @@ pub struct RandomUsers {
     #[command(flatten)]
     pub(super) common: Common,
     /// Senders.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     senders: u32,
     /// Messages of each sender; the run ends when all are sent.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), value_name = "N")]
     messages: u64,
     /// Seconds between two messages of a sender.
-    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     interval: f64,
     /// To so many users, from the first on [default: the connections].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000), value_name = "N")]
     max_id: Option<u32>,
     /// Some users get most of the messages, most users few.
     #[arg(long)]

@@ -12,13 +12,13 @@ pub struct Rooms {
     #[command(flatten)]
     pub(super) common: Common,
     /// Topics.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     topics: u32,
     /// Users in each.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     users: u32,
     /// Messages a second, over all topics by chance [default: a tenth of the topics].
-    #[arg(long, value_parser = crate::args::positive)]
+    #[arg(long, value_parser = crate::args::positive, value_name = "RATE")]
     messages: Option<f64>,
 }
 

@@ -13,13 +13,13 @@ pub struct Storm {
     #[command(flatten)]
     pub(super) common: Common,
     /// How often.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     times: u32,
     /// Seconds between.
-    #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive)]
+    #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     every: f64,
     /// Messages that are published to each topic while everyone is away, with --recover.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
     missed: u32,
 }
 
