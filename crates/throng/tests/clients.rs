@@ -48,6 +48,74 @@ fn curl_works_as_the_start_up_text_says() {
     assert_eq!(data, ["hello", "hello, alice"]);
 }
 
+/// Posts with node's fetch, which is a browser's, and reports the status and the error's text of each.
+const FETCH: &str = r#"
+const [client, admin] = process.argv.slice(1);
+const answers = [];
+const post = async (url, body, type) => {
+  const headers = type === undefined ? {} : { 'Content-Type': type };
+  const response = await fetch(url, { method: 'POST', body, headers });
+  answers.push([response.status, (await response.json()).error?.message ?? '']);
+};
+const all = (body) => [
+  [body], [new Blob([body])], [new TextEncoder().encode(body)], [new TextEncoder().encode(body).buffer],
+  [body, 'application/json'], [body, 'application/x-www-form-urlencoded'], [body, 'application/octet-stream'],
+];
+(async () => {
+  for (const of of all('{"topic":"chat/1","data":1}')) await post(`http://${admin}/api/publish`, ...of);
+  for (const of of all('{"n":2}')) await post(`http://${client}/publish?topic=chat/1`, ...of);
+  for (const of of all('{"user":"al","topic":"log","id":"00000001:1"}')) await post(`http://${client}/ack`, ...of);
+  const form = new FormData();
+  form.set('topic', 'chat/1');
+  for (const url of [`http://${admin}/api/publish`, `http://${client}/publish?topic=chat/1`, `http://${client}/ack`]) {
+    await post(url, form);
+  }
+  await post(`http://${admin}/api/publish`, '{"topic":"chat/1","data":1}', 'text/html');
+  console.log(JSON.stringify(answers));
+})();
+"#;
+
+#[test]
+fn bodies_are_read_as_the_tools_send_them() {
+    let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "chat/")]);
+    let mut stream = server.listen("/stream?topic=chat/1");
+    assert_eq!(stream.object()["type"], "welcome");
+    let (client, admin) = (server.client.to_string(), server.admin.to_string());
+    let output = Command::new("node").args(["-e", FETCH, &client, &admin]).output();
+    let output = output.unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"));
+    let answers: Vec<(u16, String)> = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
+    // The topic `log` keeps nothing: so much was read of every acknowledgement.
+    let want = [&[200; 14][..], &[400; 7], &[415; 4]].concat();
+    assert_eq!(statuses, want, "{answers:?}");
+    for (_, error) in &answers[14..21] {
+        assert!(error.contains("acknowledge") || error.contains("history"), "{error}");
+    }
+    for (_, error) in &answers[21..] {
+        assert!(error.contains("Content-Type: application/json"), "{error}");
+    }
+    let mut received = || stream.object()["data"].clone();
+    for _ in 0..7 {
+        assert_eq!(received(), json!(1));
+    }
+    // A client's message is what its type says: text where no type was chosen.
+    let (text, bytes) = (json!("{\"n\":2}"), json!("eyJuIjoyfQ=="));
+    let want = [&text, &text, &text, &text, &json!({"n": 2}), &text, &bytes];
+    for want in want {
+        assert_eq!(received(), *want);
+    }
+    // And curl, which calls everything a form.
+    let curl = |url: &str, body: &str| {
+        let output = Command::new("curl").args(["-sf", url, "-d", body]).output().unwrap();
+        assert!(output.status.success(), "{url}");
+    };
+    curl(&format!("http://{admin}/api/publish"), r#"{"topic":"chat/1","data":"curl"}"#);
+    assert_eq!(received(), "curl");
+    curl(&format!("http://{client}/publish?topic=chat/1"), "a=b&c");
+    assert_eq!(received(), "a=b&c");
+}
+
 /// A page that receives in three ways, publishes, and reports what it received.
 const PAGE: &str = r#"<!doctype html><script>
 const base = 'http://THRONG', received = {};

@@ -95,7 +95,10 @@ impl Errors {
         ("400", "The body is not JSON, or not what this call takes"),
         ("408", "The body did not arrive, or the call could not be done, in 30 seconds"),
         ("413", "The body or the message is too large"),
-        ("415", "The body is not sent as application/json"),
+        (
+            "415",
+            "The body is said to be something else than JSON: send Content-Type: application/json",
+        ),
         ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
     ];
 

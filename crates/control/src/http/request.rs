@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
 use percent_encoding::percent_decode_str;
+use protocol::http::media;
 use serde::de::DeserializeOwned;
 
 use super::listener::On;
@@ -77,18 +78,13 @@ fn bodies_full() -> Rejection {
     Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
 }
 
-/// Takes the media type of a call, no media type at all, and what `curl -d` sends by itself.
+/// Checks that the body may be of the type that the call takes: [`media`].
 pub(crate) fn check_media(headers: &HeaderMap, expected: &str) -> Result<(), Rejection> {
-    let Some(media) = headers.get(header::CONTENT_TYPE) else {
-        return Ok(());
-    };
-    let media = media.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
-    let known = [expected, "application/x-www-form-urlencoded"];
-    if known.iter().any(|known| media.eq_ignore_ascii_case(known)) {
-        return Ok(());
-    }
-    let message = format!("send the body as {expected}");
-    Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message))
+    // What is no text is no type that anybody here takes.
+    let said = headers.get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap_or("?"));
+    media::expect(said, expected).map_err(|message| {
+        Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, media::BAD_MEDIA_TYPE, message)
+    })
 }
 
 /// Reads a JSON object.

@@ -103,13 +103,16 @@ async fn an_event_that_clients_take_for_the_servers_is_not_published() {
 }
 
 #[tokio::test]
-async fn bodies_are_json_or_what_curl_calls_them() {
+async fn bodies_are_json_whatever_tools_call_them() {
     let bench = bench(Mood::Willing);
     for (media, status) in [
         ("application/json", 200),
         ("Application/JSON; charset=utf-8", 200),
         ("application/x-www-form-urlencoded", 200),
-        ("text/plain", 415),
+        ("text/plain;charset=UTF-8", 200),
+        ("application/octet-stream", 200),
+        ("", 200),
+        ("text/html", 415),
         ("application/json-patch+json", 415),
         ("multipart/form-data; boundary=x", 415),
     ] {
@@ -118,6 +121,8 @@ async fn bodies_are_json_or_what_curl_calls_them() {
         assert_eq!(answer.status, status, "{media}");
         if status == 415 {
             assert_eq!(answer.code(), "bad_media_type");
+            let header = "send the header Content-Type: application/json";
+            assert!(answer.text.contains(header), "{}", answer.text);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use super::media::{self, BAD_MEDIA_TYPE};
 use super::parameters::not_utf8;
 use super::{Rejection, Route};
 use crate::request::{Acknowledgement, ReplyTo, Request};
@@ -25,6 +26,7 @@ impl Route<'_> {
     /// The body counts if there is one. A beacon, or a client that can only give a URL, has the same
     /// fields in the query.
     pub(super) fn acknowledge(&self) -> Result<Request, Rejection> {
+        self.acknowledge_wanted()?;
         let body = match self.request.body {
             [] => self.query_body()?,
             json => object::read(json).map_err(|error| {
@@ -43,6 +45,13 @@ impl Route<'_> {
         let principal = self.principal(vec![user]);
         let to = ReplyTo::Http(self.respond());
         Ok(Request::Acknowledge { acknowledgement, to, principal: Some(principal) })
+    }
+
+    /// Whether the request may acknowledge, as far as the head says.
+    pub(super) fn acknowledge_wanted(&self) -> Result<(), Rejection> {
+        self.page()?;
+        media::expect(self.request.header("content-type"), "application/json")
+            .map_err(|message| Rejection::new(415, BAD_MEDIA_TYPE, message))
     }
 
     fn query_body(&self) -> Result<Body<'_>, Rejection> {

@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod answer;
+pub mod media;
 mod pages;
 mod parameters;
 mod parse;

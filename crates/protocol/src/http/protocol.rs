@@ -125,7 +125,7 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
     let answered = match (of_protocol, route.request.path, route.request.method) {
         (Some(answered), ..) => answered,
         (None, "/publish", Method::Post) => route.publish_wanted().map(|_| false),
-        (None, ACK, Method::Post) => Ok(false),
+        (None, ACK, Method::Post) => route.acknowledge_wanted().map(|()| false),
         // The server ignores the body here: the request is valid with or without one.
         (None, _, Method::Get | Method::Head | Method::Options) => Ok(false),
         (None, _, Method::Post | Method::Other) => dispatch(protocols, route, out).map(|_| true),

@@ -1,5 +1,6 @@
 //! `POST /publish`.
 
+use super::media::{BAD_MEDIA_TYPE, Media};
 use super::parameters::Query;
 use super::{Rejection, Route};
 use crate::data;
@@ -12,6 +13,13 @@ use model::{Attributes, Data, Name, Publication};
 impl Route<'_> {
     /// Where and how a request publishes, as far as the head says.
     pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Permit), Rejection> {
+        self.page()?;
+        if self.media() == Media::Multipart {
+            let message = "a message is one body, and this one is of several parts: send text, or JSON \
+                           with the header Content-Type: application/json, or bytes with \
+                           Content-Type: application/octet-stream";
+            return Err(Rejection::new(415, BAD_MEDIA_TYPE, message));
+        }
         let mut query = self.query()?;
         let [topic] = query.topics.as_mut_slice() else {
             return Err(Rejection::new(
@@ -48,19 +56,23 @@ impl Route<'_> {
         Ok(Request::Publish { publication, permit, to: ReplyTo::Http(self.respond()) })
     }
 
+    fn media(&self) -> Media {
+        Media::of(self.request.header("content-type"))
+    }
+
     /// A body is JSON or bytes where its media type says so, and text otherwise.
     fn body_data(&self, body: &[u8]) -> Result<Data, Rejection> {
-        let media = self.request.header("content-type").unwrap_or("text/plain");
-        let media = media.split(';').next().unwrap_or("").trim_ascii();
-        if media.eq_ignore_ascii_case("application/octet-stream") {
+        let media = self.media();
+        if media == Media::Bytes {
             return Ok(Data::Binary(body.into()));
         }
         let not_utf8 = |_| {
-            let message = "the body is not UTF-8: send bytes as application/octet-stream";
+            let message = "the body is not UTF-8: send bytes with the header Content-Type: \
+                           application/octet-stream";
             Rejection::new(400, "bad_data", message)
         };
         let text = std::str::from_utf8(body).map_err(not_utf8)?;
-        if !media.eq_ignore_ascii_case("application/json") {
+        if media != Media::Json {
             return Ok(Data::Text(text.into()));
         }
         let raw: &serde_json::value::RawValue = serde_json::from_str(text).map_err(|error| {

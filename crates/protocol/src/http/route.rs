@@ -82,14 +82,20 @@ impl Route<'_> {
                 "a WebSocket begins with GET and HTTP/1.1",
             ));
         }
-        if !page_is_allowed(self.settings, request) {
-            return Err(Rejection::new(
-                403,
-                "bad_origin",
-                "pages of this origin are not allowed here",
-            ));
-        }
+        self.page()?;
         Ok(accept)
+    }
+
+    /// Checks that the page that makes the request may use the server, where it is one. A browser asks
+    /// before most requests from foreign pages, but not before those that a form could make, and those
+    /// change something too.
+    pub(crate) fn page(&self) -> Result<(), Rejection> {
+        if page_is_allowed(self.settings, self.request) {
+            return Ok(());
+        }
+        let message = "pages of this origin are not allowed here: the server's configuration \
+                       (client.cors_origins) names those that are";
+        Err(Rejection::new(403, "bad_origin", message))
     }
 
     /// How an answer that takes time is framed.

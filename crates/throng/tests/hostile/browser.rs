@@ -1,4 +1,5 @@
-//! Names and messages of users are only text to the pages that show them. Tested in Chromium.
+//! Names and messages of users are only text to the pages that show them, and pages of other sites can't
+//! use the server. Tested in Chromium.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,11 +7,15 @@ use std::process::Command;
 use super::*;
 
 fn scenario(name: &str) {
-    let server = Server::with(&["--demo"], &[]);
+    run(&Server::with(&["--demo"], &[]), "xss.cjs", name, json!({}));
+}
+
+fn run(server: &Server, file: &str, name: &str, mut given: serde_json::Value) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
-    let given = json!({"client": server.client.to_string(), "admin": server.admin.to_string()});
+    given["client"] = json!(server.client.to_string());
+    given["admin"] = json!(server.admin.to_string());
     let output = Command::new("node")
-        .args(["xss.cjs", name, &given.to_string()])
+        .args([file, name, &given.to_string()])
         .current_dir(folder)
         .output()
         .unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"));
@@ -26,4 +31,60 @@ fn the_dashboard_runs_no_script_from_names_or_messages() {
 #[test]
 fn the_chat_runs_no_script_from_names_or_messages() {
     scenario("chat");
+}
+
+/// A browser asks before a page of another site may send most requests, but not before those that a form
+/// could send: plain text, a form's own type, bytes without a type.
+#[test]
+fn pages_of_other_sites_publish_nothing_on_either_port() {
+    // The port that the pages come from must be known to the server's configuration.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let origin = format!("http://localhost:{port}");
+    let settings =
+        [("THRONG_CLIENT_CORS_ORIGINS", &*origin), ("THRONG_CLIENT_PUBLISH_PREFIXES", "room:")];
+    let server = Server::with(&[], &settings);
+    run(&server, "foreign.cjs", "pages", json!({"port": port}));
+}
+
+/// The same without a browser: what it would send, with the header that says where the page is from.
+#[test]
+fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
+    let origin = ("THRONG_CLIENT_CORS_ORIGINS", "http://good.example");
+    let server = Server::with(&[], &[origin, ("THRONG_CLIENT_PUBLISH_PREFIXES", "room:")]);
+    let mut listener = server.listen("/sse?topic=room:a");
+    let post = |target: &str, headers: &str, body: &str| {
+        let mut stream = Stream::new(server.connect());
+        let length = body.len();
+        stream.send(&format!(
+            "POST {target} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        ));
+        stream.answer()
+    };
+    let media = [
+        "",
+        "Content-Type: text/plain;charset=UTF-8\r\n",
+        "Content-Type: application/x-www-form-urlencoded\r\n",
+        "Content-Type: application/json\r\n",
+    ];
+    for media in media {
+        for origin in ["http://evil.example", "null", "http://good.example.evil.example", ""] {
+            for target in ["/publish?topic=room:a", "/ack?user=al&id=00000001:1"] {
+                let headers = format!("{media}Origin: {origin}\r\n");
+                let (status, answer) = post(target, &headers, "");
+                assert_eq!(status, 403, "{target} {headers}: {answer}");
+                assert!(answer.contains("bad_origin"), "{answer}");
+                // Before the body has come, too.
+                let head = format!(
+                    "POST {target} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: 9\r\n\r\n"
+                );
+                assert_eq!(statuses(&server, head.as_bytes()), [403], "{target} {headers}");
+            }
+        }
+        let headers = format!("{media}Origin: http://good.example\r\n");
+        assert_eq!(post("/publish?topic=room:a", &headers, "7").0, 200);
+        assert_eq!(listener.data(), "7", "and nothing before it");
+    }
+    // Programs send no origin.
+    assert_eq!(post("/publish?topic=room:a", "", "8").0, 200);
+    assert_eq!(listener.data(), "8");
 }

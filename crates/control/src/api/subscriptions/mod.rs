@@ -199,7 +199,8 @@ pub(crate) async fn clear(
     (status = 400, body = ErrorBody, description = "A line is bad; the message begins with its number"),
     (status = 409, body = ErrorBody,
         description = "A user would have too many (history.subscriptions_per_user_max)"),
-    (status = 415, body = ErrorBody, description = "The body is not sent as text/csv")))]
+    (status = 415, body = ErrorBody,
+        description = "The body is said to be something else: send Content-Type: text/csv")))]
 pub(crate) async fn import(
     State(node): State<Arc<Node>>,
     Csv(text): Csv,

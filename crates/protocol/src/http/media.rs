@@ -1,0 +1,128 @@
+//! What a request says that its body is: one rule for both ports.
+//!
+//! What tools say without being asked says nothing: `fetch` calls a string `text/plain;charset=UTF-8`,
+//! `curl -d` calls anything `application/x-www-form-urlencoded`, a `Blob` or an `ArrayBuffer` has no type
+//! or `application/octet-stream`. So where a call takes one type, a body with one of these is read as that
+//! type. A type that was chosen and is another is an error, which names the header to send.
+
+/// The code of the error that a body is of another type than the call takes. Its status is 415.
+pub const BAD_MEDIA_TYPE: &str = "bad_media_type";
+
+/// What a body is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// Nothing is said.
+    Unnamed,
+    /// `text/plain`.
+    Text,
+    /// `application/x-www-form-urlencoded`.
+    Form,
+    /// `application/octet-stream`.
+    Bytes,
+    /// `application/json` or `text/json`.
+    Json,
+    /// `multipart/…`: several bodies in one.
+    Multipart,
+    /// Another type.
+    Other,
+}
+
+impl Media {
+    /// What the value of `Content-Type` says; parameters change nothing.
+    pub fn of(content_type: Option<&str>) -> Self {
+        const KNOWN: [(&str, Media); 6] = [
+            ("", Media::Unnamed),
+            ("text/plain", Media::Text),
+            ("application/x-www-form-urlencoded", Media::Form),
+            ("application/octet-stream", Media::Bytes),
+            ("application/json", Media::Json),
+            ("text/json", Media::Json),
+        ];
+        let name = essence(content_type);
+        let known = KNOWN.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        let multipart = name.get(..10).is_some_and(|it| it.eq_ignore_ascii_case("multipart/"));
+        match known {
+            Some((_, media)) => *media,
+            None if multipart => Media::Multipart,
+            None => Media::Other,
+        }
+    }
+
+    /// Whether tools say it by themselves, whatever the body is.
+    fn is_default(self) -> bool {
+        matches!(self, Media::Unnamed | Media::Text | Media::Form | Media::Bytes)
+    }
+}
+
+/// The type without its parameters.
+fn essence(content_type: Option<&str>) -> &str {
+    content_type.unwrap_or("").split(';').next().unwrap_or("").trim()
+}
+
+/// Checks what is said of a body where the call takes this type, `application/json` mostly.
+///
+/// # Errors
+/// A message that names the header to send.
+pub fn expect(content_type: Option<&str>, expected: &str) -> Result<(), String> {
+    let (said, media) = (essence(content_type), Media::of(content_type));
+    let is_expected = if media == Media::Json {
+        expected.eq_ignore_ascii_case("application/json")
+    } else {
+        media.is_default() || said.eq_ignore_ascii_case(expected)
+    };
+    match is_expected {
+        true => Ok(()),
+        false => Err(format!(
+            "this call takes {expected}, and the request calls its body {said}: send the header \
+             Content-Type: {expected}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tools_say_by_themselves_is_read_as_what_the_call_takes() {
+        for (content_type, media) in [
+            (None, Media::Unnamed),
+            (Some(""), Media::Unnamed),
+            (Some("text/plain;charset=UTF-8"), Media::Text),
+            (Some("Application/X-WWW-Form-URLEncoded; charset=UTF-8"), Media::Form),
+            (Some("application/octet-stream"), Media::Bytes),
+        ] {
+            assert_eq!(Media::of(content_type), media, "{content_type:?}");
+            assert_eq!(expect(content_type, "application/json"), Ok(()), "{content_type:?}");
+            assert_eq!(expect(content_type, "text/csv"), Ok(()), "{content_type:?}");
+        }
+        for json in ["application/json", "APPLICATION/JSON ; charset=utf-8", "text/json"] {
+            assert_eq!(Media::of(Some(json)), Media::Json);
+            assert_eq!(expect(Some(json), "application/json"), Ok(()), "{json}");
+            assert!(expect(Some(json), "text/csv").is_err(), "{json}");
+        }
+        assert_eq!(expect(Some("Text/CSV"), "text/csv"), Ok(()));
+    }
+
+    #[test]
+    fn another_type_is_an_error_that_names_the_header() {
+        for other in ["text/html", "text/csv", "application/json-patch+json", "image/png", "json"] {
+            assert_eq!(Media::of(Some(other)), Media::Other);
+            let error = expect(Some(other), "application/json").unwrap_err();
+            assert!(error.contains("send the header Content-Type: application/json"), "{error}");
+            assert!(error.contains(other), "{error}");
+        }
+        let form = "Multipart/Form-Data; boundary=x";
+        assert_eq!(Media::of(Some(form)), Media::Multipart);
+        assert!(expect(Some(form), "application/json").is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_type_does_harm(text in "[a-zA-Z/;=+ é]{0,20}") {
+            let of = Media::of(Some(&text));
+            let checked = expect(Some(&text), "application/json");
+            proptest::prop_assert_eq!(checked.is_ok(), of.is_default() || of == Media::Json);
+        }
+    }
+}
