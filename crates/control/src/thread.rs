@@ -66,7 +66,7 @@ pub fn spawn<S: Shards + 'static>(
         runtime.block_on(async {
             tokio::spawn(worker.run());
             if let Err(error) = serve(listener, Arc::new(node), stopped).await {
-                tracing::error!("the admin port failed: {error}");
+                tracing::error!(%error, "the admin port failed");
             }
         });
         // A name that is being looked up for a webhook doesn't keep the process from ending.
@@ -83,7 +83,7 @@ const NICE: i32 = -10;
 /// as it is.
 fn raise_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!("the admin port's thread keeps its priority: {error}");
+        tracing::debug!(%error, "the admin port's thread keeps its priority");
     }
 }
 

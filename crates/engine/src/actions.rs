@@ -104,6 +104,7 @@ impl Actions<'_> {
             Request::Answered { keep_alive } => connections.answered(slot, from, keep_alive, out),
             Request::Rejected => {
                 connections.core.count_answer(&out[from..]);
+                connections.core.log_answer(slot, &out[from..]);
                 connections.close_after(slot, CloseReason::BadRequest, out);
             }
             Request::Continue { bytes, interim } => {
@@ -197,6 +198,7 @@ impl Connections {
     /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
     pub(crate) fn answered(&mut self, slot: u32, from: usize, keep_alive: bool, out: &mut Vec<u8>) {
         self.core.count_answer(&out[from..]);
+        self.core.log_answer(slot, &out[from..]);
         self.rest_or_close(slot, keep_alive, out);
     }
 

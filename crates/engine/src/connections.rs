@@ -157,6 +157,7 @@ impl Connections {
         if let Some(asking) = asking {
             self.core.asking_ended(&asking, self.core.id(slot, serial));
         }
+        self.core.log_close(slot, close);
         self.leave_topics(slot);
         if blocked && close == CloseReason::SlowConsumer {
             // It wouldn't read the rest either.
@@ -173,6 +174,9 @@ impl Connections {
 
     /// Takes a connection away, now. The kernel sends what it has taken.
     pub(crate) fn end(&mut self, slot: u32, close: CloseReason) {
+        if self.core.is_open(slot) {
+            self.core.log_close(slot, close);
+        }
         self.forget(slot, Extent::All);
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;

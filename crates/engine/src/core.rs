@@ -9,6 +9,7 @@ use history::History;
 use hub::Hub;
 use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
 use protocol::{Codecs, Delivery, ProtocolRef};
+use throttle::Throttle;
 
 use crate::command::Command;
 use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub entries: PresenceEntries,
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
+    /// Of the log lines that peers cause.
+    pub lines: Throttle,
     /// Topics that have lost their last member since the filter was made anew.
     pub topics_ended: usize,
     /// Commands taken from the mailbox and not done yet.

@@ -40,6 +40,7 @@ mod handle;
 mod input;
 mod joins;
 mod lists;
+mod log;
 mod login;
 mod longpoll;
 mod metrics;

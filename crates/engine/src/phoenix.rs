@@ -535,6 +535,8 @@ pub(crate) fn say(
     let mut payload = Vec::new();
     match write(phoenix.serializer, &mut payload) {
         Ok(form) => phoenix.pack(form, &payload, out),
-        Err(error) => tracing::error!("a Phoenix message could not be written: {error}"),
+        Err(error) => {
+            tracing::error!(%error, "a Phoenix message could not be written: this is a bug")
+        }
     }
 }

@@ -103,7 +103,7 @@ impl Balance {
         if *open != chosen {
             match attach(listener, &program(&chosen)) {
                 Ok(()) => *open = chosen,
-                Err(error) => tracing::debug!("the kernel takes no accept program: {error}"),
+                Err(error) => tracing::debug!(%error, "the kernel takes no accept program"),
             }
         }
     }

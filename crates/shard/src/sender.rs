@@ -112,7 +112,7 @@ fn send_ring<T: Copy>(
                 ) => {}
             Err(error) => {
                 // The kernel may still use the buffers: nothing safe is left to do.
-                tracing::error!("io_uring failed: {error}; restart with --sender write");
+                tracing::error!(%error, "io_uring failed: restart with --sender write");
                 std::process::abort();
             }
         }

@@ -20,6 +20,7 @@ use engine::{Engine, Output, Outputs, Roomy};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use throttle::Throttle;
 
 use crate::listen::Balance;
 use crate::permits::{FanoutPermits, Permit};
@@ -29,6 +30,7 @@ use crate::socket::{Sockets, State};
 use crate::wake::Commands;
 
 use accept::Bucket;
+pub(crate) use accept::REFUSALS_LOGGED;
 pub(crate) use accept::spare;
 use batch::{BATCH, Batch};
 use short::Short;
@@ -64,6 +66,8 @@ pub(crate) struct Shard {
     pub(crate) spare: Option<OwnedFd>,
     pub(crate) capacity: u64,
     pub(crate) bucket: Bucket,
+    /// Of the log lines about connections that are refused.
+    pub(crate) lines: Throttle,
     pub(crate) accept_after_us: u64,
     pub(crate) batch: Batch,
     /// Members of topics that must catch up.
@@ -86,8 +90,8 @@ impl Shard {
     /// Runs until it has drained.
     pub fn run(mut self) {
         if let Err(error) = self.watch() {
-            let number = self.engine.number();
-            tracing::error!("shard {number} can't watch its descriptors: {error}");
+            let shard = self.engine.number();
+            tracing::error!(shard, %error, "this shard can't watch its descriptors");
             return;
         }
         self.buffer = vec![0; READ_BYTES];
@@ -119,7 +123,7 @@ impl Shard {
             Ok(events) => events,
             Err(Errno::INTR) => 0,
             Err(error) => {
-                tracing::error!("shard {}: waiting failed: {error}", self.engine.number());
+                tracing::error!(shard = self.engine.number(), %error, "waiting failed");
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 0
             }

@@ -14,13 +14,15 @@ use engine::{Config, Engine, Handle, Settings, Shared, Webhook};
 use history::History;
 use protocol::Codecs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use throttle::Throttle;
 
 use crate::listen::{Balance, listeners};
 use crate::permits::FanoutPermits;
 use crate::poller::Poller;
 use crate::sender::Sender;
 use crate::settings::Options;
-use crate::shard::Shard;
+use crate::shard::{REFUSALS_LOGGED, Shard};
+
 use crate::wake::{CommandQueue, Commands, commands};
 
 /// Descriptors of a shard that are no connections: its poller, its ring, the wake-ups of all
@@ -249,6 +251,7 @@ impl Make {
             spare: crate::shard::spare(),
             capacity: self.plan.capacity,
             bucket: Default::default(),
+            lines: Throttle::new(REFUSALS_LOGGED, 1_000_000),
             accept_after_us: 0,
             batch: Default::default(),
             short: Default::default(),
@@ -335,7 +338,10 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
 fn run_or_end(shard: Shard) {
     let number = shard.engine.number();
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.run())).is_err() {
-        tracing::error!("shard {number} failed: this is a fault of the server; the process ends");
+        tracing::error!(
+            shard = number,
+            "this shard failed: that is a fault of the server; the process ends"
+        );
         std::process::exit(70);
     }
 }

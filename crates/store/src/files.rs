@@ -26,17 +26,21 @@ pub(crate) fn restrict_to_owner(path: &Path) {
     if metadata.permissions().mode() & 0o077 == 0 {
         return;
     }
-    match std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
+    let mode = format!("{:o}", metadata.mode() & 0o777);
+    let restricted = std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE));
+    let path = path.display();
+    match restricted {
         Ok(()) => tracing::warn!(
-            "{} could be read by others (mode {:o}): it is its owner's only now",
-            path.display(),
-            metadata.mode() & 0o777,
+            %path,
+            mode,
+            "this file could be read by others: it is its owner's only now"
         ),
         Err(error) => tracing::warn!(
-            "{} can be read by others (mode {:o}), and holds everybody's messages: chmod 600 it as \
-             its owner ({error})",
-            path.display(),
-            metadata.mode() & 0o777,
+            %path,
+            mode,
+            %error,
+            "this file can be read by others, and holds everybody's messages: chmod 600 it as its \
+             owner"
         ),
     }
 }

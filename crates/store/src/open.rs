@@ -148,9 +148,9 @@ impl Directory {
         let has_reserve = self.create_reserve();
         if !has_reserve {
             tracing::warn!(
-                "{} can't be made: while the disk is full, messages can't be deleted. It is tried \
-                 again every minute",
-                self.dir.join(RESERVE).display(),
+                path = %self.dir.join(RESERVE).display(),
+                "the file that holds room for deletions can't be made: while the disk is full, \
+                 messages can't be deleted. It is tried again every minute"
             );
         }
         Ok((db, OpenState { has_reserve, ..start }))
@@ -162,7 +162,12 @@ impl Directory {
 
     /// Upgrades a file of the first format: a new file replaces it once it is complete.
     fn rewrite(&self, cache_bytes_max: usize) -> Result<Opened, InternalError> {
-        tracing::info!("the store's file is of format version {FIRST_FORMAT}: it is written anew");
+        let path = self.file();
+        tracing::info!(
+            path = %path.display(),
+            format = FIRST_FORMAT,
+            "the store's file is of an earlier format: it is written anew"
+        );
         // Its rows have no checksums of their own.
         let old = self.try_open(cache_bytes_max, true)?;
         self.replace(|new| rewrite::upgrade(&old.db, new, old.may_lack_commit))?;
@@ -297,7 +302,8 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     }
     if may_lack_commit {
         tracing::warn!(
-            "the store's file did not keep its last commit: messages after offset {last} may be \
+            offset = last,
+            "the store's file did not keep its last commit: messages after this offset may be \
              lost. A loss of power leaves a file like this, and then nobody was told that they \
              were stored; so does damage"
         );

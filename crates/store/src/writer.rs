@@ -135,14 +135,15 @@ impl Writer {
     fn write(&mut self, items: Vec<Item>) {
         let (ops, dones): (Vec<Op>, Vec<Option<Done>>) =
             items.into_iter().map(|item| (item.op, item.done)).unzip();
+        let span = tracing::debug_span!("store_write", operations = ops.len());
         // These operations entered the queue while the last transaction failed.
-        let results = match self.shared.write_error() {
+        let results = span.in_scope(|| match self.shared.write_error() {
             Some(reason) => {
                 let rejected = || Err(StoreError::Disk(reason.clone()));
                 ops.iter().map(|op| self.delete_on_full_disk(op).unwrap_or_else(rejected)).collect()
             }
             None => self.commit_all(&ops, &self.backlog_plan(ops.len())),
-        };
+        });
         for (done, result) in dones.into_iter().zip(results) {
             // A panic in a callback is the caller's bug. It must not end the thread that all others
             // need.
@@ -198,7 +199,11 @@ impl Writer {
         if self.damaged.contains_key(topic) {
             return false;
         }
-        tracing::error!("the store is damaged: {damage}: nothing is stored in this topic");
+        tracing::error!(
+            topic = topic.as_str(),
+            error = %damage,
+            "the store is damaged: nothing is stored in this topic"
+        );
         self.damaged.insert(topic.clone(), Arc::new(damage.clone()));
         self.shared.counters.damaged_topics.store(self.damaged.len() as u64, Relaxed);
         true
@@ -213,7 +218,7 @@ impl Writer {
         error: InternalError,
         damages: Vec<Option<Arc<Damage>>>,
     ) -> Vec<Result<(), StoreError>> {
-        tracing::error!(operations = accepted.len(), "a transaction has met damage: {error}");
+        tracing::error!(operations = accepted.len(), %error, "a transaction has met damage");
         self.next_sweep = Instant::now() + SWEEP_PAUSE;
         self.has_backlog = false;
         let mut results: Vec<Result<(), StoreError>> = damages
@@ -289,7 +294,10 @@ impl Writer {
         }
         self.rejected_bytes = None;
         self.set_write_error(None);
-        tracing::info!("the deletion of {topic} has made room: the store writes again");
+        tracing::info!(
+            topic = topic.as_str(),
+            "the deletion of this topic's messages has made room: the store writes again"
+        );
         Some(Ok(()))
     }
 
@@ -343,14 +351,17 @@ impl Writer {
         let counters = &self.shared.counters;
         counters.topics.store(topics, Relaxed);
         counters.messages.store(messages, Relaxed);
-        counters.committed(ops.len(), started.elapsed());
+        let duration = started.elapsed();
+        counters.committed(ops.len(), duration);
+        let duration_ms = duration.as_micros() as f64 / 1e3;
+        tracing::trace!(operations = ops.len(), duration_ms, "committed");
         Ok(())
     }
 
     /// Stops accepting operations until a probe succeeds.
     fn stop_accepting(&mut self, error: &InternalError, ops: &[Op]) -> StoreError {
         let reason: Arc<str> = error.advice(self.shared.directory.dir()).into();
-        tracing::error!(operations = ops.len(), "the store can't write: {reason}");
+        tracing::error!(operations = ops.len(), error = &*reason, "the store can't write");
         self.shared.counters.failures.fetch_add(1, Relaxed);
         self.set_write_error(Some(reason.clone()));
         let bytes = ops.iter().map(Op::bytes).sum::<usize>();
@@ -360,7 +371,7 @@ impl Writer {
         // redb refuses all further work on a file after an error. Reads continue once the file is
         // open again, which needs no space.
         if let Err(error) = self.reopen() {
-            tracing::error!("the store can't be opened again: {error}");
+            tracing::error!(%error, "the store can't be opened again");
         }
         StoreError::Disk(reason)
     }
@@ -393,7 +404,7 @@ impl Writer {
         });
         if let Err(error) = probed {
             let reason = error.advice(self.shared.directory.dir());
-            tracing::debug!("the store still can't write: {reason}");
+            tracing::debug!(error = reason, "the store still can't write");
             self.set_write_error(Some(reason.into()));
             return;
         }

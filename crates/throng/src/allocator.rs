@@ -30,7 +30,7 @@ pub fn start() {
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
         let thread = std::thread::Builder::new().name("give-back".into());
         if let Err(error) = thread.spawn(run) {
-            tracing::warn!("freed memory is kept, for the thread that returns it failed: {error}");
+            tracing::warn!(%error, "freed memory is kept, for the thread that returns it can't start");
         }
     }
 }

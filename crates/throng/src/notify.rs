@@ -31,7 +31,7 @@ pub fn tell(state: State) {
         State::Stopping => "STOPPING=1".to_string(),
     };
     if let Err(error) = send(socket.as_bytes(), &text) {
-        tracing::warn!("the service manager can't be told {text:?} ({SOCKET}): {error}");
+        tracing::warn!(text, %error, "the service manager can't be told ({SOCKET})");
     }
 }
 

@@ -31,6 +31,7 @@ use axum::routing::{get, post};
 
 use crate::dashboard;
 use crate::http::middleware::{headers, limit_time, track};
+use crate::http::trace::{RequestIds, trace};
 use crate::http::{Rejection, guard};
 use crate::monitor::Monitor;
 use crate::node::{AskError, Node};
@@ -38,6 +39,7 @@ use crate::node::{AskError, Node};
 /// All that the admin port answers.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
+    let ids = Arc::new(RequestIds::new());
     let monitored = Router::new()
         .route("/api/live", get(samples::live))
         .route("/api/samples", get(samples::samples))
@@ -97,6 +99,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .layer(middleware::from_fn(limit_time))
         .layer(middleware::from_fn(track))
         .layer(middleware::from_fn(headers))
+        .layer(middleware::from_fn_with_state(ids, trace))
         .with_state(node)
 }
 

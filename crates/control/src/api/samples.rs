@@ -31,7 +31,7 @@ pub(crate) async fn live(
                        /api/samples or /metrics now and then";
         Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_readers", message)
     })?;
-    if let Some(Extension(ConnectInfo(On(peer)))) = on {
+    if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
         peer.set_stream();
     }
     let newest = monitor.newest.clone();

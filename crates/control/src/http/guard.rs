@@ -37,7 +37,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
     }
     if key.is_some()
         && !is_open(path)
-        && let Some(ConnectInfo(On(peer))) = request.extensions().get()
+        && let Some(ConnectInfo(On(peer, _))) = request.extensions().get()
     {
         peer.set_keyed();
     }

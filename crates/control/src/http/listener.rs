@@ -65,7 +65,7 @@ impl Listener for Bounded {
             let (stream, address) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::debug!("the admin port can't accept: {error}");
+                    tracing::debug!(%error, "the admin port can't accept");
                     self.connections.make_room();
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
@@ -99,13 +99,13 @@ impl Listener for Bounded {
     }
 }
 
-/// For requests: the connection that they came on.
+/// For requests: the connection that they came on, and the peer's address.
 #[derive(Clone)]
-pub(crate) struct On(pub Arc<Peer>);
+pub(crate) struct On(pub Arc<Peer>, pub SocketAddr);
 
 impl Connected<IncomingStream<'_, Bounded>> for On {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        On(stream.io().permit.peer.clone())
+        On(stream.io().permit.peer.clone(), *stream.remote_addr())
     }
 }
 

@@ -33,7 +33,8 @@ pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
 /// Marks on the connection where its request is. A connection that was only admitted for health
 /// checks gets no other call.
 pub(crate) async fn track(request: Request, next: Next) -> Response {
-    let Some(ConnectInfo(On(peer))) = request.extensions().get::<ConnectInfo<On>>().cloned() else {
+    let Some(ConnectInfo(On(peer, _))) = request.extensions().get::<ConnectInfo<On>>().cloned()
+    else {
         return next.run(request).await;
     };
     peer.begin(request.body().is_end_stream());

@@ -9,6 +9,7 @@ pub(crate) mod listener;
 pub(crate) mod middleware;
 mod rejection;
 mod request;
+pub(crate) mod trace;
 
 pub(crate) use rejection::{ErrorBody, Rejection};
 pub(crate) use request::{

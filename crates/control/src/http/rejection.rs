@@ -16,6 +16,10 @@ pub(crate) struct Rejection {
     pub detail: Option<Detail>,
 }
 
+/// The code of the rejection that an answer stands for, for the log.
+#[derive(Clone, Copy)]
+pub(crate) struct ErrorCode(pub &'static str);
+
 /// What a program needs to call again in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
@@ -111,6 +115,7 @@ impl Rejection {
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        response.extensions_mut().insert(ErrorCode(self.code));
         let headers = response.headers_mut();
         match self.status {
             StatusCode::UNAUTHORIZED => {

@@ -62,7 +62,7 @@ pub(crate) async fn whole_body(
 
 /// Marks on the connection that what follows is the server's work.
 fn arrived(parts: &Parts) {
-    if let Some(ConnectInfo(On(peer))) = parts.extensions.get() {
+    if let Some(ConnectInfo(On(peer, _))) = parts.extensions.get() {
         peer.body_arrived();
     }
 }

@@ -37,12 +37,16 @@ pub(crate) async fn watch(node: Arc<Node>) {
             let limit = limit.unwrap_or(0);
             if full {
                 tracing::warn!(
-                    "resident memory is {resident} bytes, the limit {limit}: new connections are \
-                     answered 503 (limits.memory_bytes_max)"
+                    bytes = resident,
+                    limit_bytes = limit,
+                    "resident memory is at its limit: new connections are answered 503 \
+                     (limits.memory_bytes_max)"
                 );
             } else {
                 tracing::info!(
-                    "resident memory is {resident} bytes again: connections are welcome"
+                    bytes = resident,
+                    limit_bytes = limit,
+                    "resident memory is below its limit again: connections are welcome"
                 );
             }
         }

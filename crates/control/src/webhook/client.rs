@@ -42,7 +42,8 @@ impl Client {
             Ok(builder) => builder,
             Err(error) => {
                 tracing::debug!(
-                    "webhooks trust Mozilla's certificates, the host has none: {error}"
+                    %error,
+                    "webhooks trust Mozilla's certificates, for the host has none"
                 );
                 HttpsConnectorBuilder::new()
                     .with_provider_and_webpki_roots(provider)

@@ -1,12 +1,13 @@
 //! Why a request has no response of the application, what its client gets then, and the log.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shard::WebhookResponse;
+use throttle::Throttle;
 use url::Url;
 
-/// A line about one kind of error is written at most this often.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// A line about one kind of error is written at most this often, in microseconds.
+const LOG_EVERY_US: u64 = 1_000_000;
 
 /// Why a request had no response of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,43 +92,33 @@ impl RequestError {
 }
 
 /// Warnings, each kind of error about once a second.
-#[derive(Default)]
 pub(super) struct Log {
+    began: Instant,
     kinds: [Throttle; ErrorKind::ALL.len()],
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let kinds = ErrorKind::ALL.map(|_| Throttle::new(1, LOG_EVERY_US));
+        Log { began: Instant::now(), kinds }
+    }
 }
 
 impl Log {
     /// Warns of an error of so many events at this URL, unless it has just warned of one like it.
-    pub fn warn(&mut self, error: &RequestError, url: Option<&str>, events: u64) {
-        let Some(left_out) = self.kinds[error.kind as usize].pass(Instant::now(), events) else {
+    pub fn warn(&self, error: &RequestError, url: Option<&str>, events: u64) {
+        let now_us = self.began.elapsed().as_micros() as u64;
+        let Some(suppressed) = self.kinds[error.kind as usize].pass(now_us, events) else {
             return;
         };
-        let kind = error.kind.name();
-        let url = url.map_or_else(|| "(no URL)".into(), shown);
-        let more = match left_out {
-            0 => String::new(),
-            events => format!(" ({events} events that failed like this since were not told)"),
-        };
-        tracing::warn!("webhook {url}: {events} events failed ({kind}): {error}{more}");
-    }
-}
-
-/// Lets one through each [`LOG_EVERY`], and counts what it holds back.
-#[derive(Default)]
-struct Throttle {
-    next: Option<Instant>,
-    left_out: u64,
-}
-
-impl Throttle {
-    /// `None` to leave so many out; else how many it left out before.
-    fn pass(&mut self, now: Instant, events: u64) -> Option<u64> {
-        if self.next.is_some_and(|next| now < next) {
-            self.left_out += events;
-            return None;
-        }
-        self.next = Some(now + LOG_EVERY);
-        Some(std::mem::take(&mut self.left_out))
+        tracing::warn!(
+            url = url.map(shown),
+            kind = error.kind.name(),
+            %error,
+            events,
+            suppressed,
+            "events for the application failed"
+        );
     }
 }
 
@@ -159,17 +150,6 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(&response.response).unwrap();
             assert_eq!(value["reason"], kind.reason());
         }
-    }
-
-    #[test]
-    fn of_many_lines_one_a_second_passes() {
-        let start = Instant::now();
-        let mut throttle = Throttle::default();
-        assert_eq!(throttle.pass(start, 3), Some(0));
-        assert_eq!(throttle.pass(start + LOG_EVERY / 3, 2), None);
-        assert_eq!(throttle.pass(start + LOG_EVERY / 2, 5), None);
-        assert_eq!(throttle.pass(start + LOG_EVERY, 1), Some(7));
-        assert_eq!(throttle.pass(start + LOG_EVERY * 5, 1), Some(0));
     }
 
     #[test]

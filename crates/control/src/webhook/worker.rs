@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
+use tracing::{Instrument, field};
 
 use super::body::{self, Responses};
 use super::client::Client;
-use super::error::{ErrorKind, Log, RequestError};
+use super::error::{ErrorKind, Log, RequestError, shown};
 use super::intake::PendingRequest;
 use super::queue::{Queue, QueueKey};
 use super::{Dispatcher, Settings};
@@ -161,14 +162,25 @@ impl Worker {
         let body = body::write(requests.iter().map(|request| &request.ask));
         let (secret, events) = (settings.secret.clone(), requests.len());
         let of = key.clone();
-        let task = batches.spawn(async move {
+        let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
+        let request = async move {
+            let began = Instant::now();
             let answer = client.post(&of.url, secret.as_deref(), events, body).await;
             let result = answer.and_then(|body| {
                 body::read(&body, events)
                     .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))
             });
+            let duration_ms = began.elapsed().as_micros() as f64 / 1e3;
+            let error = result.as_ref().err();
+            tracing::debug!(
+                kind = error.map(|error| error.kind.name()),
+                error = error.map(field::display),
+                duration_ms,
+                "answered"
+            );
             Done { key: of, result }
-        });
+        };
+        let task = batches.spawn(request.instrument(span));
         self.queues.entry(key.clone()).or_default().begin(task, requests);
     }
 
@@ -187,7 +199,7 @@ impl Worker {
             // Aborted: it was too late for all.
             Err(error) if error.is_cancelled() => return None,
             Err(error) => {
-                tracing::error!("a webhook request ended without a result: {error}");
+                tracing::error!(%error, "a webhook request ended without a result: this is a bug");
                 // Dropping its requests responds to them.
                 return self.queues.iter_mut().find_map(|(key, queue)| {
                     queue.end(error.id())?;

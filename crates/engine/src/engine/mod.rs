@@ -97,6 +97,7 @@ impl Engine {
             hub: Default::default(),
             joins: Default::default(),
             lists_due: Default::default(),
+            lines: crate::log::lines(),
             topics_ended: 0,
             commands: Default::default(),
             resumed: Vec::new(),

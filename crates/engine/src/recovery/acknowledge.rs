@@ -565,7 +565,16 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
         ..Publication::new(topic.clone(), Data::Json(json.into()))
     };
     if let Err(error) = core.broker.publish(letter, None) {
-        tracing::warn!("{}: no dead letter was published for {}: {error}", topic, message.id);
+        if let Some(suppressed) = core.lines.pass(core.now_us, 1) {
+            tracing::warn!(
+                user,
+                topic = topic.as_str(),
+                message_id = %message.id,
+                %error,
+                suppressed,
+                "no dead letter was published to this topic: it is tried again"
+            );
+        }
         return false;
     }
     core.history().give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);

@@ -1,6 +1,6 @@
 //! How far users have acknowledged, in memory and in the store.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use broker::HistoryLog;
@@ -19,18 +19,6 @@ const TRIES_APART_SECONDS: u32 = 30;
 /// What stands before a topic's name in the store's table of cursors where the row says what was
 /// given up, and not what was acknowledged. No topic's name has it: names have no control characters.
 const GIVEN_UP: &str = "\u{1}given up\u{1}";
-
-/// The time between two log lines about given-up messages, in microseconds of the node's clock.
-const GIVEN_UP_LOG_US: u64 = 10_000_000;
-
-/// The state of the log lines about given-up messages.
-#[derive(Default)]
-pub(super) struct GivenUpLog {
-    /// Not again before this time, in microseconds of the node's clock.
-    after_us: AtomicU64,
-    /// Given-up messages since the last line.
-    unsaid: AtomicU64,
-}
 
 impl Local {
     pub(super) fn cursors(&self) -> MutexGuard<'_, Cursors> {
@@ -115,7 +103,7 @@ impl Local {
         let Some(store) = &self.0.store else { return };
         // If the store does not write a cursor, its acknowledgement is lost and its messages come again.
         if let Err(error) = store.put_cursor(&user.into(), row, offset) {
-            tracing::warn!("a cursor was not stored: {error}");
+            self.0.log.lost_cursor(user, row.strip_prefix(GIVEN_UP).unwrap_or(row), error);
         }
     }
 
@@ -141,40 +129,12 @@ impl Local {
             return;
         }
         self.store_cursor(user, &format!("{GIVEN_UP}{topic}").into(), offset);
-        let (count, what) = match given_up {
-            GivenUp::DeadLettered => {
-                (&self.0.counts.dead_lettered, "went to the dead-letter topic")
-            }
-            GivenUp::Dropped => (&self.0.counts.dropped, "was dropped"),
+        let count = match given_up {
+            GivenUp::DeadLettered => &self.0.counts.dead_lettered,
+            GivenUp::Dropped => &self.0.counts.dropped,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        self.log_given_up(user, topic, offset, what);
-    }
-
-    /// Logs that a message was given up, but not too often.
-    fn log_given_up(&self, user: &str, topic: &str, offset: u64, what: &str) {
-        let log = &self.0.given_up;
-        let now_us = self.0.started.elapsed().as_micros() as u64;
-        let after_us = log.after_us.load(Ordering::Relaxed);
-        let next_us = now_us + GIVEN_UP_LOG_US;
-        let says = now_us >= after_us
-            && log
-                .after_us
-                .compare_exchange(after_us, next_us, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if !says {
-            log.unsaid.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let (id, others) = (self.id(offset), log.unsaid.swap(0, Ordering::Relaxed));
-        tracing::warn!(
-            user,
-            topic,
-            %id,
-            others,
-            "a message {what}: it was not acknowledged in all its deliveries; others: so many more \
-             since this was last said"
-        );
+        self.0.log.given_up(user, topic, self.id(offset), given_up);
     }
 
     /// Of these offsets of a topic, in order, those whose messages may still be in memory.

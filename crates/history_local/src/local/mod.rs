@@ -9,6 +9,7 @@ mod append;
 mod condition;
 mod cursors;
 mod inspect;
+mod log;
 mod page;
 mod read;
 mod start;
@@ -35,6 +36,7 @@ use history::{
     AcknowledgeError, Answer, Completion, Cursor, GivenUp, History, HistoryError, HistoryStats,
     Page, PageQuery, Piece, Pull, Start,
 };
+use log::Log;
 
 /// The limits of memory, over all topics.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +86,7 @@ struct Inner {
     /// node's clock.
     no_wait_until_us: AtomicU64,
     counts: Counts,
-    given_up: cursors::GivenUpLog,
+    log: Log,
 }
 
 #[derive(Default)]
@@ -168,7 +170,7 @@ impl Local {
             store: begin.store,
             no_wait_until_us: AtomicU64::new(0),
             counts: Counts::default(),
-            given_up: cursors::GivenUpLog::default(),
+            log: Log::new(started),
         }))
     }
 

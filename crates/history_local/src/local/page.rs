@@ -43,7 +43,11 @@ impl Local {
         };
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
-        let job = move |reader: &Reader| completion(history.read_page(reader, &query));
+        // What the log is told is about the request that asked.
+        let span = tracing::Span::current();
+        let job = move |reader: &Reader| {
+            completion(span.in_scope(|| history.read_page(reader, &query)));
+        };
         store.read_later(Box::new(job)).map_err(queue_error)?;
         Ok(Answer::Later)
     }
@@ -68,7 +72,7 @@ impl Local {
             }
         }
         let stored = stored
-            .inspect_err(|error| tracing::error!("the store can't be read: {error}"))
+            .inspect_err(|error| self.0.log.failed_read(topic, error))
             .map_err(store_error)?;
         let Some(rule) = self.rule(topic) else { return Err(HistoryError::NoHistory) };
         let gap = gap(&stored, from, backwards);

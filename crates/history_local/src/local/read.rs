@@ -7,6 +7,7 @@ use broker::HistoryLog;
 use model::{Envelope, Message};
 use store::{ReadLimits, Reader, StoreError, StoredMessages};
 
+use super::log::Log;
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use crate::windows;
@@ -80,8 +81,8 @@ impl Local {
             let share = |max: usize| max / topics.len() + 1;
             let amount =
                 ReadLimits { messages_max: share(messages_max), bytes_max: share(bytes_max) };
-            let stored = readable(reader, topic, amount, now_ms)
-                .inspect_err(|error| tracing::error!("the store can't be read: {error}"))
+            let stored = readable(reader, topic, amount, now_ms, &self.0.log)
+                .inspect_err(|error| self.0.log.failed_read(&topic.topic, error))
                 .map_err(store_error)?;
             let rule = self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
             gone.push(stored.floor > topic.after && !topic.whole);
@@ -153,6 +154,7 @@ fn readable(
     topic: &TopicCursor,
     amount: ReadLimits,
     now_ms: u64,
+    log: &Log,
 ) -> Result<StoredMessages, StoreError> {
     let (mut after, mut floor) = (topic.after, 0);
     for _ in 0..DAMAGE_MAX {
@@ -163,7 +165,7 @@ fn readable(
                 return Ok(StoredMessages { floor: stored.floor.max(floor).max(next), ..stored });
             }
             Err(StoreError::Damaged(damage)) => {
-                tracing::error!("the store is damaged: {damage}");
+                log.damage(&topic.topic, &damage);
                 let is_known = damage.through > after && damage.through < u64::MAX;
                 if damage.topic.as_ref() != Some(&topic.topic) || !is_known {
                     break;

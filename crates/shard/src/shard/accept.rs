@@ -22,6 +22,9 @@ const ACCEPTS: usize = 64;
 /// checks.
 const RESERVE: u32 = 64;
 
+/// Refused connections that are logged in a second.
+pub(crate) const REFUSALS_LOGGED: u32 = 100;
+
 /// How long the shard waits before it accepts again when the kernel had no memory or descriptor.
 const PAUSE_US: u64 = 100_000;
 
@@ -105,14 +108,15 @@ impl Shard {
         if matches!(error, Errno::MFILE | Errno::NFILE) && self.spare.take().is_some() {
             // The spare descriptor's number serves to answer one peer.
             if let Ok(Some((socket, _))) = self.accept_one() {
-                self.refuse(socket, Refusal::Connections);
+                self.refuse(socket, Refusal::Connections, None);
             }
             self.spare = spare();
         }
         tracing::warn!(
-            "shard {}: a connection could not be accepted: {error}; raise the limit on open files \
-             (ulimit -n), or lower limits.connections_max",
-            self.engine.number()
+            shard = self.engine.number(),
+            %error,
+            "a connection could not be accepted: raise the limit on open files (ulimit -n), or lower \
+             limits.connections_max"
         );
         self.accept_after_us = self.engine.now_us() + PAUSE_US;
     }
@@ -122,7 +126,7 @@ impl Shard {
         let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
         let reserved = refusal == Some(Refusal::Address) && self.engine.reserved() < RESERVE;
         if let Some(refusal) = refusal.filter(|_| !reserved) {
-            return self.refuse(fd, refusal);
+            return self.refuse(fd, refusal, address);
         }
         if reserved {
             self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
@@ -143,8 +147,7 @@ impl Shard {
         if let Some(socket) = self.sockets.get(slot)
             && let Err(error) = self.poller.add(socket, u64::from(slot), socket.is(State::Blocked))
         {
-            let number = self.engine.number();
-            tracing::warn!("shard {number}: a connection can't be watched: {error}");
+            tracing::warn!(shard = self.engine.number(), %error, "a connection can't be watched");
             self.engine.unwatched(slot);
             self.perform();
         }
@@ -177,7 +180,7 @@ impl Shard {
 
     /// Answers 503 and closes. The request is read first if it is there: bytes that were never
     /// read would turn the close into a reset, and the answer would be lost.
-    fn refuse(&mut self, socket: OwnedFd, refusal: Refusal) {
+    fn refuse(&mut self, socket: OwnedFd, refusal: Refusal, address: Option<IpAddr>) {
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
         let protocols = self.engine.shared().protocols;
         let (request, answer) = (&self.buffer[..read], &mut self.out);
@@ -196,6 +199,23 @@ impl Shard {
         self.engine.count_refusal(healthy == Some(true), refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
+        if healthy != Some(true) {
+            self.log_refusal(refusal, address);
+        }
+    }
+
+    fn log_refusal(&self, refusal: Refusal, address: Option<IpAddr>) {
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Some(suppressed) = self.lines.pass(self.engine.now_us(), 1)
+        {
+            tracing::debug!(
+                shard = self.engine.number(),
+                address = address.map(tracing::field::display),
+                reason = refusal.name(),
+                suppressed,
+                "connection refused"
+            );
+        }
     }
 
     /// True when the rate of new connections leaves room for one more.

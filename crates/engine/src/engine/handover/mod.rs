@@ -208,5 +208,11 @@ impl Engine {
             self.connections.close_again(slot);
         }
         self.resume_inputs();
+        let core = &self.connections.core;
+        tracing::info!(
+            shard = core.number,
+            connections = core.table.count(),
+            "connections were taken over"
+        );
     }
 }

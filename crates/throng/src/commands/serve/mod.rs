@@ -1,10 +1,10 @@
 //! `throng serve`: connects the parts of the server and runs until a signal ends it.
 
 mod demo;
+mod log;
 mod settings;
 mod storage;
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,23 +16,19 @@ use history_local::{Begin, Local};
 use protocol::Protocols;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::Serve;
 use crate::error::CommandError;
 use crate::notify::{self, State};
 use crate::sources;
 
+use log::{Log, ms};
 use settings::{Fixed, live, options, settings};
-
-type LogFilter = tracing_subscriber::reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 
 /// Serves until SIGINT or SIGTERM. A second signal ends the process without a drain.
 pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandError> {
     let loaded = sources::load(&args.settings)?;
-    let log = start_log(&loaded.config)?;
+    let log = Log::start(&loaded.config)?;
     warn(&loaded);
     let (server, signals) = Server::start(&loaded, args, protocols, log)?;
     server.print_hello(&loaded.config);
@@ -48,29 +44,6 @@ fn warn(loaded: &Loaded) {
     }
 }
 
-fn start_log(config: &Config) -> Result<LogFilter, CommandError> {
-    let filter = log_filter(config)?;
-    let (filter, handle) = tracing_subscriber::reload::Layer::new(filter);
-    let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match config.log.format {
-        config::LogFormat::Text => registry.with(lines).init(),
-        config::LogFormat::Json => registry.with(lines.json()).init(),
-    }
-    Ok(handle)
-}
-
-fn log_filter(config: &Config) -> Result<EnvFilter, CommandError> {
-    EnvFilter::try_new(&config.log.level).map_err(|error| {
-        let level = &config.log.level;
-        CommandError::Usage(format!(
-            "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"
-        ))
-    })
-}
-
 /// The parts of the running server.
 struct Server {
     history: Arc<dyn History>,
@@ -84,7 +57,7 @@ struct Server {
     connections: Arc<control::Connections>,
     webhook: Arc<control::webhook::Dispatcher>,
     fixed: Fixed,
-    log: LogFilter,
+    log: Log,
     client: SocketAddr,
     admin: SocketAddr,
     connections_max: u64,
@@ -95,9 +68,10 @@ impl Server {
         loaded: &Loaded,
         args: &Serve,
         protocols: &'static Protocols,
-        log: LogFilter,
+        log: Log,
     ) -> Result<(Self, Signals), CommandError> {
         let config = &loaded.config;
+        let _span = tracing::info_span!("start").entered();
         let started = Instant::now();
         // Each shard's descriptor table starts as a copy of the current one. Everything that shards
         // and signal handlers write to must be open before that, and nothing else should be.
@@ -143,8 +117,10 @@ impl Server {
             .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))?;
         if capacity < connections_max {
             tracing::warn!(
-                "descriptors allow {capacity} connections, fewer than limits.connections_max = \
-                 {connections_max}: use more shards, or raise the limit on open files (ulimit -n)"
+                capacity,
+                connections_max,
+                "descriptors allow fewer connections than limits.connections_max: use more shards, \
+                 or raise the limit on open files (ulimit -n)"
             );
         }
         let listener = std::net::TcpListener::bind(config.admin.listen)
@@ -227,7 +203,11 @@ impl Server {
             shards = self.handles.len(),
             sender = self.shards.sender,
             private_tables = self.shards.private_tables,
-            "clients on {client}, applications on {admin}"
+            connections_max = self.connections_max,
+            %client,
+            %admin,
+            version = env!("CARGO_PKG_VERSION"),
+            "serving clients and applications"
         );
     }
 
@@ -238,15 +218,17 @@ impl Server {
                 break;
             }
             notify::tell(State::Reloading);
+            let span = tracing::info_span!("reload").entered();
             let new = sources::load(&args.settings);
             match new.and_then(|new| self.reload(&loaded, &new)) {
                 Ok(now) => loaded = now,
                 Err(error) => {
                     for line in error.text().lines() {
-                        tracing::error!("the configuration stays as it was: {line}");
+                        tracing::error!(error = line, "the configuration stays as it was");
                     }
                 }
             }
+            drop(span);
             notify::tell(State::Ready);
         }
         std::thread::spawn(move || {
@@ -263,12 +245,7 @@ impl Server {
     fn reload(&self, old: &Loaded, new: &Loaded) -> Result<Loaded, CommandError> {
         let changes = old.changes(new);
         let new = old.reloaded(new).map_err(|error| CommandError::Usage(error.to_string()))?;
-        match log_filter(&new.config) {
-            Ok(filter) => {
-                let _ = self.log.reload(filter);
-            }
-            Err(error) => tracing::error!("{}", error.text()),
-        }
+        self.log.reload(&new.config);
         let settings = Arc::new(settings(&new.config, &self.fixed));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
@@ -285,22 +262,31 @@ impl Server {
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
         warn(&new);
         if changes.applied.is_empty() && changes.restart.is_empty() {
-            tracing::info!("configuration read again: nothing changed");
+            tracing::info!("the configuration was read again: nothing changed");
         }
         if !changes.applied.is_empty() {
-            tracing::info!("configuration read again: {} in force", changes.applied.join(", "));
+            let settings = changes.applied.join(", ");
+            tracing::info!(
+                settings,
+                "the configuration was read again: these settings are in force"
+            );
         }
         if !changes.restart.is_empty() {
-            tracing::warn!("these changes need a restart: {}", changes.restart.join(", "));
+            let settings = changes.restart.join(", ");
+            tracing::warn!(settings, "these settings have changed and need a restart");
         }
         Ok(new)
     }
 
     fn drain(self, seconds: u32) {
         notify::tell(State::Stopping);
+        let _span = tracing::info_span!("stop").entered();
+        let began = Instant::now();
         let connections = self.shared.connections.load(Ordering::Relaxed);
         tracing::info!(
-            "ending: {connections} connections are told to come back elsewhere or later"
+            connections,
+            drain_seconds = seconds,
+            "ending: connections are told to come back elsewhere or later"
         );
         self.shared.draining.store(true, Ordering::Relaxed);
         for handle in &self.handles {
@@ -312,9 +298,9 @@ impl Server {
         if let Some(store) = &self.store
             && let Err(error) = store.close()
         {
-            tracing::error!("the store could not be closed in order: {error}");
+            tracing::error!(%error, "the store could not be closed in order");
         }
-        tracing::info!("ended");
+        tracing::info!(duration_ms = ms(began.elapsed()), "ended");
     }
 }
 

@@ -11,6 +11,7 @@ use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
 
 use crate::error::CommandError;
 
+use super::log::ms;
 use super::settings::held;
 
 /// An open store, the reader that loads its content, and the state in which it was found.
@@ -25,10 +26,10 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<Opened>, Co
     let (store, reader, found) = Store::open(options(config, new_epoch))
         .map_err(|error| CommandError::Runtime(format!("the store: {error}")))?;
     tracing::info!(
+        path = config.store.data,
         clean = found.clean,
-        "the store in {} is open after {} ms",
-        config.store.data,
-        started.elapsed().as_millis()
+        duration_ms = ms(started.elapsed()),
+        "the store is open"
     );
     Ok(Some((store, reader, found)))
 }
@@ -103,8 +104,8 @@ pub(super) fn load(
         cursors = cursors.len(),
         idempotency_keys = keys.len(),
         subscribers = subscriptions.users(),
-        "the store is loaded after {} ms",
-        started.elapsed().as_millis()
+        duration_ms = ms(started.elapsed()),
+        "the store is loaded"
     );
     history.load_cursors(cursors);
     history.load_idempotency(|topic| broker.hash(topic), keys);

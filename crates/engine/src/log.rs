@@ -1,0 +1,78 @@
+//! What the log is told of connections. All of it is caused by peers and off by default, so a line
+//! costs one comparison while its level is off, and of many only some are written.
+
+use model::CloseReason;
+use throttle::Throttle;
+
+use crate::core::Core;
+
+/// Lines of one engine in a second.
+const LINES_PER_SECOND: u32 = 100;
+
+/// Of what peers cause, so many lines are written.
+pub(crate) const fn lines() -> Throttle {
+    Throttle::new(LINES_PER_SECOND, 1_000_000)
+}
+
+impl Core {
+    /// A connection is about to leave its topics, and to end.
+    pub(crate) fn log_close(&self, slot: u32, reason: CloseReason) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Some(connection) = self.table.get(slot) else { return };
+        let Some(suppressed) = self.lines.pass(self.now_us, 1) else { return };
+        let users: Vec<&str> = self.users(slot).collect();
+        tracing::debug!(
+            connection = %self.id(slot, connection.serial),
+            transport = self.shared.protocols.of(connection.encoding).name(),
+            user = (!users.is_empty()).then(|| users.join(",")),
+            topics = self.hub.count(slot).saturating_sub(users.len()),
+            age_seconds = self.now_s().saturating_sub(connection.opened_s),
+            reason = reason.name(),
+            suppressed,
+            "connection closed"
+        );
+    }
+
+    /// A request was answered with this. Whether it was an error is seen here.
+    pub(crate) fn log_answer(&self, slot: u32, answer: &[u8]) {
+        if !matches!(answer.get(9), Some(b'4' | b'5')) || !tracing::enabled!(tracing::Level::DEBUG)
+        {
+            return;
+        }
+        let Some(connection) = self.table.get(slot) else { return };
+        let Some(suppressed) = self.lines.pass(self.now_us, 1) else { return };
+        let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
+        tracing::debug!(
+            connection = %self.id(slot, connection.serial),
+            status = status.and_then(|digits| digits.parse::<u16>().ok()),
+            code = code_of(answer),
+            suppressed,
+            "request rejected"
+        );
+    }
+}
+
+/// The code of an error, from the answer's body: `{"error":{"code":"…`.
+fn code_of(answer: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let (code, _) = text.split_once("\"code\":\"")?.1.split_once('"')?;
+    let is_code = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    code.bytes().all(is_code).then_some(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_an_error_is_found() {
+        let answer = |body: &str| format!("HTTP/1.1 400 Bad Request\r\n\r\n{body}").into_bytes();
+        let body = r#"{"error":{"code":"bad_topic","message":"\"code\":\"x\""}}"#;
+        assert_eq!(code_of(&answer(body)), Some("bad_topic"));
+        for body in ["", "not found", r#"{"error":{"code":"s3cret"}}"#, r#"{"code":"#] {
+            assert_eq!(code_of(&answer(body)), None, "{body}");
+        }
+    }
+}
