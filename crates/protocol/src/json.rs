@@ -101,6 +101,11 @@ pub fn state_complete(topic: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// The greeting of whoever will hear next to nothing.
+const IN_NO_TOPIC: &str = "Hello. You are in no topic and named no user: you get only what is broadcast \
+    to everyone. Add topic=news or user=alice to the URL, as often as you like: \
+    /stream?topic=news&user=alice";
+
 /// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
 /// adds a text that greets the users by name.
 pub fn welcome(
@@ -114,6 +119,7 @@ pub fn welcome(
     if greeting {
         let names: Vec<&str> = users.iter().map(Name::as_str).collect();
         let hello = match names.is_empty() {
+            true if topics.is_empty() => IN_NO_TOPIC.to_string(),
             true => "Hello".to_string(),
             false => format!("Hello, {}", names.join(" and ")),
         };

@@ -134,6 +134,60 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
 }
 
 #[test]
+fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
+    for path in PATHS {
+        for (query, right) in [
+            ("topics=news", "topic"),
+            ("channel=news&t=1", "topic"),
+            ("users=alice", "user"),
+            ("topic=news&usr=alice", "user"),
+            ("topic=news&channel=web&users=alice", "user"),
+            ("topic=news&Last-Event-ID=5f3a91c2:7", "lastEventID"),
+        ] {
+            let error = listens(path, query, "").unwrap_err();
+            assert_eq!(error, "bad_parameter", "{path}?{query}");
+            let (_, answer) = ask("GET", &format!("/sse?{query}"), "", "");
+            assert!(answer.contains(&format!("did you mean {right}?")), "{answer}");
+        }
+        for query in [
+            "topic=news&utm_source=x&_=17&tab=2&nocache",
+            // It has the right one: the other is somebody else's.
+            "topic=news&channel=web&user=alice&user_id=17",
+            "topic=news&lastEventID=&last_event_id=5",
+            "topic=news&event=tick&key=x&since:",
+        ] {
+            assert!(listens(path, query, "").is_ok(), "{path}?{query}");
+        }
+    }
+    let (_, answer) = ask("POST", "/publish?channel=news", "", "x");
+    assert!(answer.contains("did you mean topic?"), "{answer}");
+    let (_, answer) = ask("GET", "/presence?topics=news", "", "");
+    assert!(answer.contains("did you mean topic?"), "{answer}");
+}
+
+#[test]
+fn who_is_in_no_topic_is_told_so() {
+    for (target, told) in [
+        ("/sse", true),
+        ("/sse?format=json&x=1", true),
+        ("/sse?topic=news", false),
+        ("/sse?user=alice", false),
+        ("/stream", true),
+        ("/stream?topic=news", false),
+        ("/stream?user=alice", false),
+    ] {
+        let (_, answer) = ask("GET", target, "", "");
+        let says = answer.contains("in no topic") && answer.contains("?topic=news&user=alice");
+        assert_eq!(says, told, "{target}: {answer}");
+        if target.starts_with("/sse") && told {
+            // A comment, which no EventSource gives to the page.
+            let line = answer.lines().find(|line| line.contains("in no topic")).unwrap();
+            assert!(line.starts_with(": ") && answer.ends_with("\n\n"), "{answer}");
+        }
+    }
+}
+
+#[test]
 fn a_publisher_may_give_a_message_attributes() {
     let publish = |query: &str| match ask("POST", &format!("/publish?topic=t{query}"), "", "x") {
         (Request::Publish { publication, .. }, _) => Ok(publication),

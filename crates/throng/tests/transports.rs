@@ -204,3 +204,42 @@ fn a_batch_to_one_connection_arrives_in_order() {
         last[topic] = Some(n);
     }
 }
+
+#[test]
+fn who_forgets_the_topic_is_told_what_is_missing() {
+    let server = Server::start();
+    let mut stream = Stream::new(server.connect());
+    stream.send("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(stream.head().starts_with("HTTP/1.1 200 "));
+    assert!(stream.line().starts_with("retry: "));
+    assert_eq!(stream.line(), "");
+    let greeting = stream.line();
+    assert!(greeting.starts_with(": ") && greeting.contains("/sse?topic=news&user=alice"));
+    // It works all the same, for what goes to everyone.
+    server.post("/api/broadcast", json!({"data": "all"}));
+    assert_eq!(stream.data(), "all");
+    let mut stream = server.listen("/stream");
+    let welcome = stream.object();
+    assert_eq!((&welcome["users"], &welcome["topics"]), (&json!([]), &json!([])));
+    assert!(welcome["text"].as_str().unwrap().contains("/stream?topic=news&user=alice"));
+    let (status, refused) = server.get("/poll");
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("no_topic")));
+
+    for path in ["/sse", "/stream", "/poll"] {
+        let (status, refused) = server.get(&format!("{path}?topics=news"));
+        assert_eq!((status, &refused["error"]["code"]), (400, &json!("bad_parameter")), "{path}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("no parameter topics: did you mean topic?"), "{message}");
+    }
+    let url = |path: &str| format!("ws://{}{path}", server.client);
+    let refused = tungstenite::client(url("/ws?channel=news"), server.connect());
+    let Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(answer))) = refused
+    else {
+        panic!("it opened")
+    };
+    assert_eq!(answer.status(), 400);
+    // What others add, and all that a Phoenix client passes, is none of our business.
+    drop(server.listen("/sse?topic=news&utm_source=x&_=1&tab=2"));
+    let phoenix = url("/socket/websocket?vsn=2.0.0&topics=a&channel=b&users=c");
+    assert!(tungstenite::client(phoenix, server.connect()).is_ok());
+}

@@ -3,6 +3,7 @@
 mod acknowledge;
 mod answer;
 pub mod media;
+mod near_miss;
 mod pages;
 mod parameters;
 mod parse;

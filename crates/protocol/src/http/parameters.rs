@@ -1,7 +1,7 @@
 //! The parameters of a request.
 
 use super::answer::denied;
-use super::{Rejection, Route};
+use super::{Rejection, Route, near_miss};
 use crate::query;
 use crate::request::{Entry, Open, Request};
 use auth::{Action, Permit, Principal};
@@ -21,6 +21,8 @@ pub(crate) struct Query {
     pub json: bool,
     /// Unchecked: only a publish request uses it.
     pub key: Option<Name>,
+    /// What was probably meant by names that aren't known, and those names.
+    meant: Vec<(&'static str, String)>,
 }
 
 impl Query {
@@ -82,6 +84,13 @@ impl Route<'_> {
             let (key, value) = pair.map_err(not_utf8)?;
             self.parameter(&mut query, &key, &value)?;
         }
+        if let Some((right, name)) = query.meant.iter().find(|(right, _)| !self.names(right)) {
+            let message = format!(
+                "there is no parameter {name}: did you mean {right}? (Of several each is said by \
+                 itself: topic=a&topic=b)"
+            );
+            return Err(Rejection::new(400, "bad_parameter", message));
+        }
         let topics = query.users.len() + query.topics.len();
         if topics > self.settings.topics_per_connection_max {
             let max = self.settings.topics_per_connection_max;
@@ -106,6 +115,11 @@ impl Route<'_> {
             query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
         }
         Ok(query)
+    }
+
+    /// Whether the request has a parameter of this name.
+    fn names(&self, name: &str) -> bool {
+        query::pairs(self.request.query).flatten().any(|(key, _)| key == name)
     }
 
     pub(crate) fn parameter(
@@ -136,10 +150,16 @@ impl Route<'_> {
                     .map_err(|error| Rejection::new(400, "bad_tag", error))?;
             }
             "key" => query.key = Some(value.into()),
-            "since" if !value.is_empty() => query.resume.all = Some(since(value)?),
+            "since" => {
+                if !value.is_empty() {
+                    query.resume.all = Some(since(value)?);
+                }
+            }
             // Clients that can't set the header append it to the URL that they began with.
-            "lastEventID" if !value.is_empty() => {
-                query.last = Some(value.parse().map_err(|_| bad_since(SinceError::Token))?);
+            "lastEventID" => {
+                if !value.is_empty() {
+                    query.last = Some(value.parse().map_err(|_| bad_since(SinceError::Token))?);
+                }
             }
             "timeout" => {
                 let error =
@@ -154,13 +174,16 @@ impl Route<'_> {
                 };
             }
             _ => {
-                let topic = key.strip_prefix("since:").filter(|_| !value.is_empty());
-                if let Some(topic) = topic {
-                    let since = since(value)?;
-                    query.resume.topics.retain(|(known, _)| known != topic);
-                    query.resume.topics.push((topic.into(), since));
+                if let Some(topic) = key.strip_prefix("since:") {
+                    if !value.is_empty() {
+                        let since = since(value)?;
+                        query.resume.topics.retain(|(known, _)| known != topic);
+                        query.resume.topics.push((topic.into(), since));
+                    }
+                } else if let Some(right) = near_miss::meant(self.request.path, key) {
+                    query.meant.push((right, key.into()));
                 }
-                // Other parameters belong to the page: a cache breaker, a tracking tag.
+                // Others belong to the page: a cache breaker, a tracking tag.
             }
         }
         Ok(())

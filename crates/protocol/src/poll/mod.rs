@@ -66,7 +66,8 @@ fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
     }
     let Listener { principal, topics, query } = route.listener()?;
     if principal.users.is_empty() && topics.is_empty() {
-        let message = "say what to poll for: ?topic=… or ?user=…, both may be repeated";
+        let message =
+            "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
         return Err(Rejection::new(400, "no_topic", message));
     }
     let seconds = query.seconds.unwrap_or(route.settings.poll_seconds);

@@ -16,6 +16,12 @@ pub struct Sse {
     pub json: bool,
 }
 
+/// A comment, which a page never sees, for whoever opens an event stream to find out what it does.
+const IN_NO_TOPIC: &[u8] =
+    b": this connection is in no topic and has no user: it gets only what is \
+    broadcast to everyone. Add topic=news or user=alice to the URL, as often as you like: \
+    /sse?topic=news&user=alice\n\n";
+
 /// Appends the head of the answer, and how long the browser should wait before it returns, in
 /// milliseconds.
 ///
@@ -150,6 +156,9 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
         return Ok(route.head_only(out, head));
     }
     open(route.cors, retry_ms(route.settings.sse_retry_ms, route.id), out);
+    if listener.principal.users.is_empty() && listener.topics.is_empty() {
+        out.extend_from_slice(IN_NO_TOPIC);
+    }
     let sse = Sse { json: listener.query.json };
     Ok(listener.open(sse.encoding()))
 }
