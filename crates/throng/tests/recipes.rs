@@ -1,0 +1,34 @@
+//! The recipes of `examples/`, as their READMEs say to run them: a real server, the application under
+//! node, pages in Chromium; each through a reload of the page and a restart of the server.
+
+use std::path::Path;
+use std::process::Command;
+
+fn recipe(name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recipes");
+    assert!(
+        folder.join("../phoenix/node_modules/playwright-core").exists(),
+        "the packages are not installed: run `npm ci` in crates/throng/tests/phoenix, as scripts/test does"
+    );
+    let output = Command::new("node")
+        .arg(folder.join(format!("{name}.cjs")))
+        .env("THRONG_BIN", env!("CARGO_BIN_EXE_throng"))
+        .output()
+        .unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"));
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn an_answer_survives_reload_and_restart() {
+    recipe("tokens");
+}
+
+#[test]
+fn the_board_is_whole_after_reload_and_restart() {
+    recipe("prices");
+}
+
+#[test]
+fn the_bell_rings_until_somebody_has_looked() {
+    recipe("notifications");
+}

@@ -1,0 +1,95 @@
+// A recipe as its reader runs it: the server with the recipe's configuration, the application, and a
+// browser; the server can be stopped and started again.
+"use strict";
+
+const assert = require("node:assert/strict");
+const { spawn } = require("node:child_process");
+const fs = require("node:fs");
+const os = require("node:os");
+const path = require("node:path");
+const readline = require("node:readline");
+const { chromium } = require("../phoenix/node_modules/playwright-core");
+
+const EXAMPLES = path.resolve(__dirname, "../../../../examples");
+const PATIENCE_MS = 30_000;
+
+const running = [];
+/** Starts a program and returns its lines' reader. */
+function start(program, args, env) {
+  const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "inherit"] });
+  running.push(child);
+  const lines = readline.createInterface({ input: child.stdout });
+  child.ended = new Promise((done) => child.on("exit", done));
+  const find = (pattern) =>
+    new Promise((done, failed) => {
+      const timer = setTimeout(() => failed(new Error(`${program} ${args}: no line like ${pattern}`)), PATIENCE_MS);
+      lines.on("line", (line) => {
+        const found = pattern.exec(line);
+        if (found) (clearTimeout(timer), done(found[1]));
+      });
+      child.ended.then((code) => failed(new Error(`${program} ${args} ended with ${code}`)));
+    });
+  return { child, find };
+}
+
+class Throng {
+  constructor(args) {
+    this.args = args;
+    this.data = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
+    this.client = this.admin = "127.0.0.1:0";
+  }
+  /** Starts it, at the same addresses each time. */
+  async up() {
+    const args = ["serve", "--listen", this.client, "--admin", this.admin, "--data", this.data, ...this.args];
+    this.process = start(process.env.THRONG_BIN, args, {});
+    const [client, admin] = ["clients", "applications"].map((label) =>
+      this.process.find(new RegExp(`^\\s*${label}.*?http://([0-9.:]+)`)));
+    [this.client, this.admin] = [await client, await admin];
+  }
+  /** Ends it as a kill does: nothing is said to anyone. */
+  async down() {
+    this.process.child.kill("SIGKILL");
+    await this.process.child.ended;
+  }
+  async api(method, target, body) {
+    const response = await fetch(`http://${this.admin}${target}`, { method, body: body && JSON.stringify(body) });
+    const answer = await response.json();
+    assert.ok(response.ok, `${target}: ${JSON.stringify(answer)}`);
+    return answer;
+  }
+}
+
+/** Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder. */
+async function run(args, application, env, scenario) {
+  const throng = new Throng(args);
+  let browser;
+  try {
+    await throng.up();
+    let url = `http://${throng.client}/`;
+    if (application) {
+      const settings = { PORT: "0", THRONG_URL: `http://${throng.client}`, THRONG_API: `http://${throng.admin}`, ...env };
+      url = await start("node", [path.join(EXAMPLES, application)], settings).find(/^Open (http:\S+)/);
+    }
+    browser = await chromium.launch({
+      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+      args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+    });
+    const context = await browser.newContext();
+    const open = async (query = "") => {
+      const page = await context.newPage();
+      page.setDefaultTimeout(PATIENCE_MS);
+      page.on("pageerror", (error) => { throw new Error(`in the page: ${error}`); });
+      await page.goto(url + query);
+      return page;
+    };
+    await scenario({ throng, open, url });
+    const shots = process.env.RECIPE_SHOTS;
+    if (shots) for (const [n, page] of context.pages().entries()) await page.screenshot({ path: `${shots}-${n}.png` });
+  } finally {
+    await browser?.close();
+    for (const child of running) child.kill("SIGKILL");
+    fs.rmSync(throng.data, { recursive: true, force: true });
+  }
+}
+
+module.exports = { EXAMPLES, assert, run };

@@ -1,0 +1,82 @@
+// What the applications of the recipes share: a page with its files, its own calls, and calls to
+// Throng's API. Node alone, no packages.
+import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { extname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+/** Where Throng's clients connect. The page learns it from `throng.js`. */
+const THRONG = process.env.THRONG_URL ?? "http://127.0.0.1:8000";
+/** Where the application publishes, and the key if the server has one. */
+const API = process.env.THRONG_API ?? "http://127.0.0.1:8001";
+const API_KEY = process.env.THRONG_API_KEY;
+const PORT = Number(process.env.PORT ?? 3000);
+
+const BODY_BYTES_MAX = 64 * 1024;
+/** How long a call is tried again while Throng restarts. */
+const PATIENCE_MS = 60_000;
+const CALL_MS = 10_000;
+const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" };
+
+const pause = ms => new Promise(done => setTimeout(done, ms));
+
+/**
+ * Calls Throng's API until there is an answer. While nobody answers (the server restarts) or it says
+ * "later" (503), the call is repeated; so give `idempotency_key` with what must not be published
+ * twice. Throws what the API says is wrong.
+ */
+export async function call(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  if (API_KEY) headers.Authorization = `Bearer ${API_KEY}`;
+  for (const end = Date.now() + PATIENCE_MS; ; await pause(200)) {
+    const signal = AbortSignal.timeout(CALL_MS);
+    const options = { method: "POST", headers, body: JSON.stringify(body), signal };
+    const response = await fetch(API + path, options).catch(error => error);
+    const isLater = response instanceof Error || response.status === 503;
+    if (isLater && Date.now() < end) continue;
+    if (response instanceof Error) throw new Error(`${API} does not answer: is Throng running?`);
+    const answer = await response.json();
+    if (!response.ok) throw new Error(`${path}: ${answer.error.message}`);
+    return answer;
+  }
+}
+
+async function bodyOf(request) {
+  let text = "";
+  for await (const piece of request) {
+    text += piece;
+    if (text.length > BODY_BYTES_MAX) throw new Error("too long");
+  }
+  return JSON.parse(text || "{}");
+}
+
+/**
+ * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls:
+ * `calls["POST /ask"]` takes the request's JSON and returns the answer's.
+ */
+export function serve(module, calls) {
+  const folder = fileURLToPath(new URL(".", module));
+  const answer = async request => {
+    const path = new URL(request.url, "http://page").pathname;
+    const own = calls[`${request.method} ${path}`];
+    if (own) return [".json", JSON.stringify(await own(await bodyOf(request)))];
+    if (path === "/throng.js") return [".js", `export const throng = ${JSON.stringify(THRONG)};`];
+    const name = path === "/" ? "index.html" : path.slice(1);
+    // Only the pages' own files, and nothing outside of the folder.
+    if (request.method !== "GET" || !/^[a-z]+\.(html|js|css)$/.test(name)) return [];
+    const shared = name === "page.css" ? new URL(name, import.meta.url) : join(folder, name);
+    return [extname(name), await readFile(shared)];
+  };
+  const server = createServer(async (request, response) => {
+    try {
+      const [type, body] = await answer(request);
+      if (!type) return response.writeHead(404).end();
+      response.writeHead(200, { "Content-Type": TYPES[type] ?? "application/json", "Cache-Control": "no-store" });
+      response.end(body);
+    } catch (error) {
+      response.writeHead(400, { "Content-Type": "application/json" });
+      response.end(JSON.stringify({ error: error.message }));
+    }
+  });
+  server.listen(PORT, "127.0.0.1", () => console.log(`Open http://127.0.0.1:${server.address().port}/`));
+}
