@@ -42,7 +42,9 @@ function tell(what, room, item) {
   if (what === "status") return drawStatus();
   const isShown = room === current;
   if (what === "item") {
-    if (item.kind !== "notice" && !item.mine && !(isShown && !document.hidden && log.isAtEnd)) room.unread++;
+    // What was said before this page came into the room is no news.
+    const isNews = item.kind !== "notice" && !item.mine && (room.wasJoined || item.at >= room.joinedAt);
+    if (isNews && !(isShown && !document.hidden && log.isAtEnd)) room.unread++;
     if (isShown) log.append(item);
     drawRooms();
   } else if (isShown && what === "changed") log.change(item);

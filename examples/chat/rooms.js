@@ -14,6 +14,8 @@ const RETURN_QUIET_MS = 10_000;
 // In a crowd it is noise who comes, goes and types; a push a keystroke to so many is waste too.
 const CROWD_USERS_MIN = 30;
 const ITEMS_MAX = 600;
+/** What who comes into a room is shown of what was said before. */
+const BEFORE = "last:50";
 const ONE_LINE_CHARS_MAX = 60;
 
 /** 128 random bits. `crypto.randomUUID` is missing on plain-http origins other than loopback. */
@@ -70,28 +72,43 @@ export class Rooms {
   join(name, items = []) {
     const room = this.list.get(name) ?? {
       name, topic: `room:${name}`, state: "joining", reason: "", items: [], byId: new Map(), people: [], crowd: null,
-      typists: new Map(), leaving: new Map(), quietUntil: 0, unread: 0, typingSentAt: 0,
+      typists: new Map(), leaving: new Map(), quietUntil: 0, unread: 0, typingSentAt: 0, last: undefined, joinedAt: Date.now(),
     };
     if (room.channel && room.state !== "closed") return room;
     this.list.set(name, room);
     for (const item of items) {
       if (item.state === "sending") item.state = "queued";
+      room.last = item.position ?? room.last;
       this.#add(room, item, { quiet: true });
     }
     room.state = "joining";
     const meta = { on: matchMedia("(pointer: coarse)").matches ? "phone" : "computer" };
-    const channel = room.channel = this.socket.channel(room.topic, { meta });
+    // A function, so that each rejoin says what came last: what was missed comes first.
+    const channel = room.channel = this.socket.channel(room.topic, () => ({ meta, since: room.last ?? BEFORE }));
+    // A topic of its own, because the room's history is for what was said.
+    room.typingChannel = this.socket.channel(`typing:${name}`);
+    room.typingChannel.on("typing", payload => this.#typist(room, payload));
+    room.typingChannel.join();
     this.#listen(room, channel);
     this.#watchPeople(room, channel);
     // The hooks stay for every later rejoin, which the client does by itself.
     channel.join()
-      .receive("ok", () => this.#joined(room))
+      .receive("ok", answer => this.#joined(room, answer))
       .receive("error", answer => { room.state = "refused"; room.reason = String(answer?.reason ?? "no reason given"); this.tell("room", room); })
       .receive("timeout", () => { room.state = "refused"; room.reason = "no answer"; this.tell("room", room); });
     return room;
   }
 
-  #joined(room) {
+  #joined(room, { since, recovered }) {
+    room.last ??= since;
+    // The server began anew, or too much was said meanwhile: so what it still has. Known messages are
+    // known by their ids.
+    if (recovered === false) {
+      room.last = since;
+      room.channel.push("history", { since: BEFORE }).receive("ok", ({ messages }) => {
+        for (const { event = "message", data, sender, id } of messages) this.#received(room, event, payloadOf(data, sender), id);
+      });
+    }
     if (room.wasJoined) room.quietUntil = Date.now() + RETURN_QUIET_MS;
     Object.assign(room, { state: "joined", reason: "", wasJoined: true });
     this.tell("room", room);
@@ -102,14 +119,14 @@ export class Rooms {
     const room = this.list.get(name);
     this.list.delete(name);
     room?.channel.leave();
+    room?.typingChannel.leave();
   }
 
   #listen(room, channel) {
     const own = /^(phx_|chan_reply_|presence_)/;
     // Also events that this page doesn't know are shown: the application may have sent them.
-    channel.onMessage = (event, payload) => {
-      if (event === "typing") this.#typist(room, payload);
-      else if (!own.test(event)) this.#received(room, event, payload);
+    channel.onMessage = (event, payload, id) => {
+      if (!own.test(event)) this.#received(room, event, payload, id);
       return payload;
     };
     channel.onError(() => {
@@ -151,7 +168,7 @@ export class Rooms {
     const settle = (state, reason) => {
       if (item.tries === tries && item.state === "sending") this.#mark(room, item, state, reason);
     };
-    room.channel.push("message", { id: item.id, text: item.text }, ANSWER_MS_MAX)
+    room.channel.push("message", { id: item.id, text: item.text, at: item.at }, ANSWER_MS_MAX)
       .receive("ok", () => settle("sent"))
       .receive("error", answer => settle("failed", String(answer?.reason ?? "refused")))
       .receive("timeout", () => settle("failed", "no answer"));
@@ -174,14 +191,20 @@ export class Rooms {
     this.tell("changed", room, item);
   }
 
-  #received(room, event, payload) {
-    const item = event === "message" && fromPerson(payload) || fromElsewhere(event, payload);
+  /** `position` is the message's id in the room's history: what a rejoin goes on from. */
+  #received(room, event, payload, position) {
+    room.last = position ?? room.last;
+    const item = event === "message" && fromPerson(payload) || fromElsewhere(event, payload, position);
+    item.position = position;
     if (item.kind === "message") {
       this.#endTypist(room, item.user);
-      // Our own come back too, as does what was sent twice: both are known by their id.
-      const known = room.byId.get(keyOf(item));
-      if (known) return known.mine ? this.#mark(room, known, "sent") : undefined;
       item.mine = item.user === this.user;
+    }
+    // Our own come back too, as does what was sent twice: both are known by their id.
+    const known = room.byId.get(keyOf(item));
+    if (known) {
+      known.position = position;
+      return known.mine ? this.#mark(room, known, "sent") : undefined;
     }
     this.#add(room, item);
   }
@@ -267,9 +290,9 @@ export class Rooms {
   typing(room, on) {
     const now = Date.now();
     if (on ? now - room.typingSentAt < TYPING_REPEAT_MS : room.typingSentAt === 0) return;
-    if (!room.channel.canPush() || this.isCrowded(room)) return;
+    if (!room.typingChannel.canPush() || this.isCrowded(room)) return;
     room.typingSentAt = on ? now : 0;
-    room.channel.push("typing", { on });
+    room.typingChannel.push("typing", { on });
   }
 
   #typist(room, payload) {
@@ -296,6 +319,10 @@ export class Rooms {
   }
 }
 
+/** A message of the history as the channel would give it. */
+const payloadOf = (data, sender) =>
+  ({ ...(typeof data === "object" && !Array.isArray(data) ? data : { data }), phx_sender: sender });
+
 const keyOf = item => `${item.user ?? ""}\n${item.id}`;
 
 const personName = raw => cleanName(raw) || "(no name)";
@@ -321,13 +348,15 @@ const senderOf = payload => typeof payload?.phx_sender === "string" ? personName
 function fromPerson(payload) {
   const user = senderOf(payload);
   // Text that was published elsewhere, by a client of another kind, comes as `data`.
-  const { id = randomId(), text = payload?.data } = payload ?? {};
+  const { id = randomId(), text = payload?.data, at } = payload ?? {};
   if (!user || typeof text !== "string" || typeof id !== "string" || id.length > 64) return null;
-  return { kind: "message", id, user, text: cut(text.trim(), MESSAGE_CHARS_MAX), at: Date.now(), state: "sent" };
+  // When it was said, by the sender's clock: of what was said before, nobody else knows.
+  const saidAt = Number.isFinite(at) ? Math.min(at, Date.now()) : Date.now();
+  return { kind: "message", id, user, text: cut(text.trim(), MESSAGE_CHARS_MAX), at: saidAt, state: "sent" };
 }
 
 /** From the application, or a person's event that this page doesn't know. */
-function fromElsewhere(event, payload) {
+function fromElsewhere(event, payload, position) {
   const user = senderOf(payload);
   const { phx_sender, ...said } = payload ?? {};
   const keys = Object.keys(said);
@@ -335,5 +364,5 @@ function fromElsewhere(event, payload) {
   const isText = typeof only === "string";
   const line = isText ? only : JSON.stringify(only);
   const text = isText || line.length <= ONE_LINE_CHARS_MAX ? line : JSON.stringify(only, null, 2);
-  return { kind: "app", id: randomId(), user, event, text: cut(text, MESSAGE_CHARS_MAX), isCode: !isText, at: Date.now() };
+  return { kind: "app", id: position ?? randomId(), user, event, text: cut(text, MESSAGE_CHARS_MAX), isCode: !isText, at: Date.now() };
 }

@@ -1,5 +1,5 @@
-// What outlives a reload. The name and the rooms are remembered by the browser; what was said is kept
-// by the tab alone, because the server keeps no history of these rooms.
+// What outlives a reload. The name and the rooms are remembered by the browser; what this tab showed, by the tab: so a
+// page that comes back asks the server only for what it missed.
 
 const SAVED_ITEMS_MAX = 200;
 export const FIRST_ROOMS = ["lobby", "ideas", "help", "off-topic"];

@@ -32,3 +32,8 @@ fn the_board_is_whole_after_reload_and_restart() {
 fn the_bell_rings_until_somebody_has_looked() {
     recipe("notifications");
 }
+
+#[test]
+fn the_chat_shows_what_was_said_after_reload_and_restart() {
+    recipe("chat");
+}

@@ -132,7 +132,8 @@ run({
       assert.deepEqual(await push(mallory, "message", forged), OK);
       assert.equal(await author(bob, "send money"), "mallory");
       // Typing says who it is by its sender as well.
-      await push(mallory, "typing", { user: "alice", phx_sender: "alice", on: true });
+      const typing = await join(connect(LATEST, { user: "mallory" }), "typing:lobby");
+      await push(typing, "typing", { user: "alice", phx_sender: "alice", on: true });
       await bob.waitForFunction(() => document.querySelector("#typing-text").textContent === "mallory is typing");
       // The application speaks for itself, and for a user.
       await publish("room:lobby", "maintenance at noon");

@@ -1,9 +1,9 @@
-//! `--demo`: serves the chat of `examples/chat`, with the rule that it needs.
+//! `--demo`: serves the chat of `examples/chat`, with the rules that it needs.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use model::{PublishRule, Rule};
+use model::{HistoryRule, PublishRule, Rule};
 use protocol::File;
 
 /// The files of the folder, each under its own name.
@@ -41,14 +41,23 @@ pub(super) fn files(admin: SocketAddr) -> Vec<File> {
     files
 }
 
-/// The rule for the chat's rooms: members may publish, and they see each other.
-pub(super) fn rule() -> Rule {
-    Rule {
-        pattern: "room:*".into(),
-        publish: Some(PublishRule::Allow),
-        presence: true,
-        ..Rule::default()
-    }
+/// The rules for the chat's rooms: members publish, see each other, and are shown what was said before;
+/// that somebody types is for those who are there. A room's history holds at least one of the largest
+/// messages.
+pub(super) fn rules(message_bytes_max: u64) -> [Rule; 2] {
+    let history = HistoryRule {
+        messages_max: 200,
+        bytes_max: message_bytes_max.max(1 << 20),
+        seconds_max: 86_400,
+        durable: false,
+        compact: false,
+        acknowledge: None,
+    };
+    let room = Rule { pattern: "room:*".into(), publish: Some(PublishRule::Allow), ..Rule::default() };
+    [
+        Rule { presence: true, history: Some(history.into()), ..room.clone() },
+        Rule { pattern: "typing:*".into(), ..room },
+    ]
 }
 
 #[cfg(test)]

@@ -64,8 +64,8 @@ fn rules(config: &Config, demo: bool) -> Rules {
     };
     let mut rules: Vec<Rule> = config.topics.iter().map(rule).collect();
     if demo {
-        // The demo's rule comes last, so that the rules of the configuration win.
-        rules.push(demo::rule());
+        // The demo's rules come last, so that the rules of the configuration win.
+        rules.extend(demo::rules(config.limits.message_bytes_max));
     }
     let publish_prefixes = config.client.publish_prefixes.iter().map(any).collect();
     Rules { rules, publish_prefixes, inbox: inbox(config).map(Arc::new) }
