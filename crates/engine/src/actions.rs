@@ -8,7 +8,7 @@ use protocol::request::{Open, ReplyTo as To, Respond, Subscribe};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Request, data, http};
 
-use crate::answers::named;
+use crate::answers::{NOT_SUBSCRIBED, named};
 use crate::command::Answer;
 use crate::connection::{Flag, Phase};
 use crate::connections::Connections;
@@ -17,7 +17,6 @@ use crate::count::count;
 use crate::metrics::{Counter, Metrics};
 use crate::phoenix::Channels;
 use crate::poll::Polls;
-use crate::presence::NOT_SUBSCRIBED;
 use crate::principal::principal;
 use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;

@@ -9,10 +9,9 @@ use protocol::phoenix::{self, ClientMessage, Content, Event, Form, Phoenix, Seri
 use protocol::request::Acknowledgement;
 use protocol::{Delivery, ProtocolRef};
 
-use crate::answers::acknowledged_json;
+use crate::answers::{NO_USER, acknowledged_json};
 use crate::command::{Answer, Command, PendingHook};
 use crate::connections::Connections;
-use crate::presence::NO_USER;
 use crate::recovery::ReplyTo;
 use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 

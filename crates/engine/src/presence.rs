@@ -7,7 +7,7 @@ use protocol::request::{ReplyTo, Respond};
 use protocol::{Delivery, ProtocolRef, data, http};
 
 use crate::actions::Actions;
-use crate::answers::named;
+use crate::answers::{NO_USER, NOT_SUBSCRIBED, named};
 use crate::command::{Command, PresenceQuery};
 use crate::connections::Connections;
 use crate::core::Core;
@@ -17,12 +17,6 @@ const TOPICS_PER_TAKE: usize = 64;
 
 /// How often that is done in a row; what is due then still waits until the next pass.
 const TAKES_MAX: usize = 16;
-
-/// Why a connection has nothing in a topic's presence that it could change.
-pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
-
-/// The error to whoever speaks of a topic that it is not in.
-pub(crate) const NOT_SUBSCRIBED: &str = "this connection is not in that topic";
 
 impl Connections {
     /// The connection has entered a topic with presence: its users are there now. A long poll of our
