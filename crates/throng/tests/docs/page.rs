@@ -479,7 +479,7 @@ fn starts_server(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("throng")
         && words.next().is_none_or(|word| word == "serve" || word.starts_with("--"))
-        && !line.contains(['|', '>'])
+        && !line.replace("2> ", "").contains(['|', '>'])
         && !line.contains("--help")
         && !line.contains("--version")
 }

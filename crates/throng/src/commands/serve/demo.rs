@@ -53,7 +53,8 @@ pub(super) fn rules(message_bytes_max: u64) -> [Rule; 2] {
         compact: false,
         acknowledge: None,
     };
-    let room = Rule { pattern: "room:*".into(), publish: Some(PublishRule::Allow), ..Rule::default() };
+    let room =
+        Rule { pattern: "room:*".into(), publish: Some(PublishRule::Allow), ..Rule::default() };
     [
         Rule { presence: true, history: Some(history.into()), ..room.clone() },
         Rule { pattern: "typing:*".into(), ..room },
