@@ -112,7 +112,14 @@ impl Policy {
                 PublishRule::Webhook => Decision::Ask(Hook::Event),
             },
             Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
-            Action::History => allow_if(reachable, Deny::AnotherUser),
+            // Whoever may enter a topic may read what was before.
+            Action::History => match topic.join() {
+                _ if !reachable => Decision::Deny(Deny::AnotherUser),
+                _ if principal.owns(topic.kind) => Decision::Allow(Permit::of(topic)),
+                JoinRule::Allow => Decision::Allow(Permit::of(topic)),
+                JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
+                JoinRule::Webhook => Decision::Ask(Hook::Join),
+            },
             Action::Acknowledge(user) => match topic.kind {
                 TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),
                 TopicKind::Ordinary | TopicKind::Personal(_) | TopicKind::Broadcast => {

@@ -15,6 +15,7 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
 use crate::metrics::{Counter, Metrics};
+use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
 use crate::poll::Polls;
 use crate::principal::principal;
@@ -145,6 +146,13 @@ impl Actions<'_> {
             }
             Request::UpdatePresence(id, topic, meta) => {
                 connections.update_presence(slot, protocol, &id, &topic, &meta, out);
+            }
+            Request::History { page, to } => {
+                let to = match to {
+                    To::Http(respond) => Answer::Http(respond),
+                    To::Id(id) => Answer::Id(id),
+                };
+                PageReads { connections }.ask(slot, page, to, from, out);
             }
             Request::Status { respond } => connections.status_request(slot, &respond, from, out),
             Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),

@@ -1,6 +1,8 @@
-//! The JSON objects and the texts of answers.
+//! The JSON objects and the texts of answers, and how Phoenix clients get theirs.
 
 use model::{Name, Position};
+use protocol::ProtocolRef;
+use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, Serializer, Status};
 
 /// Why a connection has nothing in a topic's presence that it could change.
 pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
@@ -21,4 +23,52 @@ pub(crate) fn acknowledged_json(topic: &Name, position: Position) -> String {
     let named = named("topic", topic);
     let named = named.trim_end_matches('}');
     format!("{named},\"acknowledged\":\"{position}\"}}")
+}
+
+/// Appends an answer, if one is wanted.
+pub(crate) fn answer(
+    protocol: ProtocolRef,
+    message: &ClientMessage,
+    status: Status,
+    response: Content<'_>,
+    out: &mut Vec<u8>,
+) {
+    if message.ref_.is_some() {
+        say(protocol, out, |serializer, out| {
+            serializer.reply(message.address(), status, response, out)
+        });
+    }
+}
+
+/// Appends an answer that says why it was not done.
+pub(crate) fn refuse(
+    protocol: ProtocolRef,
+    message: &ClientMessage,
+    reason: &str,
+    out: &mut Vec<u8>,
+) {
+    let mut response = b"{\"reason\":".to_vec();
+    protocol::json::string(reason, &mut response);
+    response.push(b'}');
+    let response = String::from_utf8_lossy(&response);
+    answer(protocol, message, Status::Error, Content::Json(&response), out);
+}
+
+/// Appends one message as the protocol writes it. What can't be written (names are checked, so that
+/// this is a fault of ours) is left out.
+pub(crate) fn say(
+    protocol: ProtocolRef,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(Serializer, &mut Vec<u8>) -> Result<Form, phoenix::PhoenixError>,
+) {
+    let Some(phoenix) = Phoenix::of(protocol.encoding()) else {
+        return;
+    };
+    let mut payload = Vec::new();
+    match write(phoenix.serializer, &mut payload) {
+        Ok(form) => phoenix.pack(form, &payload, out),
+        Err(error) => {
+            tracing::error!(%error, "a Phoenix message could not be written: this is a bug")
+        }
+    }
 }

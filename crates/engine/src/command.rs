@@ -156,6 +156,17 @@ pub enum Command {
         /// What was missed; nothing when it can't be read.
         piece: Option<history::Piece>,
     },
+    /// The history has read a page for a client.
+    Paged {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// The number of the query.
+        query: u32,
+        /// The page.
+        page: Result<history::Page, history::HistoryError>,
+    },
     /// A user has acknowledged a topic.
     Acknowledged {
         /// Who.
@@ -198,7 +209,7 @@ pub enum Command {
     },
 }
 
-/// How a client's publish is answered.
+/// How a client's publish, or its request for a page of history, is answered.
 #[derive(Debug)]
 pub enum Answer {
     /// As an HTTP request.

@@ -15,6 +15,7 @@ use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
 use crate::output::Output;
+use crate::pages::Pages;
 use crate::record::Record;
 use crate::recovery::Recovery;
 
@@ -28,6 +29,8 @@ pub(crate) struct Connections {
     pub rates: Rates,
     /// What a logout leaves alone.
     pub chosen: Chosen,
+    /// The pages of history that connections wait for.
+    pub pages: Pages,
     /// How many connections were opened, as a number that wraps around.
     pub serial: u32,
     /// Connections beyond the limit of their address that may be health checks.
@@ -77,6 +80,7 @@ impl Connections {
             recovery: Recovery::default(),
             rates: Rates::default(),
             chosen: Chosen::default(),
+            pages: Pages::default(),
             serial: 0,
             reserved: 0,
             restarts: Restarts::default(),
@@ -273,6 +277,7 @@ impl Connections {
         self.recovery.forget(slot);
         self.core.lists_due.remove(&slot);
         self.chosen.clear(slot);
+        self.pages.forget(slot);
         self.core.joins.clear(slot);
         self.core.topics_ended += self.core.hub.remove(slot) as usize;
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
@@ -283,8 +288,16 @@ impl Connections {
 
     /// Writes out what all parts hold of a connection; nothing where there is none.
     pub(crate) fn export(&self, slot: u32) -> Option<Record> {
-        let Connections { core, recovery, rates, chosen, serial: _, reserved: _, restarts: _ } =
-            self;
+        let Connections {
+            core,
+            recovery,
+            rates,
+            chosen,
+            pages,
+            serial: _,
+            reserved: _,
+            restarts: _,
+        } = self;
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
         // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
@@ -312,12 +325,14 @@ impl Connections {
             chosen: chosen.export(slot, &name),
             recovery: recovery.export(slot, &name),
             rates: rates.export(slot),
+            pages: pages.export(slot),
         })
     }
 
     /// Puts a connection into all parts, as it was in another engine's.
     pub(crate) fn import(&mut self, record: Record) -> Result<(), ImportError> {
-        let Connections { core, recovery, rates, chosen, serial: _, reserved, restarts } = self;
+        let Connections { core, recovery, rates, chosen, pages, serial: _, reserved, restarts } =
+            self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
         let protocol = core.shared.protocols.of(encoding);
         if protocol.name() != record.protocol || protocol.encoding() != encoding {
@@ -377,6 +392,7 @@ impl Connections {
         }
         record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
         rates.import(slot, record.rates, waits, core.now_us);
+        pages.import(slot, record.pages);
         if woken {
             core.woken.push(slot);
         }

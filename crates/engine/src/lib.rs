@@ -46,6 +46,8 @@ mod longpoll;
 mod metrics;
 mod outbox;
 mod output;
+mod page_reads;
+mod pages;
 mod phoenix;
 mod poll;
 mod presence;

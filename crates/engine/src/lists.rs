@@ -10,8 +10,8 @@ use presence::List;
 use protocol::phoenix::{ClientMessage, Content, Status};
 use protocol::{Delivery, ProtocolRef};
 
+use crate::answers::{answer, say};
 use crate::core::Core;
-use crate::phoenix::{answer, say};
 use crate::presence::join_notices;
 
 /// A list of presence that goes out whatever else waits, in bytes.

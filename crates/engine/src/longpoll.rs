@@ -22,6 +22,7 @@ use crate::core::{Core, Effect};
 use crate::metrics::Refusal;
 use crate::outbox::{Chunk, Outbox, Piece};
 use crate::output::Output;
+use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
 
 /// How long a session may do without a poll, beyond two waits, in seconds.
@@ -352,6 +353,7 @@ impl Connections {
         if self.core.is_open(slot) {
             self.core.flush_due_lists(slot);
             self.recover(|recovery, core| recovery.pull_more(core, slot));
+            PageReads { connections: self }.next(slot);
         } else if self.core.table.cold(slot).is_some_and(|cold| cold.closing.is_some()) {
             self.end(slot, CloseReason::Lost);
         }

@@ -5,13 +5,15 @@ use model::ResumeRequest;
 use model::event::check_event;
 use model::name::{check_name, check_topic};
 use model::{Attributes, Publication, Rule};
-use protocol::phoenix::{self, ClientMessage, Content, Event, Form, Phoenix, Serializer, Status};
+use protocol::history::NO_HISTORY;
+use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
 use protocol::request::Acknowledgement;
 use protocol::{Delivery, ProtocolRef};
 
-use crate::answers::{NO_USER, acknowledged_json};
+use crate::answers::{NO_USER, acknowledged_json, answer, refuse, say};
 use crate::command::{Answer, Command, PendingHook};
 use crate::connections::Connections;
+use crate::page_reads::PageReads;
 use crate::recovery::ReplyTo;
 use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 
@@ -221,7 +223,12 @@ impl Channels<'_> {
         if message.event == phoenix::EVENT_ACK && is_acknowledged {
             return self.phoenix_ack(slot, protocol, &message, out);
         }
+        let is_history = message.event == phoenix::EVENT_HISTORY;
+        if is_history && topic.history().is_some() {
+            return self.phoenix_history(slot, protocol, message, out);
+        }
         match policy.decide(&self.connections.core.principal(slot), Action::Publish, &topic) {
+            Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             // To the application an event may have any name: nobody else hears it.
             Decision::Ask(_) => {
@@ -307,6 +314,36 @@ impl Channels<'_> {
                 answer(protocol, message, Status::Ok, Content::Json(&response), out);
             }
             Err(error) => refuse(protocol, message, &error.to_string(), out),
+        }
+    }
+
+    /// A page of the topic's history. Whoever has joined may read it, also where the application decided
+    /// that.
+    fn phoenix_history(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let (settings, principal) = (core.settings.clone(), core.principal(slot));
+        let policy = &settings.session.policy;
+        let decision = policy.decide(&principal, Action::History, &policy.topic(&message.topic));
+        if let Decision::Deny(deny) = decision {
+            return refuse(protocol, &message, &deny.phoenix_reason(), out);
+        }
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(core, slot)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        match phoenix::history_page(&message.topic, &message.payload) {
+            Ok(page) => {
+                let (to, from) = (Answer::Phoenix(message.into()), out.len());
+                PageReads { connections: self.connections }.ask(slot, page, to, from, out);
+            }
+            Err(wrong) => refuse(protocol, &message, &wrong, out),
         }
     }
 
@@ -496,46 +533,3 @@ fn join_ref(message: &ClientMessage) -> &str {
 
 /// Why the application can't be asked.
 const FULL: &str = "the application is busy: try again later";
-
-/// Appends an answer, if one is wanted.
-pub(crate) fn answer(
-    protocol: ProtocolRef,
-    message: &ClientMessage,
-    status: Status,
-    response: Content<'_>,
-    out: &mut Vec<u8>,
-) {
-    if message.ref_.is_some() {
-        say(protocol, out, |serializer, out| {
-            serializer.reply(message.address(), status, response, out)
-        });
-    }
-}
-
-/// Appends an answer that says why it was not done.
-fn refuse(protocol: ProtocolRef, message: &ClientMessage, reason: &str, out: &mut Vec<u8>) {
-    let mut response = b"{\"reason\":".to_vec();
-    protocol::json::string(reason, &mut response);
-    response.push(b'}');
-    let response = String::from_utf8_lossy(&response);
-    answer(protocol, message, Status::Error, Content::Json(&response), out);
-}
-
-/// Appends one message as the protocol writes it. What can't be written (names are checked, so that
-/// this is a fault of ours) is left out.
-pub(crate) fn say(
-    protocol: ProtocolRef,
-    out: &mut Vec<u8>,
-    write: impl FnOnce(Serializer, &mut Vec<u8>) -> Result<Form, phoenix::PhoenixError>,
-) {
-    let Some(phoenix) = Phoenix::of(protocol.encoding()) else {
-        return;
-    };
-    let mut payload = Vec::new();
-    match write(phoenix.serializer, &mut payload) {
-        Ok(form) => phoenix.pack(form, &payload, out),
-        Err(error) => {
-            tracing::error!(%error, "a Phoenix message could not be written: this is a bug")
-        }
-    }
-}

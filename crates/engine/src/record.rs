@@ -8,6 +8,7 @@ use crate::connection::ColdRecord;
 use crate::entries::EntryRecord;
 use crate::flow::RatesRecord;
 use crate::joins::JoinRecord;
+use crate::pages::PageRecord;
 use crate::recovery::RecoveryRecord;
 
 /// All of a connection. Its fields stand in the order of the parts that hold them: see
@@ -53,4 +54,6 @@ pub(crate) struct Record {
     pub recovery: Option<RecoveryRecord>,
     #[n(15)]
     pub rates: Option<RatesRecord>,
+    #[n(16)]
+    pub pages: Option<Vec<PageRecord>>,
 }

@@ -216,12 +216,36 @@ pub struct PageQuery {
     pub hash: u64,
     /// The topic.
     pub topic: Name,
-    /// Forwards the messages after this offset, backwards those before it; all without it.
-    pub from: Option<u64>,
+    /// Where it begins.
+    pub from: PageFrom,
     /// The newest first.
     pub backwards: bool,
     /// At most so many messages.
     pub limit: usize,
+    /// And, once one is there, so many bytes of payload, where they have to be read for it.
+    pub bytes_max: usize,
+}
+
+/// Where a page begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFrom {
+    /// With the oldest message, backwards with the newest.
+    End,
+    /// Forwards with the messages after this offset, backwards with those before it.
+    Offset(u64),
+    /// Forwards with so many of the newest messages; backwards it means nothing, and is
+    /// [`PageFrom::End`].
+    Newest(usize),
+}
+
+impl PageFrom {
+    /// The offset, if it is one.
+    pub fn offset(self) -> Option<u64> {
+        match self {
+            PageFrom::Offset(offset) => Some(offset),
+            PageFrom::End | PageFrom::Newest(_) => None,
+        }
+    }
 }
 
 /// A page of a topic's history.

@@ -22,6 +22,18 @@ pub enum HistoryError {
     NoHistory,
 }
 
+impl HistoryError {
+    /// Its name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            HistoryError::Busy => "store_busy",
+            HistoryError::Unavailable(_) => "store_failed",
+            HistoryError::Damaged(_) => "store_damaged",
+            HistoryError::NoHistory => "no_history",
+        }
+    }
+}
+
 impl From<HistoryError> for PublishError {
     fn from(error: HistoryError) -> Self {
         match error {

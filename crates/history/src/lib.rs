@@ -11,8 +11,8 @@ mod cursor;
 mod error;
 
 pub use contract::{
-    Answer, Completion, GivenUp, History, HistoryStats, Page, PageQuery, Piece, Pull, Start,
-    TopicCursor,
+    Answer, Completion, GivenUp, History, HistoryStats, Page, PageFrom, PageQuery, Piece, Pull,
+    Start, TopicCursor,
 };
 pub use cursor::Cursor;
 pub use error::{AcknowledgeError, HistoryError};

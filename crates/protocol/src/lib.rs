@@ -16,6 +16,7 @@
 
 mod codecs;
 pub mod data;
+pub mod history;
 pub mod http;
 pub mod json;
 pub mod object;

@@ -9,6 +9,7 @@ use model::{
     Since, TopicKind,
 };
 
+use crate::history::PageRequest;
 use crate::phoenix::ClientMessage;
 
 /// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
@@ -70,6 +71,13 @@ pub enum Request {
     /// Say something else of oneself in a topic's presence: the text of a JSON value that is to be an
     /// object.
     UpdatePresence(Box<str>, Name, Box<str>),
+    /// A page of a topic's history, which the client may read.
+    History {
+        /// Which page.
+        page: PageRequest,
+        /// How to answer.
+        to: ReplyTo,
+    },
     /// The figures of `/status`.
     Status {
         /// How to answer.

@@ -330,7 +330,7 @@ fn missed_messages_arrive_when_clients_rejoin() {
     let anywhere = "127.0.0.1:0";
     let server = recall(anywhere, anywhere, None);
     for scenario in
-        ["positions", "what_is_there", "states", "lost", "cut", "tags", "acknowledgements"]
+        ["positions", "what_is_there", "states", "pages", "lost", "cut", "tags", "acknowledgements"]
     {
         run(&server, "recovery.cjs", scenario);
     }

@@ -13,6 +13,8 @@ mod inbox;
 mod listener;
 #[path = "recovery/node.rs"]
 mod node;
+#[path = "recovery/pages.rs"]
+mod pages;
 #[path = "recovery/recovery_gap.rs"]
 mod recovery_gap;
 #[path = "recovery/resume.rs"]

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ::history::{Answer, Completion, HistoryError, Page, PageQuery};
+use ::history::{Answer, Completion, HistoryError, Page, PageFrom, PageQuery};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use broker::PublishError;
-use model::{Position, ResumeToken};
+use model::{Position, Since};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -26,13 +26,17 @@ const MESSAGES: usize = 100;
 /// Messages in one page at most.
 const MESSAGES_MAX: usize = 1_000;
 
+/// Bytes of payload that a page may read from the disk.
+const PAGE_BYTES: usize = 16 << 20;
+
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
-    /// The id of a message: those after it, or with `reverse` those before it. Without it the page
-    /// begins with the oldest message of the history, or with the newest.
+    /// The id of a message: those after it, or with `reverse` those before it. Without it, or with
+    /// `start`, the page begins with the oldest message of the history, with `reverse` with the newest.
+    /// `last:50` begins with the newest 50, the oldest of them first.
     #[param(example = "5f3a91c2:1042")]
     since: Option<String>,
     /// At most so many, up to 1,000; 100 by default. A page ends at 4 MiB, too.
@@ -106,10 +110,13 @@ pub(crate) async fn page(
     if history.rule(&topic).is_none() {
         return Err(no_history());
     }
-    let since = query.since.as_deref().map(|since| offset(history, since)).transpose()?;
+    let from = match query.since.as_deref() {
+        Some(since) => from(history, since, query.reverse)?,
+        None => PageFrom::End,
+    };
     // Before the lookup: what it doesn't find came after this.
     let top = history.top();
-    let mut page = look_up(&node, &topic, since, query.reverse, limit).await?;
+    let mut page = look_up(&node, &topic, from, query.reverse, limit).await?;
     let count = fits(&page.messages);
     page.more |= count < page.messages.len();
     page.messages.truncate(count);
@@ -141,23 +148,36 @@ fn no_history() -> Rejection {
     Rejection::new(StatusCode::NOT_FOUND, "no_history", message)
 }
 
-/// The offset that a `since` stands for.
-fn offset(history: &dyn History, since: &str) -> Result<u64, Rejection> {
-    let since = since.parse::<ResumeToken>();
+/// Where a `since` has a page begin.
+fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, Rejection> {
+    let since = since.parse::<Since>();
     let since = since.map_err(|error| Rejection::bad_request("bad_since", error.to_string()))?;
-    since.offset(history.epoch()).ok_or_else(|| Rejection::epoch_changed(history.epoch()))
+    match since {
+        Since::Start | Since::Last(_) if reverse => {
+            let message = "start and last:N go forwards: leave since or reverse out";
+            Err(Rejection::bad_request("bad_since", message))
+        }
+        Since::Start => Ok(PageFrom::End),
+        Since::Last(messages) => Ok(PageFrom::Newest(messages as usize)),
+        Since::Token(token) => {
+            let offset = token.offset(history.epoch());
+            let offset = offset.ok_or_else(|| Rejection::epoch_changed(history.epoch()))?;
+            Ok(PageFrom::Offset(offset))
+        }
+    }
 }
 
 /// Reads a page from memory, or from the disk.
 async fn look_up(
     node: &Node,
     topic: &str,
-    since: Option<u64>,
+    from: PageFrom,
     reverse: bool,
     limit: usize,
 ) -> Result<Page, Rejection> {
     let hash = node.broker.hash(topic);
-    let query = PageQuery { hash, topic: topic.into(), from: since, backwards: reverse, limit };
+    let (topic, backwards, bytes_max) = (topic.into(), reverse, PAGE_BYTES);
+    let query = PageQuery { hash, topic, from, backwards, limit, bytes_max };
     let page = answer(|completion| node.history().page(query, completion)).await;
     page.map_err(|error| match error {
         AnswerError::NotTaken(_) => {

@@ -15,6 +15,7 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
 use crate::output::{Describe, Output};
+use crate::page_reads::PageReads;
 use crate::poll::Polls;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
@@ -314,6 +315,11 @@ fn run_command(engine: &mut Engine, command: Command) {
                         .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
                     None => query_failed(engine, slot, query),
                 }
+            }
+        }
+        Command::Paged { slot, serial, query, page } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                PageReads { connections: &mut engine.connections }.was_read(slot, query, page);
             }
         }
         Command::Acknowledged { user, topic, offset } => {

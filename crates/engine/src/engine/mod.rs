@@ -27,6 +27,7 @@ use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
+use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
 use crate::settings::Settings;
 use crate::webhook::Webhook;
@@ -258,6 +259,7 @@ impl Engine {
         if self.connections.core.is_open(slot) {
             self.connections.core.flush_due_lists(slot);
             self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
+            PageReads { connections: &mut self.connections }.next(slot);
             self.resume_input(slot);
         }
     }

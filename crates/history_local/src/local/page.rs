@@ -9,10 +9,7 @@ use store::{ReadLimits, Reader, StoredMessages};
 
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
-use history::{Answer, Completion, HistoryError, Page, PageQuery};
-
-/// Bytes of payload in a page from the disk.
-const PAGE_BYTES: usize = 16 << 20;
+use history::{Answer, Completion, HistoryError, Page, PageFrom, PageQuery};
 
 /// Reads that one page may take where much has expired.
 const PASSES: usize = 64;
@@ -24,20 +21,28 @@ impl Local {
         query: PageQuery,
         completion: Completion<Page>,
     ) -> Result<Answer<Page>, HistoryError> {
-        let PageQuery { hash, ref topic, from, backwards, limit } = query;
-        let (page, whole) = {
+        let PageQuery { hash, ref topic, backwards, limit, .. } = query;
+        let (page, from, whole) = {
             let state = self.state();
+            let newest = |messages| self.before_newest(&state, hash, topic, messages);
+            let (from, known) = match query.from {
+                PageFrom::Newest(messages) if !backwards => {
+                    let before = newest(messages);
+                    (before, before.is_some())
+                }
+                from => (from.offset(), true),
+            };
             let oldest = if backwards { 0 } else { from.unwrap_or(0) };
             let page = state.windows.page(hash, topic, from, backwards, limit, unix_ms());
             // A full page backwards is right, however far the window reaches.
             let full = backwards && page.messages.len() == limit && page.more;
-            (page, full || state.windows.reaches(hash, topic, oldest))
+            (page, from, known && (full || state.windows.reaches(hash, topic, oldest)))
         };
         let (Some(store), false) = (&self.0.store, whole) else {
             return Ok(Answer::Now(Page {
                 messages: page.messages,
                 more: page.more,
-                gone: !whole && from.is_some(),
+                gone: !whole && query.from.offset().is_some(),
                 gap: None,
             }));
         };
@@ -46,17 +51,34 @@ impl Local {
         // What the log is told is about the request that asked.
         let span = tracing::Span::current();
         let job = move |reader: &Reader| {
-            completion(span.in_scope(|| history.read_page(reader, &query)));
+            // The caller waits for the answer, even after a panic.
+            let read = || span.in_scope(|| history.read_page(reader, &query, from));
+            let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+            let panicked =
+                || Err(HistoryError::Unavailable("the reader of the store panicked".into()));
+            completion(read.unwrap_or_else(|_| panicked()));
         };
         store.read_later(Box::new(job)).map_err(queue_error)?;
         Ok(Answer::Later)
     }
 
-    fn read_page(&self, reader: &Reader, query: &PageQuery) -> Result<Page, HistoryError> {
-        let PageQuery { hash, ref topic, from, backwards, limit } = *query;
+    /// `from` is the offset, as far as memory knows it.
+    fn read_page(
+        &self,
+        reader: &Reader,
+        query: &PageQuery,
+        from: Option<u64>,
+    ) -> Result<Page, HistoryError> {
+        let PageQuery { hash, ref topic, backwards, limit, bytes_max, .. } = *query;
+        let from = match query.from {
+            PageFrom::Newest(messages) if from.is_none() && !backwards => {
+                Some(self.count_back(reader, topic, messages)?)
+            }
+            _ => from,
+        };
         let now_ms = unix_ms();
         let delivered = self.state().delivered;
-        let amount = ReadLimits { messages_max: limit, bytes_max: PAGE_BYTES };
+        let amount = ReadLimits { messages_max: limit, bytes_max };
         let read = |from: Option<u64>| match backwards {
             true => reader.before(topic, from.unwrap_or(u64::MAX), amount, now_ms),
             false => reader.after(topic, from.unwrap_or(0), amount, now_ms),
@@ -75,14 +97,14 @@ impl Local {
             .inspect_err(|error| self.0.log.failed_read(topic, error))
             .map_err(store_error)?;
         let Some(rule) = self.rule(topic) else { return Err(HistoryError::NoHistory) };
-        let gap = gap(&stored, from, backwards);
+        let gap = gap(&stored, query.from.offset(), backwards);
         // Messages on disk that are not delivered yet come with the next page.
         let records = stored.records.into_iter().filter(|record| record.offset <= delivered);
         let messages = records.map(|record| {
             let message = Message::new(record.publication, self.id(record.offset), hash, 0);
             Arc::new(Envelope::from(message.retained(retention(&rule), record.at_ms)))
         });
-        let gone = from.is_some_and(|from| !backwards && stored.floor > from);
+        let gone = query.from.offset().is_some_and(|from| !backwards && stored.floor > from);
         let gone = gone || gap.is_some();
         Ok(Page { messages: messages.collect(), more: stored.more, gone, gap })
     }

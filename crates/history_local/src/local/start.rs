@@ -89,7 +89,13 @@ impl Local {
     }
 
     /// The offset before a topic's newest messages, if memory knows it.
-    fn before_newest(&self, state: &State, hash: u64, topic: &str, messages: usize) -> Option<u64> {
+    pub(super) fn before_newest(
+        &self,
+        state: &State,
+        hash: u64,
+        topic: &str,
+        messages: usize,
+    ) -> Option<u64> {
         let windows = &state.windows;
         // Below its floor, what is in memory may not be all that is on disk.
         let above = if self.0.store.is_some() { windows.floor(hash, topic) } else { 0 };
@@ -112,7 +118,8 @@ impl Local {
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         let job = move |reader: &Reader| {
             let find = || {
-                let found = wanted.iter().map(|it| Ok((it.hash, history.count_back(reader, it)?)));
+                let count = |it: &Wanted| history.count_back(reader, &it.topic, it.messages);
+                let found = wanted.iter().map(|it| Ok((it.hash, count(it)?)));
                 let found = found.collect::<Result<Vec<_>, _>>()?;
                 let topics: Vec<(u64, &str)> =
                     topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
@@ -130,12 +137,17 @@ impl Local {
     }
 
     /// The offset before the newest messages of a topic that are on disk and were handed on.
-    fn count_back(&self, reader: &Reader, wanted: &Wanted) -> Result<u64, HistoryError> {
+    pub(super) fn count_back(
+        &self,
+        reader: &Reader,
+        topic: &str,
+        messages: usize,
+    ) -> Result<u64, HistoryError> {
         let (delivered, now_ms) = (self.state().delivered, unix_ms());
-        let (mut before, mut left) = (delivered.saturating_add(1), wanted.messages);
-        for _ in 0..wanted.messages.saturating_add(PASSES) {
+        let (mut before, mut left) = (delivered.saturating_add(1), messages);
+        for _ in 0..messages.saturating_add(PASSES) {
             let amount = ReadLimits { messages_max: left, bytes_max: COUNT_BYTES };
-            let stored = match reader.before(&wanted.topic, before, amount, now_ms) {
+            let stored = match reader.before(topic, before, amount, now_ms) {
                 Ok(stored) => stored,
                 Err(StoreError::Damaged(damage)) => {
                     tracing::error!("the store is damaged: {damage}");

@@ -12,7 +12,7 @@ use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Pu
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Answer, History, HistoryError, Page, PageQuery, Piece, Pull, Start,
+    AcknowledgeError, Answer, History, HistoryError, Page, PageFrom, PageQuery, Piece, Pull, Start,
     TopicCursor,
 };
 
@@ -442,8 +442,9 @@ fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     assert_eq!((offsets, gone), (vec![2, 4, 5], true));
     let (sender, page) = mpsc::channel();
     let completion = Box::new(move |page: Result<Page, _>| sender.send(page).unwrap());
-    let (hash, topic, from) = (node.hash("d:1"), "d:1".into(), Some(2));
-    let query = PageQuery { hash, topic, from, backwards: false, limit: 10 };
+    let (hash, topic, from) = (node.hash("d:1"), "d:1".into(), PageFrom::Offset(2));
+    let bytes_max = 1 << 20;
+    let query = PageQuery { hash, topic, from, backwards: false, limit: 10, bytes_max };
     assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
     let error = page.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err();
     assert!(matches!(error, HistoryError::Damaged(_)), "{error:?}");

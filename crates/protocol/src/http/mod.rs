@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod answer;
+mod history;
 pub mod media;
 mod near_miss;
 mod pages;

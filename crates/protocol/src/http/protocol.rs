@@ -96,11 +96,16 @@ fn dispatch(
         ("/publish", Method::Post) => return route.publish(),
         (ACK, Method::Post) => return route.acknowledge(),
         ("/presence", Method::Get) => return route.presence(),
-        ("/presence", Method::Head) => short_answer(200, route.cors, b"", keep_alive, true, out),
+        ("/history", Method::Get) => return route.history(),
+        ("/presence" | "/history", Method::Head) => {
+            short_answer(200, route.cors, b"", keep_alive, true, out);
+        }
         ("/status", _) if get && route.settings.status_page => return route.status(out),
         (path, _) if get && route.file(path, out) => {}
         (HEALTH, _) if get => healthy(route.cors, keep_alive, head_only, out),
-        ("/presence" | HEALTH, _) => return route.get().map(|()| Request::Answered { keep_alive }),
+        ("/presence" | "/history" | HEALTH, _) => {
+            return route.get().map(|()| Request::Answered { keep_alive });
+        }
         ("/publish" | ACK, _) => {
             let body = error_body("method_not_allowed", "use POST here");
             let headers = format!("Allow: POST, OPTIONS\r\n{}", route.cors);

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::data;
+use crate::history::{self, PageFields, PageRequest};
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
@@ -54,6 +55,21 @@ pub fn ack_id(payload: &Data) -> Result<Position, String> {
     })
 }
 
+/// The page of a topic's history that a client asks for by its event `history`, with the payload
+/// `{"limit":…,"since":…,"reverse":…}`. The error says what is invalid.
+pub fn history_page(topic: &str, payload: &Data) -> Result<PageRequest, String> {
+    let Fields { since, limit, reverse, .. } = fields(payload);
+    let since = since.map(|since| string(since).ok_or_else(|| SinceError::Token.to_string()));
+    let since = since.transpose()?;
+    let limit = limit.map(|limit| history::limit(limit.get())).transpose();
+    let reverse = reverse.map(|reverse| history::reverse(reverse.get())).transpose();
+    let fields = limit.and_then(|limit| {
+        let (since, reverse) = (since.as_deref(), reverse?.unwrap_or(false));
+        Ok(PageFields { topic: Some(topic), user: None, since, limit, reverse })
+    });
+    fields.and_then(PageRequest::read).map_err(|(_, wrong)| wrong)
+}
+
 #[derive(Default, Deserialize)]
 struct Fields<'a> {
     #[serde(borrow)]
@@ -64,6 +80,10 @@ struct Fields<'a> {
     tags: Option<&'a RawValue>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    limit: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reverse: Option<&'a RawValue>,
 }
 
 /// What Throng reads of a payload. Payloads of any other shape are the application's own, and have
@@ -142,6 +162,16 @@ mod tests {
             assert!(ack_id(&json(bad)).is_err(), "{bad}");
         }
         assert!(ack_id(&Data::Text("5f3a91c2:7".into())).is_err());
+        let page = |text: &str| history_page("t", &json(text));
+        let whole = PageRequest { topic: "t".into(), since: None, reverse: false, limit: 100 };
+        assert_eq!(page("{}"), Ok(whole.clone()));
+        assert_eq!(page(r#"{"since":null,"limit":null}"#), Ok(whole.clone()));
+        let last = PageRequest { since: Some(Since::Last(5)), limit: 7, ..whole.clone() };
+        assert_eq!(page(r#"{"since":"last:5","limit":7,"x":1}"#), Ok(last));
+        assert_eq!(page(r#"{"reverse":true}"#), Ok(PageRequest { reverse: true, ..whole }));
+        for bad in [r#"{"limit":0}"#, r#"{"limit":"7"}"#, r#"{"since":7}"#, r#"{"reverse":"x"}"#] {
+            assert!(page(bad).is_err(), "{bad}");
+        }
     }
 
     proptest::proptest! {
@@ -150,7 +180,7 @@ mod tests {
             for text in [text.clone(), format!("{{\"since\":{text}}}"), format!("{{\"tags\":{text}}}")] {
                 let payload = Data::Json(text.into());
                 let _ = (join_since(&payload), join_tags(&payload), ack_id(&payload));
-                let _ = join_meta(&payload, 100);
+                let _ = (join_meta(&payload, 100), history_page("t", &payload));
             }
         }
     }

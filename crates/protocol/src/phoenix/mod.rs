@@ -38,7 +38,7 @@ pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
 pub use message::{Address, ClientMessage, Incoming, Payload};
-pub use meta::{ack_id, join_meta, join_since, join_tags, meta};
+pub use meta::{ack_id, history_page, join_meta, join_since, join_tags, meta};
 pub use parse::EVENT_BROADCAST;
 pub use protocol::Phoenix;
 pub use routes::longpoll_rejection;
@@ -83,6 +83,9 @@ pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
 
 /// The event by which a member acknowledges messages.
 pub const EVENT_ACK: &str = "ack";
+
+/// The event by which a member reads a page of the topic's history.
+pub const EVENT_HISTORY: &str = "history";
 
 /// The version that a client speaks when its URL has no `vsn` parameter.
 pub const VSN_DEFAULT: &str = "1.0.0";

@@ -9,7 +9,8 @@
 //! {"type":"logout","id":6,"user":"alice"}
 //! {"type":"presence","id":7,"topic":"room:1"}
 //! {"type":"presence_update","id":8,"topic":"room:1","meta":{"typing":true}}
-//! {"type":"ping","id":9}
+//! {"type":"history","id":9,"topic":"news","limit":50,"since":"5f3a91c2:1042","reverse":true}
+//! {"type":"ping","id":10}
 //! ```
 //! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
 //! `"start"` for all that is there, or `"last:50"` for the newest 50, `"tags"`, of which a message must
@@ -24,8 +25,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::history::{PageFields, PageRequest};
 use crate::request::{Acknowledgement, Subscribe};
-use crate::{data, json, object};
+use crate::{data, history, json, object};
 use model::event::check_event;
 use model::name::{check_name, check_topic};
 use model::{Attributes, Data, Name, Publication, SinceError, tags};
@@ -61,6 +63,8 @@ pub enum CommandKind {
     Presence(Name),
     /// Show something else in a topic's presence: the text of a JSON value.
     UpdatePresence(Name, Box<str>),
+    /// Read a page of a topic's history.
+    History(PageRequest),
     /// Answer, so that the client knows that the server lives.
     Ping,
 }
@@ -104,6 +108,10 @@ struct Body<'a> {
     user: Option<Text<'a>>,
     #[serde(borrow)]
     meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    limit: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reverse: Option<&'a RawValue>,
 }
 
 impl Body<'_> {
@@ -111,17 +119,20 @@ impl Body<'_> {
     fn needless(&self) -> Option<&'static str> {
         let kind = &*self.kind;
         let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
-        let (login, update) = (matches!(kind, "login" | "logout"), kind == "presence_update");
+        let (login, history) = (matches!(kind, "login" | "logout"), kind == "history");
+        let update = kind == "presence_update";
         [
             ("data", self.data.is_some(), publish),
             ("event", self.event.is_some(), publish),
             ("encoding", self.encoding.is_some(), publish),
             ("key", self.key.is_some(), publish),
             ("tags", self.tags.is_some(), publish || subscribe),
-            ("since", self.since.is_some(), subscribe),
+            ("since", self.since.is_some(), subscribe || history),
             ("message", self.message.is_some(), ack),
-            ("user", self.user.is_some(), ack || login),
+            ("user", self.user.is_some(), ack || login || history),
             ("meta", self.meta.is_some(), subscribe || update),
+            ("limit", self.limit.is_some(), history),
+            ("reverse", self.reverse.is_some(), history),
         ]
         .into_iter()
         .find_map(|(field, there, used)| (there && !used).then_some(field))
@@ -209,11 +220,12 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             })?;
             CommandKind::UpdatePresence(topic()?, meta.get().into())
         }
+        "history" => CommandKind::History(page(body)?),
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(
                 "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout, \
-                 presence, presence_update and ping are known"
+                 presence, presence_update, history and ping are known"
             );
             return Err(("bad_command", message));
         }
@@ -227,6 +239,14 @@ fn user(body: &Body<'_>) -> Result<Name, CodeAndMessage> {
     };
     check_name(user).map_err(|error| ("bad_user", error.to_string()))?;
     Ok(user.into())
+}
+
+fn page(body: &Body<'_>) -> Result<PageRequest, CodeAndMessage> {
+    let (topic, user, since) = (text(&body.topic), text(&body.user), text(&body.since));
+    let limit = body.limit.map(|limit| history::limit(limit.get())).transpose()?;
+    let reverse = body.reverse.map(|reverse| history::reverse(reverse.get())).transpose()?;
+    let reverse = reverse.unwrap_or(false);
+    PageRequest::read(PageFields { topic, user, since, limit, reverse })
 }
 
 fn acknowledgement(body: &Body<'_>) -> Result<Acknowledgement, CodeAndMessage> {
@@ -350,6 +370,15 @@ mod tests {
         let want = CommandKind::UpdatePresence("a".into(), meta.into());
         assert_eq!(parse(&with("presence_update"), None).unwrap().kind, want);
         assert_eq!(kind(r#"{"type":"presence","topic":"a"}"#), CommandKind::Presence("a".into()));
+        let page = kind(
+            r#"{"type":"history","id":1,"topic":"news","limit":7,"since":"last:9","reverse":false}"#,
+        );
+        let since = Some(Since::Last(9));
+        let want = PageRequest { topic: "news".into(), since, reverse: false, limit: 7 };
+        assert_eq!(page, CommandKind::History(want));
+        let inbox = kind(r#"{"type":"history","user":"al","reverse":true}"#);
+        let want = PageRequest { topic: "@al".into(), since: None, reverse: true, limit: 100 };
+        assert_eq!(inbox, CommandKind::History(want));
 
         let id = "5f3a91c2:7".parse().unwrap();
         for (fields, user, topic) in [
@@ -372,7 +401,11 @@ mod tests {
         for (text, id, code) in [
             ("", "null", "bad_json"),
             ("[1]", "null", "bad_json"),
-            (r#"["ping",1,null,null,null,null,null,null,null,null,null,null]"#, "null", "bad_json"),
+            (
+                r#"["ping",1,null,null,null,null,null,null,null,null,null,null,null,null]"#,
+                "null",
+                "bad_json",
+            ),
             (r#"{"type":"ping","id":{}}"#, "null", "bad_id"),
             (r#"{"type":"jump","id":7}"#, "7", "bad_command"),
             (r#"{"type":"ping","id":7,"data":1}"#, "7", "bad_command"),
@@ -401,6 +434,15 @@ mod tests {
             (r#"{"type":"ack","id":7,"message":"x"}"#, "7", "bad_message"),
             (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","topic":"*"}"#, "7", "bad_topic"),
             (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","user":""}"#, "7", "bad_user"),
+            (r#"{"type":"history","id":7}"#, "7", "no_topic"),
+            (r#"{"type":"history","id":7,"topic":""}"#, "7", "bad_topic"),
+            (r#"{"type":"history","id":7,"topic":"a","limit":0}"#, "7", "bad_limit"),
+            (r#"{"type":"history","id":7,"topic":"a","limit":"9"}"#, "7", "bad_limit"),
+            (r#"{"type":"history","id":7,"topic":"a","limit":1.5}"#, "7", "bad_limit"),
+            (r#"{"type":"history","id":7,"topic":"a","reverse":1}"#, "7", "bad_reverse"),
+            (r#"{"type":"history","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
+            (r#"{"type":"history","id":7,"topic":"a","tags":[]}"#, "7", "bad_command"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","limit":1}"#, "7", "bad_command"),
             (r#"{"type":"login","id":7}"#, "7", "bad_user"),
             (r#"{"type":"logout","id":7,"user":""}"#, "7", "bad_user"),
             (r#"{"type":"login","id":7,"user":"a\u0000"}"#, "7", "bad_user"),
@@ -431,8 +473,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn nothing_panics(
-            kind in "subscribe|publish|ack|login|logout|presence|presence_update|ping|x",
-            fields in r#"(,"(topic|since|tags|key|message|user|data|id|meta)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
+            kind in "subscribe|publish|ack|login|logout|presence|presence_update|history|ping|x",
+            fields in r#"(,"(topic|since|tags|key|message|user|data|id|meta|limit|reverse)":("[a-z0-9:@/]{0,12}"|\[("a"|1)?\]|7|null)){0,4}"#,
             noise in r#"[{}\[\]",:a-z0-9]{0,40}"#,
         ) {
             for text in [format!("{{\"type\":\"{kind}\"{fields}}}"), noise] {

@@ -158,6 +158,10 @@ fn allowed(
             let to = ReplyTo::Id(id.into());
             Request::Acknowledge { acknowledgement, to, principal: None }
         }
+        command::CommandKind::History(page) => {
+            let _ = decide(Action::History, &page.topic)?;
+            Request::History { page, to: ReplyTo::Id(id.into()) }
+        }
         command::CommandKind::Login(user) => {
             let _ = decide(Action::Login(&user), &personal(&user))?;
             Request::Login(id.into(), user)

@@ -177,6 +177,59 @@ run({
       }
     }),
 
+  // A page of a topic's history, as the API has it.
+  pages: () =>
+    each(ALL, async (kind) => {
+      const topic = `h:pages-${kind.name}`;
+      const ids = await count(topic, 0, 12);
+      const channel = await join(open(kind), topic);
+      const ask = async (payload) => {
+        const { status, response } = await push(channel, "history", payload);
+        assert.equal(status, "ok", JSON.stringify(response));
+        return response;
+      };
+      for (const [payload, query] of [
+        [{}, ""],
+        [{ limit: 5 }, "limit=5"],
+        [{ since: ids[3], limit: 2 }, `since=${ids[3]}&limit=2`],
+        [{ since: "last:4" }, "since=last:4"],
+        [{ reverse: true, limit: 3 }, "reverse=true&limit=3"],
+      ]) {
+        // The newest id of all topics is a later one each time.
+        const { last: _, ...want } = await api(`history/${topic}?${query}`);
+        const { last, ...got } = await ask(payload);
+        assert.match(last, /^[0-9a-f]{8}:\d+$/);
+        assert.deepEqual(got, want, query);
+      }
+      // Backwards from the newest, as a chat is scrolled up.
+      const all = [];
+      for (let since; ; ) {
+        const page = await ask({ reverse: true, limit: 5, since });
+        all.push(...page.messages.map(({ data }) => data.n));
+        if (!page.more) break;
+        since = page.next;
+      }
+      assert.deepEqual(all, range(0, 12).reverse());
+      // Many at once, which all come.
+      const many = await Promise.all(range(0, 10).map((at) => ask({ since: ids[at], limit: 1 })));
+      assert.deepEqual(many.map(({ messages }) => messages[0].data.n), range(1, 11));
+      for (const payload of [{ limit: 0 }, { limit: "5" }, { since: "x" }, { since: ELSEWHERE }]) {
+        const { status, response } = await push(channel, "history", payload);
+        assert.equal(status, "error");
+        assert.ok(response.reason, JSON.stringify(payload));
+      }
+      const plain = await join(open(kind), `plain:${kind.name}`);
+      const refused = await push(plain, "history", {});
+      assert.equal(refused.status, "error");
+      assert.match(refused.response.reason, /history_messages_max/);
+      // What was sent to a user, on the user's own channel.
+      const user = `pages-${kind.name}`;
+      await api("send", { user, data: { n: 1 } });
+      const own = await join(open(kind, { user }), `@${user}`);
+      const inbox = await push(own, "history", {});
+      assert.deepEqual(inbox.response.messages.map(({ data }) => data), [{ n: 1 }]);
+    }),
+
   lost: () =>
     each(ALL, async (kind) => {
       const socket = open(kind);

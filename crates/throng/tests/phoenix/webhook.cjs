@@ -3,7 +3,7 @@
 
 const http = require("node:http");
 const {
-  assert, KINDS, LATEST, OK, Inbox, sleep, until, connect, tryJoin, join, push, refused, bytes,
+  assert, KINDS, LATEST, OK, Inbox, sleep, until, connect, tryJoin, join, push, refused, bytes, json,
   publish, members, each, server, report, readInput, run,
 } = require("./lib.cjs");
 
@@ -69,6 +69,16 @@ run({
       const echoes = (await Promise.all(many)).map(({ response }) => response.echo.at);
       assert.deepEqual(echoes, [...echoes.keys()]);
       assert.deepEqual(about("count").map(({ payload }) => payload.at), echoes);
+
+      // Whom the application has let in may read what was before; others can't ask for it.
+      const kept = await tryJoin(socket, `kept:${kind.name}`);
+      assert.equal(kept.answer.status, "ok");
+      await publish(kept.topic, { n: 1 });
+      const page = await push(kept, "history", { limit: 5 });
+      assert.equal(page.status, "ok", JSON.stringify(page));
+      assert.deepEqual(page.response.messages.map(({ data }) => data), [{ n: 1 }]);
+      const { status } = await json(`http://${server.client}/history?topic=${kept.topic}`);
+      assert.equal(status, 403);
 
       const no = await tryJoin(socket, `asked:no-${kind.name}`);
       assert.deepEqual(no.answer, refused("members only"));

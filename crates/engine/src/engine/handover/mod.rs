@@ -41,6 +41,7 @@ use super::sweep::STRIPES;
 use crate::cbor::{ImportError, VERSION};
 use crate::connections::{Connections, Restart};
 use crate::count::count;
+use crate::page_reads::PageReads;
 use crate::poll::Polls;
 use crate::record::Record;
 
@@ -205,6 +206,7 @@ impl Engine {
         for Restart { slot, reads_poll, reads } in self.connections.restarts.take() {
             Polls { connections: &mut self.connections }.restart(slot, reads_poll);
             self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
+            PageReads { connections: &mut self.connections }.next(slot);
             self.connections.close_again(slot);
         }
         self.resume_inputs();

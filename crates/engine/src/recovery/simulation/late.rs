@@ -204,7 +204,7 @@ impl History for Late {
         query: PageQuery,
         completion: Completion<Page>,
     ) -> Result<Answer<Page>, HistoryError> {
-        self.local.page(query, completion)
+        self.answer(completion, move |local| now(local.page(query, never())))
     }
 
     fn delete(

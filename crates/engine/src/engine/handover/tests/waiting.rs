@@ -105,6 +105,77 @@ fn a_state_is_complete_once_whoever_sends_it() {
 }
 
 #[test]
+fn pages_that_wait_for_the_history_come_in_order() {
+    let history = |id: u32, more: &str| {
+        text(1, &format!(r#"{{"type":"history","id":{id},"topic":"big/1"{more}}}"#))
+    };
+    let push = |reference: u32, payload: &str| {
+        text(2, &format!(r#"["1","{reference}","big/1","history",{payload}]"#))
+    };
+    let mut steps: Vec<Step> = (0..5).map(|n| Publish("big/1", format!("{n}"))).collect();
+    steps.extend([
+        Open(0, 0, get("/history?topic=big/1&limit=2")),
+        Open(1, 1, socket("/ws?user=u1", "")),
+        history(1, ""),
+        history(2, r#","since":"last:2""#),
+        history(3, r#","reverse":true,"limit":1"#),
+        history(4, r#","since":"00000001:5""#),
+        Open(2, 0, socket("/socket/websocket?vsn=2.0.0&user=u2", "")),
+        text(2, r#"["1","1","big/1","phx_join",{}]"#),
+        push(2, r#"{"since":"last:1"}"#),
+        push(3, r#"{"limit":0}"#),
+        push(4, r#"{"limit":1}"#),
+        Open(3, 0, get("/history?user=u3&limit=2")),
+        // Gone before it is answered.
+        Open(4, 0, get("/history?topic=big/1")),
+        Cut(4),
+    ]);
+    for _ in 0..6 {
+        steps.push(History);
+        steps.extend((0..4).map(Read));
+    }
+    steps.extend([Send(0, get("/history?topic=plain").into()), History, Read(0)]);
+    for is_late in [false, true] {
+        check("pages", is_late, &steps);
+        let texts = Scene::play(&steps, is_late, |_| false).texts();
+        let pages = [0, 1, 2].map(|client| texts[client].matches(r#"\"complete\":true"#).count());
+        assert_eq!(pages, [1, 3, 2], "{is_late}: {texts:?}");
+        let errors = [(0, "no_history"), (1, "epoch_changed"), (2, "limit is"), (3, "no_history")];
+        for (client, error) in errors {
+            assert!(texts[client].contains(error), "{is_late} {error}: {}", texts[client]);
+        }
+        let order: Vec<usize> = (1..=4)
+            .map(|id| texts[1].find(&format!(r#"\"reply\",\"id\":{id}"#)).unwrap())
+            .collect();
+        assert!(order.is_sorted(), "{is_late}: {order:?}");
+    }
+}
+
+#[test]
+fn a_client_may_wait_for_so_many_pages_and_no_more() {
+    let mut scene = Scene::new(true);
+    scene.step(&Publish("big/1", "one".into()));
+    scene.step(&Open(0, 0, socket("/ws?user=u0", "")));
+    scene.late.iter().for_each(|late| late.hold(true));
+    for id in 0..20 {
+        scene.step(&text(0, &format!(r#"{{"type":"history","id":{id},"topic":"big/1"}}"#)));
+    }
+    scene.read(0);
+    let count = |scene: &Scene, what: &str| scene.texts()[0].matches(what).count();
+    assert_eq!((count(&scene, "too_many_reads"), count(&scene, "complete")), (4, 0));
+    scene.late.iter().for_each(|late| late.hold(false));
+    for _ in 0..40 {
+        scene.step(&History);
+        scene.read(0);
+    }
+    assert_eq!((count(&scene, "too_many_reads"), count(&scene, "complete")), (4, 16));
+    scene.step(&text(0, r#"{"type":"history","id":99,"topic":"big/1"}"#));
+    scene.step(&History);
+    scene.read(0);
+    assert_eq!(count(&scene, "complete"), 17);
+}
+
+#[test]
 fn polls_that_wait_for_the_history_get_its_answer() {
     let steps = [
         Publish("big/1", "one".into()),

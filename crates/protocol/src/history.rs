@@ -1,0 +1,301 @@
+//! Pages of a topic's history, for clients: what they ask for, and how a page is written.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::json;
+use model::name::{check_name, check_topic, personal};
+use model::{Data, Message, Name, Position, Since, SinceError, TopicKind};
+
+/// Messages in a page where the client names no limit.
+pub const LIMIT: usize = 100;
+
+/// Messages in a page at the most.
+pub const LIMIT_MAX: usize = 1_000;
+
+/// What a client is told of a topic that keeps nothing.
+pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's configuration has no \
+                              [[topics]] table for it with history_messages_max (for a user's own \
+                              topic: offline.enabled)";
+
+/// A page of a topic's history that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// The topic; a user's own by its name, `@alice`.
+    pub topic: Name,
+    /// Where the page begins: behind a message (`reverse`: before it), or with the newest of a number of
+    /// messages. Without it with the oldest message, or with `reverse` with the newest.
+    pub since: Option<Since>,
+    /// The newest first, and backwards from there.
+    pub reverse: bool,
+    /// Messages, 1 to [`LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// The fields of such a request, as they came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageFields<'a> {
+    /// The topic.
+    pub topic: Option<&'a str>,
+    /// Instead of it: whose own topic.
+    pub user: Option<&'a str>,
+    /// Where the page begins.
+    pub since: Option<&'a str>,
+    /// Messages.
+    pub limit: Option<u64>,
+    /// The newest first.
+    pub reverse: bool,
+}
+
+impl PageRequest {
+    /// Checks what a client asks for.
+    ///
+    /// # Errors
+    /// The code, and a message that says what is invalid.
+    pub fn read(fields: PageFields<'_>) -> Result<Self, (&'static str, String)> {
+        let PageFields { topic, user, since, limit, reverse } = fields;
+        let topic = match (topic, user) {
+            (Some(topic), _) => {
+                let checked = match TopicKind::of(topic).user() {
+                    Some(own) => check_name(own),
+                    None => check_topic(topic),
+                };
+                checked.map_err(|error| ("bad_topic", error.to_string()))?;
+                Name::from(topic)
+            }
+            (None, Some(user)) => {
+                check_name(user).map_err(|error| ("bad_user", error.to_string()))?;
+                personal(user)
+            }
+            (None, None) => {
+                let message = "say whose history: topic, or user for what was sent to a user";
+                return Err(("no_topic", message.into()));
+            }
+        };
+        let since = since.filter(|since| !since.is_empty()).map(str::parse::<Since>).transpose();
+        let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
+        if reverse && since.as_ref().is_some_and(|since| since.token().is_none()) {
+            let message = "start and last:N go forwards: leave since or reverse out";
+            return Err(("bad_since", message.into()));
+        }
+        let limit = limit.unwrap_or(LIMIT as u64);
+        let limit = usize::try_from(limit).ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+        let wrong = || ("bad_limit", format!("limit is a number from 1 to {LIMIT_MAX}"));
+        Ok(PageRequest { topic, since, reverse, limit: limit.ok_or_else(wrong)? })
+    }
+}
+
+/// The limit as the JSON text of a command has it.
+pub(crate) fn limit(json: &str) -> Result<u64, (&'static str, String)> {
+    json.parse().map_err(|_| ("bad_limit", format!("limit is a number from 1 to {LIMIT_MAX}")))
+}
+
+/// `reverse` as the JSON text of a command has it.
+pub(crate) fn reverse(json: &str) -> Result<bool, (&'static str, String)> {
+    json.parse().map_err(|_| ("bad_reverse", "reverse is true or false".to_string()))
+}
+
+/// A page, but for its messages.
+#[derive(Clone, Copy, Debug)]
+pub struct PageHead<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The last position that was handed on when the page was looked up.
+    pub top: Position,
+    /// There are more messages in this direction.
+    pub more: bool,
+    /// No message that was asked for is gone.
+    pub complete: bool,
+    /// Messages after the first offset and up to the second may have been lost.
+    pub lost: Option<(u64, u64)>,
+}
+
+/// Appends a page, as `GET /api/history/{topic}` has it:
+/// `{"topic":…,"epoch":…,"messages":[…],"more":…,"next":…,"last":…,"complete":…}`. It ends before the
+/// message with which its messages would take more than so many bytes; it has at least one, if there is
+/// one.
+pub fn page<'a>(
+    head: PageHead<'_>,
+    messages: impl Iterator<Item = &'a Message>,
+    bytes_max: usize,
+    out: &mut Vec<u8>,
+) {
+    let PageHead { topic, top, mut more, complete, lost } = head;
+    out.extend_from_slice(b"{\"topic\":");
+    json::string(topic, out);
+    out.extend_from_slice(b",\"epoch\":\"");
+    json::push_display(&top.epoch, out);
+    out.extend_from_slice(b"\",\"messages\":[");
+    let (from, mut end, mut newest) = (out.len(), None, top.offset);
+    for message in messages {
+        let before = out.len();
+        if end.is_some() {
+            out.push(b',');
+        }
+        row(message, out);
+        if end.is_some() && out.len() - from > bytes_max {
+            out.truncate(before);
+            more = true;
+            break;
+        }
+        end = Some(message.id);
+        newest = newest.max(message.id.offset);
+    }
+    out.extend_from_slice(b"],\"more\":");
+    json::push_display(&more, out);
+    out.extend_from_slice(b",\"next\":");
+    match end.filter(|_| more) {
+        Some(next) => quoted(next, out),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"last\":");
+    quoted(Position { offset: newest, ..top }, out);
+    out.extend_from_slice(b",\"complete\":");
+    json::push_display(&complete, out);
+    if let Some((after, through)) = lost {
+        out.extend_from_slice(b",\"lost\":{\"after\":");
+        quoted(Position { offset: after, ..top }, out);
+        out.extend_from_slice(b",\"through\":");
+        quoted(Position { offset: through, ..top }, out);
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// Appends a message of a page.
+fn row(message: &Message, out: &mut Vec<u8>) {
+    let publication = &message.publication;
+    out.extend_from_slice(b"{\"id\":");
+    quoted(message.id, out);
+    out.extend_from_slice(b",\"offset\":");
+    json::push_display(&message.id.offset, out);
+    out.extend_from_slice(b",\"topic\":");
+    json::string(&publication.topic, out);
+    out.extend_from_slice(b",\"event\":");
+    json::string(message.event(), out);
+    out.extend_from_slice(b",\"data\":");
+    match &publication.data {
+        Data::Json(json) => out.extend_from_slice(json.as_bytes()),
+        Data::Text(text) => json::string(text, out),
+        Data::Binary(bytes) => {
+            json::string(&STANDARD.encode(bytes), out);
+            out.extend_from_slice(b",\"encoding\":\"base64\"");
+        }
+    }
+    if !publication.tags().is_empty() {
+        out.extend_from_slice(b",\"tags\":");
+        json::strings(publication.tags(), out);
+    }
+    if let Some(key) = publication.key() {
+        out.extend_from_slice(b",\"key\":");
+        json::string(key, out);
+    }
+    out.extend_from_slice(b",\"published_at\":");
+    json::push_display(&message.at_ms, out);
+    out.push(b'}');
+}
+
+fn quoted(position: Position, out: &mut Vec<u8>) {
+    out.push(b'"');
+    json::push_display(&position, out);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Attributes, Epoch, Publication, Retention};
+
+    const EPOCH: Epoch = Epoch(10);
+
+    fn message(offset: u64, data: Data) -> Message {
+        let id = Position { epoch: EPOCH, offset };
+        Message::new(Publication::new("t", data), id, 0, 0).retained(Retention::History, 99)
+    }
+
+    fn text(head: PageHead<'_>, messages: &[Message], bytes_max: usize) -> serde_json::Value {
+        let mut out = Vec::new();
+        page(head, messages.iter(), bytes_max, &mut out);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    const HEAD: PageHead<'_> = PageHead {
+        topic: "t",
+        top: Position { epoch: EPOCH, offset: 9 },
+        more: false,
+        complete: true,
+        lost: None,
+    };
+
+    #[test]
+    fn a_page_is_what_the_api_answers() {
+        let mut tagged = message(8, Data::Binary([0, 255].into()));
+        tagged.publication.attributes = Attributes::of(vec!["red".into()], Some("k".into()));
+        tagged.publication.event = Some("tick".into());
+        let messages = [message(7, Data::Json("{\"n\":1}".into())), tagged];
+        let lost = Some((3, 5));
+        let head = PageHead { lost, complete: false, ..HEAD };
+        let want = serde_json::json!({
+            "topic": "t", "epoch": "0000000a",
+            "messages": [
+                {"id": "0000000a:7", "offset": 7, "topic": "t", "event": "message",
+                    "data": {"n": 1}, "published_at": 99},
+                {"id": "0000000a:8", "offset": 8, "topic": "t", "event": "tick", "data": "AP8=",
+                    "encoding": "base64", "tags": ["red"], "key": "k", "published_at": 99},
+            ],
+            "more": false, "next": null, "last": "0000000a:9", "complete": false,
+            "lost": {"after": "0000000a:3", "through": "0000000a:5"},
+        });
+        assert_eq!(text(head, &messages, 1 << 20), want);
+        let empty = serde_json::json!({"topic": "t", "epoch": "0000000a", "messages": [],
+            "more": false, "next": null, "last": "0000000a:9", "complete": true});
+        assert_eq!(text(HEAD, &[], 0), empty);
+    }
+
+    #[test]
+    fn a_page_is_cut_short_and_says_where_it_goes_on() {
+        let messages: Vec<Message> =
+            (1..=20).map(|offset| message(offset, Data::Text("x".repeat(100).into()))).collect();
+        for (bytes_max, count) in [(0, 1), (300, 1), (500, 2), (1_900, 10), (1 << 20, 20)] {
+            let page = text(HEAD, &messages, bytes_max);
+            let rows = page["messages"].as_array().unwrap().len();
+            assert_eq!(rows, count, "{bytes_max}");
+            let next = (count < 20).then(|| format!("0000000a:{count}"));
+            assert_eq!(page["next"].as_str().map(String::from), next);
+            assert_eq!(page["more"], count < 20);
+            // The whole page is newer than the top was.
+            assert_eq!(page["last"], format!("0000000a:{}", 9.max(count)));
+        }
+        let more = PageHead { more: true, ..HEAD };
+        assert_eq!(text(more, &messages[..3], 1 << 20)["next"], "0000000a:3");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_checked() {
+        let fields = PageFields { topic: Some("t"), ..PageFields::default() };
+        let code = |fields| PageRequest::read(fields).unwrap_err().0;
+        let whole = PageRequest::read(fields).unwrap();
+        assert_eq!((whole.since, whole.limit, whole.reverse), (None, LIMIT, false));
+        let own = PageFields { topic: None, user: Some("al"), ..fields };
+        assert_eq!(PageRequest::read(own).unwrap().topic, "@al");
+        let last = PageFields { since: Some("last:7"), limit: Some(1_000), ..fields };
+        let last = PageRequest::read(last).unwrap();
+        assert_eq!((last.since, last.limit), (Some(Since::Last(7)), LIMIT_MAX));
+        assert!(PageRequest::read(PageFields { topic: Some("@al"), ..fields }).is_ok());
+        assert_eq!(code(PageFields::default()), "no_topic");
+        for topic in ["", "@", "a\n"] {
+            assert_eq!(code(PageFields { topic: Some(topic), ..fields }), "bad_topic", "{topic:?}");
+        }
+        assert_eq!(code(PageFields { topic: None, user: Some(""), ..fields }), "bad_user");
+        for limit in [0, 1_001, u64::MAX] {
+            assert_eq!(code(PageFields { limit: Some(limit), ..fields }), "bad_limit");
+        }
+        for since in ["x", "last:0"] {
+            assert_eq!(code(PageFields { since: Some(since), ..fields }), "bad_since");
+        }
+        for since in ["start", "last:5"] {
+            let fields = PageFields { since: Some(since), reverse: true, ..fields };
+            assert_eq!(code(fields), "bad_since", "{since}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `GET /history`: a page of a topic's history.
+
+use super::parameters::not_utf8;
+use super::{Rejection, Route};
+use crate::history::{self, PageFields, PageRequest};
+use crate::query;
+use crate::request::{ReplyTo, Request};
+use auth::Action;
+use model::name::check_name;
+use model::{Name, TopicKind};
+
+impl Route<'_> {
+    pub(super) fn history(&self) -> Result<Request, Rejection> {
+        let bad = |(code, message): (&'static str, String)| Rejection::new(400, code, message);
+        let (mut topic, mut since) = (None, None);
+        let (mut users, mut limit, mut reverse) = (Vec::<Name>::new(), None, false);
+        for pair in query::pairs(self.request.query) {
+            let (key, value) = pair.map_err(not_utf8)?;
+            match &*key {
+                "topic" if topic.is_some() => {
+                    let message = "say whose history: ?topic=… or ?user=…, once";
+                    return Err(Rejection::new(400, "no_topic", message));
+                }
+                "topic" => topic = Some(value),
+                "user" => {
+                    check_name(&value).map_err(|error| bad(("bad_user", error.into())))?;
+                    users.push(value.into());
+                }
+                "since" => since = Some(value),
+                "limit" => limit = Some(history::limit(&value).map_err(bad)?),
+                "reverse" => reverse = history::reverse(&value).map_err(bad)?,
+                // Other parameters belong to the page.
+                _ => {}
+            }
+        }
+        let user = users.first().cloned();
+        let (topic, since, user) = (topic.as_deref(), since.as_deref(), user.as_deref());
+        let page =
+            PageRequest::read(PageFields { topic, user, since, limit, reverse }).map_err(bad)?;
+        // As in an acknowledgement, a user's own topic by its name names the user as well.
+        if let Some(own) = TopicKind::of(&page.topic).user()
+            && users.is_empty()
+        {
+            users.push(own.into());
+        }
+        self.decide(&self.principal(users), Action::History, &page.topic)?;
+        Ok(Request::History { page, to: ReplyTo::Http(self.respond()) })
+    }
+}
