@@ -6,84 +6,10 @@ use model::Position;
 
 use crate::testing::ClientEnd;
 
+use super::heard::{Begins, Heard, Wants};
+use super::log::{AGAIN, ALL, Log, TOPICS, WINDOW, What, count, what};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
-use super::{AGAIN, ALL, Log, TOPICS, What, what};
-
-/// How far a client has heard a topic with history.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    /// The message that comes next, by its place in the topic.
-    pub next: usize,
-    /// It was told that some are lost: the next may be a later one.
-    pub jump: bool,
-    /// Others of its user have acknowledged so many messages; of a poll's topic.
-    pub acknowledged: usize,
-    /// It asked for what is there, and has heard nothing of it.
-    begins: Option<Begins>,
-}
-
-impl Heard {
-    fn new(next: usize, jump: bool) -> Self {
-        Heard { next, jump, acknowledged: 0, begins: None }
-    }
-
-    fn with_what_is_there(begins: Begins) -> Self {
-        Heard { begins: Some(begins), ..Heard::new(0, false) }
-    }
-}
-
-/// What is asked for of what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    Start,
-    Last(usize),
-}
-
-impl std::fmt::Display for Wants {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Wants::Start => f.write_str("start"),
-            Wants::Last(messages) => write!(f, "last:{messages}"),
-        }
-    }
-}
-
-/// With which message a topic begins for whoever asked for what is there.
-#[derive(Clone, Copy, Debug)]
-struct Begins {
-    /// So many of the newest messages, at the most.
-    newest: usize,
-    /// The first message, had it been answered when it was asked.
-    low: usize,
-    /// That is when it was answered.
-    exact: bool,
-    /// What comes from this one on comes in any case: it was in the topic by then.
-    latest: usize,
-}
-
-impl Begins {
-    fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
-        let retained = match what(topic) {
-            What::Small(retained) => retained,
-            What::Big | What::Plain | What::Ack | What::State(_) | What::Extra | What::All => {
-                usize::MAX
-            }
-        };
-        let newest = match wants {
-            Wants::Start => retained,
-            Wants::Last(messages) => messages.min(retained),
-        };
-        let low = log[topic].len().saturating_sub(newest);
-        Begins { newest, low, exact, latest: usize::MAX }
-    }
-
-    /// Whether the topic, of so many messages by now, may have begun with this one.
-    fn may_be(&self, first: usize, len: usize) -> bool {
-        let high = if self.exact { self.low } else { len.saturating_sub(self.newest) };
-        (self.low..=high.max(self.low)).contains(&first) && first <= self.latest
-    }
-}
 
 /// How one connection stands with an acknowledged topic.
 #[derive(Debug, Default)]
@@ -297,7 +223,7 @@ impl Client {
                     }
                     Some(begins) => {
                         let latest = log[topic].len();
-                        Heard::with_what_is_there(Begins { latest, ..begins })
+                        Heard::with_what_is_there(begins.by(latest))
                     }
                     None => Heard::new(next, false),
                 };
@@ -483,7 +409,7 @@ impl Client {
             acks.received.insert(number);
             let cursor = *acks.cursors.last().unwrap();
             let flight = acks.received.range(cursor..).count();
-            assert!(flight <= super::WINDOW, "client {name}: {flight} in flight");
+            assert!(flight <= WINDOW, "client {name}: {flight} in flight");
             return topic;
         }
         let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
@@ -533,7 +459,7 @@ impl Client {
         if recovered.is_none() && !self.kind.is_sse() {
             let plain = |it: &usize| what(*it).has_history() && !is_state(*it);
             for topic in self.topics.clone().into_iter().filter(plain) {
-                assert_eq!(super::count(&log[topic], since), self.heard[&topic].next);
+                assert_eq!(count(&log[topic], since), self.heard[&topic].next);
                 self.know(topic, since);
             }
         }
@@ -576,11 +502,11 @@ impl Client {
             let state = self.states.entry(topic).or_default();
             state.enter(asked, lost || !matches!(from, From::Place(_)));
             // It may have heard more of what comes again now.
-            state.go_back(super::count(&log[topic], &since));
+            state.go_back(count(&log[topic], &since));
             self.since.insert(topic, since);
             return;
         }
-        let next = super::count(&log[topic], &since);
+        let next = count(&log[topic], &since);
         assert_eq!(matches!(from, From::Now), recovered.is_none());
         match from {
             From::Now => {}

@@ -9,13 +9,14 @@
 //! `SHARD_SEEDS=n` does so many.
 
 mod client;
+mod heard;
 pub(crate) mod late;
+mod log;
 mod read;
 mod setup;
 mod state;
 
 use std::collections::BTreeMap;
-use std::ops::Index;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -32,97 +33,14 @@ use crate::count::count as in_32_bits;
 use crate::handle::{Handle, Shared};
 use crate::settings::Settings;
 use crate::testing::{self, Driver};
-use client::{Client, Wants};
+use client::Client;
+use heard::Wants;
 use late::Late;
+use log::{EXTRA, Log, TOPICS, What, what};
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
-use state::{Change, Changes, KEYS};
-
-/// What is retained of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Big,
-    /// So many messages.
-    Small(usize),
-    Plain,
-    Ack,
-    /// The last message of each key, and so many keys.
-    State(usize),
-    /// As big, but only the application puts clients in.
-    Extra,
-    /// Everyone's.
-    All,
-}
-
-impl What {
-    fn has_history(self) -> bool {
-        matches!(self, What::Big | What::Small(_) | What::State(_))
-    }
-}
-
-const TOPICS: [(&str, What); 13] = [
-    ("big/a", What::Big),
-    ("big/b", What::Big),
-    ("big/c", What::Big),
-    ("small/a", What::Small(3)),
-    ("small/b", What::Small(7)),
-    ("plain/a", What::Plain),
-    ("plain/b", What::Plain),
-    ("ack/a", What::Ack),
-    ("ack/b", What::Ack),
-    ("state/a", What::State(KEYS)),
-    ("state/b", What::State(KEYS - 2)),
-    ("extra", What::Extra),
-    ("*", What::All),
-];
-/// Whoever acknowledges on the connection is given this one's messages again.
-const AGAIN: usize = 8;
-const EXTRA: usize = 11;
-const ALL: usize = 12;
-
-/// Messages of an acknowledged topic that may be in flight.
-const WINDOW: usize = 3;
-const REDELIVERY_SECONDS: u32 = 5;
-
-/// The offsets of each topic's messages, and what those of compacted topics say.
-struct Log {
-    offsets: Vec<Vec<u64>>,
-    changes: Vec<Changes>,
-}
-
-impl Log {
-    fn new() -> Self {
-        let changes = TOPICS.iter().map(|_| Changes::default());
-        Log { offsets: vec![Vec::new(); TOPICS.len()], changes: changes.collect() }
-    }
-
-    /// The topic and the number of the message with history that has this offset.
-    fn find(&self, offset: u64) -> (usize, usize) {
-        let with_history = (0..TOPICS.len()).filter(|topic| what(*topic).has_history());
-        let mut found = with_history
-            .filter_map(|topic| Some((topic, self[topic].binary_search(&offset).ok()?)));
-        found.next().expect("a message")
-    }
-}
-
-impl Index<usize> for Log {
-    type Output = Vec<u64>;
-
-    fn index(&self, topic: usize) -> &Vec<u64> {
-        &self.offsets[topic]
-    }
-}
-
-fn what(topic: usize) -> What {
-    TOPICS[topic].1
-}
-
-/// How many of these messages are not after a place.
-fn count(offsets: &[u64], since: &str) -> usize {
-    let id: Position = since.split('/').next().unwrap().parse().unwrap();
-    offsets.partition_point(|offset| *offset <= id.offset)
-}
+use state::{Change, KEYS};
 
 fn trace(text: impl FnOnce() -> String) {
     static TRACES: LazyLock<bool> = LazyLock::new(|| std::env::var_os("SHARD_TRACE").is_some());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{AcknowledgeRule, HistoryRule, Rule, Rules};
 
-use super::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What};
+use super::log::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What};
 use crate::count::count;
 use crate::settings::Settings;
 

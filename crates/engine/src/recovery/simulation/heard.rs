@@ -1,0 +1,83 @@
+//! How far a client has heard a topic with history, and where it may begin with what is there.
+
+use super::log::{Log, What, what};
+
+/// How far a client has heard a topic with history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// The message that comes next, by its place in the topic.
+    pub next: usize,
+    /// It was told that some are lost: the next may be a later one.
+    pub jump: bool,
+    /// Others of its user have acknowledged so many messages; of a poll's topic.
+    pub acknowledged: usize,
+    /// It asked for what is there, and has heard nothing of it.
+    pub begins: Option<Begins>,
+}
+
+impl Heard {
+    pub fn new(next: usize, jump: bool) -> Self {
+        Heard { next, jump, acknowledged: 0, begins: None }
+    }
+
+    pub fn with_what_is_there(begins: Begins) -> Self {
+        Heard { begins: Some(begins), ..Heard::new(0, false) }
+    }
+}
+
+/// What is asked for of what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    Start,
+    Last(usize),
+}
+
+impl std::fmt::Display for Wants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wants::Start => f.write_str("start"),
+            Wants::Last(messages) => write!(f, "last:{messages}"),
+        }
+    }
+}
+
+/// With which message a topic begins for whoever asked for what is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begins {
+    /// So many of the newest messages, at the most.
+    newest: usize,
+    /// The first message, had it been answered when it was asked.
+    pub low: usize,
+    /// That is when it was answered.
+    pub exact: bool,
+    /// What comes from this one on comes in any case: it was in the topic by then.
+    latest: usize,
+}
+
+impl Begins {
+    pub fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
+        let retained = match what(topic) {
+            What::Small(retained) => retained,
+            What::Big | What::Plain | What::Ack | What::State(_) | What::Extra | What::All => {
+                usize::MAX
+            }
+        };
+        let newest = match wants {
+            Wants::Start => retained,
+            Wants::Last(messages) => messages.min(retained),
+        };
+        let low = log[topic].len().saturating_sub(newest);
+        Begins { newest, low, exact, latest: usize::MAX }
+    }
+
+    /// It was in the topic when it had so many messages.
+    pub fn by(self, latest: usize) -> Self {
+        Begins { latest, ..self }
+    }
+
+    /// Whether the topic, of so many messages by now, may have begun with this one.
+    pub fn may_be(&self, first: usize, len: usize) -> bool {
+        let high = if self.exact { self.low } else { len.saturating_sub(self.newest) };
+        (self.low..=high.max(self.low)).contains(&first) && first <= self.latest
+    }
+}

@@ -1,0 +1,92 @@
+//! The topics of a run, and what was published to them.
+
+use std::ops::Index;
+
+use model::Position;
+
+use super::state::{Changes, KEYS};
+
+/// What is retained of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Big,
+    /// So many messages.
+    Small(usize),
+    Plain,
+    Ack,
+    /// The last message of each key, and so many keys.
+    State(usize),
+    /// As big, but only the application puts clients in.
+    Extra,
+    /// Everyone's.
+    All,
+}
+
+impl What {
+    pub fn has_history(self) -> bool {
+        matches!(self, What::Big | What::Small(_) | What::State(_))
+    }
+}
+
+pub(super) const TOPICS: [(&str, What); 13] = [
+    ("big/a", What::Big),
+    ("big/b", What::Big),
+    ("big/c", What::Big),
+    ("small/a", What::Small(3)),
+    ("small/b", What::Small(7)),
+    ("plain/a", What::Plain),
+    ("plain/b", What::Plain),
+    ("ack/a", What::Ack),
+    ("ack/b", What::Ack),
+    ("state/a", What::State(KEYS)),
+    ("state/b", What::State(KEYS - 2)),
+    ("extra", What::Extra),
+    ("*", What::All),
+];
+/// Whoever acknowledges on the connection is given this one's messages again.
+pub(super) const AGAIN: usize = 8;
+pub(super) const EXTRA: usize = 11;
+pub(super) const ALL: usize = 12;
+
+/// Messages of an acknowledged topic that may be in flight.
+pub(super) const WINDOW: usize = 3;
+pub(super) const REDELIVERY_SECONDS: u32 = 5;
+
+/// The offsets of each topic's messages, and what those of compacted topics say.
+pub(super) struct Log {
+    pub offsets: Vec<Vec<u64>>,
+    pub changes: Vec<Changes>,
+}
+
+impl Log {
+    pub fn new() -> Self {
+        let changes = TOPICS.iter().map(|_| Changes::default());
+        Log { offsets: vec![Vec::new(); TOPICS.len()], changes: changes.collect() }
+    }
+
+    /// The topic and the number of the message with history that has this offset.
+    pub fn find(&self, offset: u64) -> (usize, usize) {
+        let with_history = (0..TOPICS.len()).filter(|topic| what(*topic).has_history());
+        let mut found = with_history
+            .filter_map(|topic| Some((topic, self[topic].binary_search(&offset).ok()?)));
+        found.next().expect("a message")
+    }
+}
+
+impl Index<usize> for Log {
+    type Output = Vec<u64>;
+
+    fn index(&self, topic: usize) -> &Vec<u64> {
+        &self.offsets[topic]
+    }
+}
+
+pub(super) fn what(topic: usize) -> What {
+    TOPICS[topic].1
+}
+
+/// How many of these messages are not after a place.
+pub(super) fn count(offsets: &[u64], since: &str) -> usize {
+    let id: Position = since.split('/').next().unwrap().parse().unwrap();
+    offsets.partition_point(|offset| *offset <= id.offset)
+}
