@@ -22,6 +22,7 @@ const SUBSCRIBERS_MAX: usize = 10_000;
 
 /// Which subscribers.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SubscribersQuery {
     /// Only names after this one: the `next` of the page before.
