@@ -150,12 +150,12 @@ impl Local {
             let stored = match reader.before(topic, before, amount, now_ms) {
                 Ok(stored) => stored,
                 Err(StoreError::Damaged(damage)) => {
-                    tracing::error!("the store is damaged: {damage}");
+                    self.0.log.damage(topic, &damage);
                     // What is behind the damage is all that can be given.
                     return Ok(damage.through.min(before - 1));
                 }
                 Err(error) => {
-                    tracing::error!("the store can't be read: {error}");
+                    self.0.log.failed_read(topic, &error);
                     return Err(store_error(error));
                 }
             };

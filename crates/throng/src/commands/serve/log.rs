@@ -35,7 +35,7 @@ impl Log {
             Ok(filter) => {
                 let _ = self.0.reload(filter);
             }
-            Err(error) => tracing::error!("{}", error.text()),
+            Err(error) => tracing::error!(error = error.text(), "the log's filter stays as it was"),
         }
     }
 }
