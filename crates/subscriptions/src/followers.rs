@@ -14,14 +14,19 @@ pub(crate) struct Followers {
     /// Most topics have few: one piece each.
     short: PageTable<Short>,
     long: HashMap<u32, Long>,
-    /// Pairs of topics and users of whom the lists don't know yet.
-    waiting: Vec<(u32, u32)>,
+    /// Topics and users of whom the lists don't know yet, as [`pair`]s.
+    waiting: Vec<u64>,
     /// What the lists' allocations take.
     bytes: usize,
 }
 
 /// Pairs that wait at most: 16 MiB. The more wait, the seldomer each list is changed.
 const WAITING_MAX: usize = if cfg!(test) { 100 } else { 2 << 20 };
+
+/// A topic and a user in one number, which is quicker to sort.
+fn pair(topic: u32, user: u32) -> u64 {
+    u64::from(topic) << 32 | u64::from(user)
+}
 
 impl Followers {
     /// Whether the lists know of all.
@@ -39,11 +44,12 @@ impl Followers {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_unstable();
         let mut users = Vec::new();
-        for pairs in waiting.chunk_by(|one, other| one.0 == other.0) {
+        for pairs in waiting.chunk_by(|one, other| one >> 32 == other >> 32) {
             users.clear();
-            users.extend(pairs.iter().map(|(_, user)| *user));
-            if let [(topic, _), ..] = pairs {
-                self.add(*topic, &users);
+            // The lower half.
+            users.extend(pairs.iter().map(|pair| *pair as u32));
+            if let [first, ..] = pairs {
+                self.add((first >> 32) as u32, &users);
             }
         }
         waiting.clear();
@@ -66,7 +72,7 @@ impl Followers {
                     before.next();
                 }
                 (_, Some(new)) => {
-                    self.waiting.push((new, user));
+                    self.waiting.push(pair(new, user));
                     now.next();
                 }
                 (Some(_), None) => break,
@@ -167,7 +173,7 @@ impl Followers {
 
     /// The memory of the table in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let waiting = allocated(self.waiting.capacity() * size_of::<(u32, u32)>());
+        let waiting = allocated(self.waiting.capacity() * size_of::<u64>());
         // A byte more for each place, and an eighth of them free, as hash tables have it.
         let long = self.long.capacity() * (size_of::<(u32, Long)>() + 1) * 8 / 7;
         self.bytes + self.short.bytes() + long + waiting
@@ -217,7 +223,7 @@ mod tests {
                         set.extend(more);
                     }
                 }
-                let waiting = followers.waiting.iter().filter(|it| it.0 == topic).count();
+                let waiting = followers.waiting.iter().filter(|it| *it >> 32 == topic.into()).count();
                 prop_assert_eq!(followers.count(topic), (set.len() - waiting) as u64);
             }
             followers.settle();
