@@ -1,7 +1,7 @@
 //! `GET /history`: a page of a topic's history.
 
 use super::parameters::not_utf8;
-use super::{Rejection, Route};
+use super::{Rejection, Route, near_miss};
 use crate::history::{self, PageFields, PageRequest};
 use crate::query;
 use crate::request::{ReplyTo, Request};
@@ -14,6 +14,7 @@ impl Route<'_> {
         let bad = |(code, message): (&'static str, String)| Rejection::new(400, code, message);
         let (mut topic, mut since) = (None, None);
         let (mut users, mut limit, mut reverse) = (Vec::<Name>::new(), None, false);
+        let mut meant = Vec::new();
         for pair in query::pairs(self.request.query) {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
@@ -29,10 +30,14 @@ impl Route<'_> {
                 "since" => since = Some(value),
                 "limit" => limit = Some(history::limit(&value).map_err(bad)?),
                 "reverse" => reverse = history::reverse(&value).map_err(bad)?,
-                // Other parameters belong to the page.
-                _ => {}
+                // Others belong to the page: a cache breaker, a tracking tag.
+                other => {
+                    let right = near_miss::meant(self.request.path, other);
+                    meant.extend(right.map(|right| (right, other.to_string())));
+                }
             }
         }
+        self.check_meant(&meant)?;
         let user = users.first().cloned();
         let (topic, since, user) = (topic.as_deref(), since.as_deref(), user.as_deref());
         let page =

@@ -26,12 +26,20 @@ const LISTENER: [Known; 7] = [
 /// What a publisher may say.
 const PUBLISHER: [Known; 5] = [TOPIC, USER, TAG, ("key", &["keys"]), ("event", &["eventname"])];
 
+/// What a reader of a history may say.
+const HISTORY: [Known; 5] =
+    [TOPIC, USER, ("since", &[]), ("limit", &["limits"]), ("reverse", &["reversed", "backwards"])];
+
 /// A word of fewer letters is like too many others.
 const LETTERS_MIN: usize = 5;
 
 /// The parameter that a name was probably meant to be.
 pub(super) fn meant(path: &str, name: &str) -> Option<&'static str> {
-    let known: &[Known] = if path == "/publish" { &PUBLISHER } else { &LISTENER };
+    let known: &[Known] = match path {
+        "/publish" => &PUBLISHER,
+        "/history" => &HISTORY,
+        _ => &LISTENER,
+    };
     let plain = plain(name);
     let found = known.iter().find(|(right, others)| {
         let right = self::plain(right);
@@ -92,6 +100,9 @@ mod tests {
             ("formt", "format"),
         ] {
             assert_eq!(meant("/sse", name), Some(right), "{name}");
+        }
+        for (name, right) in [("limt", "limit"), ("reversed", "reverse"), ("Since", "since")] {
+            assert_eq!(meant("/history", name), Some(right), "{name}");
         }
         for (name, right) in [("keys", "key"), ("Key", "key"), ("evnt", "event"), ("chanel", "")] {
             assert_eq!(meant("/publish", name).unwrap_or(""), right, "{name}");

@@ -84,13 +84,7 @@ impl Route<'_> {
             let (key, value) = pair.map_err(not_utf8)?;
             self.parameter(&mut query, &key, &value)?;
         }
-        if let Some((right, name)) = query.meant.iter().find(|(right, _)| !self.names(right)) {
-            let message = format!(
-                "there is no parameter {name}: did you mean {right}? (Of several each is said by \
-                 itself: topic=a&topic=b)"
-            );
-            return Err(Rejection::new(400, "bad_parameter", message));
-        }
+        self.check_meant(&query.meant)?;
         let topics = query.users.len() + query.topics.len();
         if topics > self.settings.topics_per_connection_max {
             let max = self.settings.topics_per_connection_max;
@@ -115,6 +109,19 @@ impl Route<'_> {
             query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
         }
         Ok(query)
+    }
+
+    /// Refuses what was probably meant to be a parameter, each with its right name, unless the request has
+    /// that one as well.
+    pub(super) fn check_meant(&self, meant: &[(&'static str, String)]) -> Result<(), Rejection> {
+        let Some((right, name)) = meant.iter().find(|(right, _)| !self.names(right)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "there is no parameter {name}: did you mean {right}? (Of several each is said by \
+             itself: topic=a&topic=b)"
+        );
+        Err(Rejection::new(400, "bad_parameter", message))
     }
 
     /// Whether the request has a parameter of this name.

@@ -154,6 +154,8 @@ fn whoever_may_not_enter_a_topic_may_not_read_it() {
     refused("topic=h:1&since=last:5&reverse=true", both, 400, "bad_since");
     let elsewhere = json!({"topic": "h:1", "since": ELSEWHERE});
     refused(&format!("topic=h:1&since={ELSEWHERE}"), elsewhere, 409, "epoch_changed");
+    let (status, answer) = node.get("/history?topics=h:1");
+    assert_eq!((status, &answer["error"]["code"]), (400, &json!("bad_parameter")));
     let (status, answer) = node.get("/history?topic=h:1&topic=h:2");
     assert_eq!((status, &answer["error"]["code"]), (400, &json!("no_topic")));
     // An unknown topic that a rule names is empty.
