@@ -182,6 +182,10 @@ fn row(message: &Message, out: &mut Vec<u8>) {
             out.extend_from_slice(b",\"encoding\":\"base64\"");
         }
     }
+    if let Some(sender) = publication.sender() {
+        out.extend_from_slice(b",\"sender\":");
+        json::string(sender, out);
+    }
     if !publication.tags().is_empty() {
         out.extend_from_slice(b",\"tags\":");
         json::strings(publication.tags(), out);

@@ -17,7 +17,7 @@ fn clients_get_the_pages_that_the_application_gets() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         let ids = node.count("h:1", 0..30);
-        let more = json!({"tags": ["red"], "key": "k", "event": "tick"});
+        let more = json!({"tags": ["red"], "key": "k", "event": "tick", "sender": "alice"});
         node.publish_with("h:1", json!({"a": [1, "é"]}), more);
         node.publish_with("h:1", json!("AP8="), json!({"encoding": "base64"}));
         node.publish_with("h:1", json!("te\"xt\n"), json!({}));
