@@ -16,7 +16,7 @@ pub const LIMIT_MAX: usize = 1_000;
 /// What a client is told of a topic that keeps nothing.
 pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's configuration has no \
                               [[topics]] table for it with history_messages_max (for a user's own \
-                              topic: offline.enabled)";
+                              topic: inbox.enabled)";
 
 /// A page of a topic's history that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
