@@ -74,7 +74,9 @@ fn old_names_of_settings_are_read_with_a_warning() {
     );
     assert_eq!(member.data(), "x");
     server.signal("-HUP");
-    server.until("the server has read it again", |_| logged().contains("configuration read"));
+    server.until("the server has read it again", |_| {
+        logged().contains("configuration was read again")
+    });
     let text = logged();
     for want in &want {
         assert_eq!(text.matches(want).count(), 2, "{want}\nin\n{text}");

@@ -166,7 +166,7 @@ fn clients_can_not_forge_messages_of_the_server() {
     let rules = std::env::temp_dir().join(format!("throng-hostile-{}.toml", std::process::id()));
     std::fs::write(
         &rules,
-        "[[topics]]\npattern = \"t\"\npublish = \"broadcast\"\npresence = true\n\
+        "[[topics]]\npattern = \"t\"\npublish = \"allow\"\npresence = true\n\
          history_messages_max = 10\n",
     )
     .unwrap();
