@@ -43,6 +43,16 @@ pub struct Local {
     history: Arc<dyn HistoryLog>,
 }
 
+/// Where a message goes, beside its topic's members.
+enum Way {
+    /// Nowhere: the topic has no history.
+    On,
+    /// Past the topic's history.
+    Past,
+    /// Into the history, with this rule.
+    Into(Arc<HistoryRule>),
+}
+
 struct Order {
     last: u64,
     window: Window,
@@ -80,6 +90,7 @@ impl Local {
         hash: u64,
         publication: Publication,
         receipt: Option<Receipt>,
+        passes: bool,
     ) -> Result<Position, PublishError> {
         let broadcast = publication.topic == model::name::BROADCAST;
         let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
@@ -90,7 +101,9 @@ impl Local {
         order.last += 1;
         let id = Position { epoch: self.epoch, offset: order.last };
         let now_us = self.now_us();
-        let message = Arc::new(Envelope::from(Message::new(publication, id, hash, now_us)));
+        let message = Message::new(publication, id, hash, now_us);
+        let message = if passes { message.passing() } else { message };
+        let message = Arc::new(Envelope::from(message));
         order.window.push(message.clone());
         for inbox in self.inboxes.iter().filter(wants) {
             inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
@@ -98,20 +111,18 @@ impl Local {
         Ok(id)
     }
 
-    /// The rule of a topic to whose history a message goes. What has no key is no state: the server's
-    /// own messages pass such a topic's history by, and others have to name one.
-    fn rule_for(
-        &self,
-        publication: &Publication,
-    ) -> Result<Option<Arc<HistoryRule>>, PublishError> {
+    /// Where a message goes. The server's own pass the history by: they tell members what has changed,
+    /// and who comes later gets how it is; they must not push out what was said. What has no key is no
+    /// state, so that a compacted topic wants one.
+    fn way_of(&self, publication: &Publication, no_history: bool) -> Result<Way, PublishError> {
+        let is_own = || publication.event.as_deref().is_some_and(is_reserved);
         match self.history.rule(&publication.topic) {
+            None => Ok(Way::On),
+            Some(_) if no_history || is_own() => Ok(Way::Past),
             Some(rule) if rule.compact && publication.key().is_none() => {
-                match publication.event.as_deref().is_some_and(is_reserved) {
-                    true => Ok(None),
-                    false => Err(PublishError::KeyRequired),
-                }
+                Err(PublishError::KeyRequired)
             }
-            rule => Ok(rule),
+            Some(rule) => Ok(Way::Into(rule)),
         }
     }
 
@@ -155,9 +166,10 @@ impl Broker for Local {
         receipt: Option<Receipt>,
     ) -> Result<Position, PublishError> {
         let hash = self.hash(&publication.topic);
-        match self.rule_for(&publication)? {
-            None => self.pass_on(hash, publication, receipt),
-            Some(rule) => {
+        match self.way_of(&publication, false)? {
+            Way::On => self.pass_on(hash, publication, receipt, false),
+            Way::Past => self.pass_on(hash, publication, receipt, true),
+            Way::Into(rule) => {
                 let options = Options::default();
                 self.history.append_now(Append { hash, publication, rule, options, receipt })
             }
@@ -167,23 +179,20 @@ impl Broker for Local {
     fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
         let Publish { publication, options } = publish;
         let hash = self.hash(&publication.topic);
-        let rule = match options.no_history {
-            true => None,
-            false => match self.rule_for(&publication) {
-                Ok(rule) => rule,
-                Err(error) => return done(Err(error)),
-            },
+        let passes = match self.way_of(&publication, options.no_history) {
+            Err(error) => return done(Err(error)),
+            Ok(Way::Into(rule)) => {
+                let append = Append { hash, publication, rule, options, receipt };
+                return self.history.append(append, done);
+            }
+            Ok(Way::On) => false,
+            Ok(Way::Past) => true,
         };
-        match rule {
-            None if options.if_offset.is_some() => done(Err(PublishError::NoHistory)),
-            None => {
-                let passed = self.pass_on(hash, publication, receipt);
-                done(passed.map(|id| Published { id, repeated: false, queued: false }));
-            }
-            Some(rule) => {
-                self.history.append(Append { hash, publication, rule, options, receipt }, done);
-            }
+        if options.if_offset.is_some() {
+            return done(Err(PublishError::NoHistory));
         }
+        let passed = self.pass_on(hash, publication, receipt, passes);
+        done(passed.map(|id| Published { id, repeated: false, queued: false }));
     }
 
     /// Scans from the oldest message on, so that the window drops only scanned messages meanwhile; if

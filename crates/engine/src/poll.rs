@@ -126,15 +126,10 @@ impl Polls<'_> {
         Some(history)
     }
 
-    /// What was published lately to the poll's topics without history.
+    /// What was published lately to the poll's topics and is not retained: all of topics without history,
+    /// of others who came and went.
     fn recent(&self, slot: u32, since: Option<Position>) -> Recent {
-        let own = self
-            .connections
-            .core
-            .hub
-            .topics_of(slot)
-            .filter(|topic| self.connections.core.history().rule(topic).is_none())
-            .cloned();
+        let own = self.connections.core.hub.topics_of(slot).cloned();
         let topics: Vec<(u64, Name)> = own
             .chain(std::iter::once(model::name::BROADCAST.into()))
             .map(|topic| (self.connections.core.broker.hash(&topic), topic))

@@ -86,9 +86,12 @@ pub struct Attributes {
 /// Whether and how history retains a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retention {
-    /// History does not retain it: absent members miss it.
+    /// The topic has no history: absent members miss the message.
     #[default]
     None,
+    /// The topic has history, which does not retain this message: it passes by. Nobody can come back
+    /// to its place, so that it is delivered without an id.
+    Passing,
     /// History retains it for members that come back.
     History,
     /// History retains it until its users have acknowledged it.
@@ -119,6 +122,11 @@ impl Message {
         Message { id, topic_hash, published_us, at_ms: 0, retention, publication }
     }
 
+    /// The same message in a topic whose history it passes by.
+    pub fn passing(self) -> Self {
+        Message { retention: Retention::Passing, ..self }
+    }
+
     /// The same message as history has it: published at this time, in milliseconds since 1970.
     pub fn retained(self, retention: Retention, at_ms: u64) -> Self {
         Message { retention, at_ms, ..self }
@@ -143,6 +151,11 @@ impl Message {
 
     /// True when history retains the message.
     pub fn is_retained(&self) -> bool {
-        self.retention != Retention::None
+        matches!(self.retention, Retention::History | Retention::Acknowledged)
+    }
+
+    /// True when a client can say with the id up to where it has what was published.
+    pub fn has_place(&self) -> bool {
+        self.retention != Retention::Passing
     }
 }

@@ -36,9 +36,12 @@ pub fn message(message: &Message, out: &mut Vec<u8>) {
 pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"message\",\"topic\":");
     string(&message.publication.topic, out);
-    out.extend_from_slice(b",\"id\":\"");
-    push_display(&message.id, out);
-    out.extend_from_slice(b"\",\"event\":");
+    if message.has_place() {
+        out.extend_from_slice(b",\"id\":\"");
+        push_display(&message.id, out);
+        out.push(b'"');
+    }
+    out.extend_from_slice(b",\"event\":");
     string(message.event(), out);
     if let Some(sender) = message.publication.sender() {
         out.extend_from_slice(b",\"sender\":");

@@ -15,6 +15,8 @@ mod listener;
 mod node;
 #[path = "recovery/pages.rs"]
 mod pages;
+#[path = "recovery/passing.rs"]
+mod passing;
 #[path = "recovery/recovery_gap.rs"]
 mod recovery_gap;
 #[path = "recovery/resume.rs"]

@@ -348,7 +348,7 @@ impl Recovery {
             };
             let mut is_first = *after <= core.history().cursor(&user, topic);
             messages.retain(|message| {
-                if message.topic_hash != *hash {
+                if message.topic_hash != *hash || !message.is_retained() {
                     return true;
                 }
                 let offset = message.id.offset;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use model::event::is_reserved;
-use model::{CloseReason, ConnectionId, Envelope, Message, ResumeToken, TopicKind};
+use model::{CloseReason, ConnectionId, Envelope, Message, ResumeToken, Retention, TopicKind};
 use protocol::{Delivery, ProtocolRef, encoded};
 
 use super::{CatchupTable, Delivered, Recovery, id_with};
@@ -19,7 +19,7 @@ use crate::outbox::{Chunk, Piece};
 pub(crate) struct Care {
     /// Some member is left out, or chooses, or may hold messages back.
     pub each: bool,
-    /// All messages have history, and nobody acknowledges them.
+    /// The messages of topics with history, that nobody acknowledges, or pass it by without an id.
     pub plain: bool,
 }
 
@@ -29,7 +29,7 @@ impl CatchupTable {
         let mut care = Care { each: !self.filters.is_empty(), plain: true };
         let catching_up = !self.by_slot.is_empty();
         for message in messages {
-            care.plain &= message.retention == model::Retention::History;
+            care.plain &= matches!(message.retention, Retention::History | Retention::Passing);
             let retained = message.is_retained();
             care.each |= message.publication.except.is_some() || (retained && catching_up);
         }

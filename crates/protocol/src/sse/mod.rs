@@ -164,13 +164,17 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
 }
 
 fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"id: ");
-    json::push_display(id, out);
-    if let Some(event) = &message.publication.event {
-        out.extend_from_slice(b"\nevent: ");
-        out.extend_from_slice(event.as_bytes());
+    // Without one, a browser returns with that of the last event that had one.
+    if message.has_place() {
+        out.extend_from_slice(b"id: ");
+        json::push_display(id, out);
+        out.push(b'\n');
     }
-    out.push(b'\n');
+    if let Some(event) = &message.publication.event {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(event.as_bytes());
+        out.push(b'\n');
+    }
     if json {
         out.extend_from_slice(b"data: ");
         json::message(message, out);
@@ -223,6 +227,21 @@ mod tests {
         ));
         let bytes = crate::encoded(&message, &Sse { json: false }, &mut Codecs::new(6, 64));
         String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn an_event_that_passes_by_a_history_has_no_id() {
+        let id = Position { epoch: Epoch(10), offset: 7 };
+        let mut publication = Publication::new("t", Data::Text("x".into()));
+        publication.event = Some("tick".into());
+        let message = Message::new(publication, id, 0, 0).passing();
+        let mut out = Vec::new();
+        Sse { json: false }.encode_with(&message, &token(), &mut out);
+        assert_eq!(out, b"event: tick\ndata: x\n\n");
+        out.clear();
+        Sse { json: true }.encode(&message, &mut Codecs::new(6, 64), &mut out);
+        let want = r#"{"type":"message","topic":"t","event":"tick","data":"x"}"#;
+        assert_eq!(String::from_utf8(out).unwrap(), format!("event: tick\ndata: {want}\n\n"));
     }
 
     /// The standard's own way to read an event stream, for what we write.

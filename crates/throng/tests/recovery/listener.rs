@@ -224,7 +224,9 @@ impl Listener {
                     if matches!(self.style, ResumeStyle::Stream | ResumeStyle::Ws)
                         && self.topics.iter().any(|own| own == topic)
                     {
-                        self.positions.insert(topic.into(), id.as_str().unwrap().into());
+                        // What passes by a topic's history has none.
+                        let id = id.as_str().map(String::from);
+                        id.map(|id| self.positions.insert(topic.into(), id));
                     }
                     return Ok(object);
                 }

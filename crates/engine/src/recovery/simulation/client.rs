@@ -7,7 +7,7 @@ use model::Position;
 use crate::testing::ClientEnd;
 
 use super::heard::{Begins, Heard, Wants};
-use super::log::{AGAIN, ALL, Log, TOPICS, WINDOW, What, count, what};
+use super::log::{AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, count, name as name_of, what};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
@@ -194,7 +194,9 @@ impl Client {
             connection.inside.clear();
         }
         let single = matches!(self.kind, Kind::Stream | Kind::Ws);
-        for topic in self.topics.iter().copied().chain(poll.then_some(ALL)) {
+        let passing = self.topics.iter().filter(|it| poll && what(**it).has_passing());
+        let passing: Vec<usize> = passing.map(|it| PASSING + it).collect();
+        for topic in self.topics.iter().copied().chain(poll.then_some(ALL)).chain(passing) {
             let knows = match single {
                 true => self.since.contains_key(&topic),
                 false => self.place.is_some(),
@@ -206,7 +208,8 @@ impl Client {
                 | What::Plain
                 | What::State(_)
                 | What::Extra
-                | What::All => log[topic].len(),
+                | What::All
+                | What::Passing => log[topic].len(),
             };
             if is_state(topic) {
                 self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
@@ -270,7 +273,9 @@ impl Client {
             Unit::Message(heard) => {
                 let topic = self.message(log, &heard);
                 let read::Heard { id, .. } = heard;
-                if self.kind.is_sse() {
+                let passes = what(topic) == What::Passing;
+                assert!(!(passes && id.is_some()), "it names a place where it isn't");
+                if self.kind.is_sse() && !passes {
                     let id = id.expect("an event has an id");
                     self.know(topic, id.split('/').next().unwrap());
                     self.place = Some(id);
@@ -341,7 +346,9 @@ impl Client {
         let retained = match what(topic) {
             What::Small(retained) => retained,
             What::State(_) => return log.changes[topic].floor(log[topic].len()) > 0,
-            What::Big | What::Plain | What::Ack | What::Extra | What::All => return false,
+            What::Big | What::Plain | What::Ack | What::Extra | What::All | What::Passing => {
+                return false;
+            }
         };
         self.heard.get(&topic).is_some_and(|it| it.next + retained < log[topic].len())
     }
@@ -372,10 +379,10 @@ impl Client {
         let Client { name, kind, .. } = *self;
         let connection = self.connection.as_mut().unwrap();
         let wrong = |what: &str, next: usize| -> ! {
-            let topic = TOPICS[topic].0;
+            let topic = name_of(topic);
             panic!("client {name} {kind:?}: {what}: {topic} {number}, where {next} was next")
         };
-        let live = matches!(what(topic), What::Plain | What::All | What::Extra);
+        let live = matches!(what(topic), What::Plain | What::All | What::Extra | What::Passing);
         if live && kind != Kind::Poll {
             let next = connection.live.entry(topic).or_insert(number);
             match number.cmp(next) {
@@ -390,7 +397,7 @@ impl Client {
             return topic;
         }
         assert!(number < log[topic].len() || topic == ALL);
-        if topic != ALL && !connection.inside.contains(&topic) {
+        if topic != ALL && !connection.inside.contains(&(topic % PASSING)) {
             wrong("not subscribed", 0);
         }
         if is_state(topic) {
@@ -484,11 +491,13 @@ impl Client {
         let Command::Enter { from, was_in } = command else {
             connection.inside.remove(&topic);
             connection.live.remove(&topic);
+            connection.live.remove(&(PASSING + topic));
             return;
         };
         connection.inside.insert(topic);
         if !was_in {
             connection.joined[topic] = log[topic].len();
+            connection.joined[PASSING + topic] = log[PASSING + topic].len();
         }
         if !what(topic).has_history() || (was_in && matches!(from, From::Now)) {
             let in_vain = matches!(from, From::WhatIsThere(_)) && why.contains("no_history");
@@ -594,7 +603,9 @@ impl Client {
         if !connection.pending.is_empty() {
             return Err(format!("client {}: unanswered {:?}", self.name, connection.pending));
         }
-        for topic in &connection.inside {
+        let inside = connection.inside.iter().copied();
+        let passing = inside.clone().filter(|it| what(*it).has_passing()).map(|it| PASSING + it);
+        for topic in &inside.chain(passing).collect::<Vec<_>>() {
             if is_state(*topic) {
                 let (name, kind) = (self.name, self.kind);
                 match self.states[topic].has_all(&log.changes[*topic]) {
@@ -613,7 +624,7 @@ impl Client {
                 },
             };
             if next != log[*topic].len() {
-                let (name, topic, len) = (self.name, TOPICS[*topic].0, log[*topic].len());
+                let (name, topic, len) = (self.name, name_of(*topic), log[*topic].len());
                 let kind = self.kind;
                 return Err(format!("client {name} {kind:?}: {next} of {len} of {topic}"));
             }

@@ -58,9 +58,13 @@ impl Begins {
     pub fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
         let retained = match what(topic) {
             What::Small(retained) => retained,
-            What::Big | What::Plain | What::Ack | What::State(_) | What::Extra | What::All => {
-                usize::MAX
-            }
+            What::Big
+            | What::Plain
+            | What::Ack
+            | What::State(_)
+            | What::Extra
+            | What::All
+            | What::Passing => usize::MAX,
         };
         let newest = match wants {
             Wants::Start => retained,

@@ -20,11 +20,18 @@ pub(super) enum What {
     Extra,
     /// Everyone's.
     All,
+    /// What passes by the history of a topic, and names no place.
+    Passing,
 }
 
 impl What {
     pub fn has_history(self) -> bool {
         matches!(self, What::Big | What::Small(_) | What::State(_))
+    }
+
+    /// Whether messages can pass the topic's history by.
+    pub fn has_passing(self) -> bool {
+        self.has_history() || self == What::Ack
     }
 }
 
@@ -47,6 +54,8 @@ pub(super) const TOPICS: [(&str, What); 13] = [
 pub(super) const AGAIN: usize = 8;
 pub(super) const EXTRA: usize = 11;
 pub(super) const ALL: usize = 12;
+/// What passes by a topic's history has a log of its own, so much further on.
+pub(super) const PASSING: usize = TOPICS.len();
 
 /// Messages of an acknowledged topic that may be in flight.
 pub(super) const WINDOW: usize = 3;
@@ -61,7 +70,7 @@ pub(super) struct Log {
 impl Log {
     pub fn new() -> Self {
         let changes = TOPICS.iter().map(|_| Changes::default());
-        Log { offsets: vec![Vec::new(); TOPICS.len()], changes: changes.collect() }
+        Log { offsets: vec![Vec::new(); PASSING + TOPICS.len()], changes: changes.collect() }
     }
 
     /// The topic and the number of the message with history that has this offset.
@@ -82,7 +91,11 @@ impl Index<usize> for Log {
 }
 
 pub(super) fn what(topic: usize) -> What {
-    TOPICS[topic].1
+    TOPICS.get(topic).map_or(What::Passing, |topic| topic.1)
+}
+
+pub(super) fn name(topic: usize) -> &'static str {
+    TOPICS[topic % TOPICS.len()].0
 }
 
 /// How many of these messages are not after a place.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use broker::Broker;
+use broker::{Broker, Options, Publish};
 use history::History;
 use history_local::{Begin, HistoryLimits};
 use model::{Attributes, Data, Position, Publication};
@@ -36,7 +36,7 @@ use crate::testing::{self, Driver};
 use client::Client;
 use heard::Wants;
 use late::Late;
-use log::{EXTRA, Log, TOPICS, What, what};
+use log::{EXTRA, Log, PASSING, TOPICS, What, what};
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
@@ -183,7 +183,34 @@ impl World {
         Client::new(name, kind, user, topics, wants)
     }
 
+    /// Publishes what the history does not retain: the server's own word, or a message that is to pass.
+    fn publish_passing(&mut self, topic: usize) {
+        let log = PASSING + topic;
+        let data = Data::Text(format!("<{log}.{}>", self.log[log].len()).into());
+        let mut publication = Publication::new(TOPICS[topic].0, data);
+        let id = match self.random.one_in(2) {
+            true => {
+                publication.event = Some("presence_diff".into());
+                self.broker.publish(publication, None).ok()
+            }
+            false => {
+                let options = Options { no_history: true, ..Options::default() };
+                let (done, answer) = std::sync::mpsc::channel();
+                let done = Box::new(move |result| done.send(result).unwrap_or_default());
+                self.broker.submit(Publish { publication, options }, None, done);
+                answer.recv().ok().and_then(Result::ok).map(|published| published.id)
+            }
+        };
+        if let Some(id) = id {
+            trace(|| format!("published {} past its history", TOPICS[topic].0));
+            self.log.offsets[log].push(id.offset);
+        }
+    }
+
     fn publish(&mut self, topic: usize) {
+        if what(topic).has_passing() && self.random.one_in(8) {
+            return self.publish_passing(topic);
+        }
         let number = self.log[topic].len();
         let fill = "x".repeat(self.random.below(400));
         let data = Data::Text(format!("<{topic}.{number}>{fill}").into());
@@ -197,7 +224,13 @@ impl World {
                 }
                 Some((Change { key, removes }, messages_max))
             }
-            What::Big | What::Small(_) | What::Plain | What::Ack | What::Extra | What::All => None,
+            What::Big
+            | What::Small(_)
+            | What::Plain
+            | What::Ack
+            | What::Extra
+            | What::All
+            | What::Passing => None,
         };
         if let Ok(id) = self.broker.publish(publication, None) {
             trace(|| format!("published {} {number} as {} {state:?}", TOPICS[topic].0, id.offset));

@@ -134,7 +134,7 @@ impl Reader {
         let id = block.strip_prefix("id: ").map(|rest| rest.lines().next().unwrap().to_string());
         let data = block.lines().find_map(|line| line.strip_prefix("data: "));
         Some(match (data, id) {
-            (Some(data), None) if block.starts_with("event: ") => json_unit(data.as_bytes()),
+            (Some(data), None) if data.starts_with('{') => json_unit(data.as_bytes()),
             (Some(data), id) if data.starts_with('{') => {
                 let json: Value = serde_json::from_str(data).unwrap();
                 object(&json).map(|heard| Unit::Message(Heard { id, ..heard }))
@@ -235,7 +235,7 @@ fn phoenix_unit(frame: &[u8]) -> Option<Unit> {
             recovered: json[4]["response"]["recovered"].as_bool(),
             why: json[4]["response"].to_string(),
         }),
-        "message" => {
+        "message" | "presence_diff" => {
             let payload = json[4]["data"].as_str().unwrap_or("null");
             heard(payload, text(&json[1]), text(&json[4]["phx_key"])).map(Unit::Message)
         }

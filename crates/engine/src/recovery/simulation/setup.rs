@@ -22,7 +22,7 @@ pub(super) fn rules() -> Rules {
             What::Small(retained) => history(retained as u64, None),
             What::State(retained) => history(retained as u64, None)
                 .map(|rule| HistoryRule { compact: true, ..(*rule).clone() }.into()),
-            What::Plain | What::All => None,
+            What::Plain | What::All | What::Passing => None,
             What::Ack => {
                 let acknowledge = AcknowledgeRule {
                     window_messages_max: count(WINDOW),
