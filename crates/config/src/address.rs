@@ -1,8 +1,10 @@
 //! Addresses to listen on.
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::parse::Resolve;
+/// Finds the addresses of a `name:port`.
+pub type Resolve = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
 /// Reads `127.0.0.1:8000`, `[::1]:8000`, or `localhost:8000`: of a name's addresses the first of IPv4,
 /// else the first of IPv6. A server listens on one address.

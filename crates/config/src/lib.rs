@@ -26,8 +26,8 @@ mod values;
 
 use std::fmt;
 
+pub use address::Resolve;
 pub use key_file::NO_KEY;
-pub use parse::Resolve;
 pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};

@@ -1,16 +1,11 @@
 //! Parses single values: of the file, of a variable, of a flag.
 
-use std::io;
-use std::net::SocketAddr;
-
 use toml::de::DeValue;
 
 use crate::Value;
+use crate::address::Resolve;
 use crate::setting::Kind;
 use crate::size;
-
-/// Finds the addresses of a `name:port`.
-pub type Resolve = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
 /// How much of a value that is not right an error shows, in characters.
 const SHOWN_CHARS_MAX: usize = 60;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::parse::{Mismatch, Resolve, from_text, from_toml};
+use crate::address::Resolve;
+use crate::parse::{Mismatch, from_text, from_toml};
 use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;

@@ -14,10 +14,12 @@ use crate::connection::{Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
+use crate::lists::Lists;
 use crate::metrics::{Counter, Metrics};
 use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
 use crate::poll::Polls;
+use crate::presence::Presences;
 use crate::principal::principal;
 use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;
@@ -142,10 +144,10 @@ impl Actions<'_> {
                 connections.logout_request(slot, protocol, &id, &user, out);
             }
             Request::Presence { topic, to } => {
-                connections.tell_presence(slot, protocol, topic, to, from, out);
+                Presences { connections }.tell(slot, protocol, topic, to, from, out);
             }
             Request::UpdatePresence(id, topic, meta) => {
-                connections.update_presence(slot, protocol, &id, &topic, &meta, out);
+                Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
             }
             Request::History { page, to } => {
                 let to = match to {
@@ -244,7 +246,7 @@ impl Connections {
                     recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)
                 });
             }
-            self.core.send_due_lists(slot, out);
+            Lists { core: &mut self.core }.send_due(slot, out);
         }
         let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
@@ -320,7 +322,7 @@ impl Connections {
         }
         self.join_with(slot, &topic, permit.presence, meta);
         // The reply comes first.
-        self.core.forget_due_list(slot, &topic);
+        Lists { core: &mut self.core }.forget(slot, &topic);
         if is_in {
             self.chosen.insert(slot, self.core.broker.hash(&topic));
         }
@@ -328,7 +330,7 @@ impl Connections {
         if is_in && since.is_none() {
             let named = named("topic", &topic);
             protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
-            return self.core.send_list_of(slot, protocol, &topic, out);
+            return Lists { core: &mut self.core }.send_of(slot, protocol, &topic, out);
         }
         let all = None;
         let request = ResumeRequest {

@@ -14,6 +14,7 @@ use crate::chosen::Chosen;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
+use crate::lists::Lists;
 use crate::output::Output;
 use crate::pages::Pages;
 use crate::record::Record;
@@ -243,7 +244,7 @@ impl Connections {
         let joined = self.core.enter_topic(slot, hash, topic);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
-            self.core.owe_list(slot, topic);
+            Lists { core: &mut self.core }.owe(slot, topic);
         } else if !joined && meta != "{}" {
             // The application had put it there, without one.
             self.core.entries.update(slot, hash, meta, self.core.now_us);

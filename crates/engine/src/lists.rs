@@ -6,20 +6,24 @@
 //! changes.
 
 use auth::Action;
-use presence::List;
+use presence::{COUNT, List, STATE, Snapshot};
 use protocol::phoenix::{ClientMessage, Content, Status};
 use protocol::{Delivery, ProtocolRef};
 
 use crate::answers::{answer, say};
 use crate::core::Core;
-use crate::presence::join_notices;
 
 /// A list of presence that goes out whatever else waits, in bytes.
 const SHORT_LIST_BYTES: usize = 16 << 10;
 
-impl Core {
+/// The lists of presence that an engine's connections get.
+pub(crate) struct Lists<'a> {
+    pub core: &'a mut Core,
+}
+
+impl Lists<'_> {
     /// Tells a client that it has joined, and then who is there.
-    pub(crate) fn phoenix_entered(
+    pub(crate) fn joined(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -28,32 +32,32 @@ impl Core {
         out: &mut Vec<u8>,
     ) {
         answer(protocol, message, Status::Ok, Content::Json(response), out);
-        self.send_list_of(slot, protocol, &message.topic, out);
+        self.send_of(slot, protocol, &message.topic, out);
     }
 
     /// The connection has entered a topic with presence, and is told who is there as soon as it has been
-    /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
-    pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
+    /// told that, by [`Lists::send_due`]. A poll asks for itself, and a Phoenix client joins.
+    pub(crate) fn owe(&mut self, slot: u32, topic: &str) {
         let told =
             |protocol: ProtocolRef| protocol.delivery() == Delivery::Pushed && !protocol.joins();
-        if self.protocol(slot).is_some_and(told) {
-            self.list_is_due(slot, topic);
+        if self.core.protocol(slot).is_some_and(told) {
+            self.is_due(slot, topic);
         }
     }
 
-    fn list_is_due(&mut self, slot: u32, topic: &str) {
-        let due = self.lists_due.entry(slot).or_default();
+    fn is_due(&mut self, slot: u32, topic: &str) {
+        let due = self.core.lists_due.entry(slot).or_default();
         if !due.iter().any(|name| name == topic) {
             due.push(topic.into());
         }
     }
 
     /// The list of a topic is owed no longer.
-    pub(crate) fn forget_due_list(&mut self, slot: u32, topic: &str) {
-        if let Some(due) = self.lists_due.get_mut(&slot) {
+    pub(crate) fn forget(&mut self, slot: u32, topic: &str) {
+        if let Some(due) = self.core.lists_due.get_mut(&slot) {
             due.retain(|name| name != topic);
             if due.is_empty() {
-                self.lists_due.remove(&slot);
+                self.core.lists_due.remove(&slot);
             }
         }
     }
@@ -61,24 +65,24 @@ impl Core {
     /// Tells a member who is there, if the topic's members may know. A long list waits while anything
     /// else does, so that a client which enters many topics at once is not taken for one that doesn't
     /// read.
-    pub(crate) fn send_list_of(
+    pub(crate) fn send_of(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
         topic: &str,
         out: &mut Vec<u8>,
     ) {
-        let policy = &self.settings.session.policy;
+        let policy = &self.core.settings.session.policy;
         let rule = policy.topic(topic);
         if !rule.presence()
-            || !policy.decide(&self.principal(slot), Action::Presence, &rule).is_allowed()
+            || !policy.decide(&self.core.principal(slot), Action::Presence, &rule).is_allowed()
         {
             return;
         }
         let Some(join_ref) = self.listed_as(slot, protocol, topic) else {
             return;
         };
-        if let Some(list) = self.presence_of(slot, topic, &join_ref) {
+        if let Some(list) = self.core.presence_of(slot, topic, &join_ref) {
             self.send_list(slot, protocol, topic, &join_ref, list, out);
         }
     }
@@ -87,23 +91,23 @@ impl Core {
     /// the empty one. Nothing for who is no member.
     fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
         if !protocol.joins() {
-            return self.hub.topics_of(slot).any(|name| name == topic).then(String::new);
+            return self.core.hub.topics_of(slot).any(|name| name == topic).then(String::new);
         }
-        let hash = self.broker.hash(topic);
-        let join = self.joins.get(slot, hash).filter(|join| !join.pending)?;
+        let hash = self.core.broker.hash(topic);
+        let join = self.core.joins.get(slot, hash).filter(|join| !join.pending)?;
         Some(join.join_ref.into_owned())
     }
 
     /// Sends a list that was not there at once, if the join that it is for still stands.
-    pub(crate) fn send_late_list(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
-        let Some(protocol) = self.protocol(slot) else { return };
+    pub(crate) fn send_late(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
+        let Some(protocol) = self.core.protocol(slot) else { return };
         if self.listed_as(slot, protocol, topic).is_none_or(|now| now != join_ref) {
             return;
         }
         let mut out = Vec::new();
         self.send_list(slot, protocol, topic, join_ref, list, &mut out);
         if !out.is_empty() {
-            self.send(slot, &out, 0);
+            self.core.send(slot, &out, 0);
         }
     }
 
@@ -120,11 +124,11 @@ impl Core {
         let long = lists.iter().map(|(_, json)| json.len()).sum::<usize>() > SHORT_LIST_BYTES;
         if long {
             if !out.is_empty() {
-                self.send(slot, out, 0);
+                self.core.send(slot, out, 0);
                 out.clear();
             }
-            if self.is_backlogged(slot) {
-                return self.list_is_due(slot, topic);
+            if self.core.is_backlogged(slot) {
+                return self.is_due(slot, topic);
             }
         }
         for (event, json) in lists {
@@ -133,40 +137,53 @@ impl Core {
                     serializer.push(join_ref, topic, event, Content::Json(&json), out)
                 });
             } else {
-                protocol.notice(topic, event, &json, &mut self.codecs, out);
+                protocol.notice(topic, event, &json, &mut self.core.codecs, out);
             }
         }
         if long {
             // The next one waits until this one has left.
-            self.send_and_wait(slot, out);
+            self.core.send_and_wait(slot, out);
             out.clear();
         }
     }
 
     /// Tells a connection the lists that it is owed, as long as it takes them.
-    pub(crate) fn send_due_lists(&mut self, slot: u32, out: &mut Vec<u8>) {
-        while !self.is_backlogged(slot)
-            && let Some(due) = self.lists_due.get_mut(&slot)
+    pub(crate) fn send_due(&mut self, slot: u32, out: &mut Vec<u8>) {
+        while !self.core.is_backlogged(slot)
+            && let Some(due) = self.core.lists_due.get_mut(&slot)
         {
             let topic = due.remove(0);
             if due.is_empty() {
-                self.lists_due.remove(&slot);
+                self.core.lists_due.remove(&slot);
             }
-            let Some(protocol) = self.protocol(slot) else {
+            let Some(protocol) = self.core.protocol(slot) else {
                 return;
             };
-            self.send_list_of(slot, protocol, &topic, out);
+            self.send_of(slot, protocol, &topic, out);
         }
     }
 
     /// The same, where nothing else is sent with them.
-    pub(crate) fn flush_due_lists(&mut self, slot: u32) {
-        if self.lists_due.contains_key(&slot) {
+    pub(crate) fn flush_due(&mut self, slot: u32) {
+        if self.core.lists_due.contains_key(&slot) {
             let mut out = Vec::new();
-            self.send_due_lists(slot, &mut out);
+            self.send_due(slot, &mut out);
             if !out.is_empty() {
-                self.send(slot, &out, 0);
+                self.core.send(slot, &out, 0);
             }
         }
     }
+}
+
+/// What a new member gets: the list, and the counts where there is none.
+fn join_notices(list: List) -> Vec<(&'static str, String)> {
+    let counts = list.counts;
+    let users = list.users.map_or_else(|| "{}".into(), Snapshot::into_json);
+    let mut all = vec![(STATE, users)];
+    if !counts.listed {
+        let (users, connections) = (counts.users, counts.connections);
+        let json = format!("{{\"users\":{users},\"connections\":{connections}}}");
+        all.push((COUNT, json));
+    }
+    all
 }

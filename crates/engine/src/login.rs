@@ -15,6 +15,7 @@ use crate::command::{LoggedIn, LoginError};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
+use crate::lists::Lists;
 use crate::recovery::ReplyTo;
 
 impl Connections {
@@ -130,7 +131,7 @@ impl Connections {
                 recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)
             });
         }
-        self.core.send_due_lists(slot, out);
+        Lists { core: &mut self.core }.send_due(slot, out);
     }
 
     /// Appends what the connection is owed of the topics that it leaves with the user.

@@ -19,6 +19,7 @@ use crate::command::{Command, SessionAnswer, SessionRequest};
 use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
 use crate::connections::Connections;
 use crate::core::{Core, Effect};
+use crate::lists::Lists;
 use crate::metrics::Refusal;
 use crate::outbox::{Chunk, Outbox, Piece};
 use crate::output::Output;
@@ -351,7 +352,7 @@ impl Connections {
     /// The session's client has taken what waited for it: the session gets what waits for that.
     pub(crate) fn session_taken(&mut self, slot: u32) {
         if self.core.is_open(slot) {
-            self.core.flush_due_lists(slot);
+            Lists { core: &mut self.core }.flush_due(slot);
             self.recover(|recovery, core| recovery.pull_more(core, slot));
             PageReads { connections: self }.next(slot);
         } else if self.core.table.cold(slot).is_some_and(|cold| cold.closing.is_some()) {

@@ -2,9 +2,9 @@
 
 use history::{HistoryError, Page};
 use protocol::ProtocolRef;
-use protocol::history::PageRequest;
 use protocol::http::{self, Rejection};
 use protocol::phoenix::{Content, Status};
+use protocol::request::PageRequest;
 
 use crate::answers::{answer, refuse};
 use crate::command::Answer;

@@ -8,8 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use history::{Answer as HistoryAnswer, HistoryError, Page, PageFrom, PageQuery};
 use minicbor::{Decode, Encode};
 use model::{Name, Position, Since};
-use protocol::history::{NO_HISTORY, PageHead, PageRequest, page};
+use protocol::history::{NO_HISTORY, PageHead, page};
 use protocol::phoenix::ClientMessage;
+use protocol::request::PageRequest;
 
 use crate::cbor::{Message, RespondRecord, Text};
 use crate::command::{Answer, Command};

@@ -2,15 +2,15 @@
 //! shards, and the first shard publishes what the registry has to say to the members.
 
 use model::{Data, Name, Publication, TopicKind};
-use presence::{Answer, COUNT, Completion, List, STATE, Snapshot};
+use presence::{Answer, Completion, List, Snapshot};
 use protocol::request::{ReplyTo, Respond};
 use protocol::{Delivery, ProtocolRef, data, http};
 
-use crate::actions::Actions;
 use crate::answers::{NO_USER, NOT_SUBSCRIBED, named};
 use crate::command::{Command, PresenceQuery};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::lists::Lists;
 
 /// Topics whose notices are composed at a time.
 const TOPICS_PER_TAKE: usize = 64;
@@ -40,12 +40,17 @@ impl Connections {
     }
 }
 
-impl Actions<'_> {
+/// What clients ask and say of who is in a topic.
+pub(crate) struct Presences<'a> {
+    pub connections: &'a mut Connections,
+}
+
+impl Presences<'_> {
     /// A list that was not there at once has come.
-    pub(crate) fn presence_listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
+    pub(crate) fn listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
         match query {
             PresenceQuery::Join { topic, join_ref } => {
-                self.connections.core.send_late_list(slot, &topic, &join_ref, list);
+                Lists { core: &mut self.connections.core }.send_late(slot, &topic, &join_ref, list);
             }
             PresenceQuery::Http { topic, respond } => {
                 let json = presence_json(&topic, list);
@@ -62,11 +67,9 @@ impl Actions<'_> {
             }
         }
     }
-}
 
-impl Connections {
     /// Answers who is in a topic: a request, or a command on a connection that is open.
-    pub(crate) fn tell_presence(
+    pub(crate) fn tell(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -76,13 +79,13 @@ impl Connections {
         out: &mut Vec<u8>,
     ) {
         match to {
-            ReplyTo::Http(respond) => self.presence_request(slot, topic, respond, from, out),
-            ReplyTo::Id(id) => self.presence_by_id(slot, protocol, topic, id, out),
+            ReplyTo::Http(respond) => self.request(slot, topic, respond, from, out),
+            ReplyTo::Id(id) => self.by_id(slot, protocol, topic, id, out),
         }
     }
 
     /// A list may be long: whoever asks for many is slowed, as one who enters as many topics is.
-    fn presence_by_id(
+    fn by_id(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -90,17 +93,17 @@ impl Connections {
         id: Box<str>,
         out: &mut Vec<u8>,
     ) {
-        self.rates.has_joined(&mut self.core, slot);
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
         let query = PresenceQuery::Id { topic: topic.clone(), id: id.clone() };
-        let later = listed_later(&self.core, slot, query);
-        if let Answer::Now(list) = self.core.shared.presence.list(&topic, None, later) {
+        let later = listed_later(&self.connections.core, slot, query);
+        if let Answer::Now(list) = self.connections.core.shared.presence.list(&topic, None, later) {
             let json = presence_json(&topic, list);
-            protocol.reply(&id, Ok(&json), &mut self.core.codecs, out);
+            protocol.reply(&id, Ok(&json), &mut self.connections.core.codecs, out);
         }
     }
 
     /// A member shows something else in a topic's presence.
-    pub(crate) fn update_presence(
+    pub(crate) fn update(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -109,7 +112,7 @@ impl Connections {
         meta: &str,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.core;
+        let core = &mut self.connections.core;
         let hash = core.broker.hash(topic);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
             Err(wrong) => Err(("bad_meta", wrong)),
@@ -126,7 +129,7 @@ impl Connections {
     }
 
     /// `GET /presence`. The request waits when the answer comes later.
-    fn presence_request(
+    fn request(
         &mut self,
         slot: u32,
         topic: Name,
@@ -135,13 +138,17 @@ impl Connections {
         out: &mut Vec<u8>,
     ) {
         let query = PresenceQuery::Http { topic: topic.clone(), respond: respond.clone() };
-        match self.core.shared.presence.list(&topic, None, listed_later(&self.core, slot, query)) {
+        match self.connections.core.shared.presence.list(
+            &topic,
+            None,
+            listed_later(&self.connections.core, slot, query),
+        ) {
             Answer::Now(list) => {
                 http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
-                self.answered(slot, from, respond.keep_alive, out);
+                self.connections.answered(slot, from, respond.keep_alive, out);
             }
             Answer::Later => {
-                self.wait_for_answer(slot, out);
+                self.connections.wait_for_answer(slot, out);
             }
         }
     }
@@ -149,7 +156,7 @@ impl Connections {
 
 impl Core {
     /// Who is in a topic, for a new member that has joined with this ref. `None` when the answer
-    /// comes later: the mailbox brings it to [`Actions::presence_listed`].
+    /// comes later: the mailbox brings it to [`Presences::listed`].
     pub(crate) fn presence_of(&self, slot: u32, topic: &str, join_ref: &str) -> Option<List> {
         let own = self.entries.own(slot, topic);
         let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };
@@ -184,19 +191,6 @@ impl Core {
             self.shared.presence.confirm(batches, self.now_us);
         }
     }
-}
-
-/// What a new member gets: the list, and the counts where there is none.
-pub(crate) fn join_notices(list: List) -> Vec<(&'static str, String)> {
-    let counts = list.counts;
-    let users = list.users.map_or_else(|| "{}".into(), Snapshot::into_json);
-    let mut all = vec![(STATE, users)];
-    if !counts.listed {
-        let (users, connections) = (counts.users, counts.connections);
-        let json = format!("{{\"users\":{users},\"connections\":{connections}}}");
-        all.push((COUNT, json));
-    }
-    all
 }
 
 /// The answer to a client that asks who is in a topic.

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::json;
+use crate::request::PageRequest;
 use model::name::{check_name, check_topic, personal};
 use model::{Data, Message, Name, Position, Since, SinceError, TopicKind};
 
@@ -18,21 +19,7 @@ pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's config
                               [[topics]] table for it with history_messages_max (for a user's own \
                               topic: inbox.enabled)";
 
-/// A page of a topic's history that a client asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageRequest {
-    /// The topic; a user's own by its name, `@alice`.
-    pub topic: Name,
-    /// Where the page begins: behind a message (`reverse`: before it), or with the newest of a number of
-    /// messages. Without it with the oldest message, or with `reverse` with the newest.
-    pub since: Option<Since>,
-    /// The newest first, and backwards from there.
-    pub reverse: bool,
-    /// Messages, 1 to [`LIMIT_MAX`].
-    pub limit: usize,
-}
-
-/// The fields of such a request, as they came.
+/// The fields of a request for a page, as they came.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageFields<'a> {
     /// The topic.

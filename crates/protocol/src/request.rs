@@ -9,7 +9,6 @@ use model::{
     Since, TopicKind,
 };
 
-use crate::history::PageRequest;
 use crate::phoenix::ClientMessage;
 
 /// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
@@ -251,4 +250,18 @@ impl Acknowledgement {
             id: token.id,
         })
     }
+}
+
+/// A page of a topic's history that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// The topic; a user's own by its name, `@alice`.
+    pub topic: Name,
+    /// Where the page begins: behind a message (`reverse`: before it), or with the newest of a number of
+    /// messages. Without it with the oldest message, or with `reverse` with the newest.
+    pub since: Option<Since>,
+    /// The newest first, and backwards from there.
+    pub reverse: bool,
+    /// Messages, 1 to [`crate::history::LIMIT_MAX`].
+    pub limit: usize,
 }

@@ -14,9 +14,11 @@ use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
+use crate::lists::Lists;
 use crate::output::{Describe, Output};
 use crate::page_reads::PageReads;
 use crate::poll::Polls;
+use crate::presence::Presences;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
 /// publishers are told that the server is behind.
@@ -225,7 +227,7 @@ fn run_command(engine: &mut Engine, command: Command) {
                     engine.connections.recover(|recovery, core| {
                         recovery.begin_now(core, slot, std::slice::from_ref(&topic))
                     });
-                    engine.connections.core.flush_due_lists(slot);
+                    Lists { core: &mut engine.connections.core }.flush_due(slot);
                 }
             }
             reply(count);
@@ -334,7 +336,7 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::PresenceListed { slot, serial, query, list } => {
             if is_same(&engine.connections.core, slot, serial) {
-                engine.actions().presence_listed(slot, query, list);
+                Presences { connections: &mut engine.connections }.listed(slot, query, list);
             }
         }
         Command::Settings(settings) => engine.connections.core.settings = settings,

@@ -25,6 +25,7 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
+use crate::lists::Lists;
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
 use crate::page_reads::PageReads;
@@ -257,7 +258,7 @@ impl Engine {
         self.connections.core.set(slot, Flag::Awaiting, false);
         self.connections.core.table.trim(slot);
         if self.connections.core.is_open(slot) {
-            self.connections.core.flush_due_lists(slot);
+            Lists { core: &mut self.connections.core }.flush_due(slot);
             self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
             PageReads { connections: &mut self.connections }.next(slot);
             self.resume_input(slot);

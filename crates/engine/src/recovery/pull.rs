@@ -12,6 +12,7 @@ use super::{
 };
 use crate::connection::Flag;
 use crate::core::Core;
+use crate::lists::Lists;
 
 /// Messages in a piece.
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
@@ -397,11 +398,11 @@ impl Recovery {
                 topic_text.push(b'}');
                 let ok = entered(&reply, &String::from_utf8_lossy(&topic_text));
                 protocol.reply(id, Ok(&ok), &mut core.codecs, out);
-                core.send_list_of(slot, protocol, topic, out);
+                Lists { core }.send_of(slot, protocol, topic, out);
             }
             ReplyTo::Phoenix(ref message, ref response) => {
                 let response = entered(&reply, response);
-                core.phoenix_entered(slot, protocol, message, &response, out);
+                Lists { core }.joined(slot, protocol, message, &response, out);
             }
         }
     }

@@ -295,6 +295,17 @@ impl Dir {
         };
         (store, begin)
     }
+
+    /// Flips a bit wherever the closed store's file has this text.
+    fn damage(&self, text: &[u8]) {
+        let file = self.0.join(store::FILE);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let places: Vec<usize> =
+            (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+        assert!(!places.is_empty());
+        places.iter().for_each(|at| bytes[*at] ^= 1);
+        std::fs::write(&file, &bytes).unwrap();
+    }
 }
 
 impl Drop for Dir {
@@ -410,23 +421,23 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     store.close().unwrap();
 }
 
+/// Publishes these texts to `d:1`.
+fn publish_all(node: &Node, texts: &[&str]) {
+    for text in texts {
+        let message = Publication::new("d:1", Data::Text((*text).into()));
+        let publish = Publish { publication: message, options: Options::default() };
+        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
+    }
+}
+
 #[test]
 fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     let dir = Dir::new("damaged");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
-    for text in ["one", "two", "three of them", "four", "five"] {
-        let message = Publication::new("d:1", Data::Text(text.into()));
-        let publish = Publish { publication: message, options: Options::default() };
-        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
-    }
+    publish_all(&node, &["one", "two", "three of them", "four", "five"]);
     store.close().unwrap();
-    let file = dir.0.join(store::FILE);
-    let mut bytes = std::fs::read(&file).unwrap();
-    let offsets: Vec<usize> =
-        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"three of them")).collect();
-    offsets.iter().for_each(|at| bytes[*at] ^= 1);
-    std::fs::write(&file, &bytes).unwrap();
+    dir.damage(b"three of them");
     let (store, begin) = dir.open_unverified();
     let (_, node) = node_of(Some(begin));
     let token = ResumeToken::from(Position { epoch: Epoch(0xab), offset: 1 });

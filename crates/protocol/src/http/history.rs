@@ -2,8 +2,9 @@
 
 use super::parameters::not_utf8;
 use super::{Rejection, Route, near_miss};
-use crate::history::{self, PageFields, PageRequest};
+use crate::history::{self, PageFields};
 use crate::query;
+use crate::request::PageRequest;
 use crate::request::{ReplyTo, Request};
 use auth::Action;
 use model::name::check_name;

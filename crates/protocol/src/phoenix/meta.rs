@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::data;
-use crate::history::{self, PageFields, PageRequest};
+use crate::history::{self, PageFields};
+use crate::request::PageRequest;
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says

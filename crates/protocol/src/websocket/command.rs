@@ -25,7 +25,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::history::{PageFields, PageRequest};
+use crate::history::PageFields;
+use crate::request::PageRequest;
 use crate::request::{Acknowledgement, Subscribe};
 use crate::{data, history, json, object};
 use model::event::check_event;

@@ -110,11 +110,7 @@ fn large_messages_are_counted_in_several_reads() {
     let dir = Dir::new("counted");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
-    for _ in 0..5 {
-        let message = Publication::new("d:1", Data::Text("x".repeat(200 << 10).into()));
-        let publish = Publish { publication: message, options: Options::default() };
-        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
-    }
+    publish_all(&node, &[&*"x".repeat(200 << 10); 5]);
     store.close().unwrap();
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
@@ -131,18 +127,9 @@ fn the_newest_end_at_damage() {
     let dir = Dir::new("damaged-newest");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
-    for text in ["one", "two of them", "three", "four"] {
-        let message = Publication::new("d:1", Data::Text(text.into()));
-        let publish = Publish { publication: message, options: Options::default() };
-        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
-    }
+    publish_all(&node, &["one", "two of them", "three", "four"]);
     store.close().unwrap();
-    let file = dir.0.join(store::FILE);
-    let mut bytes = std::fs::read(&file).unwrap();
-    let found: Vec<usize> =
-        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"two of them")).collect();
-    found.iter().for_each(|at| bytes[*at] ^= 1);
-    std::fs::write(&file, &bytes).unwrap();
+    dir.damage(b"two of them");
     let (store, begin) = dir.open_unverified();
     let (_, node) = node_of(Some(begin));
     let after = |messages| {
