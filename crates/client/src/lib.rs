@@ -581,12 +581,20 @@ fn recovery<'a>(json: &'a [u8], topic: Option<&'a str>, emit: &mut dyn FnMut(Eve
     }
 }
 
-/// The id in the object of a message, which Throng writes behind the topic. A quote in the topic has
-/// a backslash before it, so the topic can't contain what this searches for.
+/// The id in the object of a message, which Throng writes right behind the topic, if it has one. What an
+/// application put into the data is none.
 fn message_id(message: &[u8]) -> Option<&str> {
-    let topic = message.strip_prefix(b"{\"type\":\"message\",\"topic\":\"")?;
-    const ID: &[u8] = b"\",\"id\":\"";
-    let id = &topic[memchr::memmem::find(topic, ID)? + ID.len()..];
+    let mut rest = message.strip_prefix(b"{\"type\":\"message\",\"topic\":\"")?;
+    loop {
+        let at = memchr::memchr2(b'"', b'\\', rest)?;
+        if rest[at] == b'"' {
+            rest = &rest[at..];
+            break;
+        }
+        // With what it escapes.
+        rest = rest.get(at + 2..)?;
+    }
+    let id = rest.strip_prefix(b"\",\"id\":\"")?;
     std::str::from_utf8(&id[..memchr::memchr(b'"', id)?]).ok()
 }
 

@@ -283,6 +283,16 @@ fn a_topic_can_not_look_like_an_id() {
 }
 
 #[test]
+fn what_was_published_can_not_look_like_an_id() {
+    let data = Data::Json(r#"{"a":"b","id":"zz"}"#.into());
+    let id = Position { epoch: Epoch(10), offset: 7 };
+    let message = Message::new(Publication::new(r#"a"b\"#, data), id, 0, 0).passing();
+    let mut json = Vec::new();
+    protocol::json::message(&message, &mut json);
+    assert_eq!(message_id(&json), None);
+}
+
+#[test]
 fn an_error_status_is_reported() {
     let bytes = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
     for client in ALL {

@@ -30,7 +30,7 @@ pub enum Kind {
 pub(crate) enum Mode {
     /// A change needs a restart.
     Fixed,
-    /// A change takes effect on SIGHUP.
+    /// A change takes effect on SIGHUP: what reloads the server hands it over.
     Live,
     /// As `Live`, and the value is never printed.
     Secret,

@@ -15,6 +15,11 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The names of the transports, as a list in a help text.
+fn transports() -> String {
+    client::ALL.map(client::Client::name).join(", ")
+}
+
 /// Parses a percentage from 0 to 100.
 ///
 /// # Errors
@@ -67,7 +72,8 @@ pub struct Common {
     /// Phoenix joins the topics that stand in it as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
-    /// Transports, in turn: sse, stream, poll, ws, phoenix.
+    /// Transports, in turn.
+    #[arg(help = format!("Transports, in turn: {}", transports()))]
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
     /// Connections [default: what the scenario has, mostly 1,000].

@@ -39,7 +39,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///
 ///     // A number that no other protocol has.
 ///     fn encoding(&self) -> Encoding {
-///         Encoding(16)
+///         Encoding(17)
 ///     }
 ///
 ///     fn delivery(&self) -> Delivery {

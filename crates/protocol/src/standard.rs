@@ -10,8 +10,9 @@ use crate::sse::Sse;
 use crate::stream::Stream;
 use crate::websocket::{Echo, WebSocket};
 
-/// All protocols of this crate but HTTP. To add one is to add its encodings here, or, from outside,
-/// by [`Protocols::with`].
+/// All protocols of this crate but HTTP, which is 0. To add one is to add its encodings here, or, from
+/// outside, by [`Protocols::with`]. Each has the number of its place, from 1 on; protocols from outside
+/// count from [`model::Encoding::MAX`] downwards, so that they don't meet.
 const STANDARD: [ProtocolRef; 14] = [
     &Sse { json: false },
     &Sse { json: true },

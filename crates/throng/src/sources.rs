@@ -107,17 +107,32 @@ fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
 }
 
 fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)> {
-    let set = |on: bool| on.then(|| "true".to_string());
+    // Taken apart, so that no flag is forgotten. The two that name files are read beside these.
+    let Flags {
+        config: _,
+        listen,
+        admin,
+        insecure,
+        shards,
+        max_connections,
+        sender,
+        pin_cpus,
+        api_key_file: _,
+        data,
+        log,
+        log_format,
+    } = flags;
+    let set = |on: &bool| on.then(|| "true".to_string());
     vec![
-        ("client.listen", "--listen", flags.listen.clone()),
-        ("admin.listen", "--admin", flags.admin.clone()),
-        ("client.insecure", "--insecure", set(flags.insecure)),
-        ("shards.count", "--shards", flags.shards.clone()),
-        ("limits.connections_max", "--max-connections", flags.max_connections.clone()),
-        ("shards.sender", "--sender", flags.sender.clone()),
-        ("shards.pin_cpus", "--pin-cpus", set(flags.pin_cpus)),
-        ("store.data", "--data", flags.data.clone()),
-        ("log.level", "--log", flags.log.clone()),
-        ("log.format", "--log-format", flags.log_format.clone()),
+        ("client.listen", "--listen", listen.clone()),
+        ("admin.listen", "--admin", admin.clone()),
+        ("client.insecure", "--insecure", set(insecure)),
+        ("shards.count", "--shards", shards.clone()),
+        ("limits.connections_max", "--max-connections", max_connections.clone()),
+        ("shards.sender", "--sender", sender.clone()),
+        ("shards.pin_cpus", "--pin-cpus", set(pin_cpus)),
+        ("store.data", "--data", data.clone()),
+        ("log.level", "--log", log.clone()),
+        ("log.format", "--log-format", log_format.clone()),
     ]
 }

@@ -34,9 +34,9 @@ impl Protocol for Line {
         "line"
     }
 
-    /// The first number that the crate `protocol` leaves free.
+    /// The last number: those of the crate `protocol` are counted from below.
     fn encoding(&self) -> Encoding {
-        Encoding(15)
+        Encoding(17)
     }
 
     fn delivery(&self) -> Delivery {

@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     /// Its name, for /api/disconnect.
     #[schema(example = "5f3a91c2-0-12-345")]
     id: String,
-    /// sse, stream, poll or ws.
+    /// Its name, as in the metrics: sse, ws, phoenix.
     transport: &'static str,
     /// Since when, in seconds since 1970.
     opened_at: u64,

@@ -175,7 +175,10 @@ mod tests {
         });
         for (path, method) in methods {
             let operation = &document["paths"][path][method];
-            assert!(operation["summary"].is_string(), "{path}");
+            assert!(
+                operation["summary"].is_string(),
+                "{path} has no line in paths(…) of this file"
+            );
             let responses = &operation["responses"];
             assert!(responses["403"].is_object(), "{path}");
             assert_eq!(responses["401"].is_object(), !guard::is_open(path), "{path}");

@@ -490,7 +490,8 @@ pub fn webhook() -> (Arc<Dispatcher>, Worker) {
 }
 
 impl Bench {
-    /// Calls, and leaves the body to be read.
+    /// Calls, and leaves the body to be read. Each call has a router of its own: what a layer keeps
+    /// from call to call begins anew.
     pub async fn open(&self, request: Request<Body>) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.headers.entry("host").or_insert("127.0.0.1:8001".parse().unwrap());

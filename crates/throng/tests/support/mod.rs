@@ -284,7 +284,7 @@ impl Stream {
         }
     }
 
-    /// Reads a JSON line of an HTTP stream.
+    /// Reads a JSON line of an HTTP stream, which is one chunk.
     pub fn object(&mut self) -> Value {
         serde_json::from_str(&self.chunk()).unwrap()
     }
