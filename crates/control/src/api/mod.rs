@@ -30,8 +30,8 @@ use axum::middleware;
 use axum::routing::{get, post};
 
 use crate::dashboard;
-use crate::http::middleware::{headers, limit_time, track};
-use crate::http::trace::{RequestIds, trace};
+use crate::http::middleware::surround;
+use crate::http::trace::RequestIds;
 use crate::http::{Rejection, guard};
 use crate::monitor::Monitor;
 use crate::node::{AskError, Node};
@@ -96,10 +96,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::from_fn_with_state(node.clone(), guard::guard::<Node>))
-        .layer(middleware::from_fn(limit_time))
-        .layer(middleware::from_fn(track))
-        .layer(middleware::from_fn(headers))
-        .layer(middleware::from_fn_with_state(ids, trace))
+        .layer(middleware::from_fn_with_state(ids, surround))
         .with_state(node)
 }
 

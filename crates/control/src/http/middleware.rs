@@ -1,16 +1,20 @@
-//! What surrounds every call: a time limit, the headers of all answers, and the progress of the
-//! request, which its connection needs to know.
+//! What surrounds every call: its place in the log, a time limit, the headers of all answers, and the
+//! progress of the request, which its connection needs to know.
+//!
+//! It is one layer: each costs every call two allocations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::HttpBody;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Rejection;
 use super::listener::On;
+use super::trace::{REQUEST_ID, RequestIds};
 
 /// A request whose body has not arrived, or that is not done, after so long is answered 408.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
@@ -18,8 +22,24 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Paths that are answered when all connections are busy: what watches over the node.
 const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
+/// Does all of it.
+pub(crate) async fn surround(
+    State(ids): State<Arc<RequestIds>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (id, call) = ids.begin(&request);
+    let mut response = call.run(track(request, next)).await;
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    // A browser neither guesses the type nor caches.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
 /// Ends a request that takes longer than [`REQUEST_MAX`].
-pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
+async fn limit_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
@@ -32,10 +52,10 @@ pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
 
 /// Marks on the connection where its request is. A connection that was only admitted for health
 /// checks gets no other call.
-pub(crate) async fn track(request: Request, next: Next) -> Response {
+async fn track(request: Request, next: Next) -> Response {
     let Some(ConnectInfo(On(peer, _))) = request.extensions().get::<ConnectInfo<On>>().cloned()
     else {
-        return next.run(request).await;
+        return limit_time(request, next).await;
     };
     peer.begin(request.body().is_end_stream());
     let response = match peer.is_spare && !VITAL.contains(&request.uri().path()) {
@@ -45,17 +65,8 @@ pub(crate) async fn track(request: Request, next: Next) -> Response {
             let rejection = Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
             ([(header::CONNECTION, "close")], rejection).into_response()
         }
-        false => next.run(request).await,
+        false => limit_time(request, next).await,
     };
     peer.answered();
-    response
-}
-
-/// Sets the headers that no answer may lack: a browser neither guesses the type nor caches.
-pub(crate) async fn headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }

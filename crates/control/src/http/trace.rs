@@ -5,13 +5,11 @@
 //! topics, queries and headers have secrets.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::Next;
 use axum::response::Response;
 use tracing::{Instrument, Span, field};
 
@@ -20,7 +18,7 @@ use super::rejection::ErrorCode;
 
 /// Names a request in its answer, and before that in the request where the caller or a proxy has
 /// named it.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest id that is taken over, in bytes.
 const ID_BYTES_MAX: usize = 64;
@@ -35,6 +33,20 @@ impl RequestIds {
     /// Ids that begin somewhere, so that those of two processes differ.
     pub fn new() -> Self {
         RequestIds(AtomicU64::new(RandomState::new().hash_one(())))
+    }
+
+    /// A request's id, and the request as the log has it.
+    pub fn begin(&self, request: &Request) -> (HeaderValue, Call) {
+        let id = sent_id(request.headers()).unwrap_or_else(|| self.next());
+        let extensions = request.extensions();
+        let span = tracing::debug_span!(
+            "request",
+            method = %request.method(),
+            route = extensions.get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str),
+            request = id.to_str().unwrap_or_default(),
+            address = extensions.get().map(|ConnectInfo(On(_, address))| field::display(address)),
+        );
+        (id, Call { span, began: Instant::now(), is_answered: false })
     }
 
     fn next(&self) -> HeaderValue {
@@ -59,36 +71,21 @@ fn sent_id(headers: &HeaderMap) -> Option<HeaderValue> {
     is_sane.then(|| id.clone())
 }
 
-/// Runs a request in a span of its own.
-pub(crate) async fn trace(
-    State(ids): State<Arc<RequestIds>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let id = sent_id(request.headers()).unwrap_or_else(|| ids.next());
-    let extensions = request.extensions();
-    let span = tracing::debug_span!(
-        "request",
-        method = %request.method(),
-        route = extensions.get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str),
-        request = id.to_str().unwrap_or_default(),
-        address = extensions.get().map(|ConnectInfo(On(_, address))| field::display(address)),
-    );
-    let mut open = Open { span: span.clone(), began: Instant::now(), is_answered: false };
-    let mut response = next.run(request).instrument(span).await;
-    open.answered(&response);
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
-}
-
 /// A request without an answer yet. When its caller goes away, it is dropped where it is.
-struct Open {
+pub(crate) struct Call {
     span: Span,
     began: Instant,
     is_answered: bool,
 }
 
-impl Open {
+impl Call {
+    /// Does what it asks for in its span.
+    pub async fn run(mut self, work: impl Future<Output = Response>) -> Response {
+        let response = work.instrument(self.span.clone()).await;
+        self.answered(&response);
+        response
+    }
+
     fn answered(&mut self, response: &Response) {
         self.is_answered = true;
         let code = response.extensions().get().map(|ErrorCode(code)| *code);
@@ -101,7 +98,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for Call {
     fn drop(&mut self) {
         if !self.is_answered {
             let duration_ms = self.duration_ms();

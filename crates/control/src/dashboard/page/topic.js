@@ -113,7 +113,7 @@ function row(message, selector) {
   return h(selector, { 'data-id': message.id },
     h('div.message-head', {}, h('time', { title: new Date(message.published_at).toLocaleString() }, clock(message.published_at)),
       h('span.event', {}, message.event ?? 'message'), h('span.muted.mono', {}, message.id),
-      mark('from', message.sender), mark('key', message.key), mark('tags', message.tags?.join(', '))),
+      mark('by', message.sender), mark('key', message.key), mark('tags', message.tags?.join(', '))),
     h('div.payload', {}, ...shown(message)));
 }
 
