@@ -212,7 +212,7 @@ impl Broker for Local {
         let (mut messages, mut seen) = (Vec::new(), after.offset);
         let mut complete = seen <= top.offset;
         while seen < top.offset {
-            complete &= order.window.follows(seen);
+            complete &= !topics.iter().any(|(hash, _)| order.window.has_dropped(*hash, seen));
             let before = seen;
             let part = order.window.after(seen, SCANNED);
             for message in part.take_while(|message| message.id.offset <= top.offset) {
@@ -397,8 +397,11 @@ mod tests {
         assert_eq!((offsets(&recent), recent.complete, recent.top.offset), (vec![3, 4], true, 5));
         let recent = local.recent(&[a], id(3));
         assert_eq!((offsets(&recent), recent.complete), (vec![4], true));
+        // The first one is gone, and the second: that was another topic's.
         let recent = local.recent(&[a], id(1));
-        assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], false));
+        assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], true));
+        assert!(!local.recent(&[a], id(0)).complete);
+        assert!(!local.recent(&[(local.hash("b"), "b")], id(1)).complete);
         assert!(local.recent(&[a], id(5)).complete);
         assert!(!local.recent(&[a], id(6)).complete, "a position that was never given out");
         assert!(!local.recent(&[a], id(u64::MAX)).complete);

@@ -12,8 +12,8 @@ pub struct Recent {
     pub messages: Vec<Arc<Envelope>>,
     /// The newest position of the whole node when the scan began.
     pub top: Position,
-    /// False when messages may be missing: the given position is of another epoch, or older than
-    /// the window.
+    /// False when messages of these topics may be missing: the given position is of another epoch, or
+    /// the window has dropped some since.
     pub complete: bool,
 }
 
@@ -81,12 +81,22 @@ pub struct Window {
     bytes: usize,
     /// When the newest dropped message was published.
     gone_us: u64,
+    /// The offset of the newest dropped message of the topics whose hashes share a place.
+    dropped: Box<[u64; DROPPED_PLACES]>,
+}
+
+/// Places for what was dropped of topics: two that share one are taken for the same.
+const DROPPED_PLACES: usize = 4_096;
+
+fn place(topic_hash: u64) -> usize {
+    (topic_hash % DROPPED_PLACES as u64) as usize
 }
 
 impl Window {
     /// Holds nothing yet.
     pub fn new(limits: Limits) -> Self {
-        Window { limits, ring: VecDeque::new(), bytes: 0, gone_us: 0 }
+        let dropped = Box::new([0; DROPPED_PLACES]);
+        Window { limits, ring: VecDeque::new(), bytes: 0, gone_us: 0, dropped }
     }
 
     /// Takes in a message that is newer than all others, and drops what is over the limits.
@@ -104,6 +114,7 @@ impl Window {
             }
             self.bytes -= oldest.bytes();
             self.gone_us = oldest.published_us;
+            self.dropped[place(oldest.topic_hash)] = oldest.id.offset;
             self.ring.pop_front();
         }
     }
@@ -126,8 +137,9 @@ impl Window {
         self.ring.range(from..self.ring.len().min(from.saturating_add(count)))
     }
 
-    /// True when the message that follows this offset is here, where offsets leave no gaps.
-    pub fn follows(&self, offset: u64) -> bool {
-        self.ring.front().is_some_and(|oldest| oldest.id.offset <= offset.saturating_add(1))
+    /// Whether a message of this topic, or of another that shares its place, was dropped that had an offset
+    /// over `offset`.
+    pub fn has_dropped(&self, topic_hash: u64, offset: u64) -> bool {
+        self.dropped[place(topic_hash)] > offset
     }
 }

@@ -60,10 +60,13 @@ impl Polls<'_> {
             _ => no_history.then_some(RecoveryGap::NoHistory),
         };
         let recovered = resumes.then_some(gap.is_none());
-        // Whoever is to be given a state is told at once when it is empty.
+        // Whoever is to be given a state is told at once when it is empty; who comes back knows that.
         let enters = history.as_ref().is_some_and(|history| {
             let plain = history.cursors.iter().take(history.plain);
-            plain.filter(|cursor| cursor.whole).any(|cursor| self.is_compact(&cursor.topic))
+            let is_new = |cursor: &&TopicCursor| {
+                cursor.whole && poll.resume.token_of(&cursor.topic).is_none()
+            };
+            plain.filter(is_new).any(|cursor| self.is_compact(&cursor.topic))
         });
         let now = !recent.messages.is_empty() || gap.is_some() || enters || poll.seconds == 0;
         let since = if now { from.unwrap_or(recent.top) } else { recent.top };

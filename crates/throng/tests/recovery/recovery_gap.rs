@@ -167,3 +167,36 @@ fn messages_expire_while_a_client_is_away() {
         }
     }
 }
+
+#[test]
+fn what_was_published_to_others_is_no_gap_for_a_poll() {
+    let node = Node::with(Storage::Memory, &[("THRONG_LIMITS_RECENT_MESSAGES_MAX", "10")]);
+    let id = state(&node);
+    for topics in ["topic=c:1", "topic=plain", "topic=h:1&topic=plain&user=al"] {
+        let (_, begin) = node.get(&format!("/poll?{topics}&timeout=0"));
+        for number in 0..50 {
+            node.publish("others", json!(number));
+        }
+        let since = begin["since"].as_str().unwrap();
+        let (_, answer) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
+        assert_eq!(answer["recovered"], true, "{topics}: {answer}");
+        assert_eq!(datas(&answer), numbers(0..0), "{topics} {id}");
+        // What is lost of its own is told.
+        if topics.contains("plain") {
+            for number in 0..50 {
+                node.publish("plain", json!(number));
+            }
+            let (_, answer) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
+            assert_eq!(
+                (&answer["recovered"], &answer["reason"]),
+                (&json!(false), &json!("too_old"))
+            );
+        }
+    }
+}
+
+/// A state of one key; gives its id.
+fn state(node: &Node) -> String {
+    let body = json!({"topic": "c:1", "data": "on", "key": "lamp"});
+    id(&node.post("/api/publish", body))
+}

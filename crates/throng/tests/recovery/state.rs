@@ -210,3 +210,17 @@ fn who_comes_and_goes_is_no_state() {
     assert_eq!((&joined["event"], &joined["key"]), (&json!("presence_diff"), &Value::Null));
     assert_eq!(node.history("cp:1", "").0, [json!(1)]);
 }
+
+#[test]
+fn a_poll_that_comes_back_to_an_empty_state_waits() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        let (_, first) = node.get("/poll?topic=c:1&timeout=9");
+        assert_eq!(first["state_complete"], json!(["c:1"]), "{first}");
+        let since = first["since"].as_str().unwrap();
+        let began = std::time::Instant::now();
+        let (_, second) = node.get(&format!("/poll?topic=c:1&timeout=1&since={since}"));
+        assert_eq!(second["messages"], json!([]), "{second}");
+        assert!(began.elapsed().as_millis() > 900, "it was answered at once: {second}");
+    }
+}
