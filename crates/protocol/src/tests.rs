@@ -142,7 +142,7 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
             ("users=alice", "user"),
             ("topic=news&usr=alice", "user"),
             ("topic=news&channel=web&users=alice", "user"),
-            ("topic=news&Last-Event-ID=5f3a91c2:7", "lastEventID"),
+            ("topic=news&lastEvenID=5f3a91c2:7", "lastEventID"),
         ] {
             let error = listens(path, query, "").unwrap_err();
             assert_eq!(error, "bad_parameter", "{path}?{query}");
@@ -153,7 +153,10 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
             "topic=news&utm_source=x&_=17&tab=2&nocache",
             // It has the right one: the other is somebody else's.
             "topic=news&channel=web&user=alice&user_id=17",
-            "topic=news&lastEventID=&last_event_id=5",
+            "topic=news&lastEventID=&lastEvenID=5",
+            // Clients spell it as they like.
+            "topic=news&lastEventId=5f3a91c2:7",
+            "topic=news&Last-Event-Id=5f3a91c2:7",
             "topic=news&event=tick&key=x&since:",
         ] {
             assert!(listens(path, query, "").is_ok(), "{path}?{query}");

@@ -1,7 +1,8 @@
 //! `GET /history`: a page of a topic's history.
 
+use super::near_miss::Meant;
 use super::parameters::not_utf8;
-use super::{Rejection, Route, near_miss};
+use super::{Rejection, Route};
 use crate::history::{self, PageFields};
 use crate::query;
 use crate::request::PageRequest;
@@ -15,7 +16,7 @@ impl Route<'_> {
         let bad = |(code, message): (&'static str, String)| Rejection::new(400, code, message);
         let (mut topic, mut since) = (None, None);
         let (mut users, mut limit, mut reverse) = (Vec::<Name>::new(), None, false);
-        let mut meant = Vec::new();
+        let mut meant = Meant::default();
         for pair in query::pairs(self.request.query) {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
@@ -32,10 +33,7 @@ impl Route<'_> {
                 "limit" => limit = Some(history::limit(&value).map_err(bad)?),
                 "reverse" => reverse = history::reverse(&value).map_err(bad)?,
                 // Others belong to the page: a cache breaker, a tracking tag.
-                other => {
-                    let right = near_miss::meant(self.request.path, other);
-                    meant.extend(right.map(|right| (right, other.to_string())));
-                }
+                other => meant.note(self.request.path, other),
             }
         }
         self.check_meant(&meant)?;

@@ -33,8 +33,33 @@ const HISTORY: [Known; 5] =
 /// A word of fewer letters is like too many others.
 const LETTERS_MIN: usize = 5;
 
+/// What a request's unknown names were probably meant to be.
+#[derive(Default)]
+pub(crate) struct Meant(Vec<(&'static str, String)>);
+
+impl Meant {
+    /// Notes a name that isn't known on this path: one for each that it may have been meant to be.
+    pub fn note(&mut self, path: &str, name: &str) {
+        if let Some(right) = meant(path, name)
+            && !self.0.iter().any(|(noted, _)| *noted == right)
+        {
+            self.0.push((right, name.into()));
+        }
+    }
+
+    /// The right name and the one that came, of the first that the request doesn't have as well.
+    pub fn missing(&self, has: impl Fn(&str) -> bool) -> Option<&(&'static str, String)> {
+        self.0.iter().find(|(right, _)| !has(right))
+    }
+}
+
+/// Whether a name is that of the last event's id, which clients write in different ways.
+pub(super) fn is_last_event_id(name: &str) -> bool {
+    plain(name) == "lasteventid"
+}
+
 /// The parameter that a name was probably meant to be.
-pub(super) fn meant(path: &str, name: &str) -> Option<&'static str> {
+fn meant(path: &str, name: &str) -> Option<&'static str> {
     let known: &[Known] = match path {
         "/publish" => &PUBLISHER,
         "/history" => &HISTORY,
@@ -92,9 +117,7 @@ mod tests {
             ("tags", "tag"),
             ("sicne", "since"),
             ("Since", "since"),
-            ("lastEventId", "lastEventID"),
-            ("Last-Event-ID", "lastEventID"),
-            ("last_event_id", "lastEventID"),
+            ("lastEventIdx", "lastEventID"),
             ("timeouts", "timeout"),
             ("timeout_seconds", "timeout"),
             ("formt", "format"),
@@ -165,6 +188,23 @@ mod tests {
         for other in ["since", "timeout", "format", "lastEventID"] {
             assert_eq!(meant("/publish", other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_id_of_the_last_event_has_many_spellings() {
+        for name in ["lastEventID", "lastEventId", "Last-Event-ID", "last_event_id"] {
+            assert!(is_last_event_id(name), "{name}");
+        }
+        assert!(!is_last_event_id("eventId"));
+    }
+
+    #[test]
+    fn each_name_that_was_meant_is_noted_once() {
+        let mut noted = Meant::default();
+        (0..1_000).for_each(|_| noted.note("/sse", "tags"));
+        noted.note("/sse", "topics");
+        assert_eq!(noted.0.len(), 2);
+        assert_eq!(noted.missing(|right| right == "tag"), Some(&("topic", "topics".into())));
     }
 
     /// The distance by the definition (optimal string alignment).

@@ -1,7 +1,8 @@
 //! The parameters of a request.
 
 use super::answer::denied;
-use super::{Rejection, Route, near_miss};
+use super::near_miss::{self, Meant};
+use super::{Rejection, Route};
 use crate::query;
 use crate::request::{Entry, Open, Request};
 use auth::{Action, Permit, Principal};
@@ -22,7 +23,7 @@ pub(crate) struct Query {
     /// Unchecked: only a publish request uses it.
     pub key: Option<Name>,
     /// What was probably meant by names that aren't known, and those names.
-    meant: Vec<(&'static str, String)>,
+    meant: Meant,
 }
 
 impl Query {
@@ -113,8 +114,8 @@ impl Route<'_> {
 
     /// Refuses what was probably meant to be a parameter, each with its right name, unless the request has
     /// that one as well.
-    pub(super) fn check_meant(&self, meant: &[(&'static str, String)]) -> Result<(), Rejection> {
-        let Some((right, name)) = meant.iter().find(|(right, _)| !self.names(right)) else {
+    pub(super) fn check_meant(&self, meant: &Meant) -> Result<(), Rejection> {
+        let Some((right, name)) = meant.missing(|right| self.names(right)) else {
             return Ok(());
         };
         let message = format!(
@@ -163,7 +164,7 @@ impl Route<'_> {
                 }
             }
             // Clients that can't set the header append it to the URL that they began with.
-            "lastEventID" => {
+            _ if near_miss::is_last_event_id(key) => {
                 if !value.is_empty() {
                     query.last = Some(value.parse().map_err(|_| bad_since(SinceError::Token))?);
                 }
@@ -187,8 +188,8 @@ impl Route<'_> {
                         query.resume.topics.retain(|(known, _)| known != topic);
                         query.resume.topics.push((topic.into(), since));
                     }
-                } else if let Some(right) = near_miss::meant(self.request.path, key) {
-                    query.meant.push((right, key.into()));
+                } else {
+                    query.meant.note(self.request.path, key);
                 }
                 // Others belong to the page: a cache breaker, a tracking tag.
             }
