@@ -323,7 +323,7 @@ impl Channels<'_> {
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
-        message: ClientMessage,
+        mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.connections.core;
@@ -340,6 +340,8 @@ impl Channels<'_> {
         }
         match phoenix::history_page(&message.topic, &message.payload) {
             Ok(page) => {
+                // What waits for its turn is small: nothing counts it.
+                message.payload = model::Data::Binary([].into());
                 let (to, from) = (Answer::Phoenix(message.into()), out.len());
                 PageReads { connections: self.connections }.ask(slot, page, to, from, out);
             }
@@ -356,6 +358,12 @@ impl Channels<'_> {
         out: &mut Vec<u8>,
     ) {
         let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+        {
+            return refuse(protocol, message, why, out);
+        }
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
         let core = &mut self.connections.core;
         match phoenix::meta(&message.payload, meta_bytes_max) {
             Ok(meta) if core.entries.update(slot, hash, meta, core.now_us) => {

@@ -102,7 +102,8 @@ impl Presences<'_> {
         }
     }
 
-    /// A member shows something else in a topic's presence.
+    /// A member shows something else in a topic's presence. All shards share the registry: it counts as a
+    /// join does.
     pub(crate) fn update(
         &mut self,
         slot: u32,
@@ -112,6 +113,7 @@ impl Presences<'_> {
         meta: &str,
         out: &mut Vec<u8>,
     ) {
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
         let core = &mut self.connections.core;
         let hash = core.broker.hash(topic);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {

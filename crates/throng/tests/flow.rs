@@ -457,6 +457,26 @@ fn clients_over_their_rate_wait_and_lose_no_message() {
 }
 
 #[test]
+fn changes_of_presence_count_as_joins_do() {
+    let settings = [("THRONG_LIMITS_JOINS_PER_SECOND_MAX", "50")];
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/phoenix/topics.toml");
+    let server = Server::with(&["--config", rules], &settings);
+    let mut hasty = websocket(&server, "user=al&topic=room:a");
+    let begun = Instant::now();
+    let change = json!({"type": "presence_update", "id": 1, "topic": "room:a", "meta": {"n": 1}});
+    hasty.get_mut().write_all(&frame(&change.to_string()).repeat(200)).unwrap();
+    let mut done = 0;
+    while done < 200 {
+        let answer = receive(&mut hasty);
+        if answer["type"] == "reply" {
+            assert!(answer["ok"].is_object(), "{answer}");
+            done += 1;
+        }
+    }
+    assert!(begun.elapsed() > Duration::from_millis(1_500), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_long_poll_that_publishes_too_fast_gets_an_error() {
     let settings = [("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "20")];
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/phoenix/topics.toml");
