@@ -9,13 +9,13 @@ use history::History;
 use hub::Hub;
 use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
 use protocol::{Codecs, Delivery, ProtocolRef};
-use throttle::Throttle;
 
 use crate::command::Command;
 use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::joins::Joins;
+use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::output::Outputs;
 use crate::settings::Settings;
@@ -43,7 +43,7 @@ pub(crate) struct Core {
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
     /// Of the log lines that peers cause.
-    pub lines: Throttle,
+    pub lines: Lines,
     /// Topics that have lost their last member since the filter was made anew.
     pub topics_ended: usize,
     /// Commands taken from the mailbox and not done yet.

@@ -39,6 +39,7 @@ mod flow;
 mod handle;
 mod input;
 mod joins;
+mod lines;
 mod lists;
 mod log;
 mod login;

@@ -2,17 +2,8 @@
 //! costs one comparison while its level is off, and of many only some are written.
 
 use model::CloseReason;
-use throttle::Throttle;
 
 use crate::core::Core;
-
-/// Lines of one engine in a second.
-const LINES_PER_SECOND: u32 = 100;
-
-/// Of what peers cause, so many lines are written.
-pub(crate) const fn lines() -> Throttle {
-    Throttle::new(LINES_PER_SECOND, 1_000_000)
-}
 
 impl Core {
     /// A connection is about to leave its topics, and to end.
@@ -21,7 +12,7 @@ impl Core {
             return;
         }
         let Some(connection) = self.table.get(slot) else { return };
-        let Some(suppressed) = self.lines.pass(self.now_us, 1) else { return };
+        let Some(suppressed) = self.lines.closed.pass(self.now_us, 1) else { return };
         let users: Vec<&str> = self.users(slot).collect();
         tracing::debug!(
             connection = %self.id(slot, connection.serial),
@@ -42,7 +33,7 @@ impl Core {
             return;
         }
         let Some(connection) = self.table.get(slot) else { return };
-        let Some(suppressed) = self.lines.pass(self.now_us, 1) else { return };
+        let Some(suppressed) = self.lines.rejected.pass(self.now_us, 1) else { return };
         let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         tracing::debug!(
             connection = %self.id(slot, connection.serial),

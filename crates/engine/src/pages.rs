@@ -19,7 +19,7 @@ use crate::count::count;
 use crate::roomy::Roomy;
 
 /// Pages that one connection may ask for before it has the first of them.
-const PENDING_MAX: usize = 16;
+const PAGES_PENDING_MAX: usize = 16;
 
 /// The pages that connections wait for, by slot.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl Pages {
     /// asked for as much as it may.
     pub fn push(&mut self, slot: u32, request: PageRequest, to: Answer) -> Result<(), Answer> {
         let pending = self.by_slot.entry(slot).or_default();
-        if pending.len() >= PENDING_MAX {
+        if pending.len() >= PAGES_PENDING_MAX {
             return Err(to);
         }
         pending.push_back(Pending { request, to, asked: None });
@@ -183,7 +183,7 @@ impl PageRecord {
             To::Phoenix(message) => Answer::Phoenix(Box::new(ClientMessage::from(message))),
         };
         let (topic, since) = (self.topic.0, self.since.map(|since| since.0));
-        let limit = (self.limit as usize).clamp(1, protocol::history::LIMIT_MAX);
+        let limit = (self.limit as usize).clamp(1, protocol::history::PAGE_MESSAGES_MAX);
         let request = PageRequest { topic, since, reverse: self.reverse, limit };
         Pending { request, to, asked: None }
     }

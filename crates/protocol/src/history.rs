@@ -9,10 +9,10 @@ use model::name::{check_name, check_topic, personal};
 use model::{Data, Message, Name, Position, Since, SinceError, TopicKind};
 
 /// Messages in a page where the client names no limit.
-pub const LIMIT: usize = 100;
+pub const PAGE_MESSAGES: usize = 100;
 
 /// Messages in a page at the most.
-pub const LIMIT_MAX: usize = 1_000;
+pub const PAGE_MESSAGES_MAX: usize = 1_000;
 
 /// What a client is told of a topic that keeps nothing.
 pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's configuration has no \
@@ -65,16 +65,18 @@ impl PageRequest {
             let message = "start and last:N go forwards: leave since or reverse out";
             return Err(("bad_since", message.into()));
         }
-        let limit = limit.unwrap_or(LIMIT as u64);
-        let limit = usize::try_from(limit).ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-        let wrong = || ("bad_limit", format!("limit is a number from 1 to {LIMIT_MAX}"));
+        let limit = limit.unwrap_or(PAGE_MESSAGES as u64);
+        let limit =
+            usize::try_from(limit).ok().filter(|limit| (1..=PAGE_MESSAGES_MAX).contains(limit));
+        let wrong = || ("bad_limit", format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"));
         Ok(PageRequest { topic, since, reverse, limit: limit.ok_or_else(wrong)? })
     }
 }
 
 /// The limit as the JSON text of a command has it.
 pub(crate) fn limit(json: &str) -> Result<u64, (&'static str, String)> {
-    json.parse().map_err(|_| ("bad_limit", format!("limit is a number from 1 to {LIMIT_MAX}")))
+    json.parse()
+        .map_err(|_| ("bad_limit", format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}")))
 }
 
 /// `reverse` as the JSON text of a command has it.
@@ -266,12 +268,12 @@ mod tests {
         let fields = PageFields { topic: Some("t"), ..PageFields::default() };
         let code = |fields| PageRequest::read(fields).unwrap_err().0;
         let whole = PageRequest::read(fields).unwrap();
-        assert_eq!((whole.since, whole.limit, whole.reverse), (None, LIMIT, false));
+        assert_eq!((whole.since, whole.limit, whole.reverse), (None, PAGE_MESSAGES, false));
         let own = PageFields { topic: None, user: Some("al"), ..fields };
         assert_eq!(PageRequest::read(own).unwrap().topic, "@al");
         let last = PageFields { since: Some("last:7"), limit: Some(1_000), ..fields };
         let last = PageRequest::read(last).unwrap();
-        assert_eq!((last.since, last.limit), (Some(Since::Last(7)), LIMIT_MAX));
+        assert_eq!((last.since, last.limit), (Some(Since::Last(7)), PAGE_MESSAGES_MAX));
         assert!(PageRequest::read(PageFields { topic: Some("@al"), ..fields }).is_ok());
         assert_eq!(code(PageFields::default()), "no_topic");
         for topic in ["", "@", "a\n"] {

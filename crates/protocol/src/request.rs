@@ -262,6 +262,6 @@ pub struct PageRequest {
     pub since: Option<Since>,
     /// The newest first, and backwards from there.
     pub reverse: bool,
-    /// Messages, 1 to [`crate::history::LIMIT_MAX`].
+    /// Messages, 1 to [`crate::history::PAGE_MESSAGES_MAX`].
     pub limit: usize,
 }

@@ -21,7 +21,7 @@ pub(crate) struct Followers {
 }
 
 /// Pairs that wait at most: 16 MiB. The more wait, the seldomer each list is changed.
-const WAITING_MAX: usize = if cfg!(test) { 100 } else { 2 << 20 };
+const WAITING_PAIRS_MAX: usize = if cfg!(test) { 100 } else { 2 << 20 };
 
 /// A topic and a user in one number, which is quicker to sort.
 fn pair(topic: u32, user: u32) -> u64 {
@@ -78,7 +78,7 @@ impl Followers {
                 (Some(_), None) => break,
             }
         }
-        if self.waiting.len() >= WAITING_MAX {
+        if self.waiting.len() >= WAITING_PAIRS_MAX {
             self.add_waiting();
         }
     }

@@ -25,6 +25,7 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
+use crate::lines::Lines;
 use crate::lists::Lists;
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
@@ -99,7 +100,7 @@ impl Engine {
             hub: Default::default(),
             joins: Default::default(),
             lists_due: Default::default(),
-            lines: crate::log::lines(),
+            lines: Lines::new(),
             topics_ended: 0,
             commands: Default::default(),
             resumed: Vec::new(),

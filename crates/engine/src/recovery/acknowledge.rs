@@ -565,7 +565,7 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
         ..Publication::new(topic.clone(), Data::Json(json.into()))
     };
     if let Err(error) = core.broker.publish(letter, None) {
-        if let Some(suppressed) = core.lines.pass(core.now_us, 1) {
+        if let Some(suppressed) = core.lines.unsent.pass(core.now_us, 1) {
             tracing::warn!(
                 user,
                 topic = topic.as_str(),

@@ -83,7 +83,7 @@ struct Catchup {
     cursor: TopicCursor,
     /// What comes live is held back up to this offset; all of it, while there is more to pull.
     through: u64,
-    /// The history has still to say from where. Until then `wanted` claims no more than is known.
+    /// The history has still to say from where. Until then `cursor` claims no more than is known.
     starting: Option<Starting>,
     /// The last message that came live and was held back, or only woke the connection.
     held_back: u64,
