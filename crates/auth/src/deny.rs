@@ -16,7 +16,9 @@ pub enum Deny {
     )]
     JoinAsks,
     /// The topic is another user's own.
-    #[error("a topic may not begin with '@', which marks users' personal topics")]
+    #[error(
+        "this is another user's own topic, which '@' marks: only that user's connections are in it"
+    )]
     AnotherUser,
     /// The topic's rule lets no client publish.
     #[error(

@@ -186,8 +186,8 @@ fn refusals_say_what_they_always_said() {
         assert_eq!(deny.phoenix_reason(), "clients may not send to this topic");
         assert_eq!(deny.code(), "forbidden");
     }
-    let bad = model::name::check_topic("@al").unwrap_err();
-    assert_eq!(text(Deny::AnotherUser), ("bad_topic", bad.into()));
+    let (code, message) = text(Deny::AnotherUser);
+    assert!(code == "bad_topic" && message.contains("another user's own topic"), "{message}");
     for deny in Deny::ALL {
         assert!(!deny.to_string().contains("  "), "{deny}");
     }

@@ -51,7 +51,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(
                 "{origin:?} is no origin: write \"*\", or scheme://host[:port] in lower case as \
-                 browsers do, without a path"
+                 browsers do, without a path and without the scheme's own port"
             )
         });
     }

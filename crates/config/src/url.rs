@@ -11,7 +11,8 @@ pub(crate) fn is_origin(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let Some(host) = url.host_str() else { return false };
     let origin = format!("{}://{host}", url.scheme());
-    let with_port = url.port_or_known_default().map(|port| format!("{origin}:{port}"));
+    // Without the scheme's own, which browsers leave out.
+    let with_port = url.port().map(|port| format!("{origin}:{port}"));
     let is_host = match url.host() {
         Some(Host::Domain(name)) => is_name(name),
         host => host.is_some(),
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn origins_are_what_browsers_send() {
         for valid in
-            ["*", "null", "https://a.b", "http://a:1", "capacitor://localhost", "http://[::1]:80"]
+            ["*", "null", "https://a.b", "http://a:1", "capacitor://localhost", "http://[::1]:81"]
         {
             assert!(is_origin(valid), "{valid}");
         }
@@ -117,6 +118,8 @@ mod tests {
             "https://a:x",
             "http://a:99999",
             "https://a:",
+            "https://a:443",
+            "http://[::1]:80",
             "https://*.a",
             "https://u@a",
             "http://[x]",

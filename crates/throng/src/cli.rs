@@ -22,13 +22,17 @@ pub struct Cli {
     pub serve: Serve,
 }
 
-/// What a binary may be built without.
-const HOST_TOOLS: [&str; 3] = ["flood", "top", "tune"];
+/// The commands that a binary may be built without, and whether this one has them.
+const HOST_TOOLS: [(&str, bool); 3] = [
+    ("flood", cfg!(feature = "flood")),
+    ("top", cfg!(feature = "top")),
+    ("tune", cfg!(feature = "tune")),
+];
 
 /// What to do about a command line that can't be parsed, besides what its error says.
 pub fn advice(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(name)) if HOST_TOOLS.contains(&name.as_str()) => Some(format!(
+        Some(ContextValue::String(name)) if HOST_TOOLS.contains(&(name, false)) => Some(format!(
             "This binary was built as a server only (--no-default-features), without {name}: call \
              one that was built with it."
         )),
@@ -131,6 +135,9 @@ pub struct Tune {
     /// Print a systemd unit that works as it is: with its limits, data directory, key file and sandbox.
     #[arg(long, conflicts_with_all = ["json", "host"])]
     pub systemd: bool,
+    /// Where that unit finds the binary [default: this one].
+    #[arg(long, requires = "systemd", value_name = "PATH")]
+    pub binary: Option<std::path::PathBuf>,
     /// Print the advice as JSON.
     #[arg(long, conflicts_with = "host")]
     pub json: bool,

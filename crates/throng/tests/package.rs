@@ -118,7 +118,11 @@ fn the_package_unpacks_and_serves() {
         assert!(unpacked.join(file).exists(), "{file}");
     }
     let unit = std::fs::read_to_string(unpacked.join("throng.service")).unwrap();
-    assert!(unit.contains("ExecStart=/usr/local/bin/throng serve"), "{unit}");
+    // Nothing of where this binary is.
+    for line in ["ExecStart=/usr/local/bin/throng serve", "ProtectHome=yes", "PrivateTmp=yes"] {
+        assert!(unit.contains(line), "{line}: {unit}");
+    }
+    assert!(!unit.contains("This binary is where"), "{unit}");
     assert!(!unit.contains(THRONG), "{unit}");
     let binary = unpacked.join("throng");
     let version = run(Command::new(&binary).arg("--version"));

@@ -19,8 +19,8 @@ use crate::http::{ErrorBody, guard};
         title = "Throng",
         description = "Publish messages to topics, to users and to everyone; see who is connected. \
             Errors have the form {\"error\":{\"code\",\"message\"}}. Calls need the API key as soon \
-            as one is configured. Every answer has an x-request-id, the request's own or a new one, \
-            which the log has, too."
+            as one is configured. Every answer to a request that could be read has an x-request-id, \
+            its own or a new one, which the log has, too."
     ),
     paths(
         publish::publish, publish::send, publish::broadcast, publish::batch::batch,

@@ -18,7 +18,10 @@ pub fn run(args: &Tune) -> Result<(), CommandError> {
     }
     let text = match args {
         Tune { sysctl: true, .. } => tune::sysctl_drop_in(&advice),
-        Tune { systemd: true, .. } => tune::systemd_unit(&advice, &binary()),
+        Tune { systemd: true, .. } => {
+            let binary = args.binary.clone().unwrap_or_else(binary);
+            tune::systemd_unit(&advice, &binary)
+        }
         Tune { json: true, .. } => tune::json(&advice),
         Tune { host: true, .. } => host_json(&host)?,
         _ => tune::text(&advice, std::io::stdout().is_terminal()),
