@@ -311,7 +311,8 @@ impl Connections {
         let max = self.core.settings.session.topics_per_connection_max;
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
         if !is_in && self.core.hub.count(slot) >= max {
-            let full = ("too_many_topics", "this connection is in as many topics as it may");
+            let full = data::too_many_topics(max);
+            let full = ("too_many_topics", full.as_str());
             return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
         }
         if is_in && since.is_some() {

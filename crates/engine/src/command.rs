@@ -337,7 +337,7 @@ pub enum LoginError {
     )]
     NoConnection,
     /// The user's own topic would be one too many.
-    #[error("this connection is in as many topics as it may")]
+    #[error("this connection is in as many topics as it may (limits.topics_per_connection_max)")]
     TooManyTopics,
     /// The user is none of the connection's.
     #[error("this connection is not logged in as that user")]

@@ -122,7 +122,9 @@ impl Rates {
         let now_us = core.now_us;
         if self.recent.get(&slot).is_some_and(|recent| recent.published.is_over(now_us)) {
             core.metrics.limited[Limited::Publishes as usize].add(1);
-            return Some("too many messages in a second: send fewer, or try again in a moment");
+            return Some(
+                "too many messages in a second (limits.publishes_per_second_max): send fewer, or try again in a moment",
+            );
         }
         if core.pressure(core.broker.hash(topic)) < Pressure::Refuse {
             return None;
@@ -156,7 +158,9 @@ impl Rates {
         if over {
             core.metrics.limited[Limited::Joins as usize].add(1);
         }
-        over.then_some("too many joins in a second: try again in a moment")
+        over.then_some(
+            "too many joins in a second (limits.joins_per_second_max): try again in a moment",
+        )
     }
 
     /// A connection has entered a topic, or asked for a session: it waits if that was too much.

@@ -68,7 +68,7 @@ impl Connections {
         let mut out = Vec::new();
         let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
         if between && self.core.speaks_first(slot) {
-            let message = "the server holds as much unfinished input as it may: try later";
+            let message = "the server holds as much unfinished input as it may (limits.input_bytes_max): try later";
             let refused = http::Rejection::new(503, "overloaded", message);
             let input = self.core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
             let protocols = self.core.shared.protocols;

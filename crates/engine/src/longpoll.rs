@@ -135,12 +135,16 @@ impl Channels<'_> {
         if sessions.load(Ordering::Relaxed) >= self.connections.core.settings.longpoll_sessions_max
         {
             self.connections.core.metrics.refused[Refusal::Sessions as usize].add(1);
-            return Err("the server holds as many long-poll sessions as it may: try later");
+            return Err(
+                "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later",
+            );
         }
         let room = held.load(Ordering::Relaxed) < self.connections.core.settings.connections_max;
         if !room || self.connections.core.draining {
             self.connections.core.metrics.refused[Refusal::Connections as usize].add(1);
-            return Err("the server holds as many connections as it may: try later");
+            return Err(
+                "the server holds as many connections as it may (limits.connections_max): try later",
+            );
         }
         if self.connections.core.shared.memory_full.load(Ordering::Relaxed) {
             self.connections.core.metrics.refused[Refusal::Memory as usize].add(1);
@@ -152,7 +156,9 @@ impl Channels<'_> {
         if peer.is_some_and(|peer| !self.connections.core.shared.addresses.enter(peer, per_address))
         {
             self.connections.core.metrics.refused[Refusal::Address as usize].add(1);
-            return Err("your address has as many connections as it may");
+            return Err(
+                "your address has as many connections as it may (limits.connections_per_address_max)",
+            );
         }
         let sessions_max = self.connections.core.settings.longpoll_sessions_per_address_max;
         let of = address.filter(|_| sessions_max > 0);
@@ -161,7 +167,9 @@ impl Channels<'_> {
         }) {
             peer.into_iter().for_each(|peer| self.connections.core.shared.addresses.leave(peer));
             self.connections.core.metrics.refused[Refusal::Sessions as usize].add(1);
-            return Err("your address has as many long-poll sessions as it may: try later");
+            return Err(
+                "your address has as many long-poll sessions as it may (limits.longpoll_sessions_per_address_max): try later",
+            );
         }
         let (sessions, held) =
             (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);

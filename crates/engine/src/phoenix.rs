@@ -187,7 +187,7 @@ impl Channels<'_> {
     /// Why a client's message is too large, if it is.
     fn too_large(&self, message: &ClientMessage) -> Option<String> {
         let max = self.connections.core.settings.session.message_bytes_max;
-        (message.payload.bytes() > max).then(|| format!("a message is at most {max} bytes"))
+        (message.payload.bytes() > max).then(|| protocol::data::too_large(max))
     }
 
     fn phoenix_event(

@@ -41,11 +41,19 @@ impl Connections {
 /// Why a connection is refused.
 pub fn refused(refusal: Refusal) -> Rejection {
     let message = match refusal {
-        Refusal::Connections => "the server holds as many connections as it may: try later",
-        Refusal::Address => "your address has as many connections as it may",
-        Refusal::Rate => "too many connections arrive at once: try again in a moment",
+        Refusal::Connections => {
+            "the server holds as many connections as it may (limits.connections_max): try later"
+        }
+        Refusal::Address => {
+            "your address has as many connections as it may (limits.connections_per_address_max)"
+        }
+        Refusal::Rate => {
+            "too many connections arrive at once (limits.accept_per_second_max): try again in a moment"
+        }
         Refusal::Memory => "the server is at its memory limit: try later",
-        Refusal::Sessions => "the server holds as many long-poll sessions as it may: try later",
+        Refusal::Sessions => {
+            "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later"
+        }
     };
     Rejection::new(503, "overloaded", message)
 }

@@ -21,7 +21,7 @@ const OTHERS: u32 = 0o006;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system can't open or read it.
-    #[error("{}: can't be read: {error}", path.display())]
+    #[error("{}: can't be read: {error}{}", path.display(), who(error))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -74,6 +74,15 @@ pub enum FileError {
         .0.display()
     )]
     Empty(PathBuf),
+}
+
+/// Who may not read a file, where that is why: a service manager may run the server as another user.
+fn who(error: &std::io::Error) -> String {
+    if error.kind() != std::io::ErrorKind::PermissionDenied {
+        return String::new();
+    }
+    let process = std::fs::metadata("/proc/self");
+    process.map_or_else(|_| String::new(), |own| format!(" for the user {} (uid)", own.uid()))
 }
 
 /// Reads the text of a file of at most `bytes_max` bytes.

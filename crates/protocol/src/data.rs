@@ -40,7 +40,10 @@ pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
         return Err(NO_META.into());
     }
     if json.len() > bytes_max {
-        return Err(format!("meta is at most {bytes_max} bytes, and has {}", json.len()));
+        return Err(format!(
+            "meta is at most {bytes_max} bytes (presence.meta_bytes_max), and has {}",
+            json.len()
+        ));
     }
     Ok(json)
 }
@@ -65,6 +68,19 @@ fn compact(json: &str) -> Box<str> {
         !c.is_ascii_whitespace()
     });
     dense.collect::<String>().into()
+}
+
+/// What is said of a message that is larger than `bytes_max`.
+pub fn too_large(bytes_max: usize) -> String {
+    format!("a message is at most {bytes_max} bytes (limits.message_bytes_max)")
+}
+
+/// What is said to a connection that would be in more than `topics_max` topics.
+pub fn too_many_topics(topics_max: usize) -> String {
+    format!(
+        "a connection may be in at most {topics_max} topics, users included \
+         (limits.topics_per_connection_max)"
+    )
 }
 
 #[cfg(test)]

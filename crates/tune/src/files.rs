@@ -92,8 +92,11 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          TimeoutStartSec=300\n\
          TimeoutStopSec={stop_seconds}\n\
          \n\
-         # Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one).\n\
-         # Flags above win over it. After a change: systemctl reload throng\n\
+         # Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one). The user\n\
+         # that the unit makes for itself reads it: mode 0644, and secrets elsewhere. Flags above win over\n\
+         # it. After a change: systemctl reload throng\n\
+         # Clients reach 127.0.0.1:8000 only: put a proxy there, or set client.listen and, as long as\n\
+         # nothing authenticates them, client.insecure.\n\
          ConfigurationDirectory=throng\n\
          WorkingDirectory=-%E/throng\n\
          # What outlives the process: /var/lib/throng.\n\
@@ -104,6 +107,8 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          # Without one the applications' port has to stay on loopback, where it is.\n\
          LoadCredential=api.key:/etc/throng/api.key\n\
          SetCredential=api.key:none\n\
+         # Other secrets, as variables: THRONG_WEBHOOK_SECRET=…, in a file that only root reads.\n\
+         EnvironmentFile=-/etc/throng/environment\n\
          \n\
          # Of each shard's own descriptor table. A shard is one thread.\n\
          LimitNOFILE={nofile}\n\

@@ -89,7 +89,7 @@ impl Route<'_> {
         let topics = query.users.len() + query.topics.len();
         if topics > self.settings.topics_per_connection_max {
             let max = self.settings.topics_per_connection_max;
-            let message = format!("a connection may be in at most {max} topics, users included");
+            let message = crate::data::too_many_topics(max);
             return Err(Rejection::new(400, "too_many_topics", message));
         }
         if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {

@@ -46,7 +46,7 @@ impl Route<'_> {
         let (topic, query, permit) = self.publish_wanted()?;
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
-            let message = format!("a message is at most {} bytes", self.settings.message_bytes_max);
+            let message = crate::data::too_large(self.settings.message_bytes_max);
             return Err(Rejection::new(413, "message_too_large", message));
         }
         let data = self.body_data(body)?;

@@ -56,7 +56,7 @@ impl Route<'_> {
         // The API puts every user into a topic; the limit is the connection's.
         let max = self.settings.topics_per_connection_max;
         if found.users.len() > max {
-            let message = format!("a connection may be in at most {max} topics, users included");
+            let message = crate::data::too_many_topics(max);
             return Err(Rejection::new(400, "too_many_topics", message));
         }
         if let Some(sent) = self.request.header(longpoll::TOKEN_HEADER) {

@@ -44,10 +44,10 @@ pub enum WsError {
     #[error("the compressed data does not inflate")]
     InvalidDeflate,
     /// A frame over the limit.
-    #[error("the frame is over the limit")]
+    #[error("the frame is over the limit (limits.frame_bytes_max)")]
     FrameTooBig,
     /// A message over the limit, counted after inflating.
-    #[error("the message is over the limit")]
+    #[error("the message is over the limit (limits.frame_bytes_max)")]
     MessageTooBig,
 }
 

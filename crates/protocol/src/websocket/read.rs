@@ -149,7 +149,7 @@ fn allowed(
             let permit = decide(Action::Publish, &publication.topic)?;
             let max = settings.message_bytes_max;
             if publication.data.bytes() > max {
-                let message = format!("a message is at most {max} bytes");
+                let message = crate::data::too_large(max);
                 return Err(("message_too_large", message));
             }
             Request::Publish { publication, permit, to: ReplyTo::Id(id.into()) }

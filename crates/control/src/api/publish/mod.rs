@@ -181,7 +181,7 @@ fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> 
     let publication = submission.publication()?;
     let max = node.live().message_bytes_max;
     if publication.data.bytes() > max {
-        let message = format!("a message is at most {max} bytes (limits.message_bytes_max)");
+        let message = protocol::data::too_large(max);
         return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
     let (pending, receipt, done) = pending();

@@ -261,6 +261,19 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
     }
 }
 
+/// The sections whose numbers are limits.
+const LIMITS: [&str; 9] = [
+    "limits.",
+    "timeouts.",
+    "presence.",
+    "history.",
+    "store.",
+    "inbox.",
+    "subscriptions.",
+    "admin.",
+    "webhook.",
+];
+
 pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
     let config = &loaded.config;
     control::Live {
@@ -269,10 +282,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
-        limits: ["limits.", "history.", "store.", "inbox.", "admin.", "webhook."]
-            .into_iter()
-            .flat_map(|section| loaded.numbers(section))
-            .collect(),
+        limits: LIMITS.into_iter().flat_map(|section| loaded.numbers(section)).collect(),
         config: config::effective(loaded),
     }
 }
