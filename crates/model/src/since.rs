@@ -13,7 +13,7 @@ use std::str::FromStr;
 use crate::{Name, ResumeToken, ResumeTokenError};
 
 /// The most messages that `last:N` may name.
-pub const LAST_MAX: u32 = 1_000;
+pub const LAST_MESSAGES_MAX: u32 = 1_000;
 
 /// The text of [`Since::Start`].
 const START: &str = "start";
@@ -26,8 +26,8 @@ const LAST: &str = "last:";
 pub enum Since {
     /// All that is still there; of a compacted topic its state.
     Start,
-    /// The newest messages of what is still there: 1 to [`LAST_MAX`]. The state of a compacted topic is
-    /// whole or it is none, so that it comes as with [`Since::Start`].
+    /// The newest messages of what is still there: 1 to [`LAST_MESSAGES_MAX`]. The state of a compacted
+    /// topic is whole or it is none, so that it comes as with [`Since::Start`].
     Last(u32),
     /// What came after this.
     Token(ResumeToken),
@@ -96,7 +96,9 @@ impl fmt::Display for Since {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SinceError {
     /// The number behind `last:`.
-    #[error("last:N takes the newest N messages of each topic: N is a number from 1 to {LAST_MAX}")]
+    #[error(
+        "last:N takes the newest N messages of each topic: N is a number from 1 to {LAST_MESSAGES_MAX}"
+    )]
     Last,
     /// None of the forms.
     #[error("{ResumeTokenError}; or start for all that is there, or last:N for the newest N")]
@@ -115,7 +117,7 @@ impl FromStr for Since {
         };
         let digits = messages.bytes().all(|byte| byte.is_ascii_digit());
         let messages = messages.parse().ok().filter(|_| digits);
-        let messages = messages.filter(|messages| (1..=LAST_MAX).contains(messages));
+        let messages = messages.filter(|messages| (1..=LAST_MESSAGES_MAX).contains(messages));
         messages.map(Since::Last).ok_or(SinceError::Last)
     }
 }
@@ -130,7 +132,7 @@ mod tests {
         for (text, want) in [
             ("start", Since::Start),
             ("last:1", Since::Last(1)),
-            ("last:1000", Since::Last(LAST_MAX)),
+            ("last:1000", Since::Last(LAST_MESSAGES_MAX)),
             ("5f3a91c2:7/9-0000000b.8", Since::Token(token())),
         ] {
             assert_eq!(text.parse(), Ok(want.clone()));
@@ -163,7 +165,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_is_read_back(messages in 1..=LAST_MAX, own in proptest::prelude::any::<(u32, u64)>()) {
+        fn what_is_written_is_read_back(messages in 1..=LAST_MESSAGES_MAX, own in proptest::prelude::any::<(u32, u64)>()) {
             let id = crate::Position { epoch: crate::Epoch(own.0), offset: own.1 };
             for since in [Since::Last(messages), Since::Token(id.into())] {
                 proptest::prop_assert_eq!(since.to_string().parse(), Ok(since));
