@@ -1,11 +1,15 @@
 //! Pages of a topic's history that clients read.
 //!
 //! A connection reads one page at a time. The next waits until the history has answered, and until the
-//! connection has taken the one before: nobody can ask for more with few bytes than is sent.
+//! connection has taken the one before: nobody can ask for more with few bytes than is sent. Only what is
+//! read to count the newest for `last:N` may be more: the history bounds it, lets others read in between,
+//! and gives it up when the connection ends.
 
 use std::collections::{HashMap, VecDeque};
 
-use history::{Answer as HistoryAnswer, HistoryError, Page, PageFrom, PageQuery};
+use history::{
+    Answer as HistoryAnswer, Asker, Completion, HistoryError, Page, PageFrom, PageQuery,
+};
 use minicbor::{Decode, Encode};
 use model::{Name, Position, Since};
 use protocol::history::{NO_HISTORY, PageHead, page};
@@ -31,8 +35,17 @@ pub(crate) struct Pages {
 struct Pending {
     request: PageRequest,
     to: Answer,
-    /// The history was asked: the number of the query, and the last position that was handed on then.
-    asked: Option<(u32, Position)>,
+    asked: Option<Asked>,
+}
+
+/// The history was asked for a page.
+struct Asked {
+    /// The number of the query.
+    query: u32,
+    /// The last position that was handed on then.
+    top: Position,
+    /// Goes with the connection, so that nothing is read for who has left.
+    _asker: Asker,
 }
 
 /// The same on its way to another engine, where the history is asked again.
@@ -113,7 +126,8 @@ impl Pages {
         let first = pending.front_mut().filter(|first| first.asked.is_none())?;
         let serial = core.table.get(slot)?.serial;
         let handle = core.handle.clone();
-        let completion = Box::new(move |page| {
+        let asker = Asker::default();
+        let completion = Completion::of(&asker, move |page| {
             handle.send(Command::Paged { slot, serial, query, page });
         });
         // Before the lookup: what it doesn't find came after this.
@@ -122,7 +136,7 @@ impl Pages {
             Err(refusal) => Err(refusal),
             Ok(asked) => match core.history.page(asked, completion) {
                 Ok(HistoryAnswer::Later) => {
-                    first.asked = Some((query, top));
+                    first.asked = Some(Asked { query, top, _asker: asker });
                     return None;
                 }
                 Ok(HistoryAnswer::Now(page)) => written(core, &first.request, top, Ok(page)),
@@ -147,7 +161,7 @@ impl Pages {
         page: Result<Page, HistoryError>,
     ) -> Option<(Answer, PageResult)> {
         let first = self.by_slot.get(&slot)?.front()?;
-        let (_, top) = first.asked.filter(|(number, _)| *number == query)?;
+        let top = first.asked.as_ref().filter(|asked| asked.query == query)?.top;
         let result = written(core, &first.request, top, page);
         self.pop(slot).map(|Pending { to, .. }| (to, result))
     }

@@ -1,7 +1,7 @@
 //! Long polls: answered from what was published, and woken when more is.
 
 use broker::Recent;
-use history::{Answer, Piece, Pull, Start, TopicCursor};
+use history::{Answer, Completion, Piece, Pull, Start, TopicCursor};
 use model::{
     Behind, CloseReason, Frontier, Name, Position, RecoveryGap, ResumeRequest, ResumeToken,
     TopicKind,
@@ -121,11 +121,11 @@ impl Polls<'_> {
         let (start, query) =
             self.connections.recovery.ask_start(&mut self.connections.core, slot, &hashed, request);
         let cursors = acknowledged.iter().map(|(_, _, cursor)| *cursor).collect();
-        let from = PollStart { request: request.clone(), cursors };
-        let mut history =
-            PollHistory { plain, messages_max, reading: query, ..PollHistory::default() };
+        let (reading, asker) = query.map(|query| (query.number, query.asker)).unzip();
+        let from = PollStart { request: request.clone(), cursors, _asker: asker };
+        let mut history = PollHistory { plain, messages_max, reading, ..PollHistory::default() };
         history.begin(start, &from);
-        history.starting = query.map(|_| from);
+        history.starting = reading.map(|_| from);
         Some(history)
     }
 
@@ -197,7 +197,7 @@ impl Polls<'_> {
         let (handle, query) =
             (self.connections.core.handle.clone(), self.connections.recovery.catchups.query());
         let numbers = vec![query];
-        let completion = Box::new(move |piece: Result<Piece, _>| {
+        let completion = Completion::new(move |piece: Result<Piece, _>| {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
         });
         match self.connections.core.history.read(pull, completion) {
@@ -434,7 +434,10 @@ impl Polls<'_> {
             return;
         };
         match query {
-            Some(query) => (history.reading, history.starting) = (Some(query), Some(from)),
+            Some(query) => {
+                history.reading = Some(query.number);
+                history.starting = Some(PollStart { _asker: Some(query.asker), ..from });
+            }
             None => {
                 history.begin(start, &from);
                 let gap = history.gap;

@@ -8,7 +8,7 @@ use model::{
     Rules,
 };
 
-use crate::{AcknowledgeError, Cursor, HistoryError};
+use crate::{AcknowledgeError, Completion, Cursor, HistoryError};
 
 /// What is answered at once, or later.
 #[derive(Debug)]
@@ -16,12 +16,9 @@ pub enum Answer<T> {
     /// This is the answer. The completion is dropped uncalled.
     Now(T),
     /// The completion is called with the answer: exactly once, from any thread, maybe before the
-    /// call returns.
+    /// call returns. Where nobody waits any more ([`Completion::is_wanted`]), maybe never.
     Later,
 }
-
-/// Takes an answer that comes later. It must not block.
-pub type Completion<T> = Box<dyn FnOnce(Result<T, HistoryError>) + Send>;
 
 /// The topics with history: what was published to them, and how far their users have it.
 ///

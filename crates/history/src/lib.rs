@@ -6,13 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod completion;
 mod contract;
 mod cursor;
 mod error;
 
+pub use completion::{Asker, Completion};
 pub use contract::{
-    Answer, Completion, GivenUp, History, HistoryStats, Page, PageFrom, PageQuery, Piece, Pull,
-    Start, TopicCursor,
+    Answer, GivenUp, History, HistoryStats, Page, PageFrom, PageQuery, Piece, Pull, Start,
+    TopicCursor,
 };
 pub use cursor::Cursor;
 pub use error::{AcknowledgeError, HistoryError};

@@ -67,7 +67,7 @@ pub use check::{Report, check};
 pub use error::{Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;
 pub use metadata::OFFSETS_SKIPPED;
-pub use read::{ReadLimits, StoredMessages};
+pub use read::{CountedMessages, ReadLimits, StoredMessages};
 pub use record::Record;
 pub use salvage::salvage;
 pub use shared::Done;

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use model::Name;
-use redb::{Database, ReadTransaction, ReadableDatabase};
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase};
 
 use crate::error::{Damage, InternalError};
 use crate::metadata::Metadata;
@@ -16,6 +16,8 @@ use crate::topic_rows;
 
 /// How many expired or outdated rows one read skips.
 const SKIPPED_MAX: usize = 4_096;
+
+type MessageTable = ReadOnlyTable<(u64, u64), &'static [u8]>;
 
 /// How much to read. The limit that is reached first ends the read, but it always returns one
 /// message.
@@ -46,6 +48,21 @@ pub struct StoredMessages {
     pub lost_range: Option<(u64, u64)>,
     /// The next message in this direction is damaged.
     pub damaged: bool,
+}
+
+/// Messages of a topic that were counted backwards, as of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedMessages {
+    /// The messages.
+    pub messages: usize,
+    /// The same with expired messages and those that are too old.
+    pub rows: usize,
+    /// The bytes of these rows.
+    pub bytes: usize,
+    /// How far it came. The next count continues before this offset.
+    pub through: u64,
+    /// More rows may follow.
+    pub more: bool,
 }
 
 /// The metadata, and the topic's row or, if it has none, the floor of unknown topics.
@@ -110,6 +127,50 @@ pub(crate) fn before(
     reading.finish(read)
 }
 
+/// Counts the topic's messages before an offset, the newest first, and copies nothing. Unlike a read it
+/// ends behind the row that reaches a limit, and rows that don't count are bytes, too: redb reads a row's
+/// page for its key alone, and only the payload's checksum tells that it is intact.
+pub(crate) fn count_before(
+    db: &Database,
+    name: &str,
+    before: u64,
+    limits: ReadLimits,
+    now_ms: u64,
+) -> Result<CountedMessages, InternalError> {
+    let suspect = Cell::new((0, before));
+    let mut counted =
+        CountedMessages { messages: 0, rows: 0, bytes: 0, through: before, more: false };
+    let count = |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| {
+        let head = row.head()?;
+        let is_too_old = topic.retention.is_too_old(head.at_ms, now_ms);
+        counted.through = offset;
+        counted.bytes += row.record.len();
+        counted.rows += 1;
+        counted.messages += usize::from(!is_too_old && !head.is_expired(now_ms));
+        counted.more = !is_too_old
+            && (counted.messages >= limits.messages_max.max(1)
+                || counted.bytes >= limits.bytes_max
+                || counted.rows - counted.messages >= SKIPPED_MAX);
+        Ok(if is_too_old || counted.more { Outcome::Full } else { Outcome::Continue })
+    };
+    let read = attribute_damage(name, &suspect, || {
+        let txn = db.begin_read()?;
+        match load_topic(&txn, name)?.0 {
+            Ok(topic) => {
+                let messages = txn.open_table(MESSAGES)?;
+                scan_before(&messages, name, topic, before, &suspect, count)
+            }
+            Err(_) => Ok(()),
+        }
+    });
+    match read {
+        // The next count starts with the damage and fails.
+        Err(error) if counted.messages > 0 && error.is_damage() => counted.more = true,
+        other => other?,
+    }
+    Ok(counted)
+}
+
 /// A read in progress.
 struct TopicRead<'a> {
     txn: ReadTransaction,
@@ -132,6 +193,58 @@ enum Outcome {
     Full,
     /// The message is too old, and so are all before it.
     TooOld,
+}
+
+fn missing(name: &str, after: u64, through: u64) -> InternalError {
+    Damage::in_messages(name, after, through, "there should be one, and it is not there").into()
+}
+
+/// Passes the topic's rows before an offset to `each`, the newest first, as long as that goes on.
+fn scan_before(
+    messages: &MessageTable,
+    name: &str,
+    topic: TopicRow,
+    before: u64,
+    suspect: &Cell<(u64, u64)>,
+    mut each: impl FnMut(&TopicRow, u64, &MessageRow<'_>) -> Result<Outcome, InternalError>,
+) -> Result<(), InternalError> {
+    if before == 0 {
+        return Ok(());
+    }
+    suspect.set((topic.base, before.min(topic.newest)));
+    let number = topic.number;
+    // The next offset to expect, as the message after it says.
+    let mut next = topic.newest;
+    if before <= topic.newest {
+        let row = messages.range((number, before)..=(number, u64::MAX))?.next();
+        let Some(row) = row else { return Err(missing(name, before, topic.newest)) };
+        let (key, value) = row?;
+        next = MessageRow::decode(number, key.value().1, value.value())?.previous;
+        if key.value().0 != number
+            || key.value().1 < before
+            || (next >= before && next != topic.base)
+        {
+            return Err(missing(name, topic.base, topic.newest));
+        }
+    }
+    for row in messages.range((number, 0)..=(number, before - 1))?.rev() {
+        let (key, value) = row?;
+        let offset = key.value().1;
+        if key.value().0 != number || offset != next || offset >= before {
+            return Err(missing(name, offset.min(next), next.max(offset)));
+        }
+        let row = MessageRow::decode(number, offset, value.value())?;
+        next = row.previous;
+        match each(&topic, offset, &row)? {
+            Outcome::Continue => {}
+            Outcome::Full | Outcome::TooOld => return Ok(()),
+        }
+        suspect.set((topic.base, next));
+    }
+    if next != topic.base {
+        return Err(missing(name, topic.base, next));
+    }
+    Ok(())
 }
 
 impl<'a> TopicRead<'a> {
@@ -202,11 +315,6 @@ impl<'a> TopicRead<'a> {
         Ok(if is_too_old { Outcome::TooOld } else { Outcome::Continue })
     }
 
-    fn missing(&self, after: u64, through: u64) -> InternalError {
-        Damage::in_messages(&self.name, after, through, "there should be one, and it is not there")
-            .into()
-    }
-
     /// Returns what was read before the damage. The next read then starts with the damage and
     /// fails.
     fn finish(mut self, read: Result<(), InternalError>) -> Result<StoredMessages, InternalError> {
@@ -246,7 +354,7 @@ impl<'a> TopicRead<'a> {
             // A damaged page may lead anywhere, also backwards.
             let is_there = key.value().0 == number && proven < offset && offset <= topic.newest;
             if !is_there || !is_next {
-                return Err(self.missing(proven, offset.max(proven)));
+                return Err(missing(&self.name, proven, offset.max(proven)));
             }
             proven = offset;
             if let Outcome::Full = self.take(&topic, offset, &row.head()?)? {
@@ -255,7 +363,7 @@ impl<'a> TopicRead<'a> {
             self.suspect.set((proven, topic.newest));
         }
         if proven < topic.newest {
-            return Err(self.missing(proven, topic.newest));
+            return Err(missing(&self.name, proven, topic.newest));
         }
         self.stored.through = self.stored.last.max(after);
         Ok(())
@@ -263,41 +371,10 @@ impl<'a> TopicRead<'a> {
 
     fn read_before(&mut self, before: u64) -> Result<(), InternalError> {
         self.stored.through = before;
-        let (Some(topic), false) = (self.topic, before == 0) else { return Ok(()) };
-        self.suspect.set((topic.base, before.min(topic.newest)));
-        let messages = self.txn.open_table(MESSAGES)?;
-        let number = topic.number;
-        // The next offset to expect, as the message after it says.
-        let mut next = topic.newest;
-        if before <= topic.newest {
-            let row = messages.range((number, before)..=(number, u64::MAX))?.next();
-            let Some(row) = row else { return Err(self.missing(before, topic.newest)) };
-            let (key, value) = row?;
-            next = MessageRow::decode(number, key.value().1, value.value())?.previous;
-            if key.value().0 != number
-                || key.value().1 < before
-                || (next >= before && next != topic.base)
-            {
-                return Err(self.missing(topic.base, topic.newest));
-            }
-        }
-        for row in messages.range((number, 0)..=(number, before - 1))?.rev() {
-            let (key, value) = row?;
-            let offset = key.value().1;
-            if key.value().0 != number || offset != next || offset >= before {
-                return Err(self.missing(offset.min(next), next.max(offset)));
-            }
-            let row = MessageRow::decode(number, offset, value.value())?;
-            next = row.previous;
-            match self.take(&topic, offset, &row.head()?)? {
-                Outcome::Continue => {}
-                Outcome::Full | Outcome::TooOld => return Ok(()),
-            }
-            self.suspect.set((topic.base, next));
-        }
-        if next != topic.base {
-            return Err(self.missing(topic.base, next));
-        }
-        Ok(())
+        let Some(topic) = self.topic else { return Ok(()) };
+        let (messages, name) = (self.txn.open_table(MESSAGES)?, self.name.clone());
+        scan_before(&messages, &name, topic, before, self.suspect, |topic, offset, row| {
+            self.take(topic, offset, &row.head()?)
+        })
     }
 }

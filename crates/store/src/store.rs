@@ -14,7 +14,7 @@ use crate::error::{InternalError, OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
 use crate::queue::{PushError, Queue};
-use crate::read::{self, ReadLimits, StoredMessages};
+use crate::read::{self, CountedMessages, ReadLimits, StoredMessages};
 use crate::record;
 use crate::shared::{Done, Item, Shared};
 use crate::small_tables;
@@ -333,6 +333,19 @@ impl Reader {
         now_ms: u64,
     ) -> Result<StoredMessages, StoreError> {
         self.read(|db| read::before(db, topic, before, limits, now_ms))
+    }
+
+    /// Counts a topic's messages before an offset, the newest first, without copying them. It ends behind
+    /// the message that reaches a limit, or a read's number of expired ones. At damage it ends, and a
+    /// count that begins there fails.
+    pub fn count_before(
+        &self,
+        topic: &str,
+        before: u64,
+        limits: ReadLimits,
+        now_ms: u64,
+    ) -> Result<CountedMessages, StoreError> {
+        self.read(|db| read::count_before(db, topic, before, limits, now_ms))
     }
 
     /// The last offset that the topic ever stored; `None` if the topic is unknown.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::history::{Answer, Completion, HistoryError, Page, PageFrom, PageQuery};
+use ::history::{Answer, Asker, Completion, HistoryError, Page, PageFrom, PageQuery};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -211,7 +211,8 @@ async fn answer<T: Send + 'static>(
 ) -> Result<T, AnswerError> {
     let (sender, receiver) = oneshot::channel();
     // If nobody waits any more, the caller went away.
-    let completion = Box::new(move |answer| _ = sender.send(answer));
+    let asker = Asker::default();
+    let completion = Completion::of(&asker, move |answer| _ = sender.send(answer));
     if let Answer::Now(now) = ask(completion).map_err(AnswerError::NotTaken)? {
         return Ok(now);
     }

@@ -1,6 +1,6 @@
 //! What is held of a long poll that waits.
 
-use history::{Start, TopicCursor};
+use history::{Asker, Start, TopicCursor};
 use minicbor::{Decode, Encode};
 use model::{Name, Position, RecoveryGap, ResumeRequest, Since};
 use protocol::request::Respond;
@@ -48,11 +48,13 @@ pub(crate) struct PollStart {
     pub request: ResumeRequest,
     /// The cursors of the acknowledged topics.
     pub cursors: Vec<u64>,
+    /// Goes with the poll, so that nothing is read for who has left.
+    pub _asker: Option<Asker>,
 }
 
 impl PollHistory {
     /// The history has said from where.
-    pub fn begin(&mut self, start: Start, PollStart { request, cursors }: &PollStart) {
+    pub fn begin(&mut self, start: Start, PollStart { request, cursors, .. }: &PollStart) {
         self.gap = start.gaps.iter().take(self.plain).flatten().next().copied().or(self.gap);
         let claimed = std::mem::replace(&mut self.cursors, start.topics);
         for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
@@ -194,7 +196,7 @@ impl HistoryRecord {
 
 impl PollStart {
     fn export(&self) -> StartRecord {
-        let PollStart { request: ResumeRequest { all, topics }, cursors } = self;
+        let PollStart { request: ResumeRequest { all, topics }, cursors, _asker: _ } = self;
         let named = |(name, since): &(Name, Since)| (Text(name.clone()), Text(since.clone()));
         StartRecord {
             all: all.clone().map(Text),
@@ -208,6 +210,6 @@ impl StartRecord {
     fn import(self) -> PollStart {
         let topics = self.topics.into_iter().map(|(name, since)| (name.0, since.0)).collect();
         let request = ResumeRequest { all: self.all.map(|since| since.0), topics };
-        PollStart { request, cursors: self.cursors }
+        PollStart { request, cursors: self.cursors, _asker: None }
     }
 }

@@ -1,12 +1,12 @@
 //! Catch-ups and acknowledgements on their way to another engine.
 
-use history::TopicCursor;
+use history::{Asker, TopicCursor};
 use minicbor::{Decode, Encode};
 use model::{AcknowledgeRule, Name, Position, ResumeRequest, Since};
 
 use super::acknowledge::{Acks, Delivery};
 use super::{
-    ALL, Catchup, CatchupTable, Catchups, Filter, PendingReply, Recovery, ReplyTo, Starting,
+    ALL, Catchup, CatchupTable, Catchups, Filter, PendingReply, Query, Recovery, ReplyTo, Starting,
 };
 use crate::cbor::{CursorRecord, ImportError, Message, Text, gap_number, gap_of};
 use crate::core::Core;
@@ -151,7 +151,7 @@ impl CatchupRecord {
     fn import(self, hash: &dyn Fn(&str) -> u64) -> Catchup {
         // The query is asked again.
         let starting = self.starting.map(|StartingRecord { since, top }| Starting {
-            query: 0,
+            query: Query { number: 0, asker: Asker::default() },
             since: since.map(|since| Box::new(since.0)),
             top,
         });
@@ -383,13 +383,15 @@ impl Recovery {
             ResumeRequest { all: None, topics: starting.iter().filter_map(since).collect() };
         let (start, query) = self.ask_start(core, slot, &topics, &request);
         // What was claimed the first time stays.
-        let number = query.unwrap_or_else(|| self.catchups.query());
+        let is_later = query.is_some();
+        let query = query
+            .unwrap_or_else(|| Query { number: self.catchups.query(), asker: Asker::default() });
         let catchups = self.catchups.by_slot.get_mut(&slot).map(|it| &mut it.list);
         for starting in catchups.into_iter().flatten().filter_map(|it| it.starting.as_mut()) {
-            starting.query = number;
+            starting.query = query.clone();
         }
-        if query.is_none() {
-            self.started(core, slot, number, start);
+        if !is_later {
+            self.started(core, slot, query.number, start);
         }
     }
 }

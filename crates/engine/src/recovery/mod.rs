@@ -21,7 +21,7 @@ mod special;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use history::{History, TopicCursor};
+use history::{Asker, History, TopicCursor};
 use model::{Name, Position, RecoveryGap, TopicKind};
 use model::{ResumeRequest, Since};
 use protocol::phoenix::ClientMessage;
@@ -95,11 +95,19 @@ struct Catchup {
 
 /// The history was asked where a catch-up begins.
 struct Starting {
-    query: u32,
+    query: Query,
     /// From where the client said that it wants the topic; one that did not begins where it entered.
     since: Option<Box<Since>>,
     /// The last offset that was handed on when it entered.
     top: u64,
+}
+
+/// A query that the history answers later.
+#[derive(Clone)]
+pub(crate) struct Query {
+    pub number: u32,
+    /// Goes with what waits for the answer, so that nothing is read for who has left.
+    pub asker: Asker,
 }
 
 /// Releases that one turn checks.
@@ -290,7 +298,7 @@ impl Recovery {
             }
             let (since, compact) = (request.of(&cursor.topic), *compact);
             let says = since.is_some();
-            let starting = query.map(|query| {
+            let starting = query.clone().map(|query| {
                 let since = since.cloned().map(Box::new);
                 Starting { query, since, top }
             });

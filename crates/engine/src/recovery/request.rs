@@ -1,25 +1,26 @@
 //! What a shard asks of the history, which may answer later.
 
-use history::{Answer, Piece, Pull, Start, TopicCursor};
+use history::{Answer, Asker, Completion, Piece, Pull, Start, TopicCursor};
 use model::{CloseReason, ResumeRequest, Since};
 
-use super::{Catchup, Recovery, Starting};
+use super::{Catchup, Query, Recovery, Starting};
 use crate::command::Command;
 use crate::core::Core;
 
 impl Recovery {
     /// Where catch-ups with topics begin. If the answer comes later, gives what can be claimed until then,
-    /// and the number of the query: the topics are held back meanwhile, and pulled from there on.
+    /// and the query: the topics are held back meanwhile, and pulled from there on.
     pub(crate) fn ask_start(
         &mut self,
         core: &mut Core,
         slot: u32,
         topics: &[(u64, &str)],
         request: &ResumeRequest,
-    ) -> (Start, Option<u32>) {
+    ) -> (Start, Option<Query>) {
         let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
         let (handle, query) = (core.handle.clone(), self.catchups.query());
-        let completion = Box::new(move |start: Result<Start, _>| {
+        let asker = Asker::default();
+        let completion = Completion::of(&asker, move |start: Result<Start, _>| {
             handle.send(Command::Started { slot, serial, query, start: start.ok() });
         });
         match core.history.start(topics, request, completion) {
@@ -29,7 +30,7 @@ impl Recovery {
                 core.handle.send(Command::Started { slot, serial, query, start: None });
             }
         }
-        (self.claim(core, topics, request), Some(query))
+        (self.claim(core, topics, request), Some(Query { number: query, asker }))
     }
 
     /// What a connection has of topics for certain, while the history has not said where its catch-ups
@@ -68,7 +69,7 @@ impl Recovery {
             self.catchups.by_slot.remove(&slot);
             return false;
         }
-        let starts = |it: &Catchup| it.starting.as_ref().is_some_and(|it| it.query == query);
+        let starts = |it: &Catchup| it.starting.as_ref().is_some_and(|it| it.query.number == query);
         catchups.reading == Some(query) || catchups.list.iter().any(starts)
     }
 
@@ -79,7 +80,7 @@ impl Recovery {
         };
         for (mut cursor, gap) in start.topics.into_iter().zip(start.gaps) {
             let ours = |it: &&mut Catchup| {
-                let is_its = it.starting.as_ref().is_some_and(|it| it.query == query);
+                let is_its = it.starting.as_ref().is_some_and(|it| it.query.number == query);
                 is_its && it.cursor.hash == cursor.hash
             };
             // One that it has left meanwhile has no catch-up any more.
@@ -121,7 +122,7 @@ impl Recovery {
         let (handle, query) = (core.handle.clone(), self.catchups.query());
         // The query's number goes first, and then for which catch-ups it is.
         let numbers: Vec<u32> = std::iter::once(query).chain(numbers.iter().copied()).collect();
-        let completion = Box::new(move |piece: Result<Piece, _>| {
+        let completion = Completion::new(move |piece: Result<Piece, _>| {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
         });
         match core.history.read(pull, completion) {

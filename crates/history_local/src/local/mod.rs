@@ -7,6 +7,7 @@
 
 mod append;
 mod condition;
+mod count;
 mod cursors;
 mod inspect;
 mod log;
@@ -81,6 +82,7 @@ struct Inner {
     started: Instant,
     state: Mutex<State>,
     cursors: Mutex<Cursors>,
+    counting: Mutex<count::Counting>,
     store: Option<Store>,
     /// Until then the writer does not wait for shards that are behind, in microseconds of the
     /// node's clock.
@@ -167,6 +169,7 @@ impl Local {
                 conditions: Conditions::default(),
             }),
             cursors: Mutex::new(Cursors::new(limits.cursors_max)),
+            counting: Mutex::default(),
             store: begin.store,
             no_wait_until_us: AtomicU64::new(0),
             counts: Counts::default(),

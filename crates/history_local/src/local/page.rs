@@ -7,6 +7,7 @@ use broker::HistoryLog;
 use model::{Envelope, Message, Name};
 use store::{ReadLimits, Reader, StoredMessages};
 
+use super::count::{Count, Wanted, panicked};
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use history::{Answer, Completion, HistoryError, Page, PageFrom, PageQuery};
@@ -46,23 +47,32 @@ impl Local {
                 gap: None,
             }));
         };
+        if let (PageFrom::Newest(messages), None, false) = (query.from, from, backwards) {
+            let wanted = vec![Wanted { hash, topic: topic.clone(), messages }];
+            let read = move |history: &Local, reader: &Reader, found: &[(u64, u64)]| {
+                history.read_page(reader, &query, found.first().map(|(_, after)| *after))
+            };
+            self.count_later(Count::new(wanted, completion, read))?;
+            return Ok(Answer::Later);
+        }
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         // What the log is told is about the request that asked.
         let span = tracing::Span::current();
         let job = move |reader: &Reader| {
+            if !completion.is_wanted() {
+                return;
+            }
             // The caller waits for the answer, even after a panic.
             let read = || span.in_scope(|| history.read_page(reader, &query, from));
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
-            let panicked =
-                || Err(HistoryError::Unavailable("the reader of the store panicked".into()));
-            completion(read.unwrap_or_else(|_| panicked()));
+            completion.complete(read.unwrap_or_else(|_| Err(panicked())));
         };
         store.read_later(Box::new(job)).map_err(queue_error)?;
         Ok(Answer::Later)
     }
 
-    /// `from` is the offset, as far as memory knows it.
+    /// `from` is the offset, or that before the newest messages.
     fn read_page(
         &self,
         reader: &Reader,
@@ -70,12 +80,6 @@ impl Local {
         from: Option<u64>,
     ) -> Result<Page, HistoryError> {
         let PageQuery { hash, ref topic, backwards, limit, bytes_max, .. } = *query;
-        let from = match query.from {
-            PageFrom::Newest(messages) if from.is_none() && !backwards => {
-                Some(self.count_back(reader, topic, messages)?)
-            }
-            _ => from,
-        };
         let now_ms = unix_ms();
         let delivered = self.state().delivered;
         let amount = ReadLimits { messages_max: limit, bytes_max };
@@ -129,7 +133,7 @@ impl Local {
         let written = move |result: Result<(), store::StoreError>| {
             // What was written meanwhile has entered the window since.
             history.state().windows.delete(hash, &name, through);
-            completion(result.map_err(store_error));
+            completion.complete(result.map_err(store_error));
         };
         store.delete_history(&topic, through, Box::new(written)).map_err(queue_error)?;
         Ok(Answer::Later)

@@ -7,6 +7,7 @@ use broker::HistoryLog;
 use model::{Envelope, Message};
 use store::{ReadLimits, Reader, StoreError, StoredMessages};
 
+use super::count::panicked;
 use super::log::Log;
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
@@ -58,12 +59,13 @@ impl Local {
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         let job = move |reader: &Reader| {
+            if !completion.is_wanted() {
+                return;
+            }
             // The caller waits for the answer, even after a panic.
             let read = || history.read_piece(reader, &pull);
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
-            let panicked =
-                || Err(HistoryError::Unavailable("the reader of the store panicked".into()));
-            completion(read.unwrap_or_else(|_| panicked()));
+            completion.complete(read.unwrap_or_else(|_| Err(panicked())));
         };
         store.read_later(Box::new(job)).map_err(queue_error)?;
         Ok(Answer::Later)

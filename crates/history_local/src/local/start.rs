@@ -4,23 +4,10 @@ use broker::HistoryLog;
 use history::{Answer, Completion, HistoryError, Start, TopicCursor};
 use model::{Name, RecoveryGap, ResumeRequest, Since};
 use std::sync::atomic::Ordering;
-use store::{ReadLimits, Reader, StoreError};
+use store::Reader;
 
+use super::count::{Count, Wanted};
 use super::{Local, State, unix_ms};
-use crate::error::{queue_error, store_error};
-
-/// Bytes of payload that are read from the disk at a time, only to count messages.
-const COUNT_BYTES: usize = 1 << 20;
-
-/// Reads that counting may take where much has expired, beside one for each message.
-const PASSES: usize = 64;
-
-/// A topic of which the newest messages are asked for, and memory has fewer.
-pub(super) struct Wanted {
-    hash: u64,
-    topic: Name,
-    messages: usize,
-}
 
 impl Local {
     /// The offsets from which to read topics, as far as memory knows; `found` are places before the
@@ -111,63 +98,16 @@ impl Local {
         wanted: Vec<Wanted>,
         completion: Completion<Start>,
     ) -> Result<Answer<Start>, HistoryError> {
-        let Some(store) = &self.0.store else { return Err(HistoryError::Busy) };
-        let (history, request) = (self.clone(), request.clone());
+        let request = request.clone();
         let topics: Vec<(u64, Name)> =
             topics.iter().map(|(hash, name)| (*hash, Name::from(*name))).collect();
-        self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
-        let job = move |reader: &Reader| {
-            let find = || {
-                let count = |it: &Wanted| history.count_back(reader, &it.topic, it.messages);
-                let found = wanted.iter().map(|it| Ok((it.hash, count(it)?)));
-                let found = found.collect::<Result<Vec<_>, _>>()?;
-                let topics: Vec<(u64, &str)> =
-                    topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
-                // Each topic that was wanted is found now.
-                history.resolve(&topics, &request, &found).map_err(|_| HistoryError::Busy)
-            };
-            // The caller waits for the answer, even after a panic.
-            let start = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find));
-            let panicked =
-                || Err(HistoryError::Unavailable("the reader of the store panicked".into()));
-            completion(start.unwrap_or_else(|_| panicked()));
+        let found = move |history: &Local, _: &Reader, found: &[(u64, u64)]| {
+            let topics: Vec<(u64, &str)> =
+                topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
+            // Each topic that was wanted is found now.
+            history.resolve(&topics, &request, found).map_err(|_| HistoryError::Busy)
         };
-        store.read_later(Box::new(job)).map_err(queue_error)?;
+        self.count_later(Count::new(wanted, completion, found))?;
         Ok(Answer::Later)
-    }
-
-    /// The offset before the newest messages of a topic that are on disk and were handed on.
-    pub(super) fn count_back(
-        &self,
-        reader: &Reader,
-        topic: &str,
-        messages: usize,
-    ) -> Result<u64, HistoryError> {
-        let (delivered, now_ms) = (self.state().delivered, unix_ms());
-        let (mut before, mut left) = (delivered.saturating_add(1), messages);
-        for _ in 0..messages.saturating_add(PASSES) {
-            let amount = ReadLimits { messages_max: left, bytes_max: COUNT_BYTES };
-            let stored = match reader.before(topic, before, amount, now_ms) {
-                Ok(stored) => stored,
-                Err(StoreError::Damaged(damage)) => {
-                    self.0.log.damage(topic, &damage);
-                    // What is behind the damage is all that can be given.
-                    return Ok(damage.through.min(before - 1));
-                }
-                Err(error) => {
-                    self.0.log.failed_read(topic, &error);
-                    return Err(store_error(error));
-                }
-            };
-            left = left.saturating_sub(stored.records.len());
-            before = stored.through;
-            if !stored.more {
-                return Ok(if left == 0 { before.saturating_sub(1) } else { 0 });
-            }
-            if left == 0 {
-                break;
-            }
-        }
-        Ok(before.saturating_sub(1))
     }
 }

@@ -12,8 +12,8 @@ use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Pu
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Answer, History, HistoryError, Page, PageFrom, PageQuery, Piece, Pull, Start,
-    TopicCursor,
+    AcknowledgeError, Answer, Asker, Completion, History, HistoryError, Page, PageFrom, PageQuery,
+    Piece, Pull, Start, TopicCursor,
 };
 
 mod whole;
@@ -132,7 +132,8 @@ fn request(since: impl Into<Since>) -> ResumeRequest {
 /// From where topics are read, with the answer of the disk where it is asked.
 fn begun(node: &Node, topics: &[&str], request: &ResumeRequest) -> Start {
     let (sender, later) = mpsc::channel();
-    let completion = Box::new(move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
+    let completion =
+        Completion::new(move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
     match node.history.start(&names(node, topics), request, completion).unwrap() {
         Answer::Now(start) => start,
         Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
@@ -148,7 +149,7 @@ fn pull(topics: &[TopicCursor], messages_max: usize) -> Pull {
 }
 
 fn read(node: &Node, topics: &[TopicCursor]) -> (Vec<u64>, bool) {
-    let answer = node.history.read(pull(topics, 100), Box::new(|_| panic!("memory has it")));
+    let answer = node.history.read(pull(topics, 100), Completion::new(|_| panic!("memory has it")));
     match answer.unwrap() {
         Answer::Now(piece) => {
             (piece.messages.iter().map(|message| message.id.offset).collect(), piece.caught_up)
@@ -159,7 +160,7 @@ fn read(node: &Node, topics: &[TopicCursor]) -> (Vec<u64>, bool) {
 
 fn read_disk(node: &Node, topics: &[TopicCursor], messages_max: usize) -> Piece {
     let (sender, piece) = mpsc::channel();
-    let completion = Box::new(move |piece| sender.send(piece).unwrap());
+    let completion = Completion::new(move |piece| sender.send(piece).unwrap());
     let answer = node.history.read(pull(topics, messages_max), completion);
     assert!(matches!(answer, Ok(Answer::Later)), "{answer:?}");
     piece.recv_timeout(Duration::from_secs(10)).unwrap().unwrap()
@@ -452,7 +453,7 @@ fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     }
     assert_eq!((offsets, gone), (vec![2, 4, 5], true));
     let (sender, page) = mpsc::channel();
-    let completion = Box::new(move |page: Result<Page, _>| sender.send(page).unwrap());
+    let completion = Completion::new(move |page: Result<Page, _>| sender.send(page).unwrap());
     let (hash, topic, from) = (node.hash("d:1"), "d:1".into(), PageFrom::Offset(2));
     let bytes_max = 1 << 20;
     let query = PageQuery { hash, topic, from, backwards: false, limit: 10, bytes_max };

@@ -105,6 +105,14 @@ fn reads_page_in_both_directions() {
     );
     assert!(store.reader().after("t", u64::MAX, ALL, 0).unwrap().records.is_empty());
     assert!(store.reader().before("t", 0, ALL, 0).unwrap().records.is_empty());
+    let count = |before, limits| {
+        let counted = store.reader().count_before("t", before, limits, 0).unwrap();
+        (counted.messages, counted.through, counted.more)
+    };
+    assert_eq!(count(u64::MAX, limits), (4, 60, true));
+    assert_eq!(count(20, limits), (1, 10, false));
+    assert_eq!(count(u64::MAX, none), (1, 90, true), "a count counts at least one message");
+    assert_eq!((count(0, ALL), count(10, ALL)), ((0, 0, false), (0, 10, false)));
     let (send, receive) = mpsc::channel();
     let done = Box::new(move |result| drop(send.send(result)));
     store.delete_history(&"t".into(), 50, done).unwrap();

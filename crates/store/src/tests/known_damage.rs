@@ -83,6 +83,12 @@ fn a_read_names_topic_and_offset_of_a_damaged_message_and_never_returns_it() {
         let page = reader.before("b", u64::MAX, ALL, 0).unwrap();
         assert!(page.more && page.through == 34);
         assert!(reader.before("b", 34, ALL, 0).is_err());
+        let counted = reader.count_before("b", u64::MAX, ALL, 0).unwrap();
+        assert_eq!(
+            (counted.messages, counted.through, counted.more),
+            (page.records.len(), 34, true)
+        );
+        assert!(reader.count_before("b", 34, ALL, 0).is_err());
         assert_eq!(read(&reader, "b", 31).len(), 9, "a client that has it continues");
         assert_eq!((read(&reader, "a", 0).len(), read(&reader, "c", 0).len()), (20, 20));
         assert!(store.stats().damaged_reads > 0);

@@ -281,7 +281,16 @@ fn check_all(
                     check_read(name, StoredMessages { records: all, ..last }, from, want);
             }
         }
-        match reader.before(name, u64::MAX, ALL, NOW_MS) {
+        let backwards = reader.before(name, u64::MAX, ALL, NOW_MS);
+        let counted = reader.count_before(name, u64::MAX, ALL, NOW_MS);
+        match (&backwards, counted) {
+            (Ok(stored), Ok(counted)) => {
+                assert_eq!((counted.messages, counted.more), (stored.records.len(), stored.more));
+            }
+            (Err(_), Err(_)) => {}
+            (read, counted) => panic!("{name}: read {read:?}, but counted {counted:?}"),
+        }
+        match backwards {
             // The page ends before the damage, so the next one must fail.
             Ok(stored) if stored.more => {
                 let next = reader.before(name, stored.through, ALL, NOW_MS);

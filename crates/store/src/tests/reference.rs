@@ -89,8 +89,31 @@ impl TopicRow {
             assert!(is_there || message.may_be_gone || message.is_expired(now_ms));
         }
         let back = read::before(&tables.db, name, u64::MAX, ALL, now_ms).unwrap();
+        let newest_first: Vec<u64> = back.records.iter().map(|record| record.offset).collect();
         let back = back.records.into_iter().rev().filter(|record| record.offset > after);
         assert_eq!(back.collect::<Vec<_>>(), page_records);
+        // A count finds the same messages, in whatever pieces.
+        for limits in
+            [ALL, ReadLimits { messages_max: 3, ..ALL }, ReadLimits { bytes_max: 90, ..ALL }]
+        {
+            let (mut before, mut messages) = (u64::MAX, 0);
+            loop {
+                let counted = read::count_before(&tables.db, name, before, limits, now_ms).unwrap();
+                messages += counted.messages;
+                assert!(
+                    counted.messages <= limits.messages_max && counted.rows >= counted.messages
+                );
+                if counted.messages == limits.messages_max {
+                    assert_eq!(Some(&counted.through), newest_first.get(messages - 1));
+                }
+                if !counted.more {
+                    break;
+                }
+                assert!(counted.through < before);
+                before = counted.through;
+            }
+            assert_eq!(messages, newest_first.len(), "{name}");
+        }
     }
 }
 

@@ -17,6 +17,9 @@ pub(crate) struct Late {
     state: Mutex<State>,
 }
 
+/// Gives an answer if it is wanted, and says whether it is.
+type LateAnswer = Box<dyn FnOnce() -> bool + Send>;
+
 struct State {
     random: Random,
     /// Nothing is answered at once.
@@ -26,9 +29,11 @@ struct State {
     /// All is answered at once.
     at_once: bool,
     /// Answers under way, and in how many turns each of them comes.
-    waiting: Vec<(usize, Box<dyn FnOnce() + Send>)>,
+    waiting: Vec<(usize, LateAnswer)>,
     /// So many came.
     answers: usize,
+    /// So many nobody waited for any more.
+    unwanted: usize,
     /// None comes.
     holds: bool,
 }
@@ -37,7 +42,8 @@ impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
         let (waiting, steady, at_once) = (Vec::new(), false, false);
-        let state = State { random, always, steady, at_once, waiting, answers: 0, holds: false };
+        let (answers, unwanted, holds) = (0, 0, false);
+        let state = State { random, always, steady, at_once, waiting, answers, unwanted, holds };
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
@@ -68,7 +74,14 @@ impl Late {
         let due: Vec<_> = state.waiting.extract_if(.., |(turns, _)| *turns == 0).collect();
         state.answers += due.len();
         drop(state);
-        due.into_iter().rev().for_each(|(_, answer)| answer());
+        let unwanted = due.into_iter().rev().filter_map(|(_, answer)| (!answer()).then_some(()));
+        let unwanted = unwanted.count();
+        self.state.lock().unwrap().unwanted += unwanted;
+    }
+
+    /// How many answers nobody waited for when they came.
+    pub fn unwanted(&self) -> usize {
+        self.state.lock().unwrap().unwanted
     }
 
     /// How many answers came later.
@@ -91,23 +104,30 @@ impl Late {
         // What is held is not answered before, in any way.
         let way = if state.holds || state.steady { 9 } else { state.random.below(10) };
         let turns = if state.steady { 1 } else { turns };
-        let answer: Box<dyn FnOnce() + Send> = match way {
+        let answer: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {
             0 if !always => return Ok(Answer::Now(look(&self.local))),
             1 => return Err(HistoryError::Busy),
-            2 => Box::new(move || completion(Err(HistoryError::Unavailable("no answer".into())))),
+            2 => Box::new(|| Err(HistoryError::Unavailable("no answer".into()))),
             3 => {
-                completion(Ok(look(&self.local)));
+                completion.complete(Ok(look(&self.local)));
                 return Ok(Answer::Later);
             }
             4..7 => {
                 let found = look(&self.local);
-                Box::new(move || completion(Ok(found)))
+                Box::new(move || Ok(found))
             }
             _ => {
                 let local = self.local.clone();
-                Box::new(move || completion(Ok(look(&local))))
+                Box::new(move || Ok(look(&local)))
             }
         };
+        let answer = Box::new(move || {
+            let is_wanted = completion.is_wanted();
+            if is_wanted {
+                completion.complete(answer());
+            }
+            is_wanted
+        });
         state.waiting.push((turns, answer));
         Ok(Answer::Later)
     }
@@ -121,7 +141,7 @@ fn now<T>(answer: Result<Answer<T>, HistoryError>) -> T {
 }
 
 fn never<T>() -> Completion<T> {
-    Box::new(|_| panic!("it was answered at once"))
+    Completion::new(|_| panic!("it was answered at once"))
 }
 
 impl HistoryLog for Late {

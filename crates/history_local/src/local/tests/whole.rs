@@ -12,7 +12,8 @@ fn gets(node: &Node, topics: &[&str], since: &str) -> Vec<u64> {
     let mut offsets = Vec::new();
     loop {
         let (sender, later) = mpsc::channel();
-        let completion = Box::new(move |piece: Result<Piece, _>| _ = sender.send(piece.unwrap()));
+        let completion =
+            Completion::new(move |piece: Result<Piece, _>| _ = sender.send(piece.unwrap()));
         let piece = match node.history.read(pull(&topics, 3), completion).unwrap() {
             Answer::Now(piece) => piece,
             Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
@@ -137,5 +138,141 @@ fn the_newest_end_at_damage() {
         start.topics[0].after
     };
     assert_eq!((after(1), after(2), after(3), after(4)), (3, 2, 2, 2));
+    store.close().unwrap();
+}
+
+/// Topics with five messages of 200 KiB each, of which nothing is in memory.
+fn large_topics(dir: &Dir, topics: &[&str]) -> (Store, Node) {
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    for _ in 0..5 {
+        for topic in topics {
+            let large = Publication::new(*topic, Data::Text("x".repeat(200 << 10).into()));
+            let (sender, answer) = mpsc::channel();
+            let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+            node.broker.submit(
+                Publish { publication: large, options: Options::default() },
+                None,
+                done,
+            );
+            answer.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
+        }
+    }
+    store.close().unwrap();
+    let (store, begin) = dir.open();
+    (store, node_of(Some(begin)).1)
+}
+
+/// Has the store's reader wait. It has come there when the first end says so, and goes on with the other.
+fn gate(store: &Store) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (reaches, reached) = mpsc::channel();
+    let (open, opened) = mpsc::channel();
+    let wait = move |_: &store::Reader| {
+        reaches.send(()).unwrap();
+        opened.recv_timeout(Duration::from_secs(10)).unwrap();
+    };
+    store.read_later(Box::new(wait)).unwrap();
+    (reached, open)
+}
+
+#[test]
+fn others_read_while_the_newest_are_counted() {
+    let dir = Dir::new("counted-in-steps");
+    let topics = ["d:1", "d:2", "d:3"];
+    let (store, node) = large_topics(&dir, &topics);
+    let (_, open) = gate(&store);
+    let (sender, answers) = mpsc::channel();
+    for _ in 0..2 {
+        let sender = sender.clone();
+        let completion = Completion::new(move |start: Result<Start, _>| {
+            let topics = start.unwrap().topics;
+            sender.send(topics.iter().map(|topic| topic.after).collect::<Vec<_>>()).unwrap();
+        });
+        let request = request(Since::Last(4));
+        let answer = node.history.start(&names(&node, &topics), &request, completion);
+        assert!(matches!(answer, Ok(Answer::Later)));
+    }
+    let completion = Completion::new(move |page: Result<Page, _>| {
+        sender.send(vec![page.unwrap().messages[0].id.offset]).unwrap()
+    });
+    let (hash, topic, from) = (node.hash("d:2"), "d:2".into(), PageFrom::End);
+    let query = PageQuery { hash, topic, from, backwards: false, limit: 1, bytes_max: 1 << 20 };
+    assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+    open.send(()).unwrap();
+    let answer = || answers.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(answer(), [2], "the page waits for one step");
+    assert_eq!((answer(), answer()), (vec![3, 4, 5], vec![3, 4, 5]));
+    store.close().unwrap();
+}
+
+#[test]
+fn nothing_is_counted_for_who_has_left() {
+    let dir = Dir::new("counted-for-nobody");
+    let topics = ["d:1", "d:2", "d:3"];
+    let (store, node) = large_topics(&dir, &topics);
+    let (reached, open) = gate(&store);
+    let (sender, answer) = mpsc::channel::<Start>();
+    let asker = Asker::default();
+    let completion =
+        Completion::of(&asker, move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
+    let started = node.history.start(&names(&node, &topics), &request(Since::Last(5)), completion);
+    assert!(matches!(started, Ok(Answer::Later)));
+    // It leaves when some has been counted.
+    let (reached_later, open_later) = gate(&store);
+    reached.recv_timeout(Duration::from_secs(10)).unwrap();
+    open.send(()).unwrap();
+    reached_later.recv_timeout(Duration::from_secs(10)).unwrap();
+    drop(asker);
+    open_later.send(()).unwrap();
+    let left = answer.recv_timeout(Duration::from_secs(10));
+    assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);
+    // The next one is counted all the same, also after an answer that nobody waited for.
+    assert_eq!(begun(&node, &topics, &request(Since::Last(1))).topics[0].after, 12);
+    store.close().unwrap();
+}
+
+#[test]
+fn what_is_counted_for_a_request_is_bounded_and_each_topic_has_a_share() {
+    let dir = Dir::new("counted-bounded");
+    let topics = ["d:1", "d:2", "d:3", "d:4", "d:5", "d:6"];
+    let (store, node) = large_topics(&dir, &topics);
+    // The share of each of six topics is half a mebibyte: the third message passes it. The last ones
+    // have what is left.
+    let start = begun(&node, &topics, &request(Since::Last(5)));
+    let after: Vec<u64> = start.topics.iter().map(|topic| topic.after).collect();
+    assert_eq!(after, [12, 13, 14, 15, 22, 23]);
+    // Alone it gets all.
+    assert_eq!(begun(&node, &["d:1"], &request(Since::Last(5))).topics[0].after, 0);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_page_of_the_newest_reads_no_more_than_its_limit() {
+    let dir = Dir::new("newest-page");
+    let (store, node) = large_topics(&dir, &["d:1"]);
+    let page = |from, asker: &Asker| {
+        let (sender, page) = mpsc::channel();
+        let completion =
+            Completion::of(asker, move |page: Result<Page, _>| sender.send(page.unwrap()).unwrap());
+        let (hash, topic) = (node.hash("d:1"), "d:1".into());
+        let query = PageQuery { hash, topic, from, backwards: false, limit: 1, bytes_max: 1 << 20 };
+        assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+        page
+    };
+    for (messages, want) in [(1, 5), (3, 3), (5, 1), (1_000, 1)] {
+        let asker = Asker::default();
+        let page = page(PageFrom::Newest(messages), &asker);
+        let page = page.recv_timeout(Duration::from_secs(10)).unwrap();
+        let offsets: Vec<u64> = page.messages.iter().map(|message| message.id.offset).collect();
+        assert_eq!((offsets, page.more, page.gone), (vec![want], want < 5, false));
+    }
+    // None is read for who has left.
+    let (_, open) = gate(&store);
+    let pages = [PageFrom::End, PageFrom::Newest(2)].map(|from| page(from, &Asker::default()));
+    open.send(()).unwrap();
+    for page in pages {
+        let left = page.recv_timeout(Duration::from_secs(10)).unwrap_err();
+        assert_eq!(left, mpsc::RecvTimeoutError::Disconnected);
+    }
     store.close().unwrap();
 }

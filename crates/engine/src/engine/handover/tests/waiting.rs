@@ -176,6 +176,47 @@ fn a_client_may_wait_for_so_many_pages_and_no_more() {
 }
 
 #[test]
+fn nothing_is_read_for_whoever_has_left() {
+    let query = "user=u0&topic=big/1&topic=big/2&since=last:4";
+    let subscribe = |topic: &str| {
+        format!(r#"{{"type":"subscribe","id":9,"topic":"{topic}","since":"last:4"}}"#)
+    };
+    let asks = [
+        Publish("big/1", "one".into()),
+        Open(0, 0, get(&format!("/sse?{query}"))),
+        Open(1, 0, get(&format!("/poll?{query}&timeout=9"))),
+        Open(2, 0, get("/history?topic=big/1&since=last:4")),
+        Open(3, 0, socket("/ws?user=u1", "")),
+        text(3, &subscribe("big/1")),
+        text(3, &subscribe("big/2")),
+    ];
+    let leave = [
+        vec![],
+        vec![Cut(0)],
+        vec![Cut(0), Cut(1)],
+        vec![Cut(0), Cut(1), Cut(2)],
+        vec![text(3, r#"{"type":"unsubscribe","id":10,"topic":"big/1"}"#)],
+        vec![Cut(3)],
+    ];
+    let unwanted = leave.map(|leave| {
+        let mut scene = Scene::new(true);
+        scene.late.iter().for_each(|late| late.hold(true));
+        asks.iter().chain(&leave).for_each(|step| scene.step(step));
+        scene.late.iter().for_each(|late| late.hold(false));
+        (0..4).for_each(|_| scene.step(&History));
+        scene.late.as_ref().unwrap().unwanted()
+    });
+    assert_eq!(unwanted, [0, 1, 2, 3, 1, 2]);
+    // Another engine asks again: whoever waits for it is there.
+    let mut scene = Scene::new(true);
+    asks.iter().for_each(|step| scene.step(step));
+    scene.upgrade();
+    (0..4).for_each(|_| scene.step(&History));
+    (0..4).for_each(|client| scene.read(client));
+    assert!(scene.texts()[..4].iter().all(|text| text.contains("one")), "{:?}", scene.texts());
+}
+
+#[test]
 fn polls_that_wait_for_the_history_get_its_answer() {
     let steps = [
         Publish("big/1", "one".into()),

@@ -1,0 +1,253 @@
+//! Finds where the newest messages of topics begin that memory has no more, by counting back on the disk.
+//!
+//! The store must read a message whole to count it: its place and its time stand beside its payload, and
+//! only all of it tells that it is intact. So a short request can ask for much, before its client has taken a
+//! byte. It is done in steps of about a page: all requests that count share one place in the queue of
+//! the store's reader, and take turns in it, so that other reads wait for one step at most. Nothing more
+//! is read for who has left, and the steps of a request are bounded together.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use history::{Completion, HistoryError};
+use model::Name;
+use store::{CountedMessages, ReadLimits, Reader, StoreError};
+
+use super::{Local, unix_ms};
+use crate::error::{queue_error, store_error};
+
+/// Bytes of messages that one step counts. The message that reaches them is the last.
+const STEP_BYTES_MAX: usize = 1 << 20;
+
+/// Messages that one step counts, with the expired ones that it passes over; the read that reaches them is
+/// the last.
+const STEP_MESSAGES_MAX: usize = 4_096;
+
+/// Topics that one step looks up.
+const STEP_TOPICS_MAX: usize = 64;
+
+/// Bytes of messages that are counted for all topics of a request. Each topic gets a share, and at least
+/// one message; where a share is used up, fewer messages are its newest.
+const REQUEST_BYTES_MAX: usize = if cfg!(test) { 3 << 20 } else { 64 << 20 };
+
+/// Requests that may wait.
+const REQUESTS_MAX: usize = 65_536;
+
+/// A topic of which the newest messages are asked for, and memory has fewer.
+pub(super) struct Wanted {
+    pub hash: u64,
+    pub topic: Name,
+    pub messages: usize,
+}
+
+/// The requests that count, in the order of their turns.
+#[derive(Default)]
+pub(super) struct Counting {
+    waiting: VecDeque<Count>,
+    /// A step stands in the queue of the store's reader, or runs.
+    is_queued: bool,
+}
+
+/// A request for which is counted.
+pub(super) struct Count {
+    /// The topics to count, the next of them last.
+    wanted: Vec<Wanted>,
+    topic: Option<Topic>,
+    /// The offsets before the newest messages of topics, by hash.
+    found: Vec<(u64, u64)>,
+    bytes_left: usize,
+    /// What the log is told is about the request that asked.
+    span: tracing::Span,
+    asker: Box<dyn Ask>,
+}
+
+/// The topic that is counted, with what is left to count of it.
+struct Topic {
+    hash: u64,
+    topic: Name,
+    before: u64,
+    messages: usize,
+    /// Its share of the request's bytes.
+    bytes: usize,
+}
+
+/// What becomes of a count: `answer` is what is made of the offsets that were found.
+struct Asking<T, F> {
+    completion: Completion<T>,
+    answer: F,
+}
+
+trait Ask: Send {
+    fn is_wanted(&self) -> bool;
+    /// The offsets are found.
+    fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]);
+    fn fail(self: Box<Self>, error: HistoryError);
+}
+
+impl<T, F> Ask for Asking<T, F>
+where
+    F: FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send,
+{
+    fn is_wanted(&self) -> bool {
+        self.completion.is_wanted()
+    }
+
+    fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]) {
+        let Asking { completion, answer } = *self;
+        // The caller waits for the answer, even after a panic.
+        let answer = catch_unwind(AssertUnwindSafe(|| answer(history, reader, found)));
+        completion.complete(answer.unwrap_or_else(|_| Err(panicked())));
+    }
+
+    fn fail(self: Box<Self>, error: HistoryError) {
+        self.completion.complete(Err(error));
+    }
+}
+
+impl Count {
+    /// Counts the newest messages of topics; `answer` makes the answer of the offsets before them, by
+    /// hash.
+    pub fn new<T: 'static>(
+        mut wanted: Vec<Wanted>,
+        completion: Completion<T>,
+        answer: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
+    ) -> Self {
+        wanted.reverse();
+        let asker = Box::new(Asking { completion, answer });
+        let (topic, found, bytes_left) = (None, Vec::new(), REQUEST_BYTES_MAX);
+        Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), asker }
+    }
+
+    /// Counts on. True when all is found.
+    fn step(&mut self, history: &Local, reader: &Reader) -> Result<bool, HistoryError> {
+        let now_ms = unix_ms();
+        let (mut bytes, mut messages) = (STEP_BYTES_MAX, STEP_MESSAGES_MAX);
+        for _ in 0..STEP_TOPICS_MAX {
+            let Some(mut topic) = self.topic.take().or_else(|| self.next_topic(history)) else {
+                return Ok(true);
+            };
+            let bytes_max = bytes.min(topic.bytes);
+            let counted = topic.count(history, reader, bytes_max, now_ms)?;
+            self.bytes_left = self.bytes_left.saturating_sub(counted.bytes);
+            bytes = bytes.saturating_sub(counted.bytes);
+            messages = messages.saturating_sub(counted.rows);
+            match topic.found(&counted) {
+                Some(after) => self.found.push((topic.hash, after)),
+                None => self.topic = Some(topic),
+            }
+            if bytes == 0 || messages == 0 {
+                break;
+            }
+        }
+        Ok(self.topic.is_none() && self.wanted.is_empty())
+    }
+
+    fn next_topic(&mut self, history: &Local) -> Option<Topic> {
+        let share = self.bytes_left / self.wanted.len().max(1);
+        let Wanted { hash, topic, messages } = self.wanted.pop()?;
+        // Those after it are on disk maybe, and were not handed on.
+        let before = history.state().delivered.saturating_add(1);
+        Some(Topic { hash, topic, before, messages, bytes: share })
+    }
+}
+
+impl Topic {
+    /// Counts on.
+    fn count(
+        &mut self,
+        history: &Local,
+        reader: &Reader,
+        bytes_max: usize,
+        now_ms: u64,
+    ) -> Result<CountedMessages, HistoryError> {
+        let limits = ReadLimits { messages_max: self.messages, bytes_max };
+        match reader.count_before(&self.topic, self.before, limits, now_ms) {
+            Ok(counted) => Ok(counted),
+            Err(StoreError::Damaged(damage)) => {
+                history.0.log.damage(&self.topic, &damage);
+                // What is behind the damage is all that can be given.
+                let after = damage.through.min(self.before.saturating_sub(1));
+                let through = after.saturating_add(1);
+                self.messages = 0;
+                Ok(CountedMessages { messages: 0, rows: 0, bytes: 0, through, more: false })
+            }
+            Err(error) => {
+                history.0.log.failed_read(&self.topic, &error);
+                Err(store_error(error))
+            }
+        }
+    }
+
+    /// The offset before the newest messages, when that is found.
+    fn found(&mut self, counted: &CountedMessages) -> Option<u64> {
+        self.messages = self.messages.saturating_sub(counted.messages);
+        self.bytes = self.bytes.saturating_sub(counted.bytes);
+        self.before = counted.through;
+        let is_over = self.messages == 0 || (counted.more && self.bytes == 0);
+        match is_over {
+            true => Some(self.before.saturating_sub(1)),
+            // There are fewer.
+            false => (!counted.more).then_some(0),
+        }
+    }
+}
+
+impl Local {
+    /// Counts when the store's reader comes to it. An error stands for the answer.
+    pub(super) fn count_later(&self, count: Count) -> Result<(), HistoryError> {
+        let mut counting = self.counting();
+        if counting.waiting.len() >= REQUESTS_MAX {
+            return Err(HistoryError::Busy);
+        }
+        if !counting.is_queued {
+            self.queue_step()?;
+            counting.is_queued = true;
+        }
+        counting.waiting.push_back(count);
+        self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn counting(&self) -> std::sync::MutexGuard<'_, Counting> {
+        // Nothing in here panics between two changes that belong together.
+        self.0.counting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue_step(&self) -> Result<(), HistoryError> {
+        let Some(store) = &self.0.store else { return Err(HistoryError::Busy) };
+        let history = self.clone();
+        let step = Box::new(move |reader: &Reader| history.count_step(reader));
+        store.read_later(step).map_err(queue_error)
+    }
+
+    /// The step of the request whose turn it is.
+    fn count_step(&self, reader: &Reader) {
+        let next = || self.counting().waiting.pop_front();
+        if let Some(mut count) = std::iter::from_fn(next).find(|count| count.asker.is_wanted()) {
+            let span = count.span.clone();
+            let _entered = span.enter();
+            let step = catch_unwind(AssertUnwindSafe(|| count.step(self, reader)));
+            match step.unwrap_or_else(|_| Err(panicked())) {
+                Ok(true) => count.asker.found(self, reader, &count.found),
+                Ok(false) => self.counting().waiting.push_back(count),
+                Err(error) => count.asker.fail(error),
+            }
+        }
+        let mut counting = self.counting();
+        let queued =
+            if counting.waiting.is_empty() { Ok(false) } else { self.queue_step().map(|()| true) };
+        counting.is_queued = queued == Ok(true);
+        if let Err(error) = queued {
+            let waiting = std::mem::take(&mut counting.waiting);
+            drop(counting);
+            waiting.into_iter().for_each(|count| count.asker.fail(error.clone()));
+        }
+    }
+}
+
+/// What the caller is told whose read panicked.
+pub(super) fn panicked() -> HistoryError {
+    HistoryError::Unavailable("the reader of the store panicked".into())
+}
