@@ -26,6 +26,7 @@ mod protocol;
 pub mod query;
 pub mod request;
 mod settings;
+mod spelling;
 pub mod sse;
 mod standard;
 pub mod stream;

@@ -164,6 +164,20 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
     }
     let (_, answer) = ask("POST", "/publish?channel=news", "", "x");
     assert!(answer.contains("did you mean topic?"), "{answer}");
+    // What is passed over here would be published twice, or by somebody else than the client thinks.
+    for name in ["idempotency_key", "id", "sender", "no_history", "ttl_seconds", "if_offset"] {
+        let (_, answer) = ask("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
+        assert_eq!(code(&answer), "bad_parameter", "{name}");
+        assert!(answer.contains(&format!("/publish has no parameter {name}: ")), "{answer}");
+        assert!(answer.contains("POST /api/publish on the admin port"), "{answer}");
+    }
+    // A reader that turns pages like this would get the same page for ever.
+    for name in ["before", "offset", "page", "until", "cursor"] {
+        let (_, answer) = ask("GET", &format!("/history?topic=t&{name}=1"), "", "");
+        assert_eq!(code(&answer), "bad_parameter", "{name}");
+        assert!(answer.contains("did you mean since with reverse=true?"), "{answer}");
+    }
+    assert!(listens("/sse", "topic=t&before=1&id=2&page=3", "").is_ok());
     let (_, answer) = ask("GET", "/presence?topics=news", "", "");
     assert!(answer.contains("did you mean topic?"), "{answer}");
 }
@@ -233,6 +247,18 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     assert_eq!(body(r#""topic":"@al\u0069ce","id":"5f3a91c2:7/9-0000000b.8""#), of(None));
     assert_eq!(acked("/ack?user=alice&id=5f3a91c2:7&x=1", ""), of(None));
     assert_eq!(acked("/ack?user=alice&id=5f3a91c2%3A7&topic=orders", ""), of(Some("orders")));
+    // What guards the users of requests sees the query only, so a body can't name another.
+    let both = |query: &str, fields: &str| {
+        acked(&format!("/ack?{query}"), &format!(r#"{{{fields},"id":"5f3a91c2:7"}}"#))
+    };
+    assert_eq!(both("user=alice", r#""user":"alice""#), of(None));
+    assert_eq!(both("user=alice", r#""topic":"@alice""#), of(None));
+    assert_eq!(both("user=alice", r#""topic":"orders","user":"alice""#), of(Some("orders")));
+    for body in [r#""user":"bob""#, r#""topic":"@bob""#, r#""user":"bob","topic":"orders""#] {
+        assert_eq!(both("user=alice", body), Err("bad_user".into()), "{body}");
+        assert_eq!(both("user=alice&user=bob", body), Err("bad_user".into()), "{body}");
+    }
+    assert_eq!(acked("/ack?user=alice&user=bob&id=5f3a91c2:7", ""), Err("bad_user".into()));
     for (bad, code) in [
         ("", "bad_id"),
         (r#""id":"5f3a91c2:7""#, "bad_user"),

@@ -24,11 +24,14 @@ struct Body<'a> {
 
 impl Route<'_> {
     /// The body counts if there is one. A beacon, or a client that can only give a URL, has the same
-    /// fields in the query.
+    /// fields in the query. A user in the query counts in any case: what stands in front of the server
+    /// and guards who says to be whom can read the query, and a body must not say otherwise.
     pub(super) fn acknowledge(&self) -> Result<Request, Rejection> {
         self.acknowledge_wanted()?;
+        let query = self.query_body()?;
+        let guarded = query.user.clone();
         let body = match self.request.body {
-            [] => self.query_body()?,
+            [] => query,
             json => object::read(json).map_err(|error| {
                 let message = format!(
                     "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic may be left out): {error}"
@@ -42,6 +45,10 @@ impl Route<'_> {
         let Some(user) = acknowledgement.user.clone() else {
             return Err(Rejection::new(400, "bad_user", "say who has got the message: user"));
         };
+        if guarded.is_some_and(|guarded| *guarded != *user) {
+            let message = "the query names another user than the body: name one, in one of both";
+            return Err(Rejection::new(400, "bad_user", message));
+        }
         let principal = self.principal(vec![user]);
         let to = ReplyTo::Http(self.respond());
         Ok(Request::Acknowledge { acknowledgement, to, principal: Some(principal) })
@@ -59,6 +66,10 @@ impl Route<'_> {
         for pair in query::pairs(self.request.query) {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
+                "user" if body.user.as_ref().is_some_and(|user| *user != value) => {
+                    let message = "an acknowledgement is of one user: name one";
+                    return Err(Rejection::new(400, "bad_user", message));
+                }
                 "user" => body.user = Some(value),
                 "topic" => body.topic = Some(value),
                 "id" => body.id = Some(value),

@@ -3,7 +3,11 @@
 //! A request may have parameters that mean nothing here: a cache breaker, what analytics add, the page's
 //! own. But `?topics=news` opens a connection that is in no topic and says nothing of it. So a parameter
 //! that can hardly be meant otherwise than as one of ours is an error, as long as the request doesn't have
-//! that one as well.
+//! that one as well. So is one that the same call has elsewhere and that this path doesn't take: without it
+//! the request would do something else than its sender thinks.
+
+use super::Rejection;
+use crate::spelling::{is_one_edit_away, plain};
 
 /// A parameter with other names that people give it, without case, `-` and `_`.
 type Known = (&'static str, &'static [&'static str]);
@@ -27,29 +31,114 @@ const LISTENER: [Known; 7] = [
 const PUBLISHER: [Known; 5] = [TOPIC, USER, TAG, ("key", &["keys"]), ("event", &["eventname"])];
 
 /// What a reader of a history may say.
-const HISTORY: [Known; 5] =
-    [TOPIC, USER, ("since", &[]), ("limit", &["limits"]), ("reverse", &["reversed", "backwards"])];
+const HISTORY: [Known; 5] = [
+    TOPIC,
+    USER,
+    ("since", &["after", "sinceid"]),
+    ("limit", &["limits"]),
+    ("reverse", &["reversed", "backwards"]),
+];
+
+/// A parameter that a path doesn't take, without case, `-` and `_`, and what to do instead.
+type Refused = (&'static str, &'static str);
+
+const APPLICATION_ONLY: &str =
+    "only the application may say it, in POST /api/publish on the admin port";
+const SENDER: &str = "a message of a client is by the first user of its request. Only the application may \
+                      say another, in POST /api/publish on the admin port";
+const ONCE: &str = "only the application may say it, in POST /api/publish on the admin port. To send \
+                    again without doubling, put an id of your own into the data, and let readers pass \
+                    over what they have";
+
+/// What a publish of the application takes, and not that of a client.
+const NOT_FOR_PUBLISHERS: [Refused; 6] = [
+    ("sender", SENDER),
+    ("id", ONCE),
+    ("idempotencykey", ONCE),
+    ("nohistory", APPLICATION_ONLY),
+    ("ttlseconds", APPLICATION_ONLY),
+    ("ifoffset", APPLICATION_ONLY),
+];
+
+const BEFORE: &str = "did you mean since with reverse=true? (Pages go on with the next of the page before \
+                      as since.)";
+
+/// How others turn pages.
+const NOT_FOR_READERS: [Refused; 5] = [
+    ("before", BEFORE),
+    ("until", BEFORE),
+    ("offset", BEFORE),
+    ("page", BEFORE),
+    ("cursor", BEFORE),
+];
 
 /// A word of fewer letters is like too many others.
 const LETTERS_MIN: usize = 5;
 
+/// What a parameter that this path doesn't have was probably meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// For this one.
+    As(&'static str),
+    /// For something that it can't do here; what to do instead.
+    Refused(&'static str),
+}
+
+impl Kind {
+    /// What a name was probably meant for, if for anything here.
+    fn of(path: &str, name: &str) -> Option<Self> {
+        let (known, refused): (&[Known], &[Refused]) = match path {
+            "/publish" => (&PUBLISHER, &NOT_FOR_PUBLISHERS),
+            "/history" => (&HISTORY, &NOT_FOR_READERS),
+            _ => (&LISTENER, &[]),
+        };
+        let plain = plain(name);
+        if let Some((_, instead)) = refused.iter().find(|(refused, _)| *refused == plain) {
+            return Some(Kind::Refused(instead));
+        }
+        let found = known.iter().find(|(right, others)| {
+            let right = self::plain(right);
+            let is_long = right.len() >= LETTERS_MIN;
+            plain == right
+                || others.contains(&&*plain)
+                || (is_long && is_one_edit_away(plain.as_bytes(), right.as_bytes()))
+        });
+        // A name that is right is for another path.
+        found.map(|(right, _)| *right).filter(|right| *right != name).map(Kind::As)
+    }
+}
+
 /// What a request's unknown names were probably meant to be.
 #[derive(Default)]
-pub(crate) struct Meant(Vec<(&'static str, String)>);
+pub(crate) struct Meant(Vec<(Kind, String)>);
 
 impl Meant {
     /// Notes a name that isn't known on this path: one for each that it may have been meant to be.
     pub fn note(&mut self, path: &str, name: &str) {
-        if let Some(right) = meant(path, name)
-            && !self.0.iter().any(|(noted, _)| *noted == right)
+        if let Some(kind) = Kind::of(path, name)
+            && !self.0.iter().any(|(noted, _)| *noted == kind)
         {
-            self.0.push((right, name.into()));
+            self.0.push((kind, name.into()));
         }
     }
 
-    /// The right name and the one that came, of the first that the request doesn't have as well.
-    pub fn missing(&self, has: impl Fn(&str) -> bool) -> Option<&(&'static str, String)> {
-        self.0.iter().find(|(right, _)| !has(right))
+    /// Refuses the first name, unless the request has the one that was meant as well.
+    pub fn check(&self, path: &str, has: impl Fn(&str) -> bool) -> Result<(), Rejection> {
+        let is_wrong = |(kind, _): &&(Kind, String)| match kind {
+            Kind::As(right) => !has(right),
+            Kind::Refused(_) => true,
+        };
+        let message = match self.0.iter().find(is_wrong) {
+            None => return Ok(()),
+            Some((Kind::As(right), name)) => format!(
+                "there is no parameter {name}: did you mean {right}? (Of several each is said by \
+                 itself: topic=a&topic=b)"
+            ),
+            Some((Kind::Refused(instead), name)) => {
+                format!("{path} has no parameter {name}: {instead}")
+            }
+        };
+        Err(Rejection::new(400, "bad_parameter", message))
     }
 }
 
@@ -58,47 +147,41 @@ pub(super) fn is_last_event_id(name: &str) -> bool {
     plain(name) == "lasteventid"
 }
 
-/// The parameter that a name was probably meant to be.
-fn meant(path: &str, name: &str) -> Option<&'static str> {
-    let known: &[Known] = match path {
-        "/publish" => &PUBLISHER,
-        "/history" => &HISTORY,
-        _ => &LISTENER,
-    };
-    let plain = plain(name);
-    let found = known.iter().find(|(right, others)| {
-        let right = self::plain(right);
-        plain == right
-            || others.contains(&&*plain)
-            || (right.len() >= LETTERS_MIN && is_one_edit_away(plain.as_bytes(), right.as_bytes()))
-    });
-    // A name that is right is for another path.
-    found.map(|(right, _)| *right).filter(|right| *right != name)
-}
-
-/// A name without case, `-` and `_`.
-fn plain(name: &str) -> String {
-    let kept = name.chars().filter(|letter| !matches!(letter, '-' | '_'));
-    kept.map(|letter| letter.to_ascii_lowercase()).collect()
-}
-
-/// Whether two words differ by one letter that is another, more, missing, or has changed places with the
-/// next.
-fn is_one_edit_away(a: &[u8], b: &[u8]) -> bool {
-    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[same..], &b[same..]);
-    match (a, b) {
-        ([x, a @ ..], [y, b @ ..]) if a == b => x != y,
-        ([_, rest @ ..], _) if rest == b => true,
-        (_, [_, rest @ ..]) if rest == a => true,
-        ([x, y, a @ ..], [v, w, b @ ..]) => a == b && (x, y) == (w, v),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meant(path: &str, name: &str) -> Option<&'static str> {
+        match Kind::of(path, name)? {
+            Kind::As(right) => Some(right),
+            Kind::Refused(instead) => panic!("{name}: {instead}"),
+        }
+    }
+
+    #[test]
+    fn what_a_path_does_not_take_is_refused_with_what_to_do() {
+        let instead = |path, name| match Kind::of(path, name) {
+            Some(Kind::Refused(instead)) => instead,
+            other => panic!("{path} {name}: {other:?}"),
+        };
+        for name in
+            ["sender", "id", "idempotency_key", "Idempotency-Key", "no_history", "noHistory"]
+        {
+            assert!(instead("/publish", name).contains("/api/publish"), "{name}");
+        }
+        for name in ["ttl_seconds", "if_offset"] {
+            assert!(instead("/publish", name).contains("only the application"), "{name}");
+        }
+        for name in ["before", "until", "offset", "page", "Before"] {
+            assert!(instead("/history", name).contains("since with reverse=true"), "{name}");
+        }
+        for (path, name) in [("/sse", "before"), ("/sse", "sender"), ("/publish", "page")] {
+            assert_eq!(Kind::of(path, name), None, "{path} {name}");
+        }
+        let mut meant = Meant::default();
+        meant.note("/history", "before");
+        assert!(meant.check("/history", |_| true).is_err(), "whatever else it names");
+    }
 
     #[test]
     fn what_was_meant_is_named() {
@@ -124,7 +207,9 @@ mod tests {
         ] {
             assert_eq!(meant("/sse", name), Some(right), "{name}");
         }
-        for (name, right) in [("limt", "limit"), ("reversed", "reverse"), ("Since", "since")] {
+        for (name, right) in
+            [("limt", "limit"), ("reversed", "reverse"), ("Since", "since"), ("after", "since")]
+        {
             assert_eq!(meant("/history", name), Some(right), "{name}");
         }
         for (name, right) in [("keys", "key"), ("Key", "key"), ("evnt", "event"), ("chanel", "")] {
@@ -204,39 +289,17 @@ mod tests {
         (0..1_000).for_each(|_| noted.note("/sse", "tags"));
         noted.note("/sse", "topics");
         assert_eq!(noted.0.len(), 2);
-        assert_eq!(noted.missing(|right| right == "tag"), Some(&("topic", "topics".into())));
-    }
-
-    /// The distance by the definition (optimal string alignment).
-    fn distance(a: &[u8], b: &[u8]) -> usize {
-        let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
-        for i in 0..=a.len() {
-            for j in 0..=b.len() {
-                table[i][j] = match (i, j) {
-                    (0, _) | (_, 0) => i + j,
-                    _ => {
-                        let change = table[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-                        let least = change.min(table[i - 1][j] + 1).min(table[i][j - 1] + 1);
-                        let swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-                        if swap { least.min(table[i - 2][j - 2] + 1) } else { least }
-                    }
-                };
-            }
-        }
-        table[a.len()][b.len()]
+        assert!(noted.check("/sse", |right| right == "tag").is_err(), "topics is left");
+        assert!(noted.check("/sse", |_| true).is_ok());
     }
 
     proptest::proptest! {
         #[test]
-        fn one_edit_is_a_distance_of_one(a in "[abc]{0,6}", b in "[abc]{0,6}") {
-            let (a, b) = (a.as_bytes(), b.as_bytes());
-            proptest::prop_assert_eq!(is_one_edit_away(a, b), distance(a, b) == 1);
-        }
-
-        #[test]
         fn no_name_does_harm(name: String) {
-            for path in ["/sse", "/publish"] {
-                proptest::prop_assert!(meant(path, &name).is_none_or(|right| right != name));
+            for path in ["/sse", "/publish", "/history"] {
+                if let Some(Kind::As(right)) = Kind::of(path, &name) {
+                    proptest::prop_assert!(right != name);
+                }
             }
         }
     }

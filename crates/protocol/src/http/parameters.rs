@@ -113,16 +113,9 @@ impl Route<'_> {
     }
 
     /// Refuses what was probably meant to be a parameter, each with its right name, unless the request has
-    /// that one as well.
+    /// that one as well; and what this path doesn't take.
     pub(super) fn check_meant(&self, meant: &Meant) -> Result<(), Rejection> {
-        let Some((right, name)) = meant.missing(|right| self.names(right)) else {
-            return Ok(());
-        };
-        let message = format!(
-            "there is no parameter {name}: did you mean {right}? (Of several each is said by \
-             itself: topic=a&topic=b)"
-        );
-        Err(Rejection::new(400, "bad_parameter", message))
+        meant.check(self.request.path, |right| self.names(right))
     }
 
     /// Whether the request has a parameter of this name.

@@ -22,13 +22,16 @@
 //! `{"type":"reply","id":1,"ok":{…}}` or `{"type":"reply","id":1,"error":{"code":…,"message":…}}`.
 //! A binary frame is the same object without `data`, a newline, and the payload as raw bytes.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::history::PageFields;
 use crate::request::PageRequest;
 use crate::request::{Acknowledgement, Subscribe};
-use crate::{data, history, json, object};
+use crate::{data, history, json, object, spelling};
 use model::event::check_event;
 use model::name::{check_name, check_topic};
 use model::{Attributes, Data, Name, Publication, SinceError, tags};
@@ -86,7 +89,7 @@ pub struct CommandError {
 #[serde(deny_unknown_fields)]
 struct Body<'a> {
     #[serde(rename = "type", borrow)]
-    kind: std::borrow::Cow<'a, str>,
+    kind: Cow<'a, str>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -115,6 +118,20 @@ struct Body<'a> {
     reverse: Option<&'a RawValue>,
 }
 
+/// All fields of [`Body`].
+const FIELDS: [&str; 14] = [
+    "type", "id", "topic", "event", "data", "encoding", "since", "tags", "key", "message", "user",
+    "meta", "limit", "reverse",
+];
+
+/// Letters of a field's name that an error repeats.
+const NAME_SHOWN_MAX: usize = 40;
+
+/// The fields of what was meant to be a command. Of a name that stands there twice the last counts.
+#[derive(Default, Deserialize)]
+#[serde(transparent)]
+struct Fields<'a>(#[serde(borrow)] BTreeMap<Cow<'a, str>, &'a RawValue>);
+
 impl Body<'_> {
     /// A field that the command doesn't take, if it has one. All commands take a topic.
     fn needless(&self) -> Option<&'static str> {
@@ -142,23 +159,43 @@ impl Body<'_> {
 
 /// Text that is borrowed when it has no escapes, inside an `Option` or a list too.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads a command from a text frame, or from a binary frame's text and `payload`.
 pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, CommandError> {
-    let body: Body<'_> = object::read(text.as_bytes()).map_err(|error| CommandError {
-        id: "null".into(),
-        code: "bad_json",
-        message: format!(
-            "this is not a command: {error}; send for example \
-             {{\"type\":\"subscribe\",\"id\":1,\"topic\":\"news\"}}"
-        ),
-    })?;
+    let body: Body<'_> = object::read(text.as_bytes()).map_err(|error| unread(text, &error))?;
     let id = id(body.id)?;
     match kind(&body, payload) {
         Ok(kind) => Ok(Command { id, kind }),
         Err((code, message)) => Err(CommandError { id, code, message }),
     }
+}
+
+/// The error of a text that is no command: with its id as far as it is an object that has one.
+fn unread(text: &str, error: &serde_json::Error) -> CommandError {
+    let fields: Fields<'_> = object::read(text.as_bytes()).unwrap_or_default();
+    let id = match id(fields.0.get("id").copied()) {
+        Ok(id) => id,
+        Err(error) => return error,
+    };
+    let unknown = fields.0.keys().find(|name| !FIELDS.contains(&&***name));
+    let Some(name) = unknown else {
+        let message = format!(
+            "this is not a command: {error}; send for example \
+             {{\"type\":\"subscribe\",\"id\":1,\"topic\":\"news\"}}"
+        );
+        return CommandError { id, code: "bad_json", message };
+    };
+    let name: String = name.chars().take(NAME_SHOWN_MAX).collect();
+    let plain = spelling::plain(&name);
+    let near = FIELDS.iter().find(|field| {
+        plain == **field || spelling::is_one_edit_away(plain.as_bytes(), field.as_bytes())
+    });
+    let message = match near {
+        Some(near) => format!("there is no field {name}: did you mean {near}?"),
+        None => format!("there is no field {name}: a command has some of {}", FIELDS.join(", ")),
+    };
+    CommandError { id, code: "bad_command", message }
 }
 
 fn id(raw: Option<&RawValue>) -> Result<Box<str>, CommandError> {
@@ -252,11 +289,7 @@ fn page(body: &Body<'_>) -> Result<PageRequest, CodeAndMessage> {
 
 fn acknowledgement(body: &Body<'_>) -> Result<Acknowledgement, CodeAndMessage> {
     let (user, topic, message) = (text(&body.user), text(&body.topic), text(&body.message));
-    Acknowledgement::read(user, topic, message).map_err(|(code, message)| match code {
-        // The field has another name here: `id` is the command's own.
-        "bad_id" => ("bad_message", message),
-        code => (code, message),
-    })
+    Acknowledgement::read(user, topic, message)
 }
 
 fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodeAndMessage> {
@@ -424,15 +457,21 @@ mod tests {
                 "7",
                 "reserved_event",
             ),
-            (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "null", "bad_json"),
+            (r#"{"type":"subscribe","id":7,"topic":"a","x":1}"#, "7", "bad_command"),
+            (r#"{"x":1,"type":"subscribe","topic":"a","id":"y"}"#, "\"y\"", "bad_command"),
+            (r#"{"type":"subscribe","id":7,"topic":5}"#, "7", "bad_json"),
+            (r#"{"id":7,"topic":"a"}"#, "7", "bad_json"),
+            (r#"{"type":"ping","id":7,"type":"ping"}"#, "7", "bad_json"),
+            (r#"{"type":"ping","id":[],"x":1}"#, "null", "bad_id"),
+            (r#"{"type":"ping","id":7"#, "null", "bad_json"),
             (r#"{"type":"subscribe","id":7,"topic":"a","since":"x"}"#, "7", "bad_since"),
             (r#"{"type":"subscribe","id":7,"topic":"a","since":"last:1001"}"#, "7", "bad_since"),
             (r#"{"type":"subscribe","id":7,"topic":"a","tags":[""]}"#, "7", "bad_tag"),
             (r#"{"type":"subscribe","id":7,"topic":"a","key":"k"}"#, "7", "bad_command"),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"key":""}"#, "7", "bad_key"),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"since":"x"}"#, "7", "bad_command"),
-            (r#"{"type":"ack","id":7}"#, "7", "bad_message"),
-            (r#"{"type":"ack","id":7,"message":"x"}"#, "7", "bad_message"),
+            (r#"{"type":"ack","id":7}"#, "7", "bad_id"),
+            (r#"{"type":"ack","id":7,"message":"x"}"#, "7", "bad_id"),
             (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","topic":"*"}"#, "7", "bad_topic"),
             (r#"{"type":"ack","id":7,"message":"5f3a91c2:7","user":""}"#, "7", "bad_user"),
             (r#"{"type":"history","id":7}"#, "7", "no_topic"),
@@ -457,6 +496,37 @@ mod tests {
         ] {
             let error = parse(text, None).unwrap_err();
             assert_eq!((error.id.as_ref(), error.code), (id, code), "{text}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_none_is_named_with_the_one_that_was_meant() {
+        for (name, near) in [
+            ("topics", "topic"),
+            ("Topic", "topic"),
+            ("tpoic", "topic"),
+            ("tag", "tags"),
+            ("mesage", "message"),
+            ("limits", "limit"),
+            ("users", "user"),
+        ] {
+            let text = format!(r#"{{"type":"subscribe","id":11,"{name}":["a"]}}"#);
+            let error = parse(&text, None).unwrap_err();
+            let message = format!("there is no field {name}: did you mean {near}?");
+            assert_eq!((&*error.id, error.message), ("11", message));
+        }
+        let text = format!(r#"{{"type":"ping","id":11,"{}":1}}"#, "é".repeat(1_000));
+        let error = parse(&text, None).unwrap_err();
+        assert!(error.message.contains("some of type, id, topic"), "{}", error.message);
+        assert!(error.message.len() < 300, "{}", error.message);
+        // The list above is that of the struct.
+        let all: Vec<String> = FIELDS.iter().map(|field| format!(r#""{field}":null"#)).collect();
+        let error = serde_json::from_str::<Body<'_>>(&format!("{{{}}}", all.join(","))).err();
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("expected a string"), "type alone can't be null: {error}");
+        let error = serde_json::from_str::<Body<'_>>(r#"{"type":"x","":1}"#).err().unwrap();
+        for field in error.to_string().split('`').skip(3).step_by(2) {
+            assert!(FIELDS.contains(&field), "{field}");
         }
     }
 

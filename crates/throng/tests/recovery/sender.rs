@@ -13,14 +13,19 @@ fn open(storage: Storage) -> Node {
 
 /// Publishes by `POST /publish` with these parameters. Returns the answer.
 fn post(node: &Node, query: &str, headers: &str, body: &str) -> Value {
+    let (status, answer) = try_post(node, query, headers, body);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn try_post(node: &Node, query: &str, headers: &str, body: &str) -> (u16, Value) {
     let mut stream = Stream::new(node.connect());
     let length = body.len();
     stream.send(&format!(
         "POST /publish?{query} HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     ));
     let (status, answer) = stream.answer();
-    assert_eq!(status, 200, "{answer}");
-    serde_json::from_str(&answer).unwrap()
+    (status, serde_json::from_str(&answer).unwrap())
 }
 
 /// Publishes in every way there is. Returns the data and the sender of each.
@@ -180,8 +185,10 @@ fn invalid_senders_are_rejected() {
     // A client can't say who it is in another way than by its users.
     let mut socket = websocket(&node, "user=al");
     let forged = json!({"type": "publish", "id": 1, "topic": "h:1", "data": 1, "sender": "bob"});
-    assert_eq!(command(&mut socket, forged)["error"]["code"], "bad_json");
-    post(&node, "topic=h:1&user=al&sender=bob", "", "x");
+    assert_eq!(command(&mut socket, forged)["error"]["code"], "bad_command");
+    let (status, refused) = try_post(&node, "topic=h:1&user=al&sender=bob", "", "x");
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("bad_parameter")));
+    post(&node, "topic=h:1&user=al", "", "x");
     let (_, page) = node.history("h:1", "");
     assert_eq!(senders(page["messages"].as_array().unwrap()), [(json!("x"), json!("al"))]);
 }
