@@ -194,6 +194,16 @@ impl Admin {
     }
 }
 
+/// What a node says when it refuses a request: its error's code and message, or else the status alone.
+pub fn refusal(status: u16, body: &[u8]) -> String {
+    match serde_json::from_slice(body) {
+        Ok(ErrorBody { error: ErrorText { code, message } }) => {
+            cut(&plain(&format!("{code}: {message}")), WORDS_MAX)
+        }
+        Err(_) => format!("answered with status {status}"),
+    }
+}
+
 /// Encodes a name for a path or a query.
 pub fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
@@ -205,6 +215,15 @@ mod tests {
 
     fn host(text: &str) -> String {
         Target::parse(text, None).map_or_else(|e| e.to_string(), |target| target.url.host)
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_nodes_own_words() {
+        let body = br#"{"error":{"code":"no_history","message":"nothing\u001b is kept"}}"#;
+        assert_eq!(refusal(404, body), "no_history: nothing\u{fffd} is kept");
+        assert_eq!(refusal(502, b"<html>"), "answered with status 502");
+        let long = format!(r#"{{"error":{{"code":"a","message":"{}"}}}}"#, "x".repeat(9_000));
+        assert_eq!(refusal(400, long.as_bytes()).chars().count(), WORDS_MAX);
     }
 
     #[test]

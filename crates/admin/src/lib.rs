@@ -11,6 +11,6 @@ mod http;
 pub mod text;
 pub mod url;
 
-pub use client::{Admin, AdminError, Target, encoded};
+pub use client::{Admin, AdminError, Target, encoded, refusal};
 pub use http::{Http, NotConnectedError};
 pub use url::Url;

@@ -195,6 +195,8 @@ pub enum Event<'a> {
     Token(&'a str),
     /// Whether the client gets all that it missed: the answer to [`Request::token`].
     Recovered(bool),
+    /// Why it doesn't get all, in the server's own word: of the [`Event::Recovered`] that follows.
+    Gap(&'a str),
     /// The events [`Event::Recovered`] and [`Event::Token`] that follow are about this topic alone.
     Entered(&'a str),
     /// A user's messages are acknowledged up to this id.
@@ -568,13 +570,15 @@ fn recovery<'a>(json: &'a [u8], topic: Option<&'a str>, emit: &mut dyn FnMut(Eve
     struct Recovery<'a> {
         since: Option<&'a str>,
         recovered: Option<bool>,
+        reason: Option<&'a str>,
         acknowledged: Option<&'a str>,
     }
     // Anything but such an object has no meaning here.
-    if let Ok(Recovery { since, recovered, acknowledged }) = serde_json::from_slice(json) {
+    if let Ok(Recovery { since, recovered, reason, acknowledged }) = serde_json::from_slice(json) {
         if since.is_some() || recovered.is_some() {
             topic.into_iter().for_each(|topic| emit(Event::Entered(topic)));
         }
+        reason.into_iter().for_each(|reason| emit(Event::Gap(reason)));
         recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
         since.into_iter().for_each(|since| emit(Event::Token(since)));
         acknowledged.into_iter().for_each(|id| emit(Event::Acknowledged(id)));

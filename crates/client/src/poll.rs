@@ -14,6 +14,7 @@ struct Answer<'a> {
     messages: Vec<&'a RawValue>,
     since: &'a str,
     recovered: Option<bool>,
+    reason: Option<&'a str>,
 }
 
 impl Client for Poll {
@@ -55,6 +56,7 @@ impl Client for Poll {
             ClientError::InvalidBody("the answer is no {\"messages\":[…],\"since\":…}");
         let answer: Answer<'_> = serde_json::from_slice(body).map_err(|_| INVALID)?;
         answer.since.parse::<ResumeToken>().map_err(|_| INVALID)?;
+        answer.reason.into_iter().for_each(|reason| emit(Event::Gap(reason)));
         answer.recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
         for message in &answer.messages {
             let message = message.get().as_bytes();

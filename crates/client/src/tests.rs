@@ -221,7 +221,8 @@ fn a_recovery_line_is_not_a_message() {
         }
         let (events, _) = read(by_name(name).unwrap(), &bytes).unwrap();
         let place = "Token(\"0000000a:7/9-0000000b.8\")";
-        let want = ["Open", "Recovered(false)", place, "Recovered(true)", place, place];
+        let gap = "Gap(\"too_old\")";
+        let want = ["Open", gap, "Recovered(false)", place, "Recovered(true)", place, place];
         assert_eq!(events, want, "{name}");
     }
     let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec();

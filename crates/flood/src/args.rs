@@ -96,7 +96,8 @@ pub struct Common {
     /// Name of a topic [default: all, or room-{room}]. Empty for none.
     #[arg(long, value_name = "TEMPLATE")]
     pub topic_template: Option<String>,
-    /// How many users share a topic [default: all, or what the scenario has].
+    /// How many users share a topic, where the topics' names differ by {room} [default: all, or what
+    /// the scenario has].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub users_per_topic: Option<u32>,
     /// Number of the first user.

@@ -8,6 +8,7 @@ pub mod crowd;
 pub mod descriptors;
 pub mod host;
 mod payload;
+mod preflight;
 mod probe;
 mod publisher;
 pub mod record;

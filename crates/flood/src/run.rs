@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use crate::args::Common;
 use crate::crowd::{Crowd, Times, lock};
 use crate::host::{self, Host};
+use crate::preflight;
 use crate::probe::{self, Probes};
 use crate::publisher::{self, PublishContext, Stream};
 use crate::record::{self, Counts, Percentiles, Sample, Summary};
@@ -75,6 +76,7 @@ pub fn run(
             .map_err(RunError::Usage)?;
     }
     let setup = Setup::new(scenario).map_err(RunError::Usage)?;
+    preflight::check(&setup, common).map_err(RunError::Runtime)?;
     let stay = setup.plan.lifetime.stay_seconds.is_none();
     let (samples, summary) =
         run_to_end(scenario, setup, stop, command, show).map_err(RunError::Runtime)?;
@@ -378,6 +380,7 @@ impl Run {
             let error = lock(&context.last_error).clone();
             failures.extend(error.map(|why| (format!("publish: {why}"), failed)));
         }
+        failures.extend(self.crowd()?.causes());
         if self.samples.last() != Some(&self.last) {
             self.samples.push(self.last);
         }

@@ -218,6 +218,19 @@ mod tests {
         });
     }
 
+    /// Clap wraps text for the terminal, and keeps every line end that stands in it.
+    #[test]
+    fn no_paragraph_of_a_help_text_is_broken_into_lines() {
+        let mut command = Cli::command();
+        command.build();
+        visit(&mut command, &mut |command| {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for part in help.split("\n\n").filter(|part| !part.contains("\n  ")) {
+                assert!(!part.contains('\n'), "{}: {part}", command.get_name());
+            }
+        });
+    }
+
     #[test]
     fn every_example_of_a_help_text_is_a_command_line() {
         let mut command = Cli::command();

@@ -27,9 +27,9 @@ pub const ALL: &str =
 pub const ALL: &str = all!();
 
 pub const SERVE: &str = "\
-The configuration is read from --config (or ./throng.toml), then from environment variables, then from
-flags; later ones win. SIGHUP reads it again. SIGTERM and Ctrl-C end the server in order: clients are told
-to come back, and a second signal ends it at once.
+The configuration is read from --config (or ./throng.toml), then from environment variables, then from \
+flags; later ones win. SIGHUP reads it again. SIGTERM and Ctrl-C end the server in order: clients are \
+told to come back, and a second signal ends it at once.
 
 Examples:
   throng serve
@@ -60,7 +60,10 @@ Examples:
   throng flood hold http://127.0.0.1:8000 --connections 10000
   throng flood one-topic http://127.0.0.1:8000 --connections 10000 --transport sse,ws
   throng flood rooms http://127.0.0.1:8000 --topics 100 --users 50 --report report
-  throng flood storm http://127.0.0.1:8000 --recover --missed 10
+  throng flood storm http://127.0.0.1:8000 --topic-template room:all --recover --missed 10
+
+For the last one the server must keep what is published: that of examples/history.toml has a history for \
+room:*.
 
 Exit status:
   0  all was as it should be

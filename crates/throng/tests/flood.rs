@@ -438,15 +438,60 @@ fn connections_closed_by_the_server_recover_the_rest() {
     assert!(end.count("caught_up") > 0, "{:#}", end.summary);
 }
 
+/// Nobody waits for what nobody keeps.
 #[test]
-fn messages_without_history_are_reported_as_not_recovered() {
+fn a_run_that_needs_history_is_not_begun_without_and_says_why() {
     let server = Server::start();
+    let topics = "topic \"all\" has no history, says the server (no_history)";
+    let cases = [
+        ("storm --recover --missed 10", topics, "history_messages_max"),
+        ("one-topic --recover", topics, "--topic-template"),
+        ("cut", "topic \"room-0\" has no history", "history_messages_max"),
+        ("random-users --ack --messages 1", "nothing is kept for user \"u1\"", "[inbox]"),
+    ];
+    all_at_once(&cases, |(scenario, why, advice)| {
+        let begin = std::time::Instant::now();
+        let output = command(&format!("{scenario} -c 20 {}", at(&server))).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{scenario}: {text}");
+        assert!(text.contains(why) && text.contains(advice), "{scenario}: {text}");
+        assert!(begin.elapsed().as_secs() < 10, "{scenario}: {:?}", begin.elapsed());
+    });
+    // Without anything to come back for, nothing has to be kept.
+    flood(&format!("hold -c 20 --hold 1 --recover {}", at(&server))).all_recovered(20);
+}
+
+#[test]
+fn a_refused_acknowledgement_is_named_with_its_cause() {
+    // What is kept for users need not be acknowledged.
+    let rules = "[[topics]]\npattern = \"@*\"\nhistory_messages_max = 100\n";
+    let server = configured("unacknowledged", rules, &[]);
+    let end =
+        flood(&format!("random-users -c 20 --messages 5 --interval 0.1 --ack {}", at(&server)));
+    assert_eq!(end.code, Some(3), "{:#}", end.summary);
+    let failed = end.count("ack_failed");
+    let named = end.summary["failures"].as_array().unwrap().iter();
+    let named: Vec<_> = named
+        .filter(|cause| {
+            cause[0].as_str().unwrap().starts_with("acknowledgement: not_acknowledged: ")
+        })
+        .map(|cause| cause[1].as_u64().unwrap())
+        .collect();
+    assert!(failed > 0 && named == [failed], "{:#}", end.summary);
+}
+
+#[test]
+fn messages_that_are_no_longer_kept_are_reported_as_not_recovered() {
+    let short = "[[topics]]\npattern = \"room-*\"\nhistory_messages_max = 1\n";
+    let server = configured("short", short, &[]);
     let run = format!("cut {} -c 60 --topics 4 --messages 50 --cuts-per-second 30", at(&server));
     let mut run = Flood::start(&format!("{run} -t stream,ws,phoenix --hold {LONG}"));
     run.until_count("not_recovered", 5);
     let end = run.stop();
     end.counts([("lost", 0), ("duplicated", 0)]);
     assert_eq!(end.code, Some(3), "{:#}", end.summary);
+    let causes = end.summary["failures"].to_string();
+    assert!(causes.contains("recovery: too_old: the topic's history is too short"), "{causes}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use admin::{Http, Url};
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::anomalies::Anomalies;
 use super::lock;
 use crate::AGENT;
 
@@ -40,13 +41,13 @@ pub(super) struct Acker {
 
 impl Acker {
     /// Starts the thread. It ends when the `Acker` is dropped.
-    pub fn start(servers: &[Url]) -> Result<Self> {
+    pub fn start(servers: &[Url], anomalies: &Arc<Anomalies>) -> Result<Self> {
         let (jobs, waiting) = channel();
         let results = Arc::new(Results::default());
-        let (servers, shared) = (servers.to_vec(), results.clone());
+        let (servers, shared, anomalies) = (servers.to_vec(), results.clone(), anomalies.clone());
         std::thread::Builder::new()
             .name("acker".into())
-            .spawn(move || work(&servers, &waiting, &shared))
+            .spawn(move || work(&servers, &waiting, &shared, &anomalies))
             .context("starting a thread for acknowledgements")?;
         Ok(Self { jobs, results })
     }
@@ -66,7 +67,7 @@ impl Acker {
     }
 }
 
-fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results) {
+fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results, anomalies: &Anomalies) {
     let mut clients: HashMap<usize, Http> = HashMap::new();
     while let Ok(Job { server, index, number, user, id }) = jobs.recv() {
         let Some(url) = servers.get(server) else {
@@ -78,7 +79,12 @@ fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results) {
             Ok((200..300, _)) => {
                 lock(&results.accepted).push((index, number));
             }
-            Ok(_) | Err(_) => {
+            refused => {
+                let why = match refused {
+                    Ok((status, body)) => admin::refusal(status, &body),
+                    Err(error) => format!("{error:#}"),
+                };
+                anomalies.cause(format!("acknowledgement: {why}"));
                 results.failed.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -1,21 +1,29 @@
-//! Descriptions of the first anomalies of a run. A count alone says little about an anomaly that
-//! happens once in a million messages.
+//! Descriptions of the first anomalies of a run, and what the server said when it refused something. A
+//! count alone says little about an anomaly that happens once in a million messages.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::lock;
+use crate::record::Named;
 
 /// Anomalies that are described in words.
 const DESCRIBED_MAX: usize = 20;
 
+/// Causes that are counted, each by itself.
+const CAUSES_MAX: usize = 20;
+
 /// The first anomalies of a run: gaps, repeats, late and stray messages.
 #[derive(Debug, Default)]
-pub(super) struct Anomalies(Mutex<Vec<String>>);
+pub(super) struct Anomalies {
+    described: Mutex<Vec<String>>,
+    causes: Mutex<BTreeMap<String, u64>>,
+}
 
 impl Anomalies {
     /// Adds a description. Does not even compose it when the list is full.
     pub fn add(&self, describe: impl FnOnce() -> String) {
-        let mut texts = lock(&self.0);
+        let mut texts = lock(&self.described);
         if texts.len() < DESCRIBED_MAX {
             texts.push(describe());
         }
@@ -23,6 +31,19 @@ impl Anomalies {
 
     /// Returns all descriptions.
     pub fn list(&self) -> Vec<String> {
-        lock(&self.0).clone()
+        lock(&self.described).clone()
+    }
+
+    /// Counts what the server gave as the cause of a refusal. Those beyond the limit are passed over.
+    pub fn cause(&self, cause: String) {
+        let mut causes = lock(&self.causes);
+        if causes.len() < CAUSES_MAX || causes.contains_key(&cause) {
+            *causes.entry(cause).or_default() += 1;
+        }
+    }
+
+    /// Returns all causes, with how often each was given.
+    pub fn causes(&self) -> Vec<Named> {
+        lock(&self.causes).iter().map(|(cause, count)| (cause.clone(), *count)).collect()
     }
 }

@@ -260,7 +260,7 @@ struct Common {
     recovery: Mutex<Histogram<u64>>,
     /// When the last connection had received all that it missed, on the monotonic clock.
     recovered_ns: AtomicU64,
-    anomalies: Anomalies,
+    anomalies: Arc<Anomalies>,
 }
 
 struct Thread {
@@ -346,7 +346,7 @@ impl Crowd {
             describes_missing: AtomicBool::new(false),
             recovery: Mutex::new(histogram()),
             recovered_ns: AtomicU64::new(0),
-            anomalies: Anomalies::default(),
+            anomalies: Arc::default(),
             plan,
         });
         let mut crowd = Self { common, threads: Vec::new() };
@@ -493,6 +493,11 @@ impl Crowd {
     /// Returns descriptions of the first anomalies in the sequences of messages.
     pub fn anomalies(&self) -> Vec<String> {
         self.common.anomalies.list()
+    }
+
+    /// Returns what the server gave as the causes of refusals, with how often it did.
+    pub fn causes(&self) -> Vec<Named> {
+        self.common.anomalies.causes()
     }
 
     /// Stops opening connections that were not tried yet.

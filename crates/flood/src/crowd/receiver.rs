@@ -81,6 +81,11 @@ impl Receiver<'_> {
             Event::Part(bytes) => self.read_stamp(bytes),
             Event::Token(position) => self.position(position),
             Event::Recovered(recovered) => self.recovered(recovered),
+            // Without a position to resume from nothing was to be recovered.
+            Event::Gap(reason) if self.resume_state.is_some() => {
+                self.anomalies.cause(format!("recovery: {reason}: {}", meaning(reason)));
+            }
+            Event::Gap(_) => {}
             Event::Entered(topic) => {
                 let at = self.names.iter().position(|name| name == topic);
                 if let Some(resume_state) = &mut self.resume_state {
@@ -300,6 +305,18 @@ impl Receiver<'_> {
 
     fn add(&mut self, stat: Stat, count: u64) {
         self.stats[stat as usize] += count;
+    }
+}
+
+/// What one of Throng's reasons for a recovery gap means, and what helps.
+fn meaning(reason: &str) -> &'static str {
+    match reason {
+        "no_history" => "the topic has no history: give it history_messages_max",
+        "too_old" => {
+            "the topic's history is too short: raise history_messages_max, or its other limits"
+        }
+        "epoch_changed" => "the server began anew, without what was there",
+        _ => "not all that was missed came",
     }
 }
 

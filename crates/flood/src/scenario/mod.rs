@@ -17,10 +17,10 @@ use crate::publisher::{Audience, Stream};
 
 /// The end of a scenario's help.
 macro_rules! help {
-    ($($example:literal)+) => {
+    ($example:literal $(, $needs:literal)?) => {
         concat!(
-            "Examples:\n",
-            $("  throng flood ", $example, "\n",)+
+            $($needs, "\n\n",)?
+            "Examples:\n  throng flood ", $example, "\n",
             "\nExit status:\n  0  all was as it should be\n  1  it could not be run\n  2  the command \
              line is wrong\n  3  something was lost, closed or wrong: the result says what"
         )
@@ -46,10 +46,10 @@ pub enum Scenario {
     #[command(after_long_help = help!("churn http://127.0.0.1:8000 --connections 5000 --stay 120 --away 5 --hold 1h"))]
     Churn(churn::Churn),
     /// Everyone drops and comes back at once.
-    #[command(after_long_help = help!("storm http://127.0.0.1:8000 --connections 10000 --recover --missed 10"))]
+    #[command(after_long_help = help!("storm http://127.0.0.1:8000 --topic-template room:all --connections 10000 --recover --missed 10", "With --recover the server must keep what is published (history_messages_max): that of examples/history.toml has a history for room:*."))]
     Storm(storm::Storm),
     /// Connections are cut at random while messages flow, and none may be lost or come twice.
-    #[command(after_long_help = help!("cut http://127.0.0.1:8000 --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix"))]
+    #[command(after_long_help = help!("cut http://127.0.0.1:8000 --topic-template room:{room} --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix", "The server must keep what is published (history_messages_max): that of examples/history.toml has a history for room:*."))]
     Cut(cut::Cut),
 }
 

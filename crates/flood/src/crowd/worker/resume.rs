@@ -95,6 +95,8 @@ impl Worker<'_> {
         });
         if !resume_state.begin_attempt(now_ns()) {
             self.stats[Stat::NotRecovered as usize] += 1;
+            let why = "the server gave no position to come back with";
+            self.common.anomalies.cause(format!("recovery: {why}"));
         }
     }
 
@@ -201,9 +203,12 @@ impl Worker<'_> {
         }
         let server = self.write_path(index);
         if self.acker.is_none() {
-            match Acker::start(&self.common.plan.servers) {
+            match Acker::start(&self.common.plan.servers, &self.common.anomalies) {
                 Ok(acker) => self.acker = Some(acker),
-                Err(_) => return self.stats[Stat::AckFailed as usize] += 1,
+                Err(error) => {
+                    self.common.anomalies.cause(format!("acknowledgement: {error:#}"));
+                    return self.stats[Stat::AckFailed as usize] += 1;
+                }
             }
         }
         if let Some(acker) = &self.acker {

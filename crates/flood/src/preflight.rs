@@ -1,0 +1,52 @@
+//! Asks the server, before anybody connects, whether it retains what the run expects of it. Without that
+//! a run would wait in vain for what nobody kept.
+
+use admin::{Http, encoded};
+use anyhow::{Result, ensure};
+
+use crate::AGENT;
+use crate::args::Common;
+use crate::publisher::Audience;
+use crate::setup::Setup;
+
+/// Checks the history of topics and users, where the run needs it and the server is Throng.
+///
+/// # Errors
+/// If the server says that it keeps nothing: nothing could be recovered or acknowledged.
+pub fn check(setup: &Setup, common: &Common) -> Result<()> {
+    let Setup { shape, plan, streams, .. } = setup;
+    let Some(admin) = setup.admin.as_ref().filter(|_| common.urls.is_none()) else {
+        return Ok(());
+    };
+    let mut http = Http::new(admin, setup.key.as_deref(), AGENT);
+    let mut keeps_nothing = |topic: &str| {
+        let path = format!("/api/history/{}?limit=1", encoded(topic));
+        // Any other answer shows in the run, or is another server's.
+        match http.request("GET", &path, "application/json", "") {
+            Ok((404, body)) => admin::refusal(404, &body).starts_with("no_history"),
+            _ => false,
+        }
+    };
+    let to_topics = streams.iter().any(|stream| matches!(stream.to, Audience::Topics { .. }));
+    if plan.recover && (to_topics || shape.missed > 0) {
+        for room in [0, plan.rooms().saturating_sub(1)] {
+            let topic = plan.topic.text(plan.first + room * plan.users_per_room.max(1), room);
+            ensure!(
+                !keeps_nothing(&topic),
+                "topic {topic:?} has no history, says the server (no_history), so nobody who comes \
+                 back can get what was missed: give it history_messages_max in a [[topics]] rule of \
+                 the server's configuration, or name topics that have a history with \
+                 --topic-template"
+            );
+        }
+    }
+    if plan.acks.is_some() {
+        let user = plan.user.text(plan.first, plan.room(plan.first));
+        ensure!(
+            !keeps_nothing(&format!("@{user}")),
+            "nothing is kept for user {user:?}, says the server (no_history), so nothing can be \
+             acknowledged: set enabled = true in [inbox] of the server's configuration"
+        );
+    }
+    Ok(())
+}
