@@ -43,6 +43,8 @@ export async function call(path, body) {
 
 async function bodyOf(request) {
   let text = "";
+  // A piece may end in the middle of a character.
+  request.setEncoding("utf8");
   for await (const piece of request) {
     text += piece;
     if (text.length > BODY_BYTES_MAX) throw new Error("too long");

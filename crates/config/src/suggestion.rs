@@ -20,6 +20,9 @@ pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String
     if !tail.is_empty() && !elsewhere.is_empty() {
         return format!("there is no such setting; did you mean {}?", elsewhere.join(" or "));
     }
+    if let Some(longer) = known.iter().find(|known| has_all_words(known, name)) {
+        return format!("there is no such setting; did you mean {longer}?");
+    }
     let compared = known.iter().filter(|_| name.len() <= NAME_BYTES_MAX);
     match compared.map(|known| (osa_distance(name, known), known)).min() {
         Some((far, known)) if far <= 3 + name.len() / 4 => {
@@ -27,6 +30,18 @@ pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String
         }
         _ => "there is no such setting; throng config --default lists all".into(),
     }
+}
+
+/// True for a setting of the same section that has all words of a shorter name, of two or more, in their
+/// order: `history_messages_max` for `history_max`.
+fn has_all_words(known: &str, name: &str) -> bool {
+    let (Some((section, known)), Some((of, name))) =
+        (known.rsplit_once('.'), name.rsplit_once('.'))
+    else {
+        return false;
+    };
+    let mut words = known.split('_');
+    section == of && name.contains('_') && name.split('_').all(|word| words.any(|it| it == word))
 }
 
 /// True for `client.` or `THRONG_CLIENT_`, and false for a part of a key such as
@@ -40,13 +55,24 @@ fn ends_a_section(front: &str) -> bool {
 mod tests {
     #[test]
     fn suggests_names_in_other_sections_and_similar_spellings() {
-        let keys = || ["client.listen", "admin.listen", "limits.head_bytes_max"];
+        let keys = || {
+            [
+                "client.listen",
+                "admin.listen",
+                "limits.head_bytes_max",
+                "topics[0].history_messages_max",
+                "topics[0].history_bytes_max",
+            ]
+        };
         let suggest = |name| super::suggest(name, keys().into_iter().map(str::to_string));
         for (name, want) in [
             ("listen", "did you mean client.listen or admin.listen?"),
             ("shards.listen", "did you mean client.listen or admin.listen?"),
             ("limits.head_byte_max", "did you mean limits.head_bytes_max?"),
             ("client.lsiten", "did you mean client.listen?"),
+            ("topics[0].history_max", "did you mean topics[0].history_messages_max?"),
+            ("topics[0].history_byte_max", "did you mean topics[0].history_bytes_max?"),
+            ("topics[0].max_history", "lists all"),
             ("limits.max", "lists all"),
             ("", "lists all"),
         ] {

@@ -122,6 +122,11 @@ fn rules_of_another_form_are_rejected() {
         ("topics = [1]\n", "throng.toml:1:11: topics[0]: expected a table, found 1: each rule is"),
         ("[[topic]]\npattern = \"a\"\n", "throng.toml:1:3: topic: there is no such setting; did"),
         ("[topic]\npattern = \"a\"\n", "did you mean topics?"),
+        (
+            "[[topics]]\npattern = \"a\"\nhistory_max = 5\n",
+            "topics[0].history_max: there is no such setting; did you mean \
+             topics[0].history_messages_max?",
+        ),
         ("[[limits]]\n", "throng.toml:1:3: limits: this is a section: write [limits]"),
     ] {
         let errors = load(file).unwrap_err();

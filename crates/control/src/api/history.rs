@@ -167,6 +167,20 @@ fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, R
     }
 }
 
+/// Whether the disk has something of a topic without a rule. What can't be read is there, and is to be
+/// deleted all the more.
+async fn disk_has_some(node: &Node, topic: &str) -> bool {
+    let (hash, topic) = (node.broker.hash(topic), topic.into());
+    let (from, backwards, limit, bytes_max) = (PageFrom::End, false, 1, PAGE_BYTES);
+    let query = PageQuery { hash, topic, from, backwards, limit, bytes_max };
+    let page = answer(|completion| node.history().page(query, completion)).await;
+    !matches!(
+        page,
+        Err(AnswerError::NotTaken(HistoryError::NoHistory)
+            | AnswerError::Error(HistoryError::NoHistory))
+    )
+}
+
 /// Reads a page from memory, or from the disk.
 async fn look_up(
     node: &Node,
@@ -259,7 +273,9 @@ pub(crate) async fn delete(
     let topic = path_name(name)?;
     let history = node.history();
     // A store may hold what rules of before let it retain.
-    if history.rule(&topic).is_none() && node.store.is_none() {
+    if history.rule(&topic).is_none()
+        && (node.store.is_none() || !disk_has_some(&node, &topic).await)
+    {
         return Err(no_history());
     }
     let through = history.top().to_string();

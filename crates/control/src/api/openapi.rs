@@ -78,7 +78,7 @@ impl Modify for Names {
             let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(called) else {
                 continue;
             };
-            for field in ["topic", "user", "event", "key"] {
+            for field in ["topic", "user", "event", "key", "sender"] {
                 if let Some(RefOr::T(Schema::Object(name))) = object.properties.get_mut(field) {
                     (name.min_length, name.max_length) = (Some(1), Some(NAME_BYTES_MAX));
                 }

@@ -6,7 +6,7 @@ use axum::body::{Bytes, HttpBody};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use percent_encoding::percent_decode_str;
 use protocol::http::media;
@@ -107,10 +107,51 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
         percent_decode_str(query).decode_utf8().map_err(|_| {
             Rejection::bad_request("bad_query", "the query is not percent-encoded UTF-8")
         })?;
-        let Query(params) = Query::try_from_uri(&parts.uri)
-            .map_err(|error| Rejection::bad_request("bad_query", error.body_text()))?;
-        Ok(QueryParams(params))
+        match read::<T>(query) {
+            Ok(params) => Ok(QueryParams(params)),
+            Err(error) => Err(Rejection::bad_request("bad_query", explained::<T>(query, error))),
+        }
     }
+}
+
+/// Reads a query. The error is serde's own.
+fn read<T: DeserializeOwned>(query: &str) -> Result<T, String> {
+    let uri = Uri::builder().path_and_query(format!("/?{query}")).build();
+    let uri = uri.map_err(|error| error.to_string())?;
+    match Query::try_from_uri(&uri) {
+        Ok(Query(params)) => Ok(params),
+        Err(error) => {
+            let text = error.body_text();
+            let (_, why) = text.split_once("query string: ").unwrap_or(("", &text));
+            // In front of it may stand the parameter, which is named anyway.
+            Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
+        }
+    }
+}
+
+/// Says which parameter of a query is wrong, its value, and what would be right.
+fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Err(why) = read::<T>(pair) else { continue };
+        let Some((name, value)) = protocol::query::pairs(pair).flatten().next() else { continue };
+        return match &*why {
+            // That is so of each parameter by itself.
+            why if why.starts_with("missing field") => continue,
+            why if why.starts_with("unknown field") => {
+                let known: Vec<&str> = why.split('`').skip(3).step_by(2).collect();
+                format!("there is no parameter {name}: this call takes {}", known.join(", "))
+            }
+            why if why.contains("`true` or `false`") => {
+                format!("{name} is true or false, not {value:?}")
+            }
+            why if why.contains("digit") || why.contains("integer") || why.contains("number") => {
+                format!("{name} is a whole number, not {value:?}")
+            }
+            why => format!("{name} can't be {value:?}: {why}"),
+        };
+    }
+    // Each is good by itself: one is missing, or there twice.
+    error
 }
 
 /// The name of a topic or user in a path.

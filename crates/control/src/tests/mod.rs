@@ -330,9 +330,9 @@ async fn the_longest_name_is_documented_as_it_is_checked() {
     let document = bench(Mood::Willing).get("/api/openapi.json").await.json();
     let schemas = &document["components"]["schemas"];
     for (schema, fields) in [
-        ("Publish", &["topic", "event", "key"][..]),
-        ("Send", &["user", "event", "key"]),
-        ("Broadcast", &["event"]),
+        ("Publish", &["topic", "event", "key", "sender"][..]),
+        ("Send", &["user", "event", "key", "sender"]),
+        ("Broadcast", &["event", "sender"]),
         ("Disconnect", &["user"]),
         ("Membership", &["user", "topic"]),
         ("Acknowledgement", &["user"]),

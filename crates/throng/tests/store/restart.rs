@@ -36,6 +36,27 @@ fn id(answer: &Value) -> String {
 }
 
 #[test]
+fn what_a_rule_of_before_left_can_be_deleted_once_and_what_never_was_not_at_all() {
+    let folder = Folder::new("no-rule", TOPICS);
+    let server = folder.serve();
+    server.post("/api/publish", json!({"topic": "n:a", "data": 1, "idempotency_key": "k"}));
+    server.until("it is on disk", |server| {
+        ok(server, "GET", "/api/history/n:a", None)["messages"].as_array().unwrap().len() == 1
+    });
+    assert_eq!(end(server), Some(0));
+    folder.configure("[timeouts]\ndrain_seconds = 0\n");
+    let server = folder.serve();
+    let gone = |method: &str, topic: &str| {
+        let (status, answer) = server.api(method, &format!("/api/history/{topic}"), None);
+        assert_eq!((status, &answer["error"]["code"]), (404, &json!("no_history")), "{answer}");
+    };
+    gone("DELETE", "nope");
+    gone("GET", "n:a");
+    assert_eq!(ok(&server, "DELETE", "/api/history/n:a", None)["deleted"], true);
+    gone("DELETE", "n:a");
+}
+
+#[test]
 fn an_orderly_restart_loses_nothing() {
     let folder = Folder::new("restart", TOPICS);
     let server = folder.serve();

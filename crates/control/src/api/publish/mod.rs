@@ -52,8 +52,8 @@ pub(crate) struct Publish {
     /// newest. An offset (0: the topic has no message at all) or an id, whose epoch is checked,
     /// too. For topics with history.
     if_offset: Option<IfOffset>,
-    /// Give it to those who are there only: it is not in the topic's history, and comes to them without
-    /// an id.
+    /// Give it to those who are there only: it is not in the topic's history. In a topic with history it
+    /// comes to them without an id.
     #[serde(default)]
     #[schema(default = false)]
     no_history: bool,
