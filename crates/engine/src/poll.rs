@@ -182,7 +182,7 @@ impl Polls<'_> {
             Some(recent) => recent,
             None => self.recent(slot, Some(since)),
         };
-        let gone = piece.as_ref().and_then(|piece| self.gone(slot, piece));
+        let gone = piece.as_ref().and_then(Self::gone);
         let gap = gap.or(gone).or((!recent.complete).then_some(RecoveryGap::TooOld));
         if let Some(gap) = gap
             && self.begin_states_anew(slot, gap)
@@ -229,9 +229,8 @@ impl Polls<'_> {
     }
 
     /// What a poll can't be given, since it is gone while the poll waited.
-    fn gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
-        let plain = self.poll_of(slot)?.history.as_ref()?.plain;
-        piece.gone.iter().take(plain).any(|gone| *gone).then_some(RecoveryGap::TooOld)
+    fn gone(piece: &Piece) -> Option<RecoveryGap> {
+        piece.gone.contains(&true).then_some(RecoveryGap::TooOld)
     }
 
     /// An answer with a gap does not say of which topics: its client forgets all states, and gets them all
@@ -259,7 +258,7 @@ impl Polls<'_> {
 
     /// The history has answered.
     pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
-        let gone = self.gone(slot, &piece);
+        let gone = Self::gone(&piece);
         // Not what another poll of this connection asked before.
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
         let Some(history) = history else {

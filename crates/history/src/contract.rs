@@ -82,9 +82,9 @@ pub trait History: HistoryLog {
         completion: Completion<()>,
     ) -> Result<Answer<()>, HistoryError>;
 
-    /// Whether all messages of the topic after this offset are still there, as far as memory knows;
-    /// a [`Piece`] may say otherwise.
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool;
+    /// Whether all messages of the topic after this offset are still there; `None` where memory does
+    /// not know, and a [`Piece`] says so.
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool>;
 
     /// Of these offsets of a topic, in order, those whose messages may still be in memory.
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64>;

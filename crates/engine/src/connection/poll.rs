@@ -68,7 +68,8 @@ impl PollHistory {
             // A poll says how far it has everything with each request.
             let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
-            it.whole = false;
+            // Who begins with all that waits has missed nothing.
+            it.whole = !says || it.after == 0;
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Acks {
     pub(super) scanned_s: u32,
     /// There was nothing more after this offset when the history answered later; 0 is unknown.
     pub(super) rests_at: u64,
+    /// The history has still to say whether everything after `from` is there.
+    pub(super) looks: bool,
 }
 
 /// A message that a connection has.
@@ -77,7 +79,8 @@ enum Next {
 
 impl Recovery {
     /// Begins a catch-up with an acknowledged topic, from where its user has acknowledged it. Only who
-    /// names the topic skips what another of the user's connections has got.
+    /// names the topic skips what another of the user's connections has got. Gives its number, and
+    /// whether it has all that comes after its place, as far as this is known now.
     pub(super) fn begin_acknowledged(
         &mut self,
         core: &mut Core,
@@ -102,9 +105,22 @@ impl Recovery {
             tries_max: 0,
             dead_letter: None,
         });
-        let flight = VecDeque::new();
-        let acks =
-            Acks { user, rule, from: after, flight, queued_s: None, scanned_s: 0, rests_at: 0 };
+        // One who begins with all that waits, or asks for what is there, has missed nothing.
+        let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
+        let has_all = match request.is_empty() || is_new || after == 0 {
+            true => Some(true),
+            false => core.history().has_all(hash, topic, after),
+        };
+        let acks = Acks {
+            user,
+            rule,
+            from: after,
+            flight: VecDeque::new(),
+            queued_s: None,
+            scanned_s: 0,
+            rests_at: 0,
+            looks: has_all.is_none(),
+        };
         let cursor = TopicCursor { hash, topic: topic.clone(), after, whole: false };
         let catchups = self.catchups.by_slot.entry(slot).or_default();
         for old in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
@@ -115,9 +131,7 @@ impl Recovery {
         let compact = false;
         let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
         catchups.list.push(catchup);
-        // One who begins with all that waits, or asks for what is there, has missed nothing.
-        let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
-        (number, is_new || after == 0 || core.history().has_all(hash, topic, after))
+        (number, has_all.unwrap_or(true))
     }
 
     /// The user is the connection's no longer: the topics that it acknowledged as this user, and stays

@@ -94,6 +94,9 @@ struct AcksRecord {
     scanned_s: u32,
     #[n(9)]
     rests_at: u64,
+    /// Left out where it does not, as records were without it.
+    #[n(10)]
+    looks: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -169,7 +172,7 @@ impl CatchupRecord {
 
 impl Acks {
     fn export(&self) -> AcksRecord {
-        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at } = self;
+        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, looks } = self;
         let AcknowledgeRule { window_messages_max, redelivery_seconds, tries_max, dead_letter } =
             rule;
         let delivered = |it: &Delivery| (it.offset, it.delivered_s, it.again);
@@ -184,6 +187,7 @@ impl Acks {
             queued_s: *queued_s,
             scanned_s: *scanned_s,
             rests_at: *rests_at,
+            looks: looks.then_some(true),
         }
     }
 }
@@ -205,6 +209,7 @@ impl AcksRecord {
             queued_s: self.queued_s,
             scanned_s: self.scanned_s,
             rests_at: self.rests_at,
+            looks: self.looks.unwrap_or(false),
         }
     }
 }

@@ -12,6 +12,7 @@
 
 mod acknowledge;
 mod handover;
+mod look;
 mod position;
 mod pull;
 mod request;
@@ -136,6 +137,16 @@ impl Catchup {
     fn pulls(&self) -> bool {
         self.acks.is_none() && self.through == ALL
     }
+
+    /// The history was asked, or is to be, whether what waits for its user is all there.
+    fn looks(&self) -> bool {
+        self.acks.as_ref().is_some_and(|acks| acks.looks)
+    }
+
+    /// Who asked is told when the history has answered.
+    fn waits(&self) -> bool {
+        self.pulls() || self.looks()
+    }
 }
 
 struct Release {
@@ -228,10 +239,10 @@ impl Recovery {
             let user = rule_of_topic.acknowledge.as_ref().and_then(|_| core.user_of(slot, topic));
             match user {
                 Some(user) => {
-                    let (number, whole) =
+                    let (number, has_all) =
                         self.begin_acknowledged(core, slot, topic, user, rule_of_topic, request);
                     reply.numbers.push(number);
-                    if reply.requested && !whole {
+                    if !has_all {
                         reply.gaps.push((topic.clone(), RecoveryGap::TooOld));
                     }
                 }
@@ -250,7 +261,7 @@ impl Recovery {
             return self.reply(core, slot, reply, out);
         };
         let waits = |number: &u32| {
-            catchups.list.iter().any(|catchup| catchup.number == *number && catchup.pulls())
+            catchups.list.iter().any(|catchup| catchup.number == *number && catchup.waits())
         };
         // In a line of its own nobody is told of more than where it has entered, if nobody asked.
         let says_more = reply.requested || reply.whole || !matches!(reply.to, ReplyTo::Line);

@@ -48,6 +48,12 @@ impl Recovery {
             if catchups.reading.is_some() || !core.is_open(slot) {
                 return;
             }
+            if !self.look(core, slot, out) {
+                return;
+            }
+            let Some(catchups) = self.catchups.by_slot.get(&slot) else {
+                return;
+            };
             let pulling = catchups.list.iter().filter(|it| it.pulls() && it.starting.is_none());
             let (numbers, cursor): (Vec<u32>, Vec<TopicCursor>) =
                 pulling.map(|catchup| (catchup.number, catchup.cursor.clone())).unzip();
@@ -127,12 +133,13 @@ impl Recovery {
             self.catchups.by_slot.remove(&slot);
             return;
         }
-        let acknowledged = catchups
-            .list
-            .iter()
-            .any(|catchup| numbers.contains(&catchup.number) && catchup.acks.is_some());
+        let its = |catchup: &&Catchup| numbers.contains(&catchup.number);
+        let looks = catchups.list.iter().filter(its).any(Catchup::looks);
+        let acknowledged = catchups.list.iter().filter(its).any(|it| it.acks.is_some());
         let mut out = Vec::new();
-        if let Some(number) = numbers.first().filter(|_| acknowledged) {
+        if looks {
+            self.looked(core, slot, numbers, &piece, &mut out);
+        } else if let Some(number) = numbers.first().filter(|_| acknowledged) {
             let end = piece.caught_up.then_some(piece.through);
             self.serve_piece(core, slot, *number, piece, &mut out);
             self.rest_at(slot, *number, end);
@@ -301,7 +308,7 @@ impl Recovery {
         };
         let waits = |number: &u32| {
             let catchup = list.iter().find(|catchup| catchup.number == *number);
-            catchup.is_some_and(|catchup| catchup.pulls() && catchup.cursor.hash != hash)
+            catchup.is_some_and(|catchup| catchup.waits() && catchup.cursor.hash != hash)
         };
         let due: Vec<PendingReply> =
             replies.extract_if(.., |reply| !reply.numbers.iter().any(waits)).collect();

@@ -284,9 +284,10 @@ impl History for Local {
         self.delete_topic(hash, topic, completion)
     }
 
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool {
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool> {
+        let is_here = self.state().windows.reaches(hash, topic, after);
         // With a store, the disk may know more.
-        self.0.store.is_some() || self.state().windows.reaches(hash, topic, after)
+        (is_here || self.0.store.is_none()).then_some(is_here)
     }
 
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {

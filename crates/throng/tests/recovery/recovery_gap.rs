@@ -90,6 +90,62 @@ fn messages_dropped_by_limits_are_too_old() {
     }
 }
 
+/// What waits for users is dropped by limits as well, in topics that they acknowledge and in their own.
+#[test]
+fn what_waited_and_was_dropped_is_too_old() {
+    for storage in BOTH {
+        let mut node = Node::with(storage, &[("THRONG_INBOX_MESSAGES_MAX", "3")]);
+        for style in ALL {
+            for own in [false, true] {
+                let user = format!("al{style:?}{own}");
+                let topic = if own { format!("@{user}") } else { format!("ws:{style:?}") };
+                // A user's own topic comes along: only a poll or an event stream can name its place.
+                if own && !matches!(style, ResumeStyle::Sse | ResumeStyle::Poll) {
+                    continue;
+                }
+                let topics: &[&str] = if own { &[] } else { &[&topic] };
+                let publish = |node: &Node, numbers: std::ops::Range<u64>| -> Vec<String> {
+                    let send = |number| node.send(&user, json!(number));
+                    if own { numbers.map(send).collect() } else { node.count(&topic, numbers) }
+                };
+                let mut listener = Listener::with(&node, style, topics, &format!("user={user}"));
+                let first = publish(&node, 0..1).remove(0);
+                let message = listener.next(&node);
+                assert_eq!(message["data"], 0, "{storage:?} {style:?} {own}");
+                node.ack(json!({"user": user, "topic": topic, "id": first}));
+                listener.cut();
+                // The history holds three, which are all that it missed.
+                publish(&node, 1..4);
+                listener.connect(&node);
+                let at = format!("{storage:?} {style:?} {own}");
+                assert_eq!(listener.take(&node, 3), numbers(1..4), "{at}");
+                assert_eq!(listener.recovered(&node).0, true, "{at}");
+                listener.cut();
+                publish(&node, 4..8);
+                for restarts in [false, storage == Storage::Disk] {
+                    if restarts {
+                        node.restart();
+                    }
+                    let mut listener = Listener::away(style, topics, &format!("user={user}"));
+                    listener = listener.seen(&first);
+                    listener.connect(&node);
+                    let recovery = listener.recovered(&node);
+                    assert_eq!(recovery, (json!(false), json!("too_old")), "{at} {restarts}");
+                    assert_eq!(listener.take(&node, 3), numbers(5..8), "{at} {restarts}");
+                }
+                // Whoever has acknowledged since misses nothing.
+                let page = node.history(&topic, "").1;
+                node.ack(json!({"user": user, "topic": topic, "id": page["messages"][0]["id"]}));
+                let mut listener =
+                    Listener::away(style, topics, &format!("user={user}")).seen(&first);
+                listener.connect(&node);
+                assert_eq!(listener.recovered(&node).0, true, "{at}");
+                assert_eq!(listener.take(&node, 2), numbers(6..8), "{at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn messages_expire_by_age() {
     for storage in BOTH {

@@ -15,6 +15,8 @@ use super::state::State;
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     next: usize,
+    /// It is to be told that something of what waited is gone.
+    lost: bool,
     /// All that came on this connection.
     given: BTreeSet<usize>,
     /// Those that are not acknowledged.
@@ -88,6 +90,14 @@ pub(super) struct Client {
     /// The application has put it into a topic.
     pub is_put_in: bool,
     commands: u64,
+}
+
+/// How many messages of a topic, the oldest, the limits have dropped.
+fn dropped(log: &Log, topic: usize) -> usize {
+    match what(topic) {
+        What::Small(retained) | What::Ack(retained) => log[topic].len().saturating_sub(retained),
+        What::Big | What::Plain | What::State(_) | What::Extra | What::All | What::Passing => 0,
+    }
 }
 
 fn is_state(topic: usize) -> bool {
@@ -194,6 +204,8 @@ impl Client {
             connection.inside.clear();
         }
         let single = matches!(self.kind, Kind::Stream | Kind::Ws);
+        let is_named = |topic: &usize| self.since.contains_key(topic);
+        let says = self.place.is_some() || (single && self.topics.iter().any(is_named));
         let passing = self.topics.iter().filter(|it| poll && what(**it).has_passing());
         let passing: Vec<usize> = passing.map(|it| PASSING + it).collect();
         for topic in self.topics.iter().copied().chain(poll.then_some(ALL)).chain(passing) {
@@ -202,7 +214,7 @@ impl Client {
                 false => self.place.is_some(),
             };
             let next = match what(topic) {
-                What::Ack => cursor(topic),
+                What::Ack(_) => cursor(topic),
                 What::Big
                 | What::Small(_)
                 | What::Plain
@@ -213,8 +225,9 @@ impl Client {
             };
             if is_state(topic) {
                 self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
-            } else if what(topic) == What::Ack && !poll {
-                let acks = Acks { next, cursors: vec![next], ..Acks::default() };
+            } else if what(topic).is_acknowledged() && !poll {
+                let lost = says && self.wants.is_none() && next > 0 && next < dropped(log, topic);
+                let acks = Acks { next, lost, cursors: vec![next], ..Acks::default() };
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
                 let wants = self.wants.filter(|_| what(topic).has_history());
@@ -228,7 +241,8 @@ impl Client {
                         let latest = log[topic].len();
                         Heard::with_what_is_there(begins.by(latest))
                     }
-                    None => Heard::new(next, false),
+                    // Who asks for nothing isn't told what is gone of what waited.
+                    None => Heard::new(next, what(topic).is_acknowledged()),
                 };
                 self.heard.insert(topic, heard);
             } else if let Some(begins) =
@@ -241,7 +255,6 @@ impl Client {
                 }
             }
         }
-        let says = self.place.is_some() || (single && !self.since.is_empty());
         connection.fresh = self.wants.is_some() && !says;
         self.connection = Some(connection);
     }
@@ -343,14 +356,13 @@ impl Client {
 
     /// Whether the limits have dropped what the client has not heard.
     fn has_lost(&self, log: &Log, topic: usize) -> bool {
-        let retained = match what(topic) {
-            What::Small(retained) => retained,
-            What::State(_) => return log.changes[topic].floor(log[topic].len()) > 0,
-            What::Big | What::Plain | What::Ack | What::Extra | What::All | What::Passing => {
-                return false;
-            }
-        };
-        self.heard.get(&topic).is_some_and(|it| it.next + retained < log[topic].len())
+        if let What::State(_) = what(topic) {
+            return log.changes[topic].floor(log[topic].len()) > 0;
+        }
+        let acks = self.connection.as_ref().and_then(|connection| connection.acks.get(&topic));
+        let heard = self.heard.get(&topic).map(|it| it.next);
+        let place = acks.map(|acks| acks.cursors[0]).or(heard);
+        place.is_some_and(|place| place < dropped(log, topic))
     }
 
     /// A message says the same of itself each time, and no more where that is all there is to say.
@@ -409,12 +421,15 @@ impl Client {
             if is_again && !(topic == AGAIN && kind.is_socket()) {
                 wrong("twice on one connection", acks.next);
             }
-            if !is_again && number != acks.next && !acks.cursors.contains(&number) {
+            let gone = dropped(log, topic);
+            let is_passed = (acks.next..=gone).contains(&number);
+            if !is_again && number != acks.next && !acks.cursors.contains(&number) && !is_passed {
                 wrong("not from the cursor", acks.next);
             }
             acks.next = acks.next.max(number + 1);
             acks.received.insert(number);
-            let cursor = *acks.cursors.last().unwrap();
+            // What is gone takes no room.
+            let cursor = gone.max(*acks.cursors.last().unwrap());
             let flight = acks.received.range(cursor..).count();
             assert!(flight <= WINDOW, "client {name}: {flight} in flight");
             return topic;
@@ -453,6 +468,11 @@ impl Client {
             let in_vain = if self.topics.is_empty() { 1 } else { in_vain };
             assert_eq!((recovered, lost.len()), (Some(in_vain == 0), in_vain), "client {name}");
         }
+        for (topic, acks) in &mut self.connection.as_mut().unwrap().acks {
+            let is_told = lost.iter().any(|(name, _)| *name == TOPICS[*topic].0);
+            let must_be = std::mem::take(&mut acks.lost);
+            assert!(is_told || !must_be, "client {name}: of {topic} something is gone");
+        }
         for (topic, why) in lost {
             let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap_or(ALL);
             if why == "no_history" {
@@ -461,7 +481,9 @@ impl Client {
             }
             assert_eq!(why, "too_old", "client {name}");
             assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
-            self.jump(topic);
+            if !what(topic).is_acknowledged() {
+                self.jump(topic);
+            }
         }
         if recovered.is_none() && !self.kind.is_sse() {
             let plain = |it: &usize| what(*it).has_history() && !is_state(*it);
@@ -544,7 +566,7 @@ impl Client {
         let last = connection.pending.iter().rfind(|it| it.topic == topic);
         let is_in = last.map_or(is_in, |it| matches!(it.command, Command::Enter { .. }));
         let phoenix = self.kind == Kind::Phoenix;
-        if (!enter && !is_in) || (enter && is_in && phoenix) || what(topic) == What::Ack {
+        if (!enter && !is_in) || (enter && is_in && phoenix) || what(topic).is_acknowledged() {
             return;
         }
         self.commands += 1;

@@ -60,7 +60,7 @@ impl Begins {
             What::Small(retained) => retained,
             What::Big
             | What::Plain
-            | What::Ack
+            | What::Ack(_)
             | What::State(_)
             | What::Extra
             | What::All

@@ -236,8 +236,10 @@ impl History for Late {
         self.local.delete(hash, topic, completion)
     }
 
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> bool {
-        self.local.has_all(hash, topic, after)
+    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool> {
+        let state = self.state.lock().unwrap();
+        let knows = state.at_once || !state.always;
+        self.local.has_all(hash, topic, after).filter(|_| knows)
     }
 
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {

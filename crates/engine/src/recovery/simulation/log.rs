@@ -13,7 +13,8 @@ pub(super) enum What {
     /// So many messages.
     Small(usize),
     Plain,
-    Ack,
+    /// Users acknowledge it, and so many messages are retained.
+    Ack(usize),
     /// The last message of each key, and so many keys.
     State(usize),
     /// As big, but only the application puts clients in.
@@ -29,13 +30,17 @@ impl What {
         matches!(self, What::Big | What::Small(_) | What::State(_))
     }
 
+    pub fn is_acknowledged(self) -> bool {
+        matches!(self, What::Ack(_))
+    }
+
     /// Whether messages can pass the topic's history by.
     pub fn has_passing(self) -> bool {
-        self.has_history() || self == What::Ack
+        self.has_history() || self.is_acknowledged()
     }
 }
 
-pub(super) const TOPICS: [(&str, What); 13] = [
+pub(super) const TOPICS: [(&str, What); 14] = [
     ("big/a", What::Big),
     ("big/b", What::Big),
     ("big/c", What::Big),
@@ -43,8 +48,9 @@ pub(super) const TOPICS: [(&str, What); 13] = [
     ("small/b", What::Small(7)),
     ("plain/a", What::Plain),
     ("plain/b", What::Plain),
-    ("ack/a", What::Ack),
-    ("ack/b", What::Ack),
+    ("ack/a", What::Ack(1_000_000)),
+    ("ack/b", What::Ack(1_000_000)),
+    ("ack/c", What::Ack(WINDOW + 1)),
     ("state/a", What::State(KEYS)),
     ("state/b", What::State(KEYS - 2)),
     ("extra", What::Extra),
@@ -52,8 +58,8 @@ pub(super) const TOPICS: [(&str, What); 13] = [
 ];
 /// Whoever acknowledges on the connection is given this one's messages again.
 pub(super) const AGAIN: usize = 8;
-pub(super) const EXTRA: usize = 11;
-pub(super) const ALL: usize = 12;
+pub(super) const EXTRA: usize = 12;
+pub(super) const ALL: usize = 13;
 /// What passes by a topic's history has a log of its own, so much further on.
 pub(super) const PASSING: usize = TOPICS.len();
 

@@ -227,7 +227,7 @@ impl World {
             What::Big
             | What::Small(_)
             | What::Plain
-            | What::Ack
+            | What::Ack(_)
             | What::Extra
             | What::All
             | What::Passing => None,
@@ -294,7 +294,7 @@ impl World {
         trace(|| format!("client {client} connects to shard {at}: {request}"));
         ours.send(request.as_bytes());
         let user = self.clients[client].user.clone();
-        for topic in (0..TOPICS.len()).filter(|it| what(*it) == What::Ack) {
+        for topic in (0..TOPICS.len()).filter(|it| what(*it).is_acknowledged()) {
             let progress = self.history.progress(&user, TOPICS[topic].0);
             assert_eq!(progress.given_up, None, "{user} has not read all of {topic}");
             let count = |offset| self.log[topic].partition_point(|it| *it <= offset);

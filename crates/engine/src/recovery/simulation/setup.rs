@@ -23,14 +23,14 @@ pub(super) fn rules() -> Rules {
             What::State(retained) => history(retained as u64, None)
                 .map(|rule| HistoryRule { compact: true, ..(*rule).clone() }.into()),
             What::Plain | What::All | What::Passing => None,
-            What::Ack => {
+            What::Ack(retained) => {
                 let acknowledge = AcknowledgeRule {
                     window_messages_max: count(WINDOW),
                     redelivery_seconds: if at == AGAIN { REDELIVERY_SECONDS } else { 0 },
                     tries_max: 0,
                     dead_letter: None,
                 };
-                history(1_000_000, Some(acknowledge))
+                history(retained as u64, Some(acknowledge))
             }
         };
         history.is_some().then(|| Rule { pattern: (*pattern).into(), history, ..Rule::default() })

@@ -1,0 +1,58 @@
+//! Whether all is still there that waits for who acknowledges, where memory does not know.
+
+use history::{Piece, Pull, TopicCursor};
+use model::RecoveryGap;
+
+use super::{Catchups, PendingReply, Recovery};
+use crate::core::Core;
+
+impl Recovery {
+    /// Asks the history whether all is there that waits for the users of these catch-ups. False while
+    /// the answer is under way: nothing comes before whoever asked has been told.
+    pub(super) fn look(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
+        let Some(catchups) = self.catchups.by_slot.get(&slot) else {
+            return false;
+        };
+        let looking = catchups.list.iter().filter(|catchup| catchup.looks());
+        let (numbers, topics): (Vec<u32>, Vec<TopicCursor>) =
+            looking.map(|catchup| (catchup.number, catchup.cursor.clone())).unzip();
+        if numbers.is_empty() {
+            return true;
+        }
+        // The messages come when the windows have room.
+        let pull = Pull { topics, messages_max: 1, bytes_max: 0 };
+        let piece = self.ask_piece(core, slot, &numbers, pull, out);
+        let Some(piece) = piece else { return false };
+        self.looked(core, slot, &numbers, &piece, out);
+        true
+    }
+
+    /// The history has said whether all is there that waits.
+    pub(super) fn looked(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        numbers: &[u32],
+        piece: &Piece,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(Catchups { list, replies, .. }) = self.catchups.by_slot.get_mut(&slot) else {
+            return;
+        };
+        for catchup in list.iter_mut() {
+            let Some(at) = numbers.iter().position(|number| *number == catchup.number) else {
+                continue;
+            };
+            let Some(acks) = &mut catchup.acks else { continue };
+            acks.looks = false;
+            let reply = replies.iter_mut().find(|reply| reply.numbers.contains(&catchup.number));
+            if let Some(reply) = reply.filter(|_| piece.gone.get(at) == Some(&true)) {
+                reply.gaps.push((catchup.cursor.topic.clone(), RecoveryGap::TooOld));
+            }
+        }
+        let waits = |number: &u32| list.iter().any(|it| it.number == *number && it.waits());
+        let due: Vec<PendingReply> =
+            replies.extract_if(.., |reply| !reply.numbers.iter().any(waits)).collect();
+        due.into_iter().for_each(|reply| self.reply(core, slot, reply, out));
+    }
+}
