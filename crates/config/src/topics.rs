@@ -87,11 +87,11 @@ topic_keys! {
     history_messages_max: u64 = Number(0, 10_000_000), Default("0");
     /// What those messages may hold, at least limits.message_bytes_max.
     history_bytes_max: u64 = Bytes(1, TIB), Default(r#""1MiB""#);
-    /// How long they are retained.
-    history_seconds_max: u64 = Number(1, TEN_YEARS), Default("86400");
+    /// How long they are retained; left out, it is 86400, a day, and without end where compact = true: a state stands until it changes.
+    history_seconds_max: Option<u64> = Number(1, TEN_YEARS), Unset("86400");
     /// A publisher is answered when the message is on disk, and not before; needs store.data.
     durable: bool = Bool, Default("false");
-    /// Keep only the last message of each key; whoever joins gets those first.
+    /// Keep only the last message of each key; whoever joins gets those first. The limits above count keys: with one too many, the key that has not changed for the longest is dropped.
     compact: bool = Bool, Default("false");
     /// Users acknowledge messages, and are given again what they have not acknowledged when they come back.
     acknowledge: bool = Bool, Default("false");

@@ -26,7 +26,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
         webhook_url: None,
         history_messages_max: 0,
         history_bytes_max: 1 << 20,
-        history_seconds_max: 86_400,
+        history_seconds_max: None,
         durable: false,
         compact: false,
         acknowledge: false,

@@ -55,7 +55,7 @@ pub struct HistoryRule {
     pub messages_max: u64,
     /// The bytes of their payloads.
     pub bytes_max: u64,
-    /// Their age in seconds.
+    /// Their age in seconds; [`u64::MAX`] is without end.
     pub seconds_max: u64,
     /// A publisher is answered when the message is on disk, and not before.
     pub durable: bool,

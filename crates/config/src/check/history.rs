@@ -100,10 +100,12 @@ pub(super) fn check_rule(
 /// printed configuration contains every key and must be as valid as its file.
 fn is_changed(rule: &Rule, key: &str) -> bool {
     let default = TOPIC_KEYS.iter().find(|known| known.key == key).and_then(|known| {
-        let Absent::Default(text) = known.absent else {
-            return None;
-        };
-        default_value(known, text)
+        match known.absent {
+            Absent::Default(text) => default_value(known, text),
+            // It had this default, so that earlier versions printed it for every rule.
+            Absent::Unset(text) if key == "history_seconds_max" => default_value(known, text),
+            Absent::Unset(_) | Absent::Required(_) => None,
+        }
     });
     let value: Option<&Value> = rule.values.get(key).map(|(value, _)| value);
     value.is_some() && value != default.as_ref()
@@ -247,7 +249,7 @@ mod tests {
             let file = format!("[[topics]]\npattern = \"{pattern}\"\nhistory_messages_max = 1\n");
             let rule = load(&file).unwrap().topics.remove(0);
             assert_eq!((rule.history_messages_max, rule.history_bytes_max), (1, 1 << 20));
-            assert_eq!(rule.history_seconds_max, 86_400);
+            assert_eq!(rule.history_seconds_max, None);
         }
         let ten_years = 10 * 365 * 86_400;
         assert!(load(&format!("{WITH_HISTORY}history_seconds_max = {ten_years}\n")).is_ok());

@@ -507,7 +507,7 @@ impl Windows {
         if *scans == 0 {
             return false;
         }
-        let held = &self.topics[at].held;
+        let Topic { ref held, compact, .. } = self.topics[at];
         if held.expiring(&self.messages) == 0 {
             return true;
         }
@@ -517,7 +517,7 @@ impl Windows {
         for (number, message) in rest.by_ref().take(*scans) {
             *scans -= 1;
             after = message.id.offset;
-            if message.is_expired(now_ms) {
+            if message.is_expired(now_ms) || (compact && is_old_removal(message, now_ms)) {
                 expired.push(number);
             }
         }
@@ -589,6 +589,12 @@ impl Page {
 /// Whether the message says that its key has no state any more.
 fn is_removal(message: &Message) -> bool {
     removes(&message.publication)
+}
+
+/// Whether a removal has been there for so long that it goes: it would take a state's place for ever.
+fn is_old_removal(message: &Envelope, now_ms: u64) -> bool {
+    let goes_ms = message.at_ms.saturating_add(store::TOMBSTONE_SECONDS * 1_000);
+    is_removal(message) && goes_ms <= now_ms
 }
 
 /// Whether a message of a compact topic removes the state of its key.

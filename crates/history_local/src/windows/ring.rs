@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::{Envelope, Message};
 
+use super::is_removal;
 use crate::index::Table;
 use crate::slab::{NONE, Slab};
 
@@ -213,10 +214,8 @@ pub fn payload_bytes(message: &Message) -> u64 {
     message.publication.data.bytes() as u64
 }
 
+/// Whether a sweep has to look at it: it expires, or it removes a key, which is over some day.
 fn expires(message: &Message) -> bool {
-    message
-        .publication
-        .attributes
-        .as_ref()
-        .is_some_and(|attributes| attributes.expires_ms.is_some())
+    let attributes = message.publication.attributes.as_ref();
+    attributes.is_some_and(|attributes| attributes.expires_ms.is_some()) || is_removal(message)
 }

@@ -180,6 +180,31 @@ fn a_compact_topic_has_the_last_state_of_each_key() {
 }
 
 #[test]
+fn a_state_without_an_age_limit_stands_and_its_removals_go() {
+    let lasting = HistoryRule { seconds_max: u64::MAX, ..compact(3) };
+    let mut windows = Windows::new(ALL, 0);
+    for (offset, key, data) in [(1, "x", "1"), (2, "y", "1"), (3, "y", "null")] {
+        windows.push(keyed(offset, "a", key, data), &lasting);
+    }
+    let shared = Arc::new(lasting.clone());
+    let rule_of = |_: &str| Some(shared.clone());
+    // The messages are of the time 1,000.
+    let day_ms = store::TOMBSTONE_SECONDS * 1_000;
+    assert_eq!(windows.sweep(day_ms + 999, &rule_of, 1_000), 0);
+    assert_eq!(windows.sweep(day_ms + 1_000, &rule_of, 1_000), 1);
+    assert!(!windows.has("a", 2) && windows.has("a", 3), "who holds y is told");
+    assert_eq!(windows.sweep(u64::MAX, &rule_of, 1_000), 0);
+    let key = Attributes { key: Some("z".into()), ..Attributes::default() };
+    let late = message(4, "a", u64::MAX, "1", key);
+    windows.push(late, &lasting);
+    assert_eq!(windows.all("a", 0, 0), [1, 4]);
+    // Without a key's rule a removal is a message like others.
+    let plain = Arc::new(HistoryRule { seconds_max: u64::MAX, ..rule(3) });
+    windows.push(keyed(5, "b", "y", "null"), &plain);
+    assert_eq!(windows.sweep(u64::MAX, &|_| Some(plain.clone()), 1_000), 0);
+}
+
+#[test]
 fn several_topics_are_one_sequence() {
     let mut windows = Windows::new(ALL, 0);
     for offset in 1..=30 {

@@ -150,6 +150,15 @@ fn an_expired_message_goes_without_raising_the_floor() {
 }
 
 #[test]
+fn a_state_without_an_age_limit_stands() {
+    let mut tables = Tables::new();
+    let lasting = Retention { compact: true, seconds_max: u64::MAX, ..roomy() };
+    tables.apply(0, &[op(&keyed("t", "a", "1"), 1, 0, lasting)], &SweepPlan::default());
+    tables.sweep(u64::MAX - 1, &["t"]);
+    assert_eq!(tables.offsets("t", u64::MAX - 1), (vec![1], 0));
+}
+
+#[test]
 fn a_compact_topic_retains_the_last_message_of_each_key() {
     let mut tables = Tables::new();
     let compact = Retention { compact: true, ..roomy() };

@@ -80,6 +80,9 @@ fn policy(config: &Config, fixed: &Fixed) -> Policy {
     Policy::new(rules(config, fixed.demo), login)
 }
 
+/// How long messages are retained, if the configuration does not say: a day.
+const HISTORY_SECONDS: u64 = 86_400;
+
 /// The history rule of a topic rule.
 fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     let acknowledge = || AcknowledgeRule {
@@ -88,10 +91,12 @@ fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
         tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
+    // A state is none the less for being old.
+    let seconds_max = if rule.compact { u64::MAX } else { HISTORY_SECONDS };
     (rule.history_messages_max > 0).then(|| HistoryRule {
         messages_max: rule.history_messages_max,
         bytes_max: rule.history_bytes_max,
-        seconds_max: rule.history_seconds_max,
+        seconds_max: rule.history_seconds_max.unwrap_or(seconds_max),
         durable: rule.durable,
         compact: rule.compact,
         acknowledge: rule.acknowledge.then(acknowledge),
@@ -311,7 +316,10 @@ mod tests {
         assert_eq!(rules.history("live"), None);
         assert_eq!(rules.history("@alice"), None);
         let state = rules.history("state").unwrap();
-        assert_eq!((state.messages_max, state.bytes_max, state.seconds_max), (1, 1 << 20, 86_400));
+        assert_eq!(
+            (state.messages_max, state.bytes_max, state.seconds_max),
+            (1, 1 << 20, u64::MAX)
+        );
         assert!(state.compact && !state.durable && state.acknowledge.is_none());
         let job = HistoryRule {
             messages_max: 2,
@@ -327,6 +335,19 @@ mod tests {
             }),
         };
         assert_eq!(rules.history("job:1").map(|history| &**history), Some(&job));
+    }
+
+    #[test]
+    fn only_states_are_retained_without_end_unless_a_rule_says_how_long() {
+        for (more, want) in [
+            ("", 86_400),
+            ("history_seconds_max = 5\n", 5),
+            ("compact = true\n", u64::MAX),
+            ("compact = true\nhistory_seconds_max = 86400\n", 86_400),
+        ] {
+            let file = format!("[[topics]]\npattern = \"a\"\nhistory_messages_max = 1\n{more}");
+            assert_eq!(of(&file).history("a").unwrap().seconds_max, want, "{more}");
+        }
     }
 
     #[test]
