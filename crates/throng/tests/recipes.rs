@@ -29,6 +29,11 @@ fn the_board_is_whole_after_reload_and_restart() {
 }
 
 #[test]
+fn the_plain_chat_loses_and_doubles_nothing() {
+    recipe("ws-chat");
+}
+
+#[test]
 fn the_bell_rings_until_somebody_has_looked() {
     recipe("notifications");
 }

@@ -31,6 +31,15 @@ impl Names {
             None => self.0.insert(shown.into(), real.into()).is_none(),
         }
     }
+
+    /// A text of the page with the server's names, as far as they are known.
+    pub fn real(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (shown, real) in &self.0 {
+            text = text.replace(&format!("{shown}:"), &format!("{real}:"));
+        }
+        text
+    }
 }
 
 const NUMBER: &str =
@@ -147,6 +156,19 @@ pub fn fits(
         if whole && count != all.len() || count > all.len() {
             return None;
         }
+        if whole && rules.any_order {
+            let mut left = all;
+            for shown in &shown {
+                let at = left.iter().position(|real| {
+                    let mut tried = bound.clone();
+                    let fits = value_fits(shown, real, rules, &mut tried);
+                    fits.then(|| bound = tried).is_some()
+                })?;
+                left.remove(at);
+            }
+            *names = bound;
+            return Some(real.len());
+        }
         let fit = |real: &[Value], bound: &mut Names| {
             shown.iter().zip(real).all(|(shown, real)| value_fits(shown, real, rules, bound))
         };
@@ -198,6 +220,19 @@ mod tests {
             "{\"id\":\"aabbccdd:1\"}{\"id\":\"aabbccdd:2\",\"of\":\"aabbccdd-1-0-9\"}"
         ));
         assert!(!whole("id: 5f3a91c2:1\nid: 5f3a91c2:2", "id: aabbccdd:1\nid: 00112233:2"));
+    }
+
+    #[test]
+    fn values_may_come_in_any_order_where_the_page_says_so() {
+        let rules = Rules { any_order: true, ..Rules::default() };
+        let any = |shown: &str, real: &str| {
+            fits(shown, real, true, rules, &mut Names::default()).is_some()
+        };
+        let shown = "{\"a\":\"5f3a91c2:1\"}\n{\"b\":\"5f3a91c2:1\"}";
+        assert!(any(shown, "{\"b\":\"aabbccdd:1\"}{\"a\":\"aabbccdd:1\"}"));
+        assert!(!any(shown, "{\"b\":\"aabbccdd:1\"}{\"a\":\"00aabbcc:1\"}"));
+        assert!(!any(shown, "{\"a\":\"aabbccdd:1\"}{\"a\":\"aabbccdd:1\"}"));
+        assert!(!any("1 2", "2 1 3"));
     }
 
     #[test]

@@ -329,7 +329,7 @@ impl Runner<'_> {
             tungstenite::client(url, socket).map_err(|error| error.to_string())?;
         let mut heard = crate::support::receive(&mut socket).to_string();
         for line in text.lines() {
-            let command = tungstenite::Message::text(line);
+            let command = tungstenite::Message::text(self.names.real(line));
             socket.send(command).map_err(|error| error.to_string())?;
             loop {
                 let answer = crate::support::receive(&mut socket);

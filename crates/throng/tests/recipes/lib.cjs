@@ -7,6 +7,7 @@ const { spawn } = require("node:child_process");
 const fs = require("node:fs");
 const os = require("node:os");
 const path = require("node:path");
+const { pathToFileURL } = require("node:url");
 const readline = require("node:readline");
 const { chromium } = require("../phoenix/node_modules/playwright-core");
 
@@ -51,6 +52,10 @@ class Throng {
     this.process.child.kill("SIGKILL");
     await this.process.child.ended;
   }
+  /** Leaves what it stored. */
+  forget() {
+    fs.rmSync(this.data, { recursive: true });
+  }
   async api(method, target, body) {
     const response = await fetch(`http://${this.admin}${target}`, { method, body: body && JSON.stringify(body) });
     const answer = await response.json();
@@ -59,14 +64,19 @@ class Throng {
   }
 }
 
-/** Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder. */
+/**
+ * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page that
+ * is opened as it is and told the server.
+ */
 async function run(args, application, env, scenario) {
   const throng = new Throng(args);
   let browser;
   try {
     await throng.up();
     let url = `http://${throng.client}/`;
-    if (application) {
+    if (application?.endsWith(".html")) {
+      url = `${pathToFileURL(path.join(EXAMPLES, application))}?server=ws://${throng.client}`;
+    } else if (application) {
       const settings = { PORT: "0", THRONG_URL: `http://${throng.client}`, THRONG_API: `http://${throng.admin}`, ...env };
       url = await start("node", [path.join(EXAMPLES, application)], settings).find(/^Open (http:\S+)/);
     }
