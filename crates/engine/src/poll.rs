@@ -15,6 +15,7 @@ use crate::command::Command;
 use crate::connection::{Phase, Poll, PollHistory, PollStart};
 use crate::connections::Connections;
 use crate::count::count;
+use crate::recovery::is_told;
 
 /// Messages with history in one answer; the next poll gets more.
 const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
@@ -182,7 +183,7 @@ impl Polls<'_> {
             Some(recent) => recent,
             None => self.recent(slot, Some(since)),
         };
-        let gone = piece.as_ref().and_then(Self::gone);
+        let gone = piece.as_ref().and_then(|piece| self.gone(slot, piece));
         let gap = gap.or(gone).or((!recent.complete).then_some(RecoveryGap::TooOld));
         if let Some(gap) = gap
             && self.begin_states_anew(slot, gap)
@@ -229,8 +230,25 @@ impl Polls<'_> {
     }
 
     /// What a poll can't be given, since it is gone while the poll waited.
-    fn gone(piece: &Piece) -> Option<RecoveryGap> {
-        piece.gone.contains(&true).then_some(RecoveryGap::TooOld)
+    fn gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+        let history = self.poll_of(slot)?.history.as_ref()?;
+        let is_told = |(at, cursor): (usize, &TopicCursor)| match at < history.plain {
+            true => piece.is_gone(at),
+            false => !history.is_quiet && is_told(piece.gone_at(at), true, cursor.after),
+        };
+        history.cursors.iter().enumerate().any(is_told).then_some(RecoveryGap::TooOld)
+    }
+
+    /// The same of what waited, for a client that did not say how far it has it: this is told with an
+    /// answer, and is no reason for one, or who asks so again and again would be answered at once. Nor
+    /// is it told where it would make a state begin anew.
+    fn gone_unasked(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+        let history = self.poll_of(slot)?.history.as_ref()?;
+        let (plain, acknowledged) = history.cursors.split_at(history.plain);
+        let mut places = acknowledged.iter().zip(history.plain..);
+        let is_gone = places.any(|(it, at)| is_told(piece.gone_at(at), false, it.after));
+        let anew = plain.iter().any(|it| !it.whole && self.is_compact(&it.topic));
+        (is_gone && history.is_quiet && !anew).then_some(RecoveryGap::TooOld)
     }
 
     /// An answer with a gap does not say of which topics: its client forgets all states, and gets them all
@@ -258,7 +276,7 @@ impl Polls<'_> {
 
     /// The history has answered.
     pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
-        let gone = Self::gone(&piece);
+        let (gone, unasked) = (self.gone(slot, &piece), self.gone_unasked(slot, &piece));
         // Not what another poll of this connection asked before.
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
         let Some(history) = history else {
@@ -266,6 +284,7 @@ impl Polls<'_> {
         };
         history.reading = None;
         let gap = history.gap.or(gone);
+        history.gone |= unasked.is_some();
         let (woken, now) = (std::mem::take(&mut history.woken), std::mem::take(&mut history.now));
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
@@ -380,6 +399,10 @@ impl Polls<'_> {
             Some(piece) if piece.caught_up => self.states(slot),
             _ => Vec::new(),
         };
+        let was_gone = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
+        let was_gone = was_gone.is_some_and(|history| history.gone).then_some(RecoveryGap::TooOld);
+        let unasked = piece.as_ref().and_then(|piece| self.gone_unasked(slot, piece));
+        let gap = gap.or(was_gone).or(unasked);
         let Some(cold) = self.connections.core.table.cold_mut(slot) else {
             return;
         };

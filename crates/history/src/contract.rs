@@ -82,9 +82,9 @@ pub trait History: HistoryLog {
         completion: Completion<()>,
     ) -> Result<Answer<()>, HistoryError>;
 
-    /// Whether all messages of the topic after this offset are still there; `None` where memory does
+    /// Whether something is gone of the topic's messages after this offset; `None` where memory does
     /// not know, and a [`Piece`] says so.
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool>;
+    fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone>;
 
     /// Of these offsets of a topic, in order, those whose messages may still be in memory.
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64>;
@@ -185,19 +185,41 @@ pub struct Piece {
     pub caught_up: bool,
     /// For each topic, whether messages that were to be read are gone; not of one that is
     /// [`TopicCursor::whole`].
-    pub gone: Vec<bool>,
+    pub gone: Vec<Gone>,
     /// For each topic, the offset of its first message that was to be read, where one is there; the
     /// piece may end before it.
     pub first: Vec<Option<u64>>,
 }
 
+/// Whether messages that were to be read are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gone {
+    /// All are there.
+    #[default]
+    Nothing,
+    /// Some may be: too little is known of the topic.
+    Maybe,
+    /// Some were dropped or deleted.
+    Some,
+}
+
 impl Piece {
+    /// Whether messages of the topic at this place that were to be read are gone, or may be.
+    pub fn is_gone(&self, at: usize) -> bool {
+        self.gone_at(at) > Gone::Nothing
+    }
+
+    /// What is gone of the topic at this place.
+    pub fn gone_at(&self, at: usize) -> Gone {
+        self.gone.get(at).copied().unwrap_or_default()
+    }
+
     /// A topic of the piece, by its place among them, of which something is gone or that is
     /// [`TopicCursor::whole`] begins before its first message, wherever the piece ends: what is gone
     /// from there on is missed, and nobody is told twice of the same. True for one that was whole.
     pub fn begin(&self, at: usize, cursor: &mut TopicCursor) -> bool {
         let whole = std::mem::take(&mut cursor.whole);
-        if whole || self.gone.get(at) == Some(&true) {
+        if whole || self.is_gone(at) {
             let first = self.first.get(at).copied().flatten();
             let place = first.map_or(self.through, |first| first.saturating_sub(1));
             cursor.after = cursor.after.max(place);
@@ -269,6 +291,19 @@ pub enum GivenUp {
     Dropped,
 }
 
+/// Messages that limits have dropped, by the limit; none that had expired by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedBy {
+    /// By the number of a topic's messages.
+    pub messages: u64,
+    /// By the bytes of a topic's messages.
+    pub bytes: u64,
+    /// By their age.
+    pub seconds: u64,
+    /// By what all topics may take together; none where a store has them.
+    pub memory: u64,
+}
+
 /// What the topics with history hold and did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistoryStats {
@@ -298,6 +333,8 @@ pub struct HistoryStats {
     pub dead_lettered: u64,
     /// The same where there is no such topic.
     pub dropped: u64,
+    /// Messages that limits have dropped.
+    pub dropped_by: DroppedBy,
     /// Clients that came back and were told that they have everything.
     pub recovered: u64,
     /// Clients that came back and were told that something is missing.

@@ -13,8 +13,8 @@ mod error;
 
 pub use completion::{Asker, Completion};
 pub use contract::{
-    Answer, GivenUp, History, HistoryStats, Page, PageFrom, PageQuery, Piece, Pull, Start,
-    TopicCursor,
+    Answer, DroppedBy, GivenUp, Gone, History, HistoryStats, Page, PageFrom, PageQuery, Piece,
+    Pull, Start, TopicCursor,
 };
 pub use cursor::Cursor;
 pub use error::{AcknowledgeError, HistoryError};

@@ -12,6 +12,7 @@ use crate::error::{Damage, InternalError};
 use crate::metadata::Metadata;
 use crate::record::{MessageRow, RecordRef};
 use crate::small_tables;
+use crate::stats::Dropped;
 use crate::tables::{EXPIRIES, IDEMPOTENCY, KEYS, MESSAGES, TOPICS};
 use crate::topic::{Retention, TopicRow};
 use crate::topic_rows;
@@ -101,12 +102,15 @@ pub(crate) struct Applied {
     pub metadata: Metadata,
     /// The sweep reached its limit of rows, so there may be more to delete.
     pub more: bool,
+    /// What retention has dropped.
+    pub dropped: Dropped,
 }
 
 /// The tables of messages while a transaction changes them.
 pub(crate) struct Batch<'t> {
     metadata: Metadata,
     more: bool,
+    dropped: Dropped,
     now_ms: u64,
     loaded: HashMap<Name, LoadedTopic>,
     topics: Table<'t, &'static str, &'static [u8]>,
@@ -148,10 +152,10 @@ pub(crate) fn apply<'a>(
     }
     batch.sweep(plan, damaged)?;
     let more = batch.more;
-    let metadata = batch.finish(plan.empty_before_ms)?;
+    let (metadata, dropped) = batch.finish(plan.empty_before_ms)?;
     let metadata = Metadata { commits: metadata.commits + 1, ..metadata };
     metadata.save(txn)?;
-    Ok(Applied { metadata, more })
+    Ok(Applied { metadata, more, dropped })
 }
 
 fn all_messages(number: u64) -> RangeInclusive<(u64, u64)> {
@@ -167,6 +171,7 @@ impl<'t> Batch<'t> {
         Ok(Batch {
             metadata,
             more: false,
+            dropped: Dropped::default(),
             now_ms,
             loaded: HashMap::new(),
             topics: txn.open_table(TOPICS)?,
@@ -490,14 +495,19 @@ impl<'t> Batch<'t> {
     }
 
     /// Applies retention to every loaded topic and writes the topics' rows.
-    fn finish(mut self, empty_before_ms: u64) -> Result<Metadata, InternalError> {
+    fn finish(mut self, empty_before_ms: u64) -> Result<(Metadata, Dropped), InternalError> {
         let now_ms = self.now_ms;
         let mut forgotten = Vec::new();
         for (name, LoadedTopic { mut topic, was_empty }) in std::mem::take(&mut self.loaded) {
             if topic.exceeds_limits(now_ms) {
+                let mut dropped = self.dropped;
                 self.drop_oldest(&name, &mut topic, TRIM_MAX, |topic, _, head| {
-                    topic.must_drop_oldest(head.at_ms, now_ms)
+                    let over = topic.over(head.at_ms, now_ms);
+                    // What has expired is not missed.
+                    dropped.count(over.filter(|_| !head.is_expired(now_ms)));
+                    over.is_some()
                 })?;
+                self.dropped = dropped;
             }
             let is_empty = topic.count == 0;
             match (was_empty, is_empty) {
@@ -525,6 +535,6 @@ impl<'t> Batch<'t> {
             let before = row.transpose()?.map_or(0, |row| row.previous_name_hash);
             self.link_topic(&name, before)?;
         }
-        Ok(self.metadata)
+        Ok((self.metadata, self.dropped))
     }
 }

@@ -71,7 +71,7 @@ pub use read::{CountedMessages, ReadLimits, StoredMessages};
 pub use record::Record;
 pub use salvage::salvage;
 pub use shared::Done;
-pub use stats::{COMMIT_US, Stats};
+pub use stats::{COMMIT_US, Dropped, Stats};
 pub use store::{Append, OpenInfo, Options, ReadJob, Reader, Store};
 pub use tables::FORMAT;
 pub use writer::{EMPTY_SECONDS_MAX, EMPTY_TOPICS_MAX};

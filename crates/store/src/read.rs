@@ -37,6 +37,8 @@ pub struct StoredMessages {
     /// Messages at or below this offset may have been dropped. Above it, a missing offset was never
     /// used, or its message expired or was replaced under its key.
     pub floor: u64,
+    /// The last message that the topic is known to have dropped; the floor is at least as high.
+    pub dropped: u64,
     /// The last offset that the topic ever stored; 0 if the topic is unknown.
     pub last: u64,
     /// How far the read came. The next read continues after (or before) this offset.
@@ -267,6 +269,7 @@ impl<'a> TopicRead<'a> {
         let stored = StoredMessages {
             records: Vec::new(),
             floor,
+            dropped: topic.as_ref().map_or(0, |topic| topic.base),
             last,
             through: 0,
             more: false,
@@ -290,6 +293,7 @@ impl<'a> TopicRead<'a> {
         if is_too_old || (is_expired && topic.leaves_gap(head)) {
             // The removal of this message will raise the floor in the same way.
             stored.floor = stored.floor.max(offset);
+            stored.dropped = stored.dropped.max(offset);
         }
         let is_visible = !is_too_old && !is_expired;
         let is_full = match is_visible {

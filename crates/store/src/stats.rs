@@ -3,10 +3,34 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::topic::Limit;
+
 /// The upper bounds of the buckets of [`Stats::commit_us`], in microseconds. The last bucket counts
 /// what took longer.
 pub const COMMIT_US: [u64; 11] =
     [500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
+
+/// Messages that the limits of their topics have dropped, by the limit; none that had expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// By the number of messages.
+    pub messages: u64,
+    /// By their bytes.
+    pub bytes: u64,
+    /// By their age.
+    pub seconds: u64,
+}
+
+impl Dropped {
+    pub(crate) fn count(&mut self, by: Option<Limit>) {
+        match by {
+            Some(Limit::Messages) => self.messages += 1,
+            Some(Limit::Bytes) => self.bytes += 1,
+            Some(Limit::Seconds) => self.seconds += 1,
+            None => {}
+        }
+    }
+}
 
 /// The store's figures. Counters start at 0 when the store is opened.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +87,9 @@ pub(crate) struct Counters {
     pub damaged_topics: AtomicU64,
     pub topics: AtomicU64,
     pub messages: AtomicU64,
+    pub dropped_messages: AtomicU64,
+    pub dropped_bytes: AtomicU64,
+    pub dropped_seconds: AtomicU64,
 }
 
 impl Counters {
@@ -74,6 +101,20 @@ impl Counters {
         self.last.store(us, Relaxed);
         self.sum.fetch_add(us, Relaxed);
         self.max.fetch_max(us, Relaxed);
+    }
+
+    pub fn add_dropped(&self, Dropped { messages, bytes, seconds }: Dropped) {
+        self.dropped_messages.fetch_add(messages, Relaxed);
+        self.dropped_bytes.fetch_add(bytes, Relaxed);
+        self.dropped_seconds.fetch_add(seconds, Relaxed);
+    }
+
+    pub fn dropped(&self) -> Dropped {
+        Dropped {
+            messages: self.dropped_messages.load(Relaxed),
+            bytes: self.dropped_bytes.load(Relaxed),
+            seconds: self.dropped_seconds.load(Relaxed),
+        }
     }
 
     pub fn stats(&self) -> Stats {

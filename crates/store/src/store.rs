@@ -18,7 +18,7 @@ use crate::read::{self, CountedMessages, ReadLimits, StoredMessages};
 use crate::record;
 use crate::shared::{Done, Item, Shared};
 use crate::small_tables;
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, Dropped, Stats};
 use crate::topic::Retention;
 use crate::writer::Writer;
 
@@ -258,6 +258,12 @@ impl Store {
     }
 
     /// The store's figures. Works on any thread.
+    /// Messages that the limits of their topics have dropped since the store was opened.
+    pub fn dropped(&self) -> Dropped {
+        self.shared.counters.dropped()
+    }
+
+    /// Returns the store's figures.
     pub fn stats(&self) -> Stats {
         let (queue_messages, queue_bytes) = self.shared.queue.waiting();
         let metadata = std::fs::metadata(self.shared.directory.file());

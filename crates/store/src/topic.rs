@@ -44,6 +44,14 @@ pub(crate) struct Retention {
     pub compact: bool,
 }
 
+/// What makes a message go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Messages,
+    Bytes,
+    Seconds,
+}
+
 impl Retention {
     /// Takes the store's part of a rule.
     pub fn of_rule(history: &HistoryRule) -> Self {
@@ -73,11 +81,15 @@ impl TopicRow {
                 || self.retention.is_too_old(self.oldest_ms, now_ms))
     }
 
-    /// True if the oldest message has to go, once a deletion has begun.
-    pub fn must_drop_oldest(&self, at_ms: u64, now_ms: u64) -> bool {
-        self.count > self.retention.messages_max
-            || (self.bytes > self.retention.bytes_max && self.count > 1)
-            || self.retention.is_too_old(at_ms, now_ms)
+    /// By which limit the oldest message has to go, once a deletion has begun; `None` if it stays.
+    pub fn over(&self, at_ms: u64, now_ms: u64) -> Option<Limit> {
+        if self.count > self.retention.messages_max {
+            Some(Limit::Messages)
+        } else if self.bytes > self.retention.bytes_max && self.count > 1 {
+            Some(Limit::Bytes)
+        } else {
+            self.retention.is_too_old(at_ms, now_ms).then_some(Limit::Seconds)
+        }
     }
 
     /// True if the removal of this message leaves a gap even though it has expired: it had replaced

@@ -334,6 +334,7 @@ impl Writer {
         };
         let Committed { applied, topics, messages } = committed;
         self.metadata = applied.metadata;
+        self.shared.counters.add_dropped(applied.dropped);
         self.shared.directory.record_commit(&self.metadata);
         if !plan.is_empty() || plan.rows_max > 0 {
             self.has_backlog = applied.more;

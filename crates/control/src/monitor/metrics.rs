@@ -209,6 +209,15 @@ impl Reading {
         ];
         let help = "Messages that were not acknowledged in all their tries, by what became of them";
         counters(encoder, "messages_given_up", help, None, rows)?;
+        let by = stats.dropped_by;
+        let rows = vec![
+            ("by", "messages".into(), by.messages as f64),
+            ("by", "bytes".into(), by.bytes as f64),
+            ("by", "seconds".into(), by.seconds as f64),
+            ("by", "memory".into(), by.memory as f64),
+        ];
+        let help = "Messages that a limit of history has dropped, by the limit";
+        counters(encoder, "history_dropped", help, None, rows)?;
         let rows = vec![
             ("result", "recovered".into(), stats.recovered as f64),
             ("result", "lost".into(), stats.unrecovered as f64),

@@ -33,6 +33,11 @@ pub(crate) struct PollHistory {
     /// Messages in one answer: a poll has a new window with each, for it says how far it has
     /// everything.
     pub messages_max: usize,
+    /// The client did not say how far it has the acknowledged ones: what is gone of them is no reason
+    /// for an answer.
+    pub is_quiet: bool,
+    /// Something is gone of what waited, which an answer says.
+    pub gone: bool,
     /// The history was asked; with the number of the query.
     pub reading: Option<u32>,
     /// It was asked from where to begin.
@@ -68,8 +73,9 @@ impl PollHistory {
             // A poll says how far it has everything with each request.
             let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
-            // Who begins with all that waits has missed nothing.
-            it.whole = !says || it.after == 0;
+            // Who asks for what is there has missed nothing.
+            it.whole = request.of(&it.topic).is_some_and(|since| since.token().is_none());
+            self.is_quiet |= !says;
         }
     }
 }
@@ -111,6 +117,11 @@ struct HistoryRecord {
     /// The history was asked for a piece.
     #[n(6)]
     reading: bool,
+    /// Left out where it is not, as records were without it.
+    #[n(7)]
+    is_quiet: Option<bool>,
+    #[n(8)]
+    gone: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -160,8 +171,8 @@ impl PollRecord {
 impl PollHistory {
     fn export(&self) -> HistoryRecord {
         // What came while the history was asked is found by the one that is asked again.
-        let PollHistory { cursors, plain, gap, messages_max, reading, starting, woken: _, now } =
-            self;
+        let PollHistory { cursors, plain, gap, messages_max, is_quiet, .. } = self;
+        let PollHistory { gone, reading, starting, woken: _, now, .. } = self;
         HistoryRecord {
             cursors: cursors.iter().map(CursorRecord::from).collect(),
             plain: count(*plain),
@@ -170,6 +181,8 @@ impl PollHistory {
             starting: starting.as_ref().map(PollStart::export),
             now: *now,
             reading: reading.is_some(),
+            is_quiet: is_quiet.then_some(true),
+            gone: gone.then_some(true),
         }
     }
 }
@@ -191,6 +204,8 @@ impl HistoryRecord {
             starting: self.starting.map(StartRecord::import),
             woken: false,
             now: self.now,
+            is_quiet: self.is_quiet.unwrap_or(false),
+            gone: self.gone.unwrap_or(false),
         })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use auth::{Action, Principal};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use history::{AcknowledgeError, GivenUp, Piece, Pull, TopicCursor};
+use history::{AcknowledgeError, GivenUp, Gone, Piece, Pull, TopicCursor};
 use model::ResumeRequest;
 use model::name::personal;
 use model::{
@@ -23,6 +23,7 @@ use model::{
 use protocol::encoded;
 use protocol::request::Acknowledgement;
 
+use super::look::is_told;
 use super::{ALL, Catchup, CatchupTable, Catchups, Recovery, ReplyTo, id_with};
 use crate::command::Command;
 use crate::connection::Flag;
@@ -80,7 +81,8 @@ enum Next {
 impl Recovery {
     /// Begins a catch-up with an acknowledged topic, from where its user has acknowledged it. Only who
     /// names the topic skips what another of the user's connections has got. Gives its number, and
-    /// whether it has all that comes after its place, as far as this is known now.
+    /// whether the client is to be told that something of what waited is gone, as far as this is known
+    /// now.
     pub(super) fn begin_acknowledged(
         &mut self,
         core: &mut Core,
@@ -105,12 +107,13 @@ impl Recovery {
             tries_max: 0,
             dead_letter: None,
         });
-        // One who begins with all that waits, or asks for what is there, has missed nothing.
+        // One who asks for what is there has missed nothing.
         let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
-        let has_all = match request.is_empty() || is_new || after == 0 {
-            true => Some(true),
-            false => core.history().has_all(hash, topic, after),
+        let gone = match is_new {
+            true => Some(Gone::Nothing),
+            false => core.history().gone(hash, topic, after),
         };
+        let is_gone = gone.is_some_and(|gone| is_told(gone, !request.is_empty(), after));
         let acks = Acks {
             user,
             rule,
@@ -119,7 +122,7 @@ impl Recovery {
             queued_s: None,
             scanned_s: 0,
             rests_at: 0,
-            looks: has_all.is_none(),
+            looks: gone.is_none(),
         };
         let cursor = TopicCursor { hash, topic: topic.clone(), after, whole: false };
         let catchups = self.catchups.by_slot.entry(slot).or_default();
@@ -131,7 +134,7 @@ impl Recovery {
         let compact = false;
         let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
         catchups.list.push(catchup);
-        (number, has_all.unwrap_or(true))
+        (number, is_gone)
     }
 
     /// The user is the connection's no longer: the topics that it acknowledged as this user, and stays
@@ -162,8 +165,12 @@ impl Recovery {
     pub(super) fn serve(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
         let numbers: Vec<u32> = match self.catchups.by_slot.get(&slot) {
             Some(catchups) if catchups.reading.is_none() => {
+                // Nothing comes before the answer to whoever entered.
+                let is_answered = |it: &&Catchup| {
+                    !catchups.replies.iter().any(|reply| reply.numbers.contains(&it.number))
+                };
                 let acknowledged = catchups.list.iter().filter(|it| it.acks.is_some());
-                acknowledged.map(|catchup| catchup.number).collect()
+                acknowledged.filter(is_answered).map(|catchup| catchup.number).collect()
             }
             _ => return,
         };
@@ -216,7 +223,7 @@ impl Recovery {
 
     /// How many messages of one topic the connection may be given now, with those that it has and
     /// that are passed on the way.
-    fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> usize {
+    pub(super) fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> usize {
         let now_s = core.now_s();
         let history = core.history.clone();
         let Some((cursor, acks)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {

@@ -1,6 +1,6 @@
 //! Whether all is still there that waits for who acknowledges, where memory does not know.
 
-use history::{Piece, Pull, TopicCursor};
+use history::{Gone, Piece, Pull, TopicCursor};
 use model::RecoveryGap;
 
 use super::{Catchups, PendingReply, Recovery};
@@ -19,11 +19,15 @@ impl Recovery {
         if numbers.is_empty() {
             return true;
         }
-        // The messages come when the windows have room.
-        let pull = Pull { topics, messages_max: 1, bytes_max: 0 };
+        // The messages of several come when each has its turn.
+        let (messages_max, bytes_max) = match numbers[..] {
+            [number] => (self.room(core, slot, number), core.settings.outbox_bytes_max / 2),
+            _ => (1, 0),
+        };
+        let pull = Pull { topics, messages_max, bytes_max };
         let piece = self.ask_piece(core, slot, &numbers, pull, out);
         let Some(piece) = piece else { return false };
-        self.looked(core, slot, &numbers, &piece, out);
+        self.looked(core, slot, &numbers, piece, out);
         true
     }
 
@@ -33,7 +37,7 @@ impl Recovery {
         core: &mut Core,
         slot: u32,
         numbers: &[u32],
-        piece: &Piece,
+        piece: Piece,
         out: &mut Vec<u8>,
     ) {
         let Some(Catchups { list, replies, .. }) = self.catchups.by_slot.get_mut(&slot) else {
@@ -45,8 +49,10 @@ impl Recovery {
             };
             let Some(acks) = &mut catchup.acks else { continue };
             acks.looks = false;
+            let gone = piece.gone_at(at);
             let reply = replies.iter_mut().find(|reply| reply.numbers.contains(&catchup.number));
-            if let Some(reply) = reply.filter(|_| piece.gone.get(at) == Some(&true)) {
+            let told = |it: &&mut PendingReply| is_told(gone, it.requested, catchup.cursor.after);
+            if let Some(reply) = reply.filter(told) {
                 reply.gaps.push((catchup.cursor.topic.clone(), RecoveryGap::TooOld));
             }
         }
@@ -54,5 +60,27 @@ impl Recovery {
         let due: Vec<PendingReply> =
             replies.extract_if(.., |reply| !reply.numbers.iter().any(waits)).collect();
         due.into_iter().for_each(|reply| self.reply(core, slot, reply, out));
+        // What was read comes when all before it has been told.
+        let replies = self.catchups.by_slot.get(&slot).map(|catchups| &catchups.replies);
+        let waits = |number: &u32| {
+            replies.is_none_or(|replies| replies.iter().any(|it| it.numbers.contains(number)))
+        };
+        if let [number] = numbers
+            && !waits(number)
+        {
+            let end = piece.caught_up.then_some(piece.through);
+            self.serve_piece(core, slot, *number, piece, out);
+            self.rest_at(slot, *number, end);
+        }
+    }
+}
+
+/// Whether a client is told that something after its place is gone. One who asked for nothing, or has
+/// acknowledged nothing yet, isn't told of what only may be.
+pub(crate) fn is_told(gone: Gone, requested: bool, after: u64) -> bool {
+    match gone {
+        Gone::Nothing => false,
+        Gone::Maybe => requested && after > 0,
+        Gone::Some => true,
     }
 }

@@ -34,6 +34,7 @@ use position::{Delivered, Pulled, id_with};
 
 pub(crate) use acknowledge::Acks;
 pub(crate) use handover::RecoveryRecord;
+pub(crate) use look::is_told;
 
 /// Catches connections up with their topics that have history, and delivers again what users do not
 /// acknowledge.
@@ -193,6 +194,13 @@ struct PendingReply {
     whole: bool,
 }
 
+impl PendingReply {
+    /// Whether it says if all is there: to who asked, and to whom something is gone that waited.
+    fn says_gaps(&self) -> bool {
+        self.requested || !self.gaps.is_empty()
+    }
+}
+
 impl Recovery {
     /// Gives room back that a crowd has left.
     pub fn tidy(&mut self) {
@@ -239,10 +247,10 @@ impl Recovery {
             let user = rule_of_topic.acknowledge.as_ref().and_then(|_| core.user_of(slot, topic));
             match user {
                 Some(user) => {
-                    let (number, has_all) =
+                    let (number, is_gone) =
                         self.begin_acknowledged(core, slot, topic, user, rule_of_topic, request);
                     reply.numbers.push(number);
-                    if !has_all {
+                    if is_gone {
                         reply.gaps.push((topic.clone(), RecoveryGap::TooOld));
                     }
                 }
@@ -264,7 +272,12 @@ impl Recovery {
             catchups.list.iter().any(|catchup| catchup.number == *number && catchup.waits())
         };
         // In a line of its own nobody is told of more than where it has entered, if nobody asked.
-        let says_more = reply.requested || reply.whole || !matches!(reply.to, ReplyTo::Line);
+        let looks =
+            |number: &u32| catchups.list.iter().any(|it| it.number == *number && it.looks());
+        let says_more = reply.requested
+            || reply.whole
+            || !matches!(reply.to, ReplyTo::Line | ReplyTo::Nobody)
+            || reply.numbers.iter().any(looks);
         if says_more && reply.numbers.iter().any(waits) {
             catchups.replies.push(reply);
         } else {

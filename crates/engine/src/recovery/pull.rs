@@ -138,7 +138,7 @@ impl Recovery {
         let acknowledged = catchups.list.iter().filter(its).any(|it| it.acks.is_some());
         let mut out = Vec::new();
         if looks {
-            self.looked(core, slot, numbers, &piece, &mut out);
+            self.looked(core, slot, numbers, piece, &mut out);
         } else if let Some(number) = numbers.first().filter(|_| acknowledged) {
             let end = piece.caught_up.then_some(piece.through);
             self.serve_piece(core, slot, *number, piece, &mut out);
@@ -168,7 +168,7 @@ impl Recovery {
         };
         let is_gone = |number: &u32| {
             let at = numbers.iter().position(|it| it == number);
-            at.is_some_and(|at| piece.gone.get(at) == Some(&true))
+            at.is_some_and(|at| piece.is_gone(at))
         };
         let mut gone: Vec<(u32, Name, u64)> = Vec::new();
         for Catchup { number, cursor, .. } in &catchups.list {
@@ -257,7 +257,7 @@ impl Recovery {
         let mut others = numbers.to_vec();
         let gone = |number: u32| {
             let at = numbers.iter().position(|it| *it == number);
-            at.is_some_and(|at| piece.gone.get(at) == Some(&true))
+            at.is_some_and(|at| piece.is_gone(at))
         };
         let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| &mut catchups.list);
         for catchup in list.into_iter().flatten() {
@@ -384,12 +384,18 @@ impl Recovery {
             reply.since.offset = 0;
         }
         let since = ResumeToken::from(reply.since);
-        let gaps = reply.requested.then_some(&reply.gaps[..]);
+        // Only of what waited is told who didn't ask.
+        let gaps = reply.says_gaps().then_some(&reply.gaps[..]);
         match reply.to {
-            ReplyTo::Nobody => {}
+            ReplyTo::Nobody if reply.gaps.is_empty() => {}
+            ReplyTo::Nobody => {
+                let mut text = Vec::new();
+                protocol::json::recovery(&since, gaps, &mut text);
+                protocol.recovery(&text, &mut core.codecs, out);
+            }
             ReplyTo::Line => {
                 let retained = !reply.numbers.is_empty();
-                if reply.requested || (retained && !protocol.ids_resume()) {
+                if reply.says_gaps() || (retained && !protocol.ids_resume()) {
                     let mut text = Vec::new();
                     protocol::json::recovery(&since, gaps, &mut text);
                     protocol.recovery(&text, &mut core.codecs, out);
@@ -457,10 +463,10 @@ fn entered(reply: &PendingReply, object: &str) -> String {
     if !reply.numbers.is_empty() {
         fields.push(format!("\"since\":\"{}\"", reply.since));
     }
-    if reply.requested {
+    if reply.says_gaps() {
         fields.push(format!("\"recovered\":{}", reply.gaps.is_empty()));
     }
-    if let Some((_, gaps)) = reply.gaps.first().filter(|_| reply.requested) {
+    if let Some((_, gaps)) = reply.gaps.first() {
         fields.push(format!("\"reason\":\"{}\"", gaps.name()));
     }
     let fields = fields.join(",");

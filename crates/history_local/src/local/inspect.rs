@@ -7,7 +7,7 @@ use broker::{Activity, Latest};
 use model::Envelope;
 
 use super::{Local, unix_ms};
-use history::HistoryStats;
+use history::{DroppedBy, HistoryStats};
 
 /// Messages that are counted in one hold of the lock.
 const COUNTED: usize = 256;
@@ -86,6 +86,13 @@ impl Local {
             redelivered: count(&counts.redelivered),
             dead_lettered: count(&counts.dead_lettered),
             dropped: count(&counts.dropped),
+            dropped_by: match &self.0.store {
+                Some(store) => {
+                    let store::Dropped { messages, bytes, seconds } = store.dropped();
+                    DroppedBy { messages, bytes, seconds, memory: 0 }
+                }
+                None => state.windows.dropped_by(),
+            },
             recovered: count(&counts.recovered),
             unrecovered: count(&counts.unrecovered),
             disk_reads: count(&counts.disk_reads),

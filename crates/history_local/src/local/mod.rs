@@ -34,8 +34,8 @@ use crate::idempotency::Idempotency;
 use crate::windows::{self, Windows};
 use condition::Conditions;
 use history::{
-    AcknowledgeError, Answer, Completion, Cursor, GivenUp, History, HistoryError, HistoryStats,
-    Page, PageQuery, Piece, Pull, Start,
+    AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
+    HistoryStats, Page, PageQuery, Piece, Pull, Start,
 };
 use log::Log;
 
@@ -284,10 +284,10 @@ impl History for Local {
         self.delete_topic(hash, topic, completion)
     }
 
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool> {
-        let is_here = self.state().windows.reaches(hash, topic, after);
+    fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone> {
+        let gone = self.state().windows.gone_after(hash, topic, after);
         // With a store, the disk may know more.
-        (is_here || self.0.store.is_none()).then_some(is_here)
+        (gone == Gone::Nothing || self.0.store.is_none()).then_some(gone)
     }
 
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {

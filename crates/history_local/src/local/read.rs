@@ -12,23 +12,23 @@ use super::log::Log;
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use crate::windows;
-use history::{Answer, Completion, HistoryError, Piece, Pull, TopicCursor};
+use history::{Answer, Completion, Gone, HistoryError, Piece, Pull, TopicCursor};
 
 impl Local {
     /// The next piece, if memory has it.
     pub(super) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
         let state = self.state();
-        let mut gone: Vec<bool> = pull
+        let mut gone: Vec<Gone> = pull
             .topics
             .iter()
-            .map(|topic| !state.windows.reaches(topic.hash, &topic.topic, topic.after))
+            .map(|topic| state.windows.gone_after(topic.hash, &topic.topic, topic.after))
             .collect();
-        if self.0.store.is_some() && gone.contains(&true) {
+        if self.0.store.is_some() && gone.iter().any(|gone| *gone != Gone::Nothing) {
             return None;
         }
-        for (gone, topic) in gone.iter_mut().zip(&pull.topics).filter(|(gone, _)| **gone) {
+        for (gone, _) in gone.iter_mut().zip(&pull.topics).filter(|(_, topic)| topic.whole) {
             // What is there is all that is asked for.
-            *gone = !topic.whole;
+            *gone = Gone::Nothing;
         }
         let topics: Vec<windows::TopicCursor<'_>> = pull
             .topics
@@ -87,7 +87,12 @@ impl Local {
                 .inspect_err(|error| self.0.log.failed_read(&topic.topic, error))
                 .map_err(store_error)?;
             let rule = self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
-            gone.push(stored.floor > topic.after && !topic.whole);
+            gone.push(match topic.whole {
+                true => Gone::Nothing,
+                false if stored.dropped > topic.after => Gone::Some,
+                false if stored.floor > topic.after => Gone::Maybe,
+                false => Gone::Nothing,
+            });
             if stored.more {
                 through = through.min(stored.through);
             }
@@ -178,7 +183,7 @@ fn readable(
         }
     }
     // The store can read nothing of the topic.
-    let floor = u64::MAX;
+    let (floor, dropped) = (u64::MAX, 0);
     let (records, last, through, more, lost_range) = (Vec::new(), 0, after, false, None);
-    Ok(StoredMessages { records, floor, last, through, more, lost_range, damaged: true })
+    Ok(StoredMessages { records, floor, dropped, last, through, more, lost_range, damaged: true })
 }

@@ -12,8 +12,8 @@ use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Pu
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Answer, Asker, Completion, History, HistoryError, Page, PageFrom, PageQuery,
-    Piece, Pull, Start, TopicCursor,
+    AcknowledgeError, Answer, Asker, Completion, Gone, History, HistoryError, Page, PageFrom,
+    PageQuery, Piece, Pull, Start, TopicCursor,
 };
 
 mod whole;
@@ -341,7 +341,7 @@ fn with_a_store_messages_are_handed_on_when_they_are_on_disk_and_outlive_the_pro
     let piece = read_disk(&node, &start.topics, 3);
     let offsets: Vec<u64> = piece.messages.iter().map(|message| message.id.offset).collect();
     assert_eq!((offsets, piece.through), (vec![3, 4], 4), "a share for each topic");
-    assert!(!piece.caught_up && piece.gone == [false, false]);
+    assert!(!piece.caught_up && piece.gone == [Gone::Nothing; 2]);
     assert!(read_disk(&node, &start.topics, 100).caught_up, "there was nothing more");
     assert_eq!(
         offset(submit(&node, "d:1", Options { if_offset: Some(5), ..Options::default() })),
@@ -448,7 +448,7 @@ fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     while topics[0].after < 5 {
         let piece = read_disk(&node, &topics, 100);
         offsets.extend(piece.messages.iter().map(|message| message.id.offset));
-        gone |= piece.gone[0];
+        gone |= piece.is_gone(0);
         topics[0].after = piece.through;
     }
     assert_eq!((offsets, gone), (vec![2, 4, 5], true));

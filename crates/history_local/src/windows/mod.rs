@@ -18,6 +18,7 @@ use std::collections::binary_heap::PeekMut;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use history::{DroppedBy, Gone};
 use model::Data;
 use model::{Envelope, HistoryRule, Message, Name, Publication};
 
@@ -57,6 +58,7 @@ pub struct Windows {
     last_gone: u64,
     keys: RandomState,
     sweep: Sweep,
+    dropped_by: DroppedBy,
 }
 
 struct Topic {
@@ -68,6 +70,8 @@ struct Topic {
     held: Held,
     hash: u32,
     compact: bool,
+    /// The floor is that of a message that was here, and not only may have been.
+    has_lost: bool,
 }
 
 /// Where the next sweep continues.
@@ -126,6 +130,7 @@ impl Windows {
             last_gone: floor,
             keys: RandomState::new(),
             sweep: Sweep::default(),
+            dropped_by: DroppedBy::default(),
         }
     }
 
@@ -154,7 +159,8 @@ impl Windows {
         if fits {
             self.add(at, message);
         } else if !message.is_expired(now_ms) {
-            self.topics[at].floor = offset;
+            self.dropped_by.bytes += 1;
+            (self.topics[at].floor, self.topics[at].has_lost) = (offset, true);
         }
         while self.bytes > self.limits.bytes_max || self.messages.len() > MESSAGES_MAX {
             self.evict(now_ms);
@@ -168,6 +174,21 @@ impl Windows {
     /// former states of keys.
     pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {
         after >= self.floor(hash, name)
+    }
+
+    /// Whether the topic has lost messages after this offset.
+    pub fn gone_after(&self, hash: u64, name: &str, after: u64) -> Gone {
+        let has_lost = self.find(hash, name).is_some_and(|at| self.topics[at].has_lost);
+        match self.reaches(hash, name, after) {
+            true => Gone::Nothing,
+            false if has_lost => Gone::Some,
+            false => Gone::Maybe,
+        }
+    }
+
+    /// The messages that limits have dropped.
+    pub fn dropped_by(&self) -> DroppedBy {
+        self.dropped_by
     }
 
     /// The offset of the newest message that the topic lost, or may have lost where nothing is known
@@ -310,6 +331,7 @@ impl Windows {
         // Later messages stay.
         let topic = &mut self.topics[at];
         topic.floor = topic.floor.max(through.min(topic.last));
+        topic.has_lost |= removed > 0;
         removed
     }
 
@@ -376,6 +398,7 @@ impl Windows {
             held: Held::Nothing,
             hash,
             compact: false,
+            has_lost: false,
         });
         self.index.insert(hash, at);
         self.topics.link(&mut self.idle, at);
@@ -423,15 +446,18 @@ impl Windows {
         message
     }
 
-    /// Takes a message out of a topic, and raises the floor unless the message has expired.
-    fn lose(&mut self, at: u32, number: u32, now_ms: u64) {
+    /// Takes a message out of a topic, and raises the floor unless the message has expired: true if so.
+    fn lose(&mut self, at: u32, number: u32, now_ms: u64) -> bool {
         let message = self.take(at, number);
         let topic = &mut self.topics[at];
         // A key's former states are gone with the state that replaced them.
         let state = topic.compact && message.publication.key().is_some();
-        if state || !message.is_expired(now_ms) {
+        let is_missed = state || !message.is_expired(now_ms);
+        if is_missed {
             topic.floor = topic.floor.max(message.id.offset);
+            topic.has_lost = true;
         }
+        is_missed
     }
 
     /// Loses the oldest messages of a topic, `messages_max` at most, until so many more with so many
@@ -452,12 +478,17 @@ impl Windows {
         {
             let age_ms = now_ms.saturating_sub(self.messages[oldest].at_ms);
             let bytes = held.payload_bytes(&self.messages);
-            let over = (held.len() as u64).saturating_add(more) > rule.messages_max
-                || bytes.saturating_add(more_bytes) > rule.bytes_max
-                || age_ms > rule.seconds_max.saturating_mul(1_000);
-            if !over {
+            let by = &mut self.dropped_by;
+            let count = if (held.len() as u64).saturating_add(more) > rule.messages_max {
+                &mut by.messages
+            } else if bytes.saturating_add(more_bytes) > rule.bytes_max {
+                &mut by.bytes
+            } else if age_ms > rule.seconds_max.saturating_mul(1_000) {
+                &mut by.seconds
+            } else {
                 break;
-            }
+            };
+            *count += u64::from(!self.messages[oldest].is_expired(now_ms));
             self.lose(at, oldest, now_ms);
             dropped += 1;
         }
@@ -469,14 +500,16 @@ impl Windows {
         let number = self.order.oldest;
         let message = &self.messages[number];
         let found = self.find(message.topic_hash, &message.publication.topic);
-        self.lose(found.expect("a message's topic is known"), number, now_ms);
+        let is_missed = self.lose(found.expect("a message's topic is known"), number, now_ms);
+        self.dropped_by.memory += u64::from(is_missed);
     }
 
     /// Forgets a topic: one that has nothing, or else the one that had no message for the longest.
     fn forget(&mut self, now_ms: u64) {
         let at = if self.idle.oldest != NONE { self.idle.oldest } else { self.active.oldest };
         while let Some(oldest) = self.topics[at].held.oldest() {
-            self.lose(at, oldest, now_ms);
+            let is_missed = self.lose(at, oldest, now_ms);
+            self.dropped_by.memory += u64::from(is_missed);
         }
         self.topics.unlink(&mut self.idle, at);
         let topic = self.topics.remove(at);

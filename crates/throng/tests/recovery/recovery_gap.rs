@@ -146,6 +146,97 @@ fn what_waited_and_was_dropped_is_too_old() {
     }
 }
 
+/// A user who was absent while more came than is kept is told, and asks for nothing to be.
+#[test]
+fn an_absent_user_is_told_of_what_was_dropped() {
+    for storage in BOTH {
+        let mut node = Node::with(storage, &[("THRONG_INBOX_MESSAGES_MAX", "3")]);
+        for style in ALL {
+            let user = format!("al{style:?}");
+            let query = format!("user={user}");
+            // Nothing is gone for who has got all, nor for who was never here.
+            let mut page = Listener::away(style, &[], &query);
+            page.connect(&node);
+            (0..3).for_each(|number| _ = node.send(&user, json!(number)));
+            assert_eq!(page.take(&node, 3), numbers(0..3), "{storage:?} {style:?}");
+            assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)));
+            page.cut();
+            (3..8).for_each(|number| _ = node.send(&user, json!(number)));
+            for restarts in [false, storage == Storage::Disk] {
+                if restarts {
+                    node.restart();
+                }
+                let at = format!("{storage:?} {style:?} {restarts}");
+                let mut page = Listener::away(style, &[], &query);
+                page.connect(&node);
+                let recovery = page.recovered(&node);
+                assert_eq!(recovery, (json!(false), json!("too_old")), "{at}");
+                assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
+                if style == ResumeStyle::Ws {
+                    // It asks for topics one by one, and this one comes along.
+                    continue;
+                }
+                // Who asks for what is there has missed nothing.
+                let mut page = Listener::away(style, &[], &format!("{query}&since=start"));
+                page.connect(&node);
+                assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
+                assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)), "{at}");
+            }
+            // The cursor is the place: once it is behind what was dropped, nothing is missed.
+            let page = node.history(&format!("@{user}"), "").1;
+            node.ack(json!({"user": user, "id": page["messages"][0]["id"]}));
+            let mut page = Listener::away(style, &[], &query);
+            page.connect(&node);
+            assert_eq!(page.take(&node, 2), numbers(6..8), "{storage:?} {style:?}");
+            assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)));
+        }
+        if storage == Storage::Memory {
+            let dropped = node.metric("throng_history_dropped_total{by=\"messages\"}");
+            assert_eq!(dropped, 4.0 * 5.0);
+        }
+    }
+}
+
+/// A poll is not answered because of it: one without a position would be at once, again and again.
+#[test]
+fn what_was_dropped_is_no_reason_to_answer_a_poll_that_asks_for_nothing() {
+    for storage in BOTH {
+        let few = [("THRONG_INBOX_MESSAGES_MAX", "2"), ("THRONG_INBOX_SECONDS_MAX", "1")];
+        let node = Node::with(storage, &few);
+        (0..4).for_each(|number| _ = node.send("al", json!(number)));
+        node.until("all are too old", |_| node.history("@al", "").0.is_empty());
+        let began = std::time::Instant::now();
+        let (_, answer) = node.get("/poll?user=al&timeout=2");
+        assert!(began.elapsed().as_millis() > 900, "{storage:?}: it was answered at once");
+        assert_eq!(answer["reason"], "too_old", "{storage:?}: {answer}");
+        if storage == Storage::Memory {
+            for by in ["messages", "seconds"] {
+                let name = format!("throng_history_dropped_total{{by=\"{by}\"}}");
+                node.until("it is counted", |_| node.metric(&name) == 2.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_limits_drop_is_counted() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        let count = |by: &str| node.metric(&format!("throng_history_dropped_total{{by=\"{by}\"}}"));
+        node.count("small:1", 0..8);
+        node.until("they are dropped", |_| count("messages") == 5.0);
+        node.count("brief:1", 0..4);
+        node.until("they are too old", |_| count("seconds") == 4.0);
+        let long = "x".repeat(60_000);
+        (0..6).for_each(|_| _ = node.publish_with("c:1", json!(long), json!({"key": "k"})));
+        assert_eq!(count("bytes"), 0.0, "a former state is not missed");
+        for key in 0..25 {
+            node.publish_with("c:1", json!(long), json!({"key": format!("k{key}")}));
+        }
+        node.until("keys are dropped", |_| count("bytes") >= 2.0);
+    }
+}
+
 #[test]
 fn messages_expire_by_age() {
     for storage in BOTH {

@@ -204,8 +204,6 @@ impl Client {
             connection.inside.clear();
         }
         let single = matches!(self.kind, Kind::Stream | Kind::Ws);
-        let is_named = |topic: &usize| self.since.contains_key(topic);
-        let says = self.place.is_some() || (single && self.topics.iter().any(is_named));
         let passing = self.topics.iter().filter(|it| poll && what(**it).has_passing());
         let passing: Vec<usize> = passing.map(|it| PASSING + it).collect();
         for topic in self.topics.iter().copied().chain(poll.then_some(ALL)).chain(passing) {
@@ -226,7 +224,7 @@ impl Client {
             if is_state(topic) {
                 self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
             } else if what(topic).is_acknowledged() && !poll {
-                let lost = says && self.wants.is_none() && next > 0 && next < dropped(log, topic);
+                let lost = self.wants.is_none() && next < dropped(log, topic);
                 let acks = Acks { next, lost, cursors: vec![next], ..Acks::default() };
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
@@ -241,8 +239,8 @@ impl Client {
                         let latest = log[topic].len();
                         Heard::with_what_is_there(begins.by(latest))
                     }
-                    // Who asks for nothing isn't told what is gone of what waited.
-                    None => Heard::new(next, what(topic).is_acknowledged()),
+                    // Who asks for what is there isn't told what is gone of what waited.
+                    None => Heard::new(next, what(topic).is_acknowledged() && self.wants.is_some()),
                 };
                 self.heard.insert(topic, heard);
             } else if let Some(begins) =
@@ -255,6 +253,7 @@ impl Client {
                 }
             }
         }
+        let says = self.place.is_some() || (single && !self.since.is_empty());
         connection.fresh = self.wants.is_some() && !says;
         self.connection = Some(connection);
     }
@@ -417,6 +416,10 @@ impl Client {
             return topic;
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
+            // What others of the user acknowledge is not missed.
+            if acks.lost && acks.cursors.len() == 1 {
+                wrong("not told what is gone", acks.next);
+            }
             let is_again = !acks.given.insert(number);
             if is_again && !(topic == AGAIN && kind.is_socket()) {
                 wrong("twice on one connection", acks.next);
@@ -471,6 +474,7 @@ impl Client {
         for (topic, acks) in &mut self.connection.as_mut().unwrap().acks {
             let is_told = lost.iter().any(|(name, _)| *name == TOPICS[*topic].0);
             let must_be = std::mem::take(&mut acks.lost);
+            let must_be = must_be && acks.cursors.len() == 1;
             assert!(is_told || !must_be, "client {name}: of {topic} something is gone");
         }
         for (topic, why) in lost {

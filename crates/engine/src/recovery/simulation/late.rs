@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError};
 use history::{
-    AcknowledgeError, Answer, Completion, Cursor, GivenUp, History, HistoryError, HistoryStats,
-    Page, PageQuery, Piece, Pull, Start,
+    AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
+    HistoryStats, Page, PageQuery, Piece, Pull, Start,
 };
 use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Rules};
 use random::Random;
@@ -236,10 +236,10 @@ impl History for Late {
         self.local.delete(hash, topic, completion)
     }
 
-    fn has_all(&self, hash: u64, topic: &str, after: u64) -> Option<bool> {
+    fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone> {
         let state = self.state.lock().unwrap();
-        let knows = state.at_once || !state.always;
-        self.local.has_all(hash, topic, after).filter(|_| knows)
+        let knows = state.at_once || state.steady || !state.always;
+        self.local.gone(hash, topic, after).filter(|_| knows)
     }
 
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {

@@ -18,7 +18,7 @@ fn gets(node: &Node, topics: &[&str], since: &str) -> Vec<u64> {
             Answer::Now(piece) => piece,
             Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
         };
-        assert!(piece.gone.iter().all(|gone| !gone), "what is gone is not missed");
+        assert!(piece.gone.iter().all(|gone| *gone == Gone::Nothing), "what is gone is not missed");
         offsets.extend(piece.messages.iter().map(|message| message.id.offset));
         for topic in &mut topics {
             (topic.after, topic.whole) = (topic.after.max(piece.through), false);
