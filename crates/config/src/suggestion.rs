@@ -5,6 +5,9 @@ use strsim::osa_distance;
 /// The longest name that is compared with others, in bytes: the time goes with its length.
 const NAME_BYTES_MAX: usize = 100;
 
+/// Letters by which a name differs that was mistyped.
+const MISTYPED: usize = 2;
+
 /// Says that the name does not exist, and suggests others: names that end the same in another
 /// section (`THRONG_LISTEN`, `client.connections_max`), or the one with the most similar spelling.
 pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String {
@@ -20,20 +23,22 @@ pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String
     if !tail.is_empty() && !elsewhere.is_empty() {
         return format!("there is no such setting; did you mean {}?", elsewhere.join(" or "));
     }
-    if let Some(longer) = known.iter().find(|known| has_all_words(known, name)) {
-        return format!("there is no such setting; did you mean {longer}?");
-    }
     let compared = known.iter().filter(|_| name.len() <= NAME_BYTES_MAX);
-    match compared.map(|known| (osa_distance(name, known), known)).min() {
-        Some((far, known)) if far <= 3 + name.len() / 4 => {
+    let nearest = compared.map(|known| (osa_distance(name, known), known)).min();
+    let longer = known.iter().find(|known| has_all_words(known, name));
+    match (nearest, longer) {
+        (Some((far, _)), Some(longer)) if far > MISTYPED => {
+            format!("there is no such setting; did you mean {longer}?")
+        }
+        (Some((far, known)), _) if far <= 3 + name.len() / 4 => {
             format!("there is no such setting; did you mean {known}?")
         }
         _ => "there is no such setting; throng config --default lists all".into(),
     }
 }
 
-/// True for a setting of the same section that has all words of a shorter name, of two or more, in their
-/// order: `history_messages_max` for `history_max`.
+/// True for a setting of the same section that begins as a shorter name of two or more words does, and has
+/// all of these in their order: `history_messages_max` for `history_max`.
 fn has_all_words(known: &str, name: &str) -> bool {
     let (Some((section, known)), Some((of, name))) =
         (known.rsplit_once('.'), name.rsplit_once('.'))
@@ -41,7 +46,10 @@ fn has_all_words(known: &str, name: &str) -> bool {
         return false;
     };
     let mut words = known.split('_');
-    section == of && name.contains('_') && name.split('_').all(|word| words.any(|it| it == word))
+    section == of
+        && name.contains('_')
+        && known.split('_').next() == name.split('_').next()
+        && name.split('_').all(|word| words.any(|it| it == word))
 }
 
 /// True for `client.` or `THRONG_CLIENT_`, and false for a part of a key such as
@@ -60,6 +68,8 @@ mod tests {
                 "client.listen",
                 "admin.listen",
                 "limits.head_bytes_max",
+                "limits.connection_tries_max",
+                "limits.connections_max",
                 "topics[0].history_messages_max",
                 "topics[0].history_bytes_max",
             ]
@@ -73,6 +83,8 @@ mod tests {
             ("topics[0].history_max", "did you mean topics[0].history_messages_max?"),
             ("topics[0].history_byte_max", "did you mean topics[0].history_bytes_max?"),
             ("topics[0].max_history", "lists all"),
+            ("limits.bytes_max", "did you mean limits.head_bytes_max?"),
+            ("limits.connection_max", "did you mean limits.connections_max?"),
             ("limits.max", "lists all"),
             ("", "lists all"),
         ] {

@@ -143,7 +143,9 @@ impl Membership {
     }
 }
 
-/// Close a user's connections, or one. The server tells the clients not to come back.
+/// Close a user's connections, or one. A WebSocket is closed with 4000, a stream told `application` as the
+/// reason, a poll answered 503: clients should not come back then. An `EventSource` and `phoenix.js` do, by
+/// themselves.
 #[utoipa::path(post, path = "/api/disconnect", tag = "members", request_body = Disconnect, responses(
     (status = 200, body = Disconnected)))]
 pub(crate) async fn disconnect(

@@ -48,7 +48,7 @@ const NUMBER: &str =
 /// A pattern for a text of a page, and the names that it captures, in order.
 fn pattern(shown: &str, rules: Rules) -> (String, Vec<String>) {
     let tokens = Regex::new(&format!(
-        r"(?P<dots>…)|(?P<connection>\b[0-9a-f]{{8}}-[0-9]+-[0-9]+-[0-9]+\b)|(?P<name>\b[0-9a-f]{{8}}\b)|(?P<hex>\b[0-9a-f]{{9,}}\b)|(?P<number>{NUMBER})|(?P<space>[ \t]+)"
+        r"(?P<dots>…)|(?P<connection>\b[0-9a-f]{{8}}-[0-9]+-[0-9]+-[0-9]+\b)|(?P<name>\b[0-9a-f]{{8}}\b)|(?P<hex>\b[0-9a-f]{{9,}}\b)|(?P<version>\b[0-9]+\.[0-9]+\.[0-9]+\b)|(?P<number>{NUMBER})|(?P<space>[ \t]+)"
     ));
     let tokens = tokens.expect("the pattern compiles");
     let (mut out, mut names, mut at) = (String::new(), Vec::new(), 0);
@@ -68,6 +68,9 @@ fn pattern(shown: &str, rules: Rules) -> (String, Vec<String>) {
             names.push(text.to_owned());
         } else if found.name("hex").is_some() && is_name(text) {
             out.push_str("[0-9a-f]+");
+        } else if found.name("version").is_some() {
+            // A page shows the version that it is for.
+            out.push_str(&regex::escape(text));
         } else if rules.numbers_vary && text.starts_with(|c: char| c.is_ascii_digit()) {
             out.push_str(NUMBER);
         } else if rules.numbers_vary && found.name("space").is_some() {
@@ -250,6 +253,8 @@ mod tests {
             |shown: &str, real: &str| fits(shown, real, true, rules, &mut names).is_some();
         assert!(fit("  0.7 s  p50 290 ms, 1,000 open", "12 s p50 1.19 s, 7 open"));
         assert!(!fit("0 lost", "0 lost, 1 twice") && !fit("p50 3 ms", "p99 3 ms"));
+        assert!(fit("Throng 0.2.0: 2 shards", "Throng 0.2.0: 4 shards"));
+        assert!(!fit("Throng 0.1.0: 2 shards", "Throng 0.2.0: 4 shards"));
     }
 
     #[test]
