@@ -83,9 +83,9 @@ topic_keys! {
     presence: bool = Bool, Default("false");
     /// Where this rule's webhooks go, in place of webhook.url.
     webhook_url: Option<String> = Text, Unset(r#""https://example.com/throng""#);
-    /// Messages of a topic that are retained for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts.
+    /// Messages of a topic that are retained for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts. With a store, a limit above 40960 may give up to 10 % more.
     history_messages_max: u64 = Number(0, 10_000_000), Default("0");
-    /// What those messages may hold, at least limits.message_bytes_max.
+    /// What those messages may hold, at least limits.message_bytes_max; with a store, up to 10 % more where those are over 4096 messages.
     history_bytes_max: u64 = Bytes(1, TIB), Default(r#""1MiB""#);
     /// How long they are retained; left out, it is 86400, a day, and without end where compact = true: a state stands until it changes.
     history_seconds_max: Option<u64> = Number(1, TEN_YEARS), Unset("86400");

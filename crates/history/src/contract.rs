@@ -86,8 +86,9 @@ pub trait History: HistoryLog {
     /// not know, and a [`Piece`] says so.
     fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone>;
 
-    /// Of these offsets of a topic, in order, those whose messages may still be in memory.
-    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64>;
+    /// Of these offsets of a topic, in order, those whose messages may still be there; `None` where
+    /// memory does not know, and [`Piece::first`] says which is the first.
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>>;
 
     /// The offset from which the user is given a topic's messages: that of the last one that was
     /// acknowledged or given up. One who was never here begins with all that waits in the own topic,

@@ -21,8 +21,8 @@
 //!
 //! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads
 //! never return a message that is too old or has expired. By number and by bytes a topic may exceed
-//! its rule by a tenth, so that the writer can delete in bulk; the newest message stays whatever
-//! its size. The store remembers a topic that has lost all its messages for another
+//! its rule by a tenth, so that the writer can delete in bulk: reads leave this out, up to 4,096
+//! messages of it. The newest message stays whatever its size. The store remembers a topic that has lost all its messages for another
 //! [`EMPTY_SECONDS_MAX`].
 //!
 //! **Compact topics** retain the last message of each key. The commit of a new message removes the

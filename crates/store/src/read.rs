@@ -19,6 +19,10 @@ const SKIPPED_MAX: usize = 4_096;
 
 type MessageTable = ReadOnlyTable<(u64, u64), &'static [u8]>;
 
+/// How many of a topic's oldest rows one read looks at to find those that are over a limit. The file
+/// keeps up to a tenth more, so that large topics delete in bulk.
+const OVER_MAX: usize = 4_096;
+
 /// How much to read. The limit that is reached first ends the read, but it always returns one
 /// message.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +146,7 @@ pub(crate) fn count_before(
     let suspect = Cell::new((0, before));
     let mut counted =
         CountedMessages { messages: 0, rows: 0, bytes: 0, through: before, more: false };
-    let count = |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| {
+    let mut count = |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| {
         let head = row.head()?;
         let is_too_old = topic.retention.is_too_old(head.at_ms, now_ms);
         counted.through = offset;
@@ -160,6 +164,12 @@ pub(crate) fn count_before(
         match load_topic(&txn, name)?.0 {
             Ok(topic) => {
                 let messages = txn.open_table(MESSAGES)?;
+                let over = over_limit(&messages, &topic)?;
+                let count =
+                    |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| match offset <= over {
+                        true => Ok(Outcome::Full),
+                        false => count(topic, offset, row),
+                    };
                 scan_before(&messages, name, topic, before, &suspect, count)
             }
             Err(_) => Ok(()),
@@ -199,6 +209,30 @@ enum Outcome {
 
 fn missing(name: &str, after: u64, through: u64) -> InternalError {
     Damage::in_messages(name, after, through, "there should be one, and it is not there").into()
+}
+
+/// The last message that is over a limit of the topic and still in the file: it counts as dropped. 0 if
+/// there is none.
+fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, InternalError> {
+    let (mut left, mut through) = (*topic, 0);
+    if left.over_size().is_none() {
+        return Ok(0);
+    }
+    let number = topic.number;
+    for row in messages.range((number, 0)..=(number, topic.newest))?.take(OVER_MAX) {
+        if left.over_size().is_none() {
+            break;
+        }
+        let (key, value) = row?;
+        let offset = key.value().1;
+        // What is damaged is found where it is read.
+        let row = MessageRow::decode(number, offset, value.value());
+        let Ok(head) = row.and_then(|row| row.head()) else { break };
+        left.count = left.count.saturating_sub(1);
+        left.bytes = left.bytes.saturating_sub(head.payload.len() as u64);
+        through = offset;
+    }
+    Ok(through)
 }
 
 /// Passes the topic's rows before an offset to `each`, the newest first, as long as that goes on.
@@ -280,6 +314,14 @@ impl<'a> TopicRead<'a> {
         Ok(TopicRead { txn, topic, name, limits, now_ms, suspect, stored, bytes: 0, skipped: 0 })
     }
 
+    /// Leaves out what is over a limit. Gives the offset from which on the topic's messages are read.
+    fn skip_over_limit(&mut self, topic: &TopicRow) -> Result<u64, InternalError> {
+        let over = over_limit(&self.txn.open_table(MESSAGES)?, topic)?;
+        self.stored.floor = self.stored.floor.max(over);
+        self.stored.dropped = self.stored.dropped.max(over);
+        Ok(over)
+    }
+
     /// Adds a message to the result, unless the limit is reached.
     fn take(
         &mut self,
@@ -337,6 +379,9 @@ impl<'a> TopicRead<'a> {
         self.stored.through = after;
         let (Some(topic), false) = (self.topic, after == u64::MAX) else { return Ok(()) };
         self.suspect.set((after, topic.newest));
+        let after = after.max(self.skip_over_limit(&topic)?);
+        self.stored.through = after;
+        self.suspect.set((after, topic.newest));
         let messages = self.txn.open_table(MESSAGES)?;
         let number = topic.number;
         // The last offset that is proven: its message exists, or it precedes the first message that
@@ -376,9 +421,18 @@ impl<'a> TopicRead<'a> {
     fn read_before(&mut self, before: u64) -> Result<(), InternalError> {
         self.stored.through = before;
         let Some(topic) = self.topic else { return Ok(()) };
+        let over = self.skip_over_limit(&topic)?;
         let (messages, name) = (self.txn.open_table(MESSAGES)?, self.name.clone());
-        scan_before(&messages, &name, topic, before, self.suspect, |topic, offset, row| {
-            self.take(topic, offset, &row.head()?)
-        })
+        scan_before(
+            &messages,
+            &name,
+            topic,
+            before,
+            self.suspect,
+            |topic, offset, row| match offset <= over {
+                true => Ok(Outcome::Full),
+                false => self.take(topic, offset, &row.head()?),
+            },
+        )
     }
 }

@@ -83,13 +83,16 @@ impl TopicRow {
 
     /// By which limit the oldest message has to go, once a deletion has begun; `None` if it stays.
     pub fn over(&self, at_ms: u64, now_ms: u64) -> Option<Limit> {
+        let is_too_old = self.retention.is_too_old(at_ms, now_ms);
+        self.over_size().or(is_too_old.then_some(Limit::Seconds))
+    }
+
+    /// The same of the limits that don't change with time.
+    pub fn over_size(&self) -> Option<Limit> {
         if self.count > self.retention.messages_max {
-            Some(Limit::Messages)
-        } else if self.bytes > self.retention.bytes_max && self.count > 1 {
-            Some(Limit::Bytes)
-        } else {
-            self.retention.is_too_old(at_ms, now_ms).then_some(Limit::Seconds)
+            return Some(Limit::Messages);
         }
+        (self.bytes > self.retention.bytes_max && self.count > 1).then_some(Limit::Bytes)
     }
 
     /// True if the removal of this message leaves a gap even though it has expired: it had replaced

@@ -52,6 +52,10 @@ pub(crate) struct Acks {
     pub(super) rests_at: u64,
     /// The history has still to say whether everything after `from` is there.
     pub(super) looks: bool,
+    /// The history has still to say which of the messages in flight are gone.
+    pub(super) peeks: bool,
+    /// Which message had come last when it was asked.
+    pub(super) peeked_at: u64,
 }
 
 /// A message that a connection has.
@@ -123,6 +127,8 @@ impl Recovery {
             scanned_s: 0,
             rests_at: 0,
             looks: gone.is_none(),
+            peeks: false,
+            peeked_at: 0,
         };
         let cursor = TopicCursor { hash, topic: topic.clone(), after, whole: false };
         let catchups = self.catchups.by_slot.entry(slot).or_default();
@@ -195,7 +201,9 @@ impl Recovery {
         if self.catchups.rests(slot, number) {
             return false;
         }
-        let room = self.room(core, slot, number);
+        let Some(room) = self.room(core, slot, number) else {
+            return self.peek(core, slot, number, out);
+        };
         let Some((cursor, _)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {
             return false;
         };
@@ -222,26 +230,37 @@ impl Recovery {
     }
 
     /// How many messages of one topic the connection may be given now, with those that it has and
-    /// that are passed on the way.
-    pub(super) fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> usize {
+    /// that are passed on the way; `None` where the history has to be asked first.
+    pub(super) fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> Option<usize> {
         let now_s = core.now_s();
         let history = core.history.clone();
-        let Some((cursor, acks)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {
-            return 0;
+        let catchups = self.catchups.by_slot.get_mut(&slot)?;
+        let catchup = catchups.list.iter_mut().find(|catchup| catchup.number == number);
+        let Some(Catchup { cursor, held_back, acks: Some(acks), .. }) = catchup else {
+            return Some(0);
         };
         let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
         if acks.flight.len() >= acks.window() && scans {
             // What the limits of history have dropped can't be acknowledged, and holds up nothing.
             acks.scanned_s = now_s;
             let offsets: Vec<u64> = acks.flight.iter().map(|delivered| delivered.offset).collect();
-            let here = history.retained(cursor.hash, &cursor.topic, &offsets);
-            acks.flight.retain(|delivered| here.binary_search(&delivered.offset).is_ok());
+            match history.retained(cursor.hash, &cursor.topic, &offsets) {
+                Some(here) => {
+                    acks.flight.retain(|delivered| here.binary_search(&delivered.offset).is_ok());
+                }
+                // As long as nothing has come, nothing was dropped for it.
+                None if acks.peeked_at < *held_back => {
+                    acks.peeked_at = *held_back;
+                    return None;
+                }
+                None => {}
+            }
         }
         let free = acks.window().saturating_sub(acks.flight.len());
-        match acks.flight.back() {
+        Some(match acks.flight.back() {
             Some(last) if cursor.after < last.offset => free + acks.flight.len(),
             _ => free,
-        }
+        })
     }
 
     /// Messages of an acknowledged topic, as many as its window had room for.
@@ -535,7 +554,10 @@ impl Core {
 }
 
 /// The cursor and the acknowledgements of one catch-up.
-fn acks_of(catchups: Option<&mut Catchups>, number: u32) -> Option<(&mut TopicCursor, &mut Acks)> {
+pub(super) fn acks_of(
+    catchups: Option<&mut Catchups>,
+    number: u32,
+) -> Option<(&mut TopicCursor, &mut Acks)> {
     let catchup = catchups?.list.iter_mut().find(|catchup| catchup.number == number)?;
     let Catchup { cursor, acks, .. } = catchup;
     Some((cursor, acks.as_deref_mut()?))

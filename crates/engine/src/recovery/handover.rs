@@ -172,7 +172,8 @@ impl CatchupRecord {
 
 impl Acks {
     fn export(&self) -> AcksRecord {
-        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, looks } = self;
+        // Which messages in flight are gone is asked again.
+        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, looks, .. } = self;
         let AcknowledgeRule { window_messages_max, redelivery_seconds, tries_max, dead_letter } =
             rule;
         let delivered = |it: &Delivery| (it.offset, it.delivered_s, it.again);
@@ -210,6 +211,8 @@ impl AcksRecord {
             scanned_s: self.scanned_s,
             rests_at: self.rests_at,
             looks: self.looks.unwrap_or(false),
+            peeks: false,
+            peeked_at: 0,
         }
     }
 }

@@ -3,6 +3,7 @@
 use history::{Gone, Piece, Pull, TopicCursor};
 use model::RecoveryGap;
 
+use super::acknowledge::acks_of;
 use super::{Catchups, PendingReply, Recovery};
 use crate::core::Core;
 
@@ -21,7 +22,10 @@ impl Recovery {
         }
         // The messages of several come when each has its turn.
         let (messages_max, bytes_max) = match numbers[..] {
-            [number] => (self.room(core, slot, number), core.settings.outbox_bytes_max / 2),
+            [number] => {
+                let room = self.room(core, slot, number).unwrap_or(1);
+                (room, core.settings.outbox_bytes_max / 2)
+            }
             _ => (1, 0),
         };
         let pull = Pull { topics, messages_max, bytes_max };
@@ -72,6 +76,38 @@ impl Recovery {
             self.serve_piece(core, slot, *number, piece, out);
             self.rest_at(slot, *number, end);
         }
+    }
+}
+
+impl Recovery {
+    /// Asks the history which of the messages in flight is the first that is still there: those before
+    /// it can't be acknowledged any more, and hold up nothing. True where it has answered.
+    pub(super) fn peek(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        number: u32,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let by_slot = self.catchups.by_slot.get_mut(&slot);
+        let Some((cursor, acks)) = acks_of(by_slot, number) else { return false };
+        let Some(first) = acks.flight.front() else { return false };
+        acks.peeks = true;
+        let cursor = TopicCursor { after: first.offset - 1, ..cursor.clone() };
+        let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: 0 };
+        let piece = self.ask_piece(core, slot, &[number], pull, out);
+        let Some(piece) = piece else { return false };
+        self.peeked(slot, number, &piece);
+        true
+    }
+
+    /// The history has said which is the first that is still there.
+    pub(super) fn peeked(&mut self, slot: u32, number: u32, piece: &Piece) {
+        let by_slot = self.catchups.by_slot.get_mut(&slot);
+        let Some((_, acks)) = acks_of(by_slot, number) else { return };
+        acks.peeks = false;
+        let first = piece.first.first().copied().flatten().unwrap_or(piece.through + 1);
+        while acks.flight.pop_front_if(|delivered| delivered.offset < first).is_some() {}
     }
 }
 

@@ -136,8 +136,12 @@ impl Recovery {
         let its = |catchup: &&Catchup| numbers.contains(&catchup.number);
         let looks = catchups.list.iter().filter(its).any(Catchup::looks);
         let acknowledged = catchups.list.iter().filter(its).any(|it| it.acks.is_some());
+        let is_peeking = |it: &&Catchup| it.acks.as_ref().is_some_and(|acks| acks.peeks);
+        let peeks = catchups.list.iter().filter(its).find(is_peeking).map(|it| it.number);
         let mut out = Vec::new();
-        if looks {
+        if let Some(number) = peeks {
+            self.peeked(slot, number, &piece);
+        } else if looks {
             self.looked(core, slot, numbers, piece, &mut out);
         } else if let Some(number) = numbers.first().filter(|_| acknowledged) {
             let end = piece.caught_up.then_some(piece.through);

@@ -137,18 +137,24 @@ impl Local {
         self.0.log.given_up(user, topic, self.id(offset), given_up);
     }
 
-    /// Of these offsets of a topic, in order, those whose messages may still be in memory.
-    pub(super) fn retained_of(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+    /// Of these offsets of a topic, in order, those whose messages may still be there; `None` where the
+    /// store has to be asked.
+    pub(super) fn retained_of(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>> {
         let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
-            return Vec::new();
+            return Some(Vec::new());
         };
+        let state = self.state();
+        let is_here = state.windows.reaches(hash, topic, first - 1);
+        if self.0.store.is_some() && !is_here && state.windows.may_be_elsewhere(hash, topic) {
+            return None;
+        }
         let cursor = windows::TopicCursor { hash, topic, after: first - 1 };
         // There may be others between them.
         let messages_max = offsets.len() * 2;
-        let found = self.state().windows.collect(&[cursor], messages_max, usize::MAX, unix_ms());
+        let found = state.windows.collect(&[cursor], messages_max, usize::MAX, unix_ms());
         let through = found.through.unwrap_or(*last);
         let here: Vec<u64> = found.messages.iter().map(|message| message.id.offset).collect();
         let is_here = |offset: &u64| *offset > through || here.binary_search(offset).is_ok();
-        offsets.iter().copied().filter(is_here).collect()
+        Some(offsets.iter().copied().filter(is_here).collect())
     }
 }

@@ -290,7 +290,7 @@ impl History for Local {
         (gone == Gone::Nothing || self.0.store.is_none()).then_some(gone)
     }
 
-    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>> {
         self.retained_of(hash, topic, offsets)
     }
 

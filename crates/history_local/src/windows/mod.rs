@@ -72,6 +72,9 @@ struct Topic {
     compact: bool,
     /// The floor is that of a message that was here, and not only may have been.
     has_lost: bool,
+    /// The floor is where the limits of the topic's rule have put it, or a deletion, and not those of
+    /// all topics: with a store, what is before it is gone there, too.
+    is_by_rule: bool,
 }
 
 /// Where the next sweep continues.
@@ -160,7 +163,8 @@ impl Windows {
             self.add(at, message);
         } else if !message.is_expired(now_ms) {
             self.dropped_by.bytes += 1;
-            (self.topics[at].floor, self.topics[at].has_lost) = (offset, true);
+            let topic = &mut self.topics[at];
+            (topic.floor, topic.has_lost, topic.is_by_rule) = (offset, true, false);
         }
         while self.bytes > self.limits.bytes_max || self.messages.len() > MESSAGES_MAX {
             self.evict(now_ms);
@@ -174,6 +178,11 @@ impl Windows {
     /// former states of keys.
     pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {
         after >= self.floor(hash, name)
+    }
+
+    /// Whether messages up to the floor may be more than here: in a store.
+    pub fn may_be_elsewhere(&self, hash: u64, name: &str) -> bool {
+        self.find(hash, name).is_none_or(|at| !self.topics[at].is_by_rule)
     }
 
     /// Whether the topic has lost messages after this offset.
@@ -332,6 +341,7 @@ impl Windows {
         let topic = &mut self.topics[at];
         topic.floor = topic.floor.max(through.min(topic.last));
         topic.has_lost |= removed > 0;
+        topic.is_by_rule |= removed > 0;
         removed
     }
 
@@ -399,6 +409,7 @@ impl Windows {
             hash,
             compact: false,
             has_lost: false,
+            is_by_rule: false,
         });
         self.index.insert(hash, at);
         self.topics.link(&mut self.idle, at);
@@ -455,7 +466,7 @@ impl Windows {
         let is_missed = state || !message.is_expired(now_ms);
         if is_missed {
             topic.floor = topic.floor.max(message.id.offset);
-            topic.has_lost = true;
+            (topic.has_lost, topic.is_by_rule) = (true, false);
         }
         is_missed
     }
@@ -489,7 +500,9 @@ impl Windows {
                 break;
             };
             *count += u64::from(!self.messages[oldest].is_expired(now_ms));
-            self.lose(at, oldest, now_ms);
+            if self.lose(at, oldest, now_ms) {
+                self.topics[at].is_by_rule = true;
+            }
             dropped += 1;
         }
         dropped

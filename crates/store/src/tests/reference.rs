@@ -78,8 +78,8 @@ impl TopicRow {
             bytes += message.publication.data.bytes() as u64;
         }
         let Retention { messages_max, bytes_max, .. } = self.retention;
-        assert!(page_records.len() as u64 <= messages_max + messages_max / 10);
-        assert!(bytes <= bytes_max.saturating_add(bytes_max / 10) || page_records.len() == 1);
+        assert!(page_records.len() as u64 <= messages_max);
+        assert!(bytes <= bytes_max || page_records.len() == 1);
         assert!(page_records.is_sorted_by_key(|record| record.offset));
         for (offset, message) in self.messages.range(after + 1..) {
             let is_there = page_records.iter().any(|record| record.offset == *offset);

@@ -8,9 +8,9 @@ use redb::{Database, ReadableDatabase, ReadableTableMetadata, backends::InMemory
 use super::*;
 use crate::batch::{self, Op, SweepPlan, TOMBSTONE_SECONDS, apply};
 use crate::metadata::Metadata;
-use crate::tables::EXPIRIES;
+use crate::tables::{EXPIRIES, MESSAGES};
 use crate::topic::Retention;
-use crate::{StoredMessages, read, record};
+use crate::{ReadLimits, StoredMessages, read, record};
 
 /// The tables, in memory.
 pub(super) struct Tables {
@@ -59,6 +59,11 @@ impl Tables {
         read::after(&self.db, topic, after, ALL, now_ms).unwrap()
     }
 
+    /// The messages in the file, of all topics.
+    fn rows(&self) -> u64 {
+        self.db.begin_read().unwrap().open_table(MESSAGES).unwrap().len().unwrap()
+    }
+
     fn offsets(&self, topic: &str, now_ms: u64) -> (Vec<u64>, u64) {
         let stored = self.after(topic, 0, now_ms);
         (stored.records.iter().map(|record| record.offset).collect(), stored.floor)
@@ -92,7 +97,15 @@ fn retention_is_exact_for_small_limits_and_works_in_bulk_for_large_ones() {
     assert_eq!(tables.offsets("t", 0), (vec![3], 2));
     let hundred = Retention { messages_max: 100, ..roomy() };
     tables.apply(0, &ops(4..=112, hundred), &SweepPlan::default());
-    assert_eq!(tables.offsets("t", 0).0.len(), 110, "a tenth over is not worth a transaction");
+    assert_eq!(tables.rows(), 110, "a tenth over is not worth a deletion");
+    assert_eq!(tables.offsets("t", 0), ((13..=112).collect(), 12), "and is not read");
+    assert_eq!(tables.after("t", 0, 0).dropped, 12);
+    let few = ReadLimits { messages_max: 99, bytes_max: 1 << 20 };
+    let back = read::before(&tables.db, "t", u64::MAX, few, 0).unwrap();
+    assert!(back.more && back.through == 14);
+    let back = read::before(&tables.db, "t", 14, few, 0).unwrap();
+    assert_eq!((back.records.len(), back.more, back.floor), (1, false, 12));
+    assert_eq!(tables.after("t", 50, 0).records.len(), 62);
     tables.apply(0, &ops(113..=113, hundred), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 0), ((14..=113).collect(), 13));
     let bytes = Retention { bytes_max: 40, ..roomy() };

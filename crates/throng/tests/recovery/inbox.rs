@@ -84,6 +84,65 @@ fn a_page_without_acknowledgements_gets_new_messages() {
 }
 
 #[test]
+fn an_inbox_and_its_window_hold_what_they_say() {
+    let sizes = [("THRONG_INBOX_MESSAGES_MAX", "40"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "40")];
+    for storage in BOTH {
+        let mut node = Node::with(storage, &sizes);
+        for style in ALL {
+            let user = format!("al{style:?}");
+            let query = format!("user={user}");
+            for number in 0..43 {
+                node.post("/api/send", json!({"user": user, "data": number}));
+            }
+            node.flush();
+            assert_eq!(node.history(&format!("@{user}"), "").0, numbers(3..43), "{storage:?}");
+            for restarts in [false, true] {
+                if restarts && storage == Storage::Disk {
+                    node.restart();
+                }
+                let at = format!("{storage:?} {style:?} {restarts}");
+                let mut page = Listener::away(style, &[], &query);
+                page.connect(&node);
+                assert_eq!(page.take(&node, 40), numbers(3..43), "{at}");
+                page.is_quiet(&node, 100);
+            }
+        }
+    }
+}
+
+/// Memory knows little of what was before a restart: the window holds all the same, and what the limits
+/// drop makes room.
+#[test]
+fn a_window_holds_after_a_restart() {
+    let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
+    let mut node = Node::with(Storage::Disk, &few);
+    for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
+        let (user, topic) = (format!("al{style:?}"), format!("w:{style:?}"));
+        let query = format!("user={user}");
+        drop(Listener::with(&node, style, &[&topic], &query));
+        node.until_members(&topic, 0);
+        node.count(&topic, 0..10);
+        (0..4).for_each(|number| _ = node.send(&user, json!(number)));
+        node.restart();
+        let mut worker = Listener::with(&node, style, &[&topic], &query);
+        // The inbox comes along, in an order of its own.
+        let (mut work, mut inbox) = (Vec::new(), Vec::new());
+        for _ in 0..7 {
+            let message = worker.next(&node);
+            let to = if message["topic"] == topic { &mut work } else { &mut inbox };
+            to.push(message["data"].clone());
+        }
+        assert_eq!((work, inbox), (numbers(0..3), numbers(0..4)), "{style:?}");
+        node.count(&topic, 10..12);
+        worker.is_quiet(&node, 200);
+        for number in 4..10 {
+            node.send(&user, json!(number));
+            assert_eq!(worker.take(&node, 1), [json!(number)], "{style:?}");
+        }
+    }
+}
+
+#[test]
 fn a_failed_handler_gets_the_message_again() {
     let node = Node::with(Storage::Memory, &[AGAIN]);
     let mut worker = Listener::with(&node, ResumeStyle::Ws, &[], "user=al");

@@ -38,6 +38,13 @@ struct State {
     holds: bool,
 }
 
+impl State {
+    /// Memory knows what would have to be asked for otherwise.
+    fn knows(&self) -> bool {
+        self.at_once || self.steady || !self.always
+    }
+}
+
 impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
@@ -238,11 +245,14 @@ impl History for Late {
 
     fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone> {
         let state = self.state.lock().unwrap();
-        let knows = state.at_once || state.steady || !state.always;
+        let knows = state.knows();
         self.local.gone(hash, topic, after).filter(|_| knows)
     }
 
-    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Vec<u64> {
+    fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>> {
+        if !self.state.lock().unwrap().knows() {
+            return None;
+        }
         self.local.retained(hash, topic, offsets)
     }
 
