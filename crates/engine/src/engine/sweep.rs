@@ -306,7 +306,8 @@ fn idle_due(core: &Core, silence_s: u32) -> Due {
 /// The same of one that waits for an answer.
 fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     match cold.and_then(|cold| cold.poll.as_ref()) {
-        Some(poll) if poll.deadline_s <= core.now_s() => Due::PollOver,
+        // The second in which it began is not counted.
+        Some(poll) if poll.deadline_s < core.now_s() => Due::PollOver,
         Some(_) => Due::Nothing,
         None if silence_s > core.asking_seconds_max() => Due::Close(CloseReason::Internal),
         None => Due::Nothing,
