@@ -65,6 +65,9 @@ pub(super) struct Connection {
     pending: VecDeque<Pending>,
     /// The topics that it is in.
     inside: BTreeSet<usize>,
+    /// Those that it has entered or left by a command: what the reply said counts more than a recovery
+    /// that was asked for before, and is told later.
+    commanded: BTreeSet<usize>,
     /// A poll waits for its answer.
     pub asks: bool,
     /// It asked for nothing but what is there, and has no answer yet.
@@ -197,6 +200,7 @@ impl Client {
             acks: BTreeMap::new(),
             pending: VecDeque::new(),
             inside: self.topics.iter().copied().collect(),
+            commanded: BTreeSet::new(),
             asks: poll,
             fresh: false,
         };
@@ -490,7 +494,9 @@ impl Client {
             }
         }
         if recovered.is_none() && !self.kind.is_sse() {
-            let plain = |it: &usize| what(*it).has_history() && !is_state(*it);
+            let commanded = self.connection.as_ref().unwrap().commanded.clone();
+            let plain =
+                |it: &usize| what(*it).has_history() && !is_state(*it) && !commanded.contains(it);
             for topic in self.topics.clone().into_iter().filter(plain) {
                 assert_eq!(count(&log[topic], since), self.heard[&topic].next);
                 self.know(topic, since);
@@ -514,6 +520,7 @@ impl Client {
         let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
         let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
         assert!(!changes || earlier.is_none(), "client {name}: answered before {earlier:?}");
+        connection.commanded.insert(topic);
         let Command::Enter { from, was_in } = command else {
             connection.inside.remove(&topic);
             connection.live.remove(&topic);
