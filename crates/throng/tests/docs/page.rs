@@ -41,6 +41,9 @@ use crate::shell::{Listener, Server, Shell};
 /// How long something may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(20);
 
+/// How long a message that waits for the store is given to get there.
+const WRITTEN: Duration = Duration::from_millis(500);
+
 /// How many snippets were treated how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -266,6 +269,10 @@ impl Runner<'_> {
             return Err(format!("it ended with {} ({}):\n{told}", done.status, done.failed.trim()));
         }
         let printed = if how.exit == 0 { done.out } else { told };
+        if printed.contains("\"queued\":true") {
+            // People read more slowly than the store writes.
+            std::thread::sleep(WRITTEN);
+        }
         self.printed = Printed::Text(self.shown(&printed));
         Ok(())
     }
