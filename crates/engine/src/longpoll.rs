@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use auth::Principal;
 use model::{CloseReason, ConnectionId, Encoding};
 use protocol::Delivery;
-use protocol::http::json_answer;
+use protocol::http::{Rejection, json_answer};
 use protocol::phoenix::longpoll::{self, Status};
 use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Longpoll, Op, Respond};
@@ -25,6 +25,7 @@ use crate::outbox::{Chunk, Outbox, Piece};
 use crate::output::Output;
 use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
+use crate::refuse::refused;
 
 /// How long a session may do without a poll, beyond two waits, in seconds.
 const GRACE_SECONDS: u32 = 10;
@@ -112,8 +113,7 @@ impl Channels<'_> {
                 longpoll::poll(Status::Gone, &token, [], &mut body);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
-            Err(message) => {
-                let refused = protocol::http::Rejection::new(503, "overloaded", message);
+            Err(refused) => {
                 longpoll_rejection(&refused, protocol::http::Method::Get, &respond, &mut out);
                 self.connections.answered(slot, 0, respond.keep_alive, &mut out);
             }
@@ -129,36 +129,26 @@ impl Channels<'_> {
         encoding: Encoding,
         principal: &Principal,
         address: Option<IpAddr>,
-    ) -> Result<ConnectionId, &'static str> {
+    ) -> Result<ConnectionId, Rejection> {
         let sessions = &self.connections.core.shared.sessions;
         let held = &self.connections.core.shared.connections;
         if sessions.load(Ordering::Relaxed) >= self.connections.core.settings.longpoll_sessions_max
         {
-            self.connections.core.metrics.refused[Refusal::Sessions as usize].add(1);
-            return Err(
-                "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later",
-            );
+            return Err(self.refuse_session(Refusal::Sessions));
         }
         let room = held.load(Ordering::Relaxed) < self.connections.core.settings.connections_max;
         if !room || self.connections.core.draining {
-            self.connections.core.metrics.refused[Refusal::Connections as usize].add(1);
-            return Err(
-                "the server holds as many connections as it may (limits.connections_max): try later",
-            );
+            return Err(self.refuse_session(Refusal::Connections));
         }
         if self.connections.core.shared.memory_full.load(Ordering::Relaxed) {
-            self.connections.core.metrics.refused[Refusal::Memory as usize].add(1);
-            return Err("the server is at its memory limit: try later");
+            return Err(self.refuse_session(Refusal::Memory));
         }
         // A session counts as a connection of the address that asked for it.
         let per_address = self.connections.core.settings.connections_per_address_max;
         let peer = address.filter(|_| per_address > 0);
         if peer.is_some_and(|peer| !self.connections.core.shared.addresses.enter(peer, per_address))
         {
-            self.connections.core.metrics.refused[Refusal::Address as usize].add(1);
-            return Err(
-                "your address has as many connections as it may (limits.connections_per_address_max)",
-            );
+            return Err(self.refuse_session(Refusal::Address));
         }
         let sessions_max = self.connections.core.settings.longpoll_sessions_per_address_max;
         let of = address.filter(|_| sessions_max > 0);
@@ -166,10 +156,13 @@ impl Channels<'_> {
             !self.connections.core.shared.session_addresses.enter(of, sessions_max)
         }) {
             peer.into_iter().for_each(|peer| self.connections.core.shared.addresses.leave(peer));
-            self.connections.core.metrics.refused[Refusal::Sessions as usize].add(1);
-            return Err(
-                "your address has as many long-poll sessions as it may (limits.longpoll_sessions_per_address_max): try later",
-            );
+            // It is counted as the limit of all, but it is another's to raise.
+            let message = "your address has as many long-poll sessions as it may \
+                           (limits.longpoll_sessions_per_address_max): try later";
+            return Err(Rejection {
+                message: message.into(),
+                ..self.refuse_session(Refusal::Sessions)
+            });
         }
         let (sessions, held) =
             (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
@@ -182,6 +175,12 @@ impl Channels<'_> {
         self.connections.core.take_up(slot, encoding, Phase::Open);
         self.connections.enter_hub(slot, principal, &[]);
         Ok(self.connections.core.id(slot, self.connections.serial))
+    }
+
+    /// Counts that there is no room for a session, and says why as to any connection.
+    fn refuse_session(&self, refusal: Refusal) -> Rejection {
+        self.connections.core.metrics.refused[refusal as usize].add(1);
+        refused(refusal)
     }
 
     /// Asks the session's shard, which may be this one, and lets the request wait.
