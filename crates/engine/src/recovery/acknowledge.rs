@@ -24,7 +24,7 @@ use protocol::encoded;
 use protocol::request::Acknowledgement;
 
 use super::look::is_told;
-use super::{ALL, Catchup, CatchupTable, Catchups, Recovery, ReplyTo, id_with};
+use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
 use crate::command::Command;
 use crate::connection::Flag;
 use crate::core::Core;
@@ -551,16 +551,6 @@ impl Core {
         announce_acknowledged(self, &user, &topic, offset);
         Ok((topic, Position { offset, ..id }))
     }
-}
-
-/// The cursor and the acknowledgements of one catch-up.
-pub(super) fn acks_of(
-    catchups: Option<&mut Catchups>,
-    number: u32,
-) -> Option<(&mut TopicCursor, &mut Acks)> {
-    let catchup = catchups?.list.iter_mut().find(|catchup| catchup.number == number)?;
-    let Catchup { cursor, acks, .. } = catchup;
-    Some((cursor, acks.as_deref_mut()?))
 }
 
 /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when

@@ -3,8 +3,7 @@
 use history::{Gone, Piece, Pull, TopicCursor};
 use model::RecoveryGap;
 
-use super::acknowledge::acks_of;
-use super::{Catchups, PendingReply, Recovery};
+use super::{Catchups, PendingReply, Recovery, acks_of};
 use crate::core::Core;
 
 impl Recovery {

@@ -498,3 +498,10 @@ fn cancel_redelivery(again: &mut BTreeSet<(u32, u32, u32)>, slot: u32, catchup: 
         again.remove(&(second, slot, catchup.number));
     }
 }
+
+/// The cursor and the acknowledgements of one catch-up.
+fn acks_of(catchups: Option<&mut Catchups>, number: u32) -> Option<(&mut TopicCursor, &mut Acks)> {
+    let catchup = catchups?.list.iter_mut().find(|catchup| catchup.number == number)?;
+    let Catchup { cursor, acks, .. } = catchup;
+    Some((cursor, acks.as_deref_mut()?))
+}
