@@ -36,7 +36,7 @@ impl Client {
     /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Holds at
     /// most so many unused connections to a host. Fails when TLS can't be set up.
     pub fn new(idle_connections_max: usize) -> io::Result<Self> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = HttpsConnectorBuilder::new();
         let builder = match builder.with_provider_and_native_roots(provider.clone()) {
             Ok(builder) => builder,
