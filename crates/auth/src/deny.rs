@@ -53,10 +53,8 @@ pub enum Deny {
          refuses it; let the application call /api/login or /api/logout"
     )]
     LoginRefused,
-    /// The token doesn't grant it.
-    #[error(
-        "the token of this connection doesn't grant this: ask whoever issued it for one that does"
-    )]
+    /// The token doesn't grant it, or there is none. Whether there is such a topic is not said.
+    #[error("this is not granted: it takes a token that grants it, from whoever issues them")]
     NotGranted,
 }
 
@@ -86,22 +84,21 @@ impl Deny {
             | Deny::PublishRefused
             | Deny::PublishAsks
             | Deny::PublishOwn
-            | Deny::LoginRefused
-            | Deny::NotGranted => "forbidden",
+            | Deny::LoginRefused => "forbidden",
+            Deny::NotGranted => "not_granted",
         }
     }
 
     /// What a Phoenix client is told as the reason: its applications compare some of these texts.
     pub fn phoenix_reason(self) -> String {
         match self {
-            Deny::JoinRefused | Deny::JoinAsks => "unauthorized".into(),
+            Deny::JoinRefused | Deny::JoinAsks | Deny::NotGranted => "unauthorized".into(),
             Deny::PublishRefused | Deny::PublishAsks => Deny::PublishOwn.to_string(),
             Deny::AnotherUser
             | Deny::PublishOwn
             | Deny::NoPresence
             | Deny::NotItsUser
-            | Deny::LoginRefused
-            | Deny::NotGranted => self.to_string(),
+            | Deny::LoginRefused => self.to_string(),
         }
     }
 }

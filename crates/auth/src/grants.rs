@@ -6,7 +6,7 @@ use model::Name;
 const SUBJECT: &str = "{sub}";
 
 /// What a principal may do at the most. A grant never allows what the rules deny.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Grants {
     /// All that the rules allow.
     Everything,
@@ -14,9 +14,16 @@ pub enum Grants {
     Patterns(Patterns),
 }
 
+impl Default for Grants {
+    /// Nothing.
+    fn default() -> Self {
+        Grants::Patterns(Patterns::default())
+    }
+}
+
 /// The topics of each action: `*` matches any run of characters, `{sub}` the name of one of the
 /// principal's users, all else itself. A `*` in a user's name is a character like any other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Patterns {
     /// Topics to enter.
     pub subscribe: Vec<Box<str>>,

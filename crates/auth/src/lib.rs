@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod authenticator;
 mod decision;
 mod deny;
 mod grants;
@@ -15,6 +16,7 @@ mod principal;
 #[cfg(test)]
 mod tests;
 
+pub use authenticator::{Authenticator, TokenError, TokenMark, TopicToken, Verified};
 pub use decision::{Action, Audience, Decision, Hook, Permit};
 pub use deny::Deny;
 pub use grants::{Grants, Patterns};

@@ -3,7 +3,9 @@
 use model::{JoinRule, PublishRule, Rules, Topic, TopicKind};
 
 use crate::grants::any_matches;
-use crate::{Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source};
+use crate::{
+    Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source, TopicToken,
+};
 
 /// Whether clients may become other users, or cease to be, while they are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,8 +66,9 @@ impl Policy {
     }
 
     /// Whether a principal may do something with a topic of this policy. The application may do
-    /// everything. For others the rules decide first, and no grant allows what they deny. Whether a
-    /// principal has expired is for its caller to say, who has a clock.
+    /// everything. For others the grants decide first, so that nobody learns the rules of topics that
+    /// are not granted; and no grant allows what the rules deny. Whether a principal has expired is for
+    /// its caller to say, who has a clock.
     pub fn decide(
         &self,
         principal: &Principal,
@@ -75,15 +78,27 @@ impl Policy {
         if principal.source == Source::Application {
             return Decision::Allow(Permit::of(topic));
         }
-        match self.by_rules(principal, action, topic) {
-            Decision::Deny(deny) => Decision::Deny(deny),
-            decision @ (Decision::Allow(_) | Decision::Ask(_)) => {
-                if is_granted(principal, action, topic) {
-                    decision
-                } else {
-                    Decision::Deny(Deny::NotGranted)
-                }
-            }
+        match is_granted(principal, action, topic) {
+            true => self.by_rules(principal, action, topic),
+            false => Decision::Deny(Deny::NotGranted),
+        }
+    }
+
+    /// The same, where tokens for single topics may grant what the principal's own does not: to enter the
+    /// topic, to see who is there, and to read what was before.
+    pub fn decide_with<'t>(
+        &self,
+        principal: &Principal,
+        action: Action<'_>,
+        topic: &Topic<'_, '_>,
+        tokens: impl IntoIterator<Item = &'t TopicToken>,
+    ) -> Decision {
+        let decision = self.decide(principal, action, topic);
+        let listens = matches!(action, Action::Subscribe | Action::Presence | Action::History);
+        let denied = listens && decision == Decision::Deny(Deny::NotGranted);
+        match denied && tokens.into_iter().any(|token| token.is_for(principal, topic.name)) {
+            true => self.by_rules(principal, action, topic),
+            false => decision,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use model::{Name, TopicKind};
 
-use crate::Grants;
+use crate::{Grants, TokenMark};
 
 /// Shared by all principals that no grants narrow.
 static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Everything));
@@ -27,8 +27,12 @@ pub struct Principal {
     pub users: Vec<Name>,
     /// What it may do at the most.
     pub grants: Arc<Grants>,
+    /// What the application says of it to others: the text of a JSON object.
+    pub info: Option<Arc<str>>,
     /// When it ceases to be valid, in seconds since 1970; `None` is never.
     pub expires: Option<u64>,
+    /// What a revocation needs to know of its token.
+    pub mark: TokenMark,
     /// Where it comes from.
     pub source: Source,
 }
@@ -39,6 +43,11 @@ impl Principal {
         Self::everything(users, Source::Anonymous)
     }
 
+    /// Somebody without a token, where tokens say who is who.
+    pub fn stranger(grants: Arc<Grants>) -> Self {
+        Principal { grants, ..Self::anonymous(Vec::new()) }
+    }
+
     /// The application.
     pub fn application() -> Self {
         Self::everything(Vec::new(), Source::Application)
@@ -46,11 +55,13 @@ impl Principal {
 
     /// The bearer of a token for these users.
     pub fn token(users: Vec<Name>, grants: Arc<Grants>, expires: Option<u64>) -> Self {
-        Principal { users, grants, expires, source: Source::Token }
+        let mark = TokenMark::default();
+        Principal { users, grants, info: None, expires, mark, source: Source::Token }
     }
 
     fn everything(users: Vec<Name>, source: Source) -> Self {
-        Principal { users, grants: EVERYTHING.clone(), expires: None, source }
+        let (grants, mark) = (EVERYTHING.clone(), TokenMark::default());
+        Principal { users, grants, info: None, expires: None, mark, source }
     }
 
     /// Whether it speaks for this user.

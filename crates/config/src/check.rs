@@ -1,5 +1,6 @@
 //! Checks of values beyond their kind, and of settings against each other.
 
+mod auth;
 mod history;
 mod log;
 
@@ -44,6 +45,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     addresses(config, &mut checks);
     secret("admin.api_key", "a key", &config.admin.api_key, &mut checks);
     secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
+    auth::check_auth(config, &mut checks);
     numbers(config, &mut checks);
     presence(config, &mut checks);
     history::check_sections(config, &mut checks);
@@ -69,13 +71,13 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
 fn addresses(config: &Config, checks: &mut Checks<'_>) {
     let (client, admin) = (config.client.listen, config.admin.listen);
     checks.require(
-        &["client.listen", "client.insecure"],
-        is_loopback(client) || config.client.insecure,
+        &["client.listen", "client.insecure", "auth.required"],
+        is_loopback(client) || config.client.insecure || config.auth.required,
         || {
             format!(
-                "{client} is open to other machines, and nothing authenticates clients: listen on \
-                 127.0.0.1, or say --insecure (client.insecure = true) if a firewall or a proxy \
-                 guards it"
+                "{client} is open to other machines, and nothing authenticates clients: require \
+                 tokens (auth.required = true), listen on 127.0.0.1, or say --insecure \
+                 (client.insecure = true) if a firewall or a proxy guards it"
             )
         },
     );

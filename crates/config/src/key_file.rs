@@ -1,4 +1,4 @@
-//! `admin.api_key_file`: the key in a file of its own, in place of `admin.api_key`.
+//! Keys in files of their own, in place of settings: `admin.api_key_file`, `auth.hmac_key_file`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,28 +9,52 @@ use crate::{Origin, SettingError, Value};
 /// that is empty by mistake is an error instead.
 pub const NO_KEY: &str = "none";
 
-const KEY: &str = "admin.api_key";
-const KEY_FILE: &str = "admin.api_key_file";
+/// Keys that a file may hold, with the settings that name the files.
+const KEYS: [(&str, &str); 2] =
+    [("admin.api_key", "admin.api_key_file"), ("auth.hmac_key", "auth.hmac_key_file")];
 
-/// Puts the key that the file holds in the place of `admin.api_key`, and the file's whole path in the
+/// Files that others read, by the settings that name them.
+const PATHS: &str = "auth.public_key_files";
+
+/// Puts the key that a file holds in the place of the setting, and the file's whole path in the
 /// place of the one that was written. Of a key and a file, what a later source says wins; from one
 /// source, both are an error. An empty text is no key.
 pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
+    for (key, file) in KEYS {
+        read_key(read, read_secret, key, file);
+    }
+    let Some((Value::List(paths), origin)) = read.values.get(PATHS).cloned() else { return };
+    let paths = paths.iter().map(|path| whole(path, &origin).display().to_string()).collect();
+    read.values.insert(PATHS, (Value::List(paths), origin));
+}
+
+fn read_key(
+    read: &mut Read,
+    read_secret: Option<ReadSecret>,
+    key_setting: &'static str,
+    file_setting: &'static str,
+) {
     let text = |key: &str| match read.values.get(key) {
         Some((Value::Text(text), origin)) if !text.is_empty() => {
             Some((text.clone(), origin.clone()))
         }
         _ => None,
     };
-    let Some((written, origin)) = text(KEY_FILE) else { return };
+    // Whether there is a key is unknown then.
+    let error = |read: &mut Read, origin: Origin, message: String| {
+        read.invalid.insert(key_setting);
+        read.errors.push(SettingError { origin, key: file_setting.into(), message });
+    };
+    let Some((written, origin)) = text(file_setting) else { return };
     let path = whole(&written, &origin);
-    if let Some((_, key)) = text(KEY) {
+    if let Some((_, key)) = text(key_setting) {
         if rank(&key) > rank(&origin) {
             return;
         }
         if rank(&key) == rank(&origin) {
             let message = format!(
-                "{key} sets {KEY}, too, and only one can be the key: take {KEY_FILE} or {KEY} away"
+                "{key} sets {key_setting}, too, and only one can be the key: take {file_setting} or \
+                 {key_setting} away"
             );
             return error(read, origin, message);
         }
@@ -42,17 +66,11 @@ pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
         Ok(key) => {
             let key = if key == NO_KEY { String::new() } else { key };
             let shown = path.display().to_string();
-            read.values.insert(KEY, (Value::Text(key), Origin::KeyFile(shown.clone())));
-            read.values.insert(KEY_FILE, (Value::Text(shown), origin));
+            read.values.insert(key_setting, (Value::Text(key), Origin::KeyFile(shown.clone())));
+            read.values.insert(file_setting, (Value::Text(shown), origin));
         }
         Err(message) => error(read, origin, message),
     }
-}
-
-/// Whether there is a key is unknown then.
-fn error(read: &mut Read, origin: Origin, message: String) {
-    read.invalid.insert(KEY);
-    read.errors.push(SettingError { origin, key: KEY_FILE.into(), message });
 }
 
 /// A path in a file is relative to that file's folder, any other to the process's.
@@ -102,7 +120,10 @@ mod tests {
         let sources = Sources {
             file: Some((name, file)),
             variables: variables.collect(),
-            flags: flag.iter().map(|path| (KEY_FILE, "--api-key-file", path.to_string())).collect(),
+            flags: flag
+                .iter()
+                .map(|path| ("admin.api_key_file", "--api-key-file", path.to_string()))
+                .collect(),
             read_secret: Some(read_secret),
             ..Sources::default()
         };

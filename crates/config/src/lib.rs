@@ -32,7 +32,7 @@ pub use print::{default_file, effective};
 pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};
 pub use table::{
-    Admin, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
+    Admin, Auth, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
     Socket, Store, Subscriptions, Timeouts, Webhook, Websocket,
 };
 pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
@@ -148,6 +148,14 @@ pub struct Changes {
     pub applied: Vec<&'static str>,
     /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
+}
+
+impl Config {
+    /// True when tokens say who clients are: there is a key to check them with.
+    pub fn has_tokens(&self) -> bool {
+        let Auth { hmac_key, public_key_files, jwks_urls, .. } = &self.auth;
+        !(hmac_key.is_empty() && public_key_files.is_empty() && jwks_urls.is_empty())
+    }
 }
 
 impl Loaded {

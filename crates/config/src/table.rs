@@ -132,6 +132,40 @@ settings! {
         idle_seconds: u64 = Live, Number(1, DAY), "120";
     }
 
+    /// Who clients are and what they may do, by tokens (JSON Web Tokens). Without a key everybody is who they say.
+    auth: Auth {
+        /// The key that the application and this server share, for tokens signed with HS256, HS384 or HS512: text of at least 32 bytes.
+        hmac_key: String = Secret, Text, r#""""#;
+        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        hmac_key_file: String = Live, Text, r#""""#;
+        /// Files with a public key in PEM each (RSA, EC with P-256 or P-384, Ed25519); relative as auth.hmac_key_file is. They are read again on SIGHUP.
+        public_key_files: Vec<String> = Live, List, "[]";
+        /// Where issuers publish their keys (JSON Web Key Sets), http:// or https:// URLs. Keys below the URL of one of auth.issuers count for tokens of that issuer only.
+        jwks_urls: Vec<String> = Live, List, "[]";
+        /// How long after they were fetched those keys are fetched again. For a key that is not known they are fetched at once, but not more often than every 5 s.
+        jwks_refresh_seconds: u64 = Live, Number(5, DAY), "300";
+        /// How tokens may be signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, ES384, EdDSA; an empty list is every way that the keys fit.
+        algorithms: Vec<String> = Live, List, "[]";
+        /// Who may issue tokens (iss); an empty list is anybody whose signature is right.
+        issuers: Vec<String> = Live, List, "[]";
+        /// For whom tokens are (aud); "" takes only those that are for nobody in particular.
+        audience: String = Live, Text, r#""""#;
+        /// No connection and no request without a token; a connection to /ws may bring it in its first command.
+        required: bool = Live, Bool, "false";
+        /// What may be done without a token, and with one that has no claim throng: an action and a pattern each, like "subscribe:news" or "history:public:*". Actions are subscribe, publish, presence and history.
+        anonymous_grants: Vec<String> = Live, List, "[]";
+        /// The cookie in which a browser may bring a token, from pages of this server's own origin and of those that client.cors_origins names; "" is none.
+        cookie: String = Live, Text, r#""throng_token""#;
+        /// So long before its token expires a client is told; 0 is not at all.
+        expiry_warning_seconds: u64 = Live, Number(0, DAY), "60";
+        /// Connections whose tokens expire at one moment are closed over so long a time after it.
+        expiry_spread_seconds: u64 = Live, Number(0, 3_600), "30";
+        /// Revocations that are remembered; more are refused.
+        revocations_max: u64 = Live, Number(1, 10_000_000), "100000";
+        /// How long a revocation is remembered that doesn't say: longer than tokens live.
+        revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
+    }
+
     /// The event loops.
     shards: Shards {
         /// Event loops; 0 is as many as cores, limits.connections_max and the limit on open files ask for.

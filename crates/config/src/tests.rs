@@ -102,10 +102,14 @@ fn the_key_is_never_printed() {
 
 #[test]
 fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
-    let plain = load("", &[], &[]).unwrap();
     // The file of a key changes the key, too: see key_file.rs.
-    for setting in SETTINGS.iter().filter(|setting| setting.key != "admin.api_key_file") {
+    for setting in SETTINGS.iter().filter(|setting| !setting.key.ends_with("_key_file")) {
         let (section, key) = setting.parts();
+        // What tokens may do needs a key to check them with.
+        let needs_key = section == "auth" && setting.key != "auth.hmac_key";
+        let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
+        let base = if needs_key { &base[..] } else { &[] };
+        let plain = load("", base, &[]).unwrap();
         let (toml, text): (String, String) = match setting.kind {
             Kind::Bool => match setting.default {
                 "true" => ("false".into(), "false".into()),
@@ -119,17 +123,25 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             }
             Kind::Address => ("\"127.0.0.1:9\"".into(), "127.0.0.1:9".into()),
             Kind::Text if setting.secret => {
-                ("\"0123456789abcdef\"".into(), "0123456789abcdef".into())
+                let secret = "0123456789abcdefghijklmnopqrstuv";
+                (format!("\"{secret}\""), secret.into())
             }
             Kind::Text if setting.key.ends_with(".url") => {
                 ("\"http://a/b\"".into(), "http://a/b".into())
             }
             Kind::Text | Kind::TextBytes(..) => ("\"debug\"".into(), "debug".into()),
             Kind::Choice(words) => (format!("\"{}\"", words[1]), words[1].into()),
+            Kind::List if setting.key == "auth.algorithms" => {
+                ("[\"HS256\", \"ES256\"]".into(), "HS256,ES256".into())
+            }
+            Kind::List if setting.key == "auth.anonymous_grants" => {
+                ("[\"subscribe:a\", \"history:b\"]".into(), "subscribe:a,history:b".into())
+            }
             Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
         };
-        let file = load(&format!("[{section}]\n{key} = {toml}\n"), &[], &[]).unwrap();
-        let variable = load("", &[(&setting.variable(), &text)], &[]).unwrap();
+        let file = load(&format!("[{section}]\n{key} = {toml}\n"), base, &[]).unwrap();
+        let variable = setting.variable();
+        let variable = load("", &[base, &[(&*variable, &*text)]].concat(), &[]).unwrap();
         assert_ne!(file.config, plain.config, "{}", setting.key);
         assert_eq!(file.config, variable.config, "{}", setting.key);
         let Changes { applied, restart } = plain.changes(&file);
@@ -153,7 +165,11 @@ fn an_invalid_value_is_not_compared_with_others() {
         "{broken}"
     );
     // Variables and flags count even if the file can't be read.
-    let sure = [("THRONG_CLIENT_LISTEN", "0.0.0.0:1"), ("THRONG_CLIENT_INSECURE", "false")];
+    let sure = [
+        ("THRONG_CLIENT_LISTEN", "0.0.0.0:1"),
+        ("THRONG_CLIENT_INSECURE", "false"),
+        ("THRONG_AUTH_REQUIRED", "false"),
+    ];
     assert!(load("x", &sure, &[]).unwrap_err().contains("--insecure"));
 }
 

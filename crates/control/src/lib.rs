@@ -4,7 +4,9 @@
 //! - `api`: the calls, one file a subject, and their OpenAPI document.
 //! - `monitor`: the node's figures: metrics, samples, topics on top, the memory watch.
 //! - `dashboard`: the operator's page, which draws what the API answers.
+//! - `keys`: fetches the keys that issuers of clients' tokens publish.
 //! - [`webhook`]: sends clients' events to the application, and its responses back.
+//! - `outgoing`: what requests to others have in common.
 //! - `node`: what all of these share, and the way to the shards.
 //! - `thread`: the thread that runs it all.
 //!
@@ -25,8 +27,10 @@
 mod api;
 mod dashboard;
 mod http;
+mod keys;
 mod monitor;
 mod node;
+mod outgoing;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -34,6 +38,8 @@ pub mod webhook;
 
 pub use api::openapi;
 pub use http::admission::{ConnectionLimits, Connections};
+pub use keys::KeyFetcher;
 pub use monitor::anonymous_bytes;
+pub use monitor::process::unix_us;
 pub use node::{Live, Node, Shards, Turns};
 pub use thread::{Running, Runtime, spawn};

@@ -9,9 +9,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::http::listener::{BACKLOG, Bounded, On};
+use crate::monitor::process::{unix_seconds, unix_us};
 use crate::monitor::{Monitor, SampleRing, memory};
 use crate::node::{Node, Shards};
-use crate::{api, webhook};
+use crate::{api, keys, webhook};
 
 /// A running control thread.
 pub struct Running {
@@ -95,7 +96,8 @@ async fn serve(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let listener = Bounded::new(listener, node.connections.clone());
     tokio::spawn(memory::watch(node.clone()));
-    tokio::spawn(expire_history(node.clone()));
+    tokio::spawn(each_second(node.clone()));
+    tokio::spawn(keys::fetch(node.clone()));
     let (monitor, sampler) = Monitor::new(node);
     let sampler = tokio::spawn(sampler.run());
     let (ending, ended) = watch::channel(());
@@ -119,12 +121,16 @@ async fn grace(mut ended: watch::Receiver<()>) {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// Lets histories drop what is too old, once a second.
-pub(crate) async fn expire_history(node: Arc<Node>) {
+/// Once a second: histories drop what is too old, shards are told the time of day, and revocations that
+/// nobody needs any more are forgotten.
+pub(crate) async fn each_second(node: Arc<Node>) {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         clock.tick().await;
         node.history().sweep();
+        let now_us = u64::try_from(node.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        node.shared.set_time(now_us, unix_us());
+        node.revocations.sweep(unix_seconds());
     }
 }

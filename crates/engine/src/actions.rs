@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use auth::{Permit, Principal};
 use model::{CloseReason, Name, Publication, ResumeRequest};
-use protocol::request::{Open, ReplyTo as To, Respond, Subscribe};
+use protocol::request::{Authenticate, Hold, Open, ReplyTo as To, Respond, Subscribe};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Request, data, http};
 
 use crate::answers::{NOT_SUBSCRIBED, named};
 use crate::command::Answer;
-use crate::connection::{Flag, Phase};
+use crate::connection::{Flag, PendingToken, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
@@ -57,20 +57,23 @@ impl Actions<'_> {
             return 0;
         };
         let speaker = || match open {
-            true => principal(&core.hub, slot),
+            true => principal(&core.hub, &core.credentials, &core.settings, slot),
             // It has not said it yet.
             false => Principal::anonymous(Vec::new()),
         };
         let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
         // Most frames come whole, and need no decoder that outlives them.
         let mut fresh = Decoder::default();
-        let id = core.id(slot, serial);
+        let (id, now_s) = (core.id(slot, serial), core.unix_s());
+        let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
         let from = out.len();
         let mut reader = Reader {
             settings: &core.settings.session,
             protocols: core.shared.protocols,
             id,
             speaker: &speaker,
+            stranger,
+            now_s,
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,
@@ -159,6 +162,11 @@ impl Actions<'_> {
             Request::Status { respond } => connections.status_request(slot, &respond, from, out),
             Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
             Request::Longpoll(request) => self.channels().longpoll(slot, request, out),
+            Request::Authenticate(Authenticate { token, purpose, id }) => {
+                let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
+                connections.authenticate(slot, pending, out);
+            }
+            Request::Hold(Hold::Keys) => connections.hold_for_keys(slot),
             Request::Close(close) => connections.close_after(slot, close, out),
         }
     }
@@ -235,7 +243,12 @@ impl Connections {
     fn open_transport(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
         let protocol = self.core.shared.protocols.of(open.encoding);
         self.core.take_up(slot, open.encoding, Phase::Open);
-        if protocol.delivery() != Delivery::Nothing {
+        if open.stranger {
+            let now_s = self.core.now_s();
+            if let Some(cold) = self.core.table.cold_or_new(slot) {
+                cold.stranger_since_s = Some(now_s);
+            }
+        } else if protocol.delivery() != Delivery::Nothing {
             self.enter_hub(slot, &open.principal, &open.topics);
             self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
             // Where clients join, they catch up with what they join.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use auth::{Grants, Patterns, Principal, Source};
+use auth::{Grants, Patterns, Principal, Source, TokenMark};
 use history::TopicCursor;
 use minicbor::bytes::ByteVec;
 use minicbor::decode::{self, Decoder};
@@ -13,6 +13,8 @@ use minicbor::{Decode, Encode};
 use model::{Data, Name, RecoveryGap};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Respond;
+
+use crate::command::Answer;
 
 /// The version of the format of records.
 pub const VERSION: u16 = 1;
@@ -127,6 +129,14 @@ pub(crate) struct Who {
     expires: Option<u64>,
     #[n(3)]
     source: Origin,
+    #[n(4)]
+    info: Option<String>,
+    /// When its token was issued, in seconds since 1970.
+    #[cbor(n(5), default)]
+    issued_s: u32,
+    /// A hash of its token's name.
+    #[cbor(n(6), default)]
+    id_hash: u32,
 }
 
 #[derive(Encode, Decode)]
@@ -151,7 +161,7 @@ enum Origin {
 
 impl From<&Principal> for Who {
     fn from(principal: &Principal) -> Self {
-        let Principal { users, grants, expires, source } = principal;
+        let Principal { users, grants, info, expires, mark, source } = principal;
         let texts = |patterns: &[Box<str>]| patterns.iter().map(|it| it.to_string()).collect();
         let grants = match &**grants {
             Grants::Everything => Granted::Everything,
@@ -165,7 +175,9 @@ impl From<&Principal> for Who {
             Source::Application => Origin::Application,
             Source::Token => Origin::Token,
         };
-        Who { users: Text::all(users), grants, expires: *expires, source }
+        let TokenMark { issued_s, id_hash } = *mark;
+        let (users, info) = (Text::all(users), info.as_deref().map(String::from));
+        Who { users, grants, expires: *expires, source, info, issued_s, id_hash }
     }
 }
 
@@ -189,7 +201,40 @@ impl From<Who> for Principal {
             Origin::Token => Source::Token,
         };
         let users = Text::values(who.users);
-        Principal { users, grants: Arc::new(grants), expires: who.expires, source }
+        let (grants, info) = (Arc::new(grants), who.info.map(Arc::from));
+        let mark = TokenMark { issued_s: who.issued_s, id_hash: who.id_hash };
+        Principal { users, grants, info, expires: who.expires, mark, source }
+    }
+}
+
+/// Where an answer goes.
+#[derive(Encode, Decode)]
+pub(crate) enum AnswerRecord {
+    #[n(0)]
+    Http(#[n(0)] RespondRecord),
+    #[n(1)]
+    Id(#[n(0)] String),
+    #[n(2)]
+    Phoenix(#[n(0)] Message),
+}
+
+impl From<&Answer> for AnswerRecord {
+    fn from(answer: &Answer) -> Self {
+        match answer {
+            Answer::Http(respond) => AnswerRecord::Http(respond.into()),
+            Answer::Id(id) => AnswerRecord::Id(id.to_string()),
+            Answer::Phoenix(message) => AnswerRecord::Phoenix((&**message).into()),
+        }
+    }
+}
+
+impl From<AnswerRecord> for Answer {
+    fn from(record: AnswerRecord) -> Self {
+        match record {
+            AnswerRecord::Http(respond) => Answer::Http(respond.into()),
+            AnswerRecord::Id(id) => Answer::Id(id.into()),
+            AnswerRecord::Phoenix(message) => Answer::Phoenix(Box::new(message.into())),
+        }
     }
 }
 

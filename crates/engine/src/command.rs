@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use auth::TokenMark;
 use broker::Delivery;
 use model::{CloseReason, ConnectionId, Name};
 use protocol::phoenix::ClientMessage;
@@ -198,6 +199,13 @@ pub enum Command {
         /// The answer.
         list: presence::List,
     },
+    /// Close the connections of tokens that count no longer.
+    Revoke {
+        /// Which tokens.
+        revocation: Revocation,
+        /// Told how many connections were closed.
+        reply: Reply<u32>,
+    },
     /// Take new settings.
     Settings(Arc<Settings>),
     /// Stop accepting, say goodbye to everyone, flush, and end the thread at the deadline at the
@@ -245,6 +253,25 @@ pub enum PresenceQuery {
         /// How to answer.
         respond: protocol::request::Respond,
     },
+}
+
+/// Tokens that count no longer: those of which all that is said here is true.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revocation {
+    /// They are of this user.
+    pub user: Option<Name>,
+    /// They have a name with this hash: see [`auth::TokenMark`].
+    pub id_hash: Option<u32>,
+    /// They were issued then or before, in seconds since 1970, or don't say when.
+    pub before_s: Option<u32>,
+}
+
+impl Revocation {
+    /// Whether it means a token with this mark, of a user of its own.
+    pub fn counts_for(&self, mark: TokenMark) -> bool {
+        self.id_hash.is_none_or(|hash| hash == mark.id_hash)
+            && self.before_s.is_none_or(|before_s| mark.issued_s <= before_s)
+    }
 }
 
 /// Which connections to close.

@@ -9,7 +9,7 @@ use model::{CloseReason, Encoding, Name};
 use protocol::Delivery;
 use protocol::request::Entry;
 
-use crate::cbor::{ImportError, Text};
+use crate::cbor::{ImportError, Text, Who};
 use crate::chosen::Chosen;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::{Core, Effect};
@@ -155,6 +155,7 @@ impl Connections {
             cold.decoder = None;
             cold.poll = None;
             (cold.paused, cold.waits) = (false, false);
+            (cold.stranger_since_s, cold.token) = (None, None);
             cold.closing = Some(close);
             asking = cold.asking.take();
         }
@@ -215,6 +216,7 @@ impl Connections {
             return;
         }
         self.core.hub.insert(slot);
+        self.core.credentials.insert(slot, principal);
         for user in &principal.users {
             self.join(slot, &model::name::personal(user), false);
         }
@@ -247,7 +249,8 @@ impl Connections {
             Lists { core: &mut self.core }.owe(slot, topic);
         } else if !joined && meta != "{}" {
             // The application had put it there, without one.
-            self.core.entries.update(slot, hash, meta, self.core.now_us);
+            let meta = self.core.presence_meta(slot, meta);
+            self.core.entries.update(slot, hash, &meta, self.core.now_us);
         }
         joined
     }
@@ -276,6 +279,7 @@ impl Connections {
     fn forget(&mut self, slot: u32, extent: Extent) {
         self.core.entries.leave_all(slot, self.core.now_us);
         self.recovery.forget(slot);
+        self.core.credentials.remove(slot);
         self.core.lists_due.remove(&slot);
         self.chosen.clear(slot);
         self.pages.forget(slot);
@@ -327,6 +331,7 @@ impl Connections {
             recovery: recovery.export(slot, &name),
             rates: rates.export(slot),
             pages: pages.export(slot),
+            credential: core.credentials.principal(slot, Vec::new()).ok().map(|it| Who::from(&it)),
         })
     }
 
@@ -385,6 +390,9 @@ impl Connections {
             for Text(topic) in topics {
                 core.enter_topic(slot, hash(&topic), &topic);
             }
+        }
+        if let Some(who) = record.credential {
+            core.credentials.insert(slot, &who.into());
         }
         core.joins.import(slot, record.joins, &hash);
         core.entries.import(slot, record.presence, &hash);

@@ -12,6 +12,7 @@ use protocol::{Codecs, Delivery, ProtocolRef};
 
 use crate::command::Command;
 use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
+use crate::credentials::Credentials;
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
 use crate::joins::Joins;
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub joins: Joins,
     /// What connections have in the registry of presence, by slot.
     pub entries: PresenceEntries,
+    /// What connections were granted by tokens.
+    pub credentials: Credentials,
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
     /// Of the log lines that peers cause.
@@ -80,7 +83,12 @@ impl Core {
         (self.now_us / 1_000_000) as u32
     }
 
-    /// The same, as [`Connection::heard_s`] has it.
+    /// The time of day, in seconds since 1970.
+    pub(crate) fn unix_s(&self) -> u64 {
+        self.shared.unix_s(self.now_us)
+    }
+
+    /// The same as [`Core::now_s`], as [`Connection::heard_s`] has it.
     pub(crate) fn now_wrapping_s(&self) -> u16 {
         wrapping_s(self.now_s())
     }

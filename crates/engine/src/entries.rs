@@ -61,9 +61,16 @@ impl PresenceEntries {
         }
     }
 
-    /// Another user of a connection is in these topics now, and says nothing about itself. A
-    /// connection has only so many that are listed.
-    pub fn enter_as(&mut self, slot: u32, user: &str, topics: Vec<(u64, Name)>, now_us: u64) {
+    /// Another user of a connection is in these topics now. A connection has only so many that are
+    /// listed.
+    pub fn enter_as(
+        &mut self,
+        slot: u32,
+        user: &str,
+        topics: Vec<(u64, Name)>,
+        meta: &str,
+        now_us: u64,
+    ) {
         if topics.is_empty() {
             return;
         }
@@ -73,7 +80,7 @@ impl PresenceEntries {
             if known.is_some_and(|at| entries[at].users.len() >= USERS_PER_CONNECTION_MAX) {
                 continue;
             }
-            let of = self.registry.enter(&topic, user, "{}", now_us);
+            let of = self.registry.enter(&topic, user, meta, now_us);
             match known {
                 Some(at) => {
                     let users = std::mem::take(&mut entries[at].users).into_iter();

@@ -23,6 +23,9 @@ const ASKERS: usize = 64;
 /// who publish; nobody stops them.
 const BEHIND_US_MAX: u64 = 250_000;
 
+/// So long a connection waits for the keys of its token's issuer before it is looked at again.
+const KEYS_US_MAX: u64 = 10_000_000;
+
 /// Who waited for its rate goes on when it is so far below it, for more than one message at a time.
 const SLACK_US: u64 = 50_000;
 
@@ -48,6 +51,8 @@ struct Recent {
     joined: Rate,
     /// The topic whose members it waits for, and until when at the most.
     behind: Option<(u64, u64)>,
+    /// It waits for keys until their version is another one than this, and until when at the most.
+    keys: Option<(u64, u64)>,
 }
 
 /// The same on its way to another engine: when it is at its rates again, in nanoseconds of the node's
@@ -177,6 +182,18 @@ impl Rates {
         }
     }
 
+    /// The connection waits for the keys of a token's issuer, which are of this version so far.
+    pub(crate) fn wait_for_keys(&mut self, core: &mut Core, slot: u32, version: u64) {
+        let until_us = core.now_us + KEYS_US_MAX;
+        self.recent_of(core, slot).keys = Some((version, until_us));
+        if let Some(cold) = core.table.cold_or_new(slot)
+            && !cold.waits
+        {
+            cold.waits = true;
+            self.waiters.push(slot);
+        }
+    }
+
     /// Nothing more is read from the connection until its time has come. False for one that can't be
     /// left unread.
     fn wait(&mut self, core: &mut Core, slot: u32, why: Limited) -> bool {
@@ -209,10 +226,15 @@ impl Rates {
         let behind = recent.behind.is_some_and(|(hash, until_us)| {
             now_us < until_us && core.pressure(hash) > Pressure::None
         });
-        if let Some(recent) = self.recent.get_mut(&slot).filter(|_| !behind) {
-            recent.behind = None;
+        let version = || core.settings.session.auth.as_ref().map(|auth| auth.keys_version());
+        let keys = recent.keys.is_some_and(|(awaited, until_us)| {
+            now_us < until_us && version().is_some_and(|version| version == awaited)
+        });
+        if let Some(recent) = self.recent.get_mut(&slot) {
+            recent.behind = recent.behind.filter(|_| behind);
+            recent.keys = recent.keys.filter(|_| keys);
         }
-        over || behind
+        over || behind || keys
     }
 
     /// The connections that wait, when they are to be checked again; the engine checks each of them.
@@ -249,7 +271,7 @@ impl Rates {
     pub(crate) fn export(&self, slot: u32) -> Option<RatesRecord> {
         // For whose members it waits is not said: it goes on at once, and waits again with its next
         // publish if it has to.
-        let Recent { published, joined, behind: _ } = self.recent.get(&slot)?;
+        let Recent { published, joined, behind: _, keys: _ } = self.recent.get(&slot)?;
         Some(RatesRecord { published: published.0, joined: joined.0 })
     }
 
@@ -265,7 +287,7 @@ impl Rates {
             // Nobody is further ahead of its time than a second and one more message.
             let rate = |until: u64| Rate(until.min((now_us + 3_000_000) * 1_000));
             let (published, joined) = (rate(published), rate(joined));
-            self.recent.insert(slot, Recent { published, joined, behind: None });
+            self.recent.insert(slot, Recent { published, joined, ..Recent::default() });
         }
         if waits {
             self.waiters.push(slot);
@@ -290,7 +312,7 @@ impl Rates {
         let now_us = core.now_us;
         self.recent.retain(|_, recent| {
             let idle = recent.published.is_idle(now_us) && recent.joined.is_idle(now_us);
-            !(idle && recent.behind.is_none())
+            !(idle && recent.behind.is_none() && recent.keys.is_none())
         });
         // A crowd that came and went leaves no room behind.
         if self.recent.capacity() > 4 * self.recent.len().max(ASKERS) {

@@ -89,6 +89,8 @@ pub struct Shared {
     /// The topics that users enter when they connect. Asked at each login, and locked for
     /// microseconds; nothing else is locked while it is.
     pub subscriptions: Arc<Subscriptions>,
+    /// When the node's clock began, in microseconds since 1970.
+    clock_began_us: AtomicU64,
 }
 
 impl Shared {
@@ -111,7 +113,19 @@ impl Shared {
             addresses: Addresses::default(),
             presence,
             subscriptions,
+            clock_began_us: AtomicU64::new(0),
         }
+    }
+
+    /// It is now so late by the node's clock, and so late since 1970, both in microseconds. To be told
+    /// now and then, for the time of day is set right at times.
+    pub fn set_time(&self, now_us: u64, unix_us: u64) {
+        self.clock_began_us.store(unix_us.saturating_sub(now_us), Ordering::Relaxed);
+    }
+
+    /// The time of day at a time of the node's clock in microseconds, in seconds since 1970.
+    pub fn unix_s(&self, now_us: u64) -> u64 {
+        (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000_000
     }
 
     /// True while new connections are welcome: it neither drains nor is at its memory limit.

@@ -31,6 +31,7 @@ mod connection;
 mod connections;
 mod core;
 mod count;
+mod credentials;
 mod deliver;
 mod engine;
 mod entries;
@@ -63,14 +64,16 @@ mod settings;
 pub mod sync;
 #[cfg(test)]
 mod testing;
+mod tokens;
 mod waiting;
 mod webhook;
 
 pub use cbor::{ImportError, VERSION as RECORD_VERSION};
 pub use command::{
-    Answer, Command, ConnectionInfo, LoggedIn, LoginError, PendingHook, PresenceQuery,
+    Answer, Command, ConnectionInfo, LoggedIn, LoginError, PendingHook, PresenceQuery, Revocation,
     SessionAnswer, SessionRequest, Target, TopicInfo,
 };
+pub use credentials::Expiry;
 pub use engine::{Config, Engine};
 pub use handle::{Addresses, Handle, Queue, Shared};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};

@@ -86,7 +86,8 @@ impl Channels<'_> {
         }
         self.connections.rates.has_joined(&mut self.connections.core, slot);
         let session = self.connections.core.id(slot, 0);
-        let asking = Asking { session, respond, anew: Some((encoding, principal)), opens: true };
+        let asking =
+            Asking { session, respond, anew: Some((encoding, Some(principal))), opens: true };
         wait_for_session(&mut self.connections.core, slot, asking);
         self.connections.core.outputs.push(Output::Address { slot });
     }
@@ -101,7 +102,7 @@ impl Channels<'_> {
         let Some(asking) = found else {
             return;
         };
-        let Asking { respond, anew: Some((encoding, principal)), .. } = *asking else {
+        let Asking { respond, anew: Some((encoding, Some(principal))), .. } = *asking else {
             return;
         };
         self.connections.core.await_request(slot);
@@ -301,7 +302,10 @@ impl Channels<'_> {
         let Asking { respond, anew, .. } = *asking;
         let mut out = Vec::new();
         match (&answer, anew) {
-            (SessionAnswer::Gone, Some((encoding, principal))) => {
+            (SessionAnswer::Gone, Some((_, None))) => {
+                self.longpoll_say(slot, Status::Forbidden, &respond, &mut out);
+            }
+            (SessionAnswer::Gone, Some((encoding, Some(principal)))) => {
                 return self.longpoll_open(slot, encoding, principal, respond, &mut out);
             }
             _ => {

@@ -13,10 +13,9 @@ use history::{
 use minicbor::{Decode, Encode};
 use model::{Name, Position, Since};
 use protocol::history::{NO_HISTORY, PageHead, page};
-use protocol::phoenix::ClientMessage;
 use protocol::request::PageRequest;
 
-use crate::cbor::{Message, RespondRecord, Text};
+use crate::cbor::{AnswerRecord, Text};
 use crate::command::{Answer, Command};
 use crate::core::Core;
 use crate::count::count;
@@ -61,17 +60,7 @@ pub(crate) struct PageRecord {
     #[n(3)]
     limit: u32,
     #[n(4)]
-    to: To,
-}
-
-#[derive(Encode, Decode)]
-enum To {
-    #[n(0)]
-    Http(#[n(0)] RespondRecord),
-    #[n(1)]
-    Id(#[n(0)] String),
-    #[n(2)]
-    Phoenix(#[n(0)] Message),
+    to: AnswerRecord,
 }
 
 /// A page as it is answered, or why there is none: the status where it is answered by HTTP, the code and
@@ -179,11 +168,7 @@ impl Pages {
 impl Pending {
     fn export(&self) -> PageRecord {
         let Pending { request: PageRequest { topic, since, reverse, limit }, to, asked: _ } = self;
-        let to = match to {
-            Answer::Http(respond) => To::Http(respond.into()),
-            Answer::Id(id) => To::Id(id.to_string()),
-            Answer::Phoenix(message) => To::Phoenix((&**message).into()),
-        };
+        let to = to.into();
         let (topic, since) = (Text(topic.clone()), since.clone().map(Text));
         PageRecord { topic, since, reverse: *reverse, limit: count(*limit), to }
     }
@@ -191,11 +176,7 @@ impl Pending {
 
 impl PageRecord {
     fn import(self) -> Pending {
-        let to = match self.to {
-            To::Http(respond) => Answer::Http(respond.into()),
-            To::Id(id) => Answer::Id(id.into()),
-            To::Phoenix(message) => Answer::Phoenix(Box::new(ClientMessage::from(message))),
-        };
+        let to = self.to.into();
         let (topic, since) = (self.topic.0, self.since.map(|since| since.0));
         let limit = (self.limit as usize).clamp(1, protocol::history::PAGE_MESSAGES_MAX);
         let request = PageRequest { topic, since, reverse: self.reverse, limit };

@@ -1,17 +1,18 @@
 //! What a Phoenix client asks for: joins, leaves, and events for its topics.
 
-use auth::{Action, Decision, Permit};
+use auth::{Action, Decision, Permit, Principal};
 use model::ResumeRequest;
 use model::event::check_event;
 use model::name::{check_name, check_topic};
-use model::{Attributes, Publication, Rule};
+use model::{Attributes, Publication, Rule, Topic};
 use protocol::history::NO_HISTORY;
 use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
-use protocol::request::Acknowledgement;
+use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef};
 
 use crate::answers::{NO_USER, acknowledged_json, answer, refuse, say};
 use crate::command::{Answer, Command, PendingHook};
+use crate::connection::PendingToken;
 use crate::connections::Connections;
 use crate::page_reads::PageReads;
 use crate::recovery::ReplyTo;
@@ -103,7 +104,7 @@ impl Channels<'_> {
         if let Err(wrong) = self.payload_fault(&message) {
             return refuse(protocol, &message, &wrong, out);
         }
-        match policy.decide(&principal, Action::Subscribe, &topic) {
+        match self.decide_join(&principal, &topic, &message) {
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             Decision::Allow(permit) => {
                 self.connections.core.joins.insert(slot, hash, join_ref(&message));
@@ -119,6 +120,32 @@ impl Channels<'_> {
                 }
             }
         }
+    }
+
+    /// Whether a client may join, by its own token or by one for the topic that comes with the join. To
+    /// ask for what was before is to read history, but for one that returns.
+    fn decide_join(
+        &self,
+        principal: &Principal,
+        topic: &Topic<'_, '_>,
+        message: &ClientMessage,
+    ) -> Decision {
+        let core = &self.connections.core;
+        let (settings, now_s) = (&core.settings.session, core.unix_s());
+        let verify = |token: Box<str>| settings.auth.as_ref()?.verify_topic(&token, now_s).ok();
+        let token = phoenix::join_token(&message.payload).and_then(verify);
+        let policy = &settings.policy;
+        let decide = |action| policy.decide_with(principal, action, topic, &token);
+        let decision = decide(Action::Subscribe);
+        let since = phoenix::join_since(&message.payload).ok().flatten();
+        let reads = since.is_some_and(|since| since.token().is_none());
+        if decision.is_allowed()
+            && reads
+            && let Decision::Deny(deny) = decide(Action::History)
+        {
+            return Decision::Deny(deny);
+        }
+        decision
     }
 
     /// What is wrong with a join's payload.
@@ -197,6 +224,11 @@ impl Channels<'_> {
         message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
+        if message.event == phoenix::EVENT_ACCESS_TOKEN
+            && self.connections.core.settings.session.auth.is_some()
+        {
+            return self.phoenix_refresh(slot, protocol, message, out);
+        }
         let hash = self.connections.core.broker.hash(&message.topic);
         let join = self.connections.core.joins.get(slot, hash).filter(|join| !join.pending);
         let Some(join) = join else {
@@ -240,6 +272,24 @@ impl Channels<'_> {
                 Ok(()) => self.phoenix_publish(slot, protocol, message, permit, out),
                 Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
             },
+        }
+    }
+
+    /// The client gives a new token in place of the one that expires.
+    fn phoenix_refresh(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        match phoenix::access_token(&message.payload) {
+            Ok(token) => {
+                let answer = Answer::Phoenix(message.into());
+                let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
+                self.connections.authenticate(slot, pending, out);
+            }
+            Err(wrong) => refuse(protocol, &message, wrong, out),
         }
     }
 
@@ -366,7 +416,12 @@ impl Channels<'_> {
         self.connections.rates.has_joined(&mut self.connections.core, slot);
         let core = &mut self.connections.core;
         match phoenix::meta(&message.payload, meta_bytes_max) {
-            Ok(meta) if core.entries.update(slot, hash, meta, core.now_us) => {
+            Ok(meta)
+                if {
+                    let meta = core.presence_meta(slot, meta);
+                    core.entries.update(slot, hash, &meta, core.now_us)
+                } =>
+            {
                 answer(protocol, message, Status::Ok, NOTHING, out);
             }
             Ok(_) => {

@@ -23,20 +23,22 @@ impl Connections {
     /// own comes and goes with every request, and is not counted.
     pub(crate) fn enter_presence(&mut self, slot: u32, topic: &str, meta: &str) {
         let protocols = self.core.shared.protocols;
+        let meta = self.core.presence_meta(slot, meta);
         let Core { table, hub, broker, entries, now_us, .. } = &mut self.core;
         if table.get(slot).is_some_and(|it| protocols.delivery(it.encoding) != Delivery::Woken) {
             let users = hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user());
-            entries.enter(slot, (broker.hash(topic), topic), users, meta, *now_us);
+            entries.enter(slot, (broker.hash(topic), topic), users, &meta, *now_us);
         }
     }
 
     /// Another user of the connection is there now, in all of its topics with presence.
     pub(crate) fn enter_presence_as(&mut self, slot: u32, user: &str) {
+        let meta = self.core.presence_meta(slot, "{}");
         let Core { hub, settings, broker, entries, now_us, .. } = &mut self.core;
         let policy = &settings.session.policy;
         let topics = hub.topics_of(slot).filter(|name| policy.topic(name).presence());
         let topics = topics.map(|name| (broker.hash(name), name.clone())).collect();
-        entries.enter_as(slot, user, topics, *now_us);
+        entries.enter_as(slot, user, topics, &meta, *now_us);
     }
 }
 
@@ -121,7 +123,12 @@ impl Presences<'_> {
             Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {
                 Err(("not_subscribed", NOT_SUBSCRIBED.into()))
             }
-            Ok(meta) if core.entries.update(slot, hash, meta, core.now_us) => {
+            Ok(meta)
+                if {
+                    let meta = core.presence_meta(slot, meta);
+                    core.entries.update(slot, hash, &meta, core.now_us)
+                } =>
+            {
                 Ok(named("topic", topic))
             }
             Ok(_) => Err(("no_user", NO_USER.into())),

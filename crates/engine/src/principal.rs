@@ -7,6 +7,8 @@ use hub::Hub;
 use model::{Envelope, Name, TopicKind};
 
 use crate::core::Core;
+use crate::credentials::Credentials;
+use crate::settings::Settings;
 
 impl Core {
     /// The users of a connection. Their own topics in the hub say who they are, so that nothing else
@@ -17,7 +19,7 @@ impl Core {
 
     /// Who speaks on a connection now: whoever it said it is, and whom it was logged in as since.
     pub(crate) fn principal(&self, slot: u32) -> Principal {
-        principal(&self.hub, slot)
+        principal(&self.hub, &self.credentials, &self.settings, slot)
     }
 
     /// Who is named as the sender of what a connection publishes: its first user.
@@ -39,6 +41,16 @@ fn users(hub: &Hub<Arc<Envelope>>, slot: u32) -> impl Iterator<Item = &str> {
 
 /// As [`Core::principal`], for while other parts of the core are borrowed. It looks at all of the
 /// connection's topics.
-pub(crate) fn principal(hub: &Hub<Arc<Envelope>>, slot: u32) -> Principal {
-    Principal::anonymous(users(hub, slot).map(Name::from).collect())
+pub(crate) fn principal(
+    hub: &Hub<Arc<Envelope>>,
+    credentials: &Credentials,
+    settings: &Settings,
+    slot: u32,
+) -> Principal {
+    let users = users(hub, slot).map(Name::from).collect();
+    credentials.principal(slot, users).unwrap_or_else(|users| match &settings.session.auth {
+        // It has no token, where tokens say who may do what: whoever it is was said by the application.
+        Some(auth) => Principal { users, ..Principal::stranger(auth.anonymous_grants()) },
+        None => Principal::anonymous(users),
+    })
 }

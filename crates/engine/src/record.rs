@@ -3,7 +3,7 @@
 use minicbor::{Decode, Encode};
 use model::Name;
 
-use crate::cbor::Text;
+use crate::cbor::{Text, Who};
 use crate::connection::ColdRecord;
 use crate::entries::EntryRecord;
 use crate::flow::RatesRecord;
@@ -56,4 +56,7 @@ pub(crate) struct Record {
     pub rates: Option<RatesRecord>,
     #[n(16)]
     pub pages: Option<Vec<PageRecord>>,
+    /// What its token says, without the users.
+    #[n(17)]
+    pub credential: Option<Who>,
 }

@@ -1,5 +1,7 @@
 //! What may change while an engine runs.
 
+use crate::credentials::Expiry;
+
 /// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
 /// looked at about once a second, so that a longer one would pass unseen.
 pub const SILENCE_SECONDS_MAX: u32 = 60_000;
@@ -41,6 +43,8 @@ pub struct Settings {
     pub longpoll_sessions_max: u64,
     /// Those of one address; 0 is no limit.
     pub longpoll_sessions_per_address_max: u32,
+    /// When connections end whose tokens expire.
+    pub token_expiry: Expiry,
     /// What a member may say about itself, in bytes.
     pub presence_meta_bytes_max: usize,
 }
@@ -67,6 +71,7 @@ impl Settings {
             longpoll_seconds: 25,
             longpoll_sessions_max: 10,
             longpoll_sessions_per_address_max: 0,
+            token_expiry: Expiry { warning_s: 60, spread_s: 30 },
             presence_meta_bytes_max: 100,
         }
     }

@@ -36,6 +36,12 @@ pub enum CloseReason {
     Overloaded,
     /// An error in the server itself.
     Internal,
+    /// It had no token that counts, or did not bring one in time.
+    Unauthorized,
+    /// Its token has expired.
+    TokenExpired,
+    /// Its token was revoked.
+    TokenRevoked,
 }
 
 /// What a client of a closed connection should do.
@@ -49,7 +55,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [CloseReason; 15] = [
+    pub const ALL: [CloseReason; 18] = [
         CloseReason::ByClient,
         CloseReason::Lost,
         CloseReason::Answered,
@@ -65,6 +71,9 @@ impl CloseReason {
         CloseReason::TooBig,
         CloseReason::Overloaded,
         CloseReason::Internal,
+        CloseReason::Unauthorized,
+        CloseReason::TokenExpired,
+        CloseReason::TokenRevoked,
     ];
 
     /// The label in metrics and in the last line of an HTTP stream.
@@ -85,6 +94,9 @@ impl CloseReason {
             CloseReason::TooBig => "too_big",
             CloseReason::Overloaded => "overloaded",
             CloseReason::Internal => "internal",
+            CloseReason::Unauthorized => "unauthorized",
+            CloseReason::TokenExpired => "token_expired",
+            CloseReason::TokenRevoked => "token_revoked",
         }
     }
 
@@ -104,6 +116,9 @@ impl CloseReason {
             CloseReason::TooBig => 1009,
             CloseReason::Overloaded => 1013,
             CloseReason::Internal => 1011,
+            CloseReason::Unauthorized => 4401,
+            CloseReason::TokenExpired => 4402,
+            CloseReason::TokenRevoked => 4403,
         }
     }
 
@@ -114,7 +129,9 @@ impl CloseReason {
             | CloseReason::BadRequest
             | CloseReason::ProtocolError
             | CloseReason::InvalidPayload
-            | CloseReason::TooBig => Advice::Stay,
+            | CloseReason::TooBig
+            | CloseReason::Unauthorized
+            | CloseReason::TokenRevoked => Advice::Stay,
             CloseReason::ByClient
             | CloseReason::Lost
             | CloseReason::Answered
@@ -124,7 +141,9 @@ impl CloseReason {
             | CloseReason::Idle
             | CloseReason::Silent
             | CloseReason::Overloaded
-            | CloseReason::Internal => Advice::Reconnect,
+            | CloseReason::Internal
+            // With a new token.
+            | CloseReason::TokenExpired => Advice::Reconnect,
         }
     }
 }

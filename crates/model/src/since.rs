@@ -64,6 +64,12 @@ impl ResumeRequest {
         self.of(topic)?.token()
     }
 
+    /// True when it asks for messages of this topic without a message that the client has: it reads
+    /// history, where others return.
+    pub fn reads_history(&self, topic: &str) -> bool {
+        self.of(topic).is_some_and(|since| since.token().is_none())
+    }
+
     /// True when it asks for nothing.
     pub fn is_empty(&self) -> bool {
         self.all.is_none() && self.topics.is_empty()

@@ -1,10 +1,12 @@
 //! The JSON objects that the HTTP stream, the long poll, the WebSocket and SSE in JSON share.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
 
 use crate::request::Entry;
 use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
@@ -137,6 +139,39 @@ pub fn welcome(
     out.extend_from_slice(b",\"topics\":");
     strings(topics.iter().map(|entry| &entry.topic), out);
     out.push(b'}');
+}
+
+/// The object that a connection gets first which has still to say who it is.
+pub fn token_required(id: ConnectionId, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"token_required\",\"connection\":\"");
+    push_display(&id, out);
+    out.extend_from_slice(b"\"}");
+}
+
+/// What a connection is told whose token expires soon, at this time in seconds since 1970.
+pub fn token_expiring(expires: u64, now_s: u64) -> String {
+    let seconds = expires.saturating_sub(now_s);
+    format!("{{\"type\":\"token_expiring\",\"expires\":{expires},\"seconds\":{seconds}}}")
+}
+
+/// The object that answers a token: whose connection it is, and when that ends, in seconds since 1970.
+pub fn authenticated(users: &[Name], expires: Option<u64>) -> String {
+    let mut out = b"{\"users\":".to_vec();
+    strings(users, &mut out);
+    if let Some(expires) = expires {
+        out.extend_from_slice(format!(",\"expires\":{expires}").as_bytes());
+    }
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// An object, as text, with this member `info` in place of any of its own.
+pub fn with_info(object: &str, info: &str) -> String {
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(object).unwrap_or_default();
+    if let Ok(info) = serde_json::from_str(info) {
+        fields.insert("info".into(), info);
+    }
+    serde_json::to_string(&fields).unwrap_or_else(|_| object.into())
 }
 
 /// The object that answers a publish.

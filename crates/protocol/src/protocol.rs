@@ -6,7 +6,7 @@ use auth::Principal;
 use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken};
 
 use crate::http::{Method, Rejection, Route};
-use crate::request::{Request, Respond};
+use crate::request::{Interrupt, Request, Respond};
 use crate::websocket::Decoder;
 use crate::{Codecs, Settings};
 
@@ -74,6 +74,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///                 topics: Vec::new(),
 ///                 resume: ResumeRequest::default(),
 ///                 tags: Vec::new(),
+///                 stranger: false,
 ///             }),
 ///         };
 ///         Read { taken: end + 1, request: Some(request) }
@@ -123,8 +124,9 @@ pub trait Protocol: Sync {
     }
 
     /// Answers an HTTP request if its path is one of this protocol's; else gives nothing. Of several
-    /// encodings with one name only the first in the table is asked.
-    fn route(&self, _route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    /// encodings with one name only the first in the table is asked. With [`Interrupt::Hold`] the same
+    /// request comes again.
+    fn route(&self, _route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         None
     }
 
@@ -182,6 +184,10 @@ pub trait Protocol: Sync {
     /// Appends what a client that recovers is told, the object that [`crate::json::recovery`] made.
     /// Nothing where another answer says it already.
     fn recovery(&self, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
+    /// Appends that the connection's token expires soon, as an object in JSON. Nothing where clients of the
+    /// protocol are not told.
+    fn token_expiring(&self, _json: &str, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
     /// Appends that the client has all of the state of this topic, which is compacted: what comes from now
     /// on are changes. Nothing where clients of the protocol are not told.
@@ -302,6 +308,10 @@ pub struct Reader<'a> {
     pub id: ConnectionId,
     /// Who speaks.
     pub speaker: Speaker<'a>,
+    /// It is open, and has still to say who it is.
+    pub stranger: bool,
+    /// The time, in seconds since 1970.
+    pub now_s: u64,
     /// The codecs of the thread.
     pub codecs: &'a mut Codecs,
     /// What a WebSocket is in the middle of.

@@ -9,6 +9,7 @@ use model::{
     Since, TopicKind,
 };
 
+use crate::http::Rejection;
 use crate::phoenix::ClientMessage;
 
 /// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
@@ -86,8 +87,54 @@ pub enum Request {
     Phoenix(ClientMessage),
     /// A request of a Phoenix long poll.
     Longpoll(Longpoll),
+    /// Say by a token who one is, or that one still is.
+    Authenticate(Authenticate),
+    /// Nothing yet: the same bytes are to be read again when this is known.
+    Hold(Hold),
     /// Close, after the last bytes that are in `out`.
     Close(CloseReason),
+}
+
+/// A token on a connection that is open.
+#[derive(Clone, Debug)]
+pub struct Authenticate {
+    /// The token, unread.
+    pub token: Box<str>,
+    /// What it is for.
+    pub purpose: TokenPurpose,
+    /// The client's own id, for the reply.
+    pub id: Box<str>,
+}
+
+/// What a token on an open connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenPurpose {
+    /// It says who the connection is, which has not said it yet.
+    Connect,
+    /// It takes the place of one that expires.
+    Refresh,
+}
+
+/// What a request waits for before it can be decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The keys of its token's issuer are being fetched.
+    Keys,
+}
+
+/// Why a request isn't carried out now.
+#[derive(Debug)]
+pub enum Interrupt {
+    /// It is rejected.
+    Rejection(Rejection),
+    /// It is to be read again when this is known.
+    Hold(Hold),
+}
+
+impl From<Rejection> for Interrupt {
+    fn from(rejection: Rejection) -> Self {
+        Interrupt::Rejection(rejection)
+    }
 }
 
 /// How a request is answered.
@@ -122,6 +169,9 @@ pub struct Open {
     /// Of the topics, users' own left out, it wants only messages that have one of these tags; all
     /// without any.
     pub tags: Vec<Name>,
+    /// It has still to say who it is, by [`Request::Authenticate`]: before, it is in no topic and gets
+    /// nothing.
+    pub stranger: bool,
 }
 
 /// A topic that a client may enter.
@@ -189,8 +239,8 @@ pub enum Op {
         session: ConnectionId,
         /// What becomes of it when this one is gone.
         encoding: Encoding,
-        /// Who a new one is.
-        principal: Principal,
+        /// Who a new one is; nobody where its token counts for nothing.
+        principal: Option<Principal>,
     },
     /// Messages of the client.
     Post {

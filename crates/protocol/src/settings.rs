@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use auth::Policy;
+use auth::{Authenticator, Policy};
 
 use crate::http;
 use crate::phoenix::token;
@@ -17,6 +17,10 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// What clients may do with which topics.
     pub policy: Policy,
+    /// Who says what tokens are worth; without it everybody is who they say.
+    pub auth: Option<Arc<dyn Authenticator>>,
+    /// The cookie in which a token may come.
+    pub token_cookie: Option<String>,
     /// Topics a connection may be in, its users' personal ones included.
     pub topics_per_connection_max: usize,
     /// The payload of a message, in bytes.
@@ -65,6 +69,8 @@ impl Settings {
             },
             cors_origins: vec!["*".into()],
             policy,
+            auth: None,
+            token_cookie: None,
             topics_per_connection_max: 16,
             message_bytes_max: 4096,
             frame_bytes_max: 4096,

@@ -41,6 +41,9 @@ fn ask_with(
     (read.request.unwrap(), String::from_utf8_lossy(&out).into_owned())
 }
 
+/// In seconds since 1970.
+const NOW_S: u64 = 1_000_000;
+
 /// What a protocol makes of bytes.
 fn read(settings: &Settings, protocol: ProtocolRef, bytes: &mut [u8]) -> (Read, Vec<u8>) {
     let mut out = Vec::new();
@@ -49,6 +52,8 @@ fn read(settings: &Settings, protocol: ProtocolRef, bytes: &mut [u8]) -> (Read, 
         protocols: standard(),
         id: ID,
         speaker: &|| Principal::anonymous(Vec::new()),
+        stranger: false,
+        now_s: NOW_S,
         codecs: &mut Codecs::new(6, 64),
         decoder: &mut Decoder::default(),
         open: false,
@@ -377,7 +382,8 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
 
 #[test]
 fn an_array_is_no_websocket_command() {
-    let fields = r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null]"#;
+    let fields =
+        r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null,null]"#;
     let (None, frame) = hears(fields) else { panic!() };
     let answer = String::from_utf8_lossy(&frame);
     assert!(

@@ -120,7 +120,7 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
             out.extend_from_slice(format!("OK HELLO {}\n", reader.id).as_bytes());
             let (principal, encoding) = (Principal::anonymous(users), Line.encoding());
             let (topics, resume, tags) = (Vec::new(), ResumeRequest::default(), Vec::new());
-            Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
+            Ok(Request::Open(Open { encoding, principal, topics, resume, tags, stranger: false }))
         }
         (true, "SUB") => {
             let wanted =

@@ -16,6 +16,7 @@ mod publish;
 mod samples;
 mod stats;
 mod subscriptions;
+mod tokens;
 mod top;
 mod topics;
 
@@ -59,6 +60,8 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .route("/api/unsubscribe", post(connections::unsubscribe))
         .route("/api/login", post(login::login))
         .route("/api/logout", post(login::logout))
+        .route("/api/revoke", post(tokens::revoke))
+        .route("/api/revocations", get(tokens::revocations))
         .route("/api/topics", get(topics::topics))
         .route("/api/topics/{topic}", get(topics::topic))
         .route("/api/topics/{topic}/members", get(members::members))

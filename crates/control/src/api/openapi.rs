@@ -9,7 +9,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::{
     connections, cursors, history, login, members, messages, operate, presence, publish, samples,
-    stats, subscriptions, top, topics,
+    stats, subscriptions, tokens, top, topics,
 };
 use crate::http::{ErrorBody, guard};
 
@@ -25,7 +25,7 @@ use crate::http::{ErrorBody, guard};
     paths(
         publish::publish, publish::send, publish::broadcast, publish::batch::batch,
         connections::disconnect, connections::subscribe, connections::unsubscribe,
-        login::login, login::logout,
+        login::login, login::logout, tokens::revoke, tokens::revocations,
         topics::topics, topics::topic, members::user, stats::stats, operate::config,
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
@@ -72,6 +72,7 @@ impl Modify for Names {
             "Membership",
             "Identity",
             "Acknowledgement",
+            "Revoke",
             "Subscribe",
             "UserChange",
         ] {

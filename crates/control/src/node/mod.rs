@@ -46,6 +46,12 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub give_back: Option<fn()>,
     /// What may change while it runs.
     pub live: Arc<RwLock<Live>>,
+    /// The tokens that count no longer.
+    pub revocations: Arc<token::Revocations>,
+    /// How tokens were judged.
+    pub token_stats: Arc<token::Stats>,
+    /// Has keys of tokens fetched.
+    pub keys: crate::keys::KeyFetcher,
     /// Sends clients' events to the application, for the metrics.
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.
@@ -72,6 +78,14 @@ pub struct Live {
     pub memory_bytes_max: u64,
     /// What clients may do with which topics.
     pub rules: model::Rules,
+    /// The keys that issuers of tokens publish.
+    pub jwks: Arc<token::Jwks>,
+    /// Tokens say who clients are.
+    pub has_tokens: bool,
+    /// Revocations that are remembered.
+    pub revocations_max: usize,
+    /// How long a revocation is remembered that doesn't say, in seconds.
+    pub revocation_seconds: u64,
     /// Every limit by name, for the metrics.
     pub limits: Vec<(&'static str, u64)>,
     /// The configuration in force as TOML, without secrets.

@@ -133,6 +133,10 @@ fn answer(shard: usize, command: Command) -> String {
             reply((5, (0..5.min(limit)).map(|_| connection(shard as u16)).collect()));
             format!("members {topic} {limit}")
         }
+        Command::Revoke { revocation, reply } => {
+            reply(1);
+            format!("revoke {revocation:?}")
+        }
         _ => "other".into(),
     }
 }
@@ -374,6 +378,10 @@ fn node_from(
         memory_bytes_max: 0,
         rules: rules(),
         subscriptions_per_user_max: 5,
+        jwks: Arc::default(),
+        has_tokens: true,
+        revocations_max: 3,
+        revocation_seconds: 100,
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
@@ -405,6 +413,9 @@ fn node_from(
         connections: crate::Connections::new(admission::tests::limits(9)),
         anonymous_at_start: 0,
         give_back: None,
+        revocations: Arc::default(),
+        token_stats: Arc::default(),
+        keys: crate::KeyFetcher::default(),
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),
         shards,

@@ -366,7 +366,7 @@ async fn history_and_store_are_counted() {
 #[tokio::test]
 async fn what_is_too_old_is_swept_every_second() {
     let bench = bench(Mood::Willing);
-    let sweeping = tokio::spawn(crate::thread::expire_history(bench.node.clone()));
+    let sweeping = tokio::spawn(crate::thread::each_second(bench.node.clone()));
     for topic in ["brief", "log:a"] {
         publish(&bench, json!({"topic": topic, "data": 1})).await;
     }

@@ -2,19 +2,17 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client as Pool};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::error::{ErrorKind, RequestError};
+use crate::outgoing::{AGENT, Connector, chain, connector};
 
 /// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
 /// request that meets their closing would fail.
@@ -26,38 +24,19 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// See [`ANSWER_BYTES`].
 const ANSWER_BYTES_PER_EVENT: usize = 16 << 10;
 
-const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
-
 /// Connections to all applications.
 #[derive(Clone)]
-pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub(super) struct Client(Pool<Connector, Full<Bytes>>);
 
 impl Client {
     /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Holds at
     /// most so many unused connections to a host. Fails when TLS can't be set up.
     pub fn new(idle_connections_max: usize) -> io::Result<Self> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = HttpsConnectorBuilder::new();
-        let builder = match builder.with_provider_and_native_roots(provider.clone()) {
-            Ok(builder) => builder,
-            Err(error) => {
-                tracing::debug!(
-                    %error,
-                    "webhooks trust Mozilla's certificates, for the host has none"
-                );
-                HttpsConnectorBuilder::new()
-                    .with_provider_and_webpki_roots(provider)
-                    .map_err(io::Error::other)?
-            }
-        };
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(idle_connections_max)
-            .build(builder.https_or_http().enable_http1().wrap_connector(tcp));
+            .build(connector()?);
         Ok(Client(pool))
     }
 
@@ -127,16 +106,4 @@ fn not_sent(error: &legacy::Error) -> RequestError {
 
 fn kind(error: &hyper::Error) -> ErrorKind {
     if error.is_parse() { ErrorKind::Body } else { ErrorKind::Unreachable }
-}
-
-/// An error with all that caused it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        next = error.source();
-    }
-    text
 }

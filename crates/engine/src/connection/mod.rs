@@ -3,6 +3,7 @@
 mod poll;
 mod record;
 mod session;
+mod token;
 
 use std::num::NonZeroU8;
 
@@ -13,6 +14,7 @@ use tables::Slab;
 pub(crate) use poll::{Poll, PollHistory, PollStart};
 pub(crate) use record::ColdRecord;
 pub(crate) use session::{Asking, Session, Waiter};
+pub(crate) use token::PendingToken;
 
 /// What the engine holds of every connection. Its slot is its number in the table, which is used
 /// again when it has ended.
@@ -192,6 +194,10 @@ pub(crate) struct ColdState {
     /// It asked for more than it may in a second, or a topic's members must catch up with it: it has
     /// to wait.
     pub waits: bool,
+    /// It has still to say who it is: since when, in seconds of the node's clock.
+    pub stranger_since_s: Option<u32>,
+    /// A token that waits for the keys of its issuer.
+    pub token: Option<Box<PendingToken>>,
     /// Beyond the limit of its address: it is answered as a health check, or refused.
     pub reserved: bool,
     /// The WebSocket decoder, in the middle of a frame or a message.
@@ -218,6 +224,8 @@ impl ColdState {
             && self.counted == 0
             && self.needs == 0
             && !(self.continued || self.paused || self.waits || self.reserved)
+            && self.stranger_since_s.is_none()
+            && self.token.is_none()
             && self.hooks_pending == 0
             && self.closing.is_none()
     }

@@ -10,6 +10,7 @@ use protocol::{Protocol, Protocols};
 use super::ColdState;
 use super::poll::PollRecord;
 use super::session::{AskingRecord, SessionRecord};
+use super::token::PendingTokenRecord;
 use crate::cbor::ImportError;
 use crate::metrics::Metrics;
 
@@ -43,6 +44,11 @@ pub(crate) struct ColdRecord {
     /// The place of the reason among all of them.
     #[n(11)]
     closing: Option<u8>,
+    /// Since when it has to say who it is, in seconds of the node's clock.
+    #[n(12)]
+    stranger_since_s: Option<u32>,
+    #[n(13)]
+    token: Option<PendingTokenRecord>,
 }
 
 impl ColdRecord {
@@ -63,6 +69,8 @@ impl ColdState {
             counted: _,
             paused,
             waits,
+            stranger_since_s,
+            token,
             reserved,
             decoder,
             poll,
@@ -84,6 +92,8 @@ impl ColdState {
             asking: asking.as_ref().map(|asking| asking.export()),
             hooks_pending: *hooks_pending,
             closing: closing.map(|close| close as u8),
+            stranger_since_s: *stranger_since_s,
+            token: token.as_ref().map(|token| token.export()),
         }
     }
 
@@ -118,6 +128,8 @@ impl ColdState {
             asking: record.asking.map(|asking| asking.import(protocols)).transpose()?.map(Box::new),
             hooks_pending: record.hooks_pending,
             closing: closing.transpose()?,
+            stranger_since_s: record.stranger_since_s,
+            token: record.token.map(|token| Box::new(token.into())),
         })
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct Waiter {
 pub(crate) struct Asking {
     pub session: ConnectionId,
     pub respond: Respond,
-    /// A poll whose session is gone is given a new one.
-    pub anew: Option<(Encoding, Principal)>,
+    /// A poll whose session is gone is given a new one, if its principal may have one.
+    pub anew: Option<(Encoding, Option<Principal>)>,
     /// The driver was asked where the request comes from, for a new session.
     pub opens: bool,
 }
@@ -71,7 +71,7 @@ pub(crate) struct AskingRecord {
     #[n(1)]
     respond: RespondRecord,
     #[n(2)]
-    anew: Option<(u8, Who)>,
+    anew: Option<(u8, Option<Who>)>,
     #[n(3)]
     opens: bool,
 }
@@ -115,7 +115,9 @@ impl Asking {
         AskingRecord {
             session: Text(*session),
             respond: respond.into(),
-            anew: anew.as_ref().map(|(encoding, principal)| (encoding.0, principal.into())),
+            anew: anew
+                .as_ref()
+                .map(|(encoding, principal)| (encoding.0, principal.as_ref().map(Who::from))),
             opens: *opens,
         }
     }
@@ -127,7 +129,7 @@ impl AskingRecord {
         let anew = self.anew.map(|(number, who)| {
             let (encoding, protocol) = (Encoding(number), protocols.of(Encoding(number)));
             match protocol.encoding() == encoding && protocol.delivery() == Delivery::Gathered {
-                true => Ok((encoding, who.into())),
+                true => Ok((encoding, who.map(Principal::from))),
                 false => Err(ImportError::damaged("it asks for a session that can be none")),
             }
         });

@@ -208,6 +208,7 @@ fn run_command(engine: &mut Engine, command: Command) {
             }
             deliver(&mut engine.connections.core, delivery);
         }
+        Command::Revoke { revocation, reply } => reply(engine.connections.revoke(&revocation)),
         Command::Disconnect { target, close, reply } => {
             reply(engine.connections.disconnect(&target, close));
         }

@@ -99,6 +99,7 @@ impl Engine {
             table: Default::default(),
             hub: Default::default(),
             joins: Default::default(),
+            credentials: Default::default(),
             lists_due: Default::default(),
             lines: Lines::new(),
             topics_ended: 0,
@@ -204,6 +205,7 @@ impl Engine {
     pub fn resume_waiters(&mut self) {
         for slot in self.connections.rates.take_waiters(&mut self.connections.core) {
             if self.connections.rates.has_waited(&mut self.connections.core, slot) {
+                self.connections.retry_token(slot);
                 self.resume_input(slot);
             }
         }

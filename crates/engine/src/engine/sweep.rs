@@ -9,6 +9,7 @@ use super::tidy::tidy;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::credentials::TokenDue;
 use crate::poll::Polls;
 
 /// The sweep passes over the table once a second, in so many stripes.
@@ -168,6 +169,7 @@ enum Due {
     /// A long-poll session is checked.
     Session,
     RequestTimeout,
+    Token(TokenDue),
     Close(CloseReason),
     End,
 }
@@ -251,6 +253,8 @@ struct Pass {
     /// Who has to say something, by encoding: to ask each connection's protocol would take longer than
     /// all else.
     liveness: [Liveness; Encoding::MAX],
+    /// Some connections have tokens.
+    tokens: bool,
 }
 
 /// What a connection is due in a pass.
@@ -268,6 +272,16 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         if cold.reserved && silence_s > RESERVED_SECONDS {
             return Due::RequestTimeout;
         }
+        let age_s = |since_s: u32| core.now_s().saturating_sub(since_s);
+        if cold.stranger_since_s.is_some_and(|since| age_s(since) > core.settings.head_seconds) {
+            return Due::Close(CloseReason::Unauthorized);
+        }
+    }
+    if pass.tokens
+        && connection.phase() == Phase::Open
+        && let Some(due) = core.credentials.due(slot, core.unix_s(), core.settings.token_expiry)
+    {
+        return Due::Token(due);
     }
     match connection.phase() {
         Phase::Request => request_due(core, connection, cold, silence_s),
@@ -395,7 +409,8 @@ fn stripe(engine: &mut Engine, number: u64) {
     let to = slot_at(end * (first + together) / u64::from(STRIPES));
     let core = &engine.connections.core;
     let liveness = core.shared.protocols.liveness(&core.settings.session);
-    let pass = Pass { seconds, liveness };
+    let tokens = core.credentials.count() > 0;
+    let pass = Pass { seconds, liveness, tokens };
     for slot in from..to {
         match due(&engine.connections.core, slot, &pass) {
             Due::Nothing => {}
@@ -416,6 +431,7 @@ fn stripe(engine: &mut Engine, number: u64) {
             }
             Due::Session => engine.channels().check_session(slot),
             Due::RequestTimeout => engine.connections.request_timeout(slot),
+            Due::Token(due) => engine.connections.token_due(slot, due),
             Due::Close(close) => engine.connections.say_goodbye(slot, close),
             Due::End => engine.connections.end(slot, CloseReason::Lost),
         }

@@ -17,6 +17,7 @@ pub(super) fn tidy(engine: &mut Engine) {
     engine.connections.core.joins.tidy();
     engine.connections.recovery.tidy();
     engine.connections.core.entries.tidy();
+    engine.connections.core.credentials.tidy();
     engine.connections.core.lists_due.tidy();
     engine.connections.chosen.tidy();
     engine.connections.pages.tidy();

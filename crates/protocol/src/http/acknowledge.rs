@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::media::{self, BAD_MEDIA_TYPE};
 use super::parameters::not_utf8;
 use super::{Rejection, Route};
-use crate::request::{Acknowledgement, ReplyTo, Request};
+use crate::request::{Acknowledgement, Interrupt, ReplyTo, Request};
 use crate::{object, query};
 
 /// The body of a request, or its query.
@@ -26,7 +26,7 @@ impl Route<'_> {
     /// The body counts if there is one. A beacon, or a client that can only give a URL, has the same
     /// fields in the query. A user in the query counts in any case: what stands in front of the server
     /// and guards who says to be whom can read the query, and a body must not say otherwise.
-    pub(super) fn acknowledge(&self) -> Result<Request, Rejection> {
+    pub(super) fn acknowledge(&self) -> Result<Request, Interrupt> {
         self.acknowledge_wanted()?;
         let query = self.query_body()?;
         let guarded = query.user.clone();
@@ -43,13 +43,13 @@ impl Route<'_> {
         let acknowledgement = Acknowledgement::read(user, topic, id)
             .map_err(|(code, message)| Rejection::new(400, code, message))?;
         let Some(user) = acknowledgement.user.clone() else {
-            return Err(Rejection::new(400, "bad_user", "say who has got the message: user"));
+            return Err(Rejection::new(400, "bad_user", "say who has got the message: user").into());
         };
         if guarded.is_some_and(|guarded| *guarded != *user) {
             let message = "the query names another user than the body: name one, in one of both";
-            return Err(Rejection::new(400, "bad_user", message));
+            return Err(Rejection::new(400, "bad_user", message).into());
         }
-        let principal = self.principal(vec![user]);
+        let principal = self.principal(vec![user])?;
         let to = ReplyTo::Http(self.respond());
         Ok(Request::Acknowledge { acknowledgement, to, principal: Some(principal) })
     }

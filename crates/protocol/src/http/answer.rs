@@ -17,6 +17,7 @@ pub fn reason(status: u16) -> &'static str {
         200 => "OK",
         204 => "No Content",
         400 => "Bad Request",
+        401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
@@ -111,6 +112,14 @@ pub fn reject(
     out: &mut Vec<u8>,
 ) {
     let extra = match rejection.status {
+        // RFC 6750, section 3: without a token the challenge says nothing of an error.
+        401 if rejection.code == "token_required" => {
+            "WWW-Authenticate: Bearer realm=\"throng\"\r\n"
+        }
+        401 => "WWW-Authenticate: Bearer realm=\"throng\", error=\"invalid_token\"\r\n",
+        403 if rejection.code == Deny::NotGranted.code() => {
+            "WWW-Authenticate: Bearer realm=\"throng\", error=\"insufficient_scope\"\r\n"
+        }
         405 => "Allow: GET, HEAD, OPTIONS\r\n",
         426 => "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
         503 | 429 => "Retry-After: 1\r\n",
@@ -180,6 +189,11 @@ pub const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
 fn any_origin(settings: &Settings) -> bool {
     settings.cors_origins.iter().any(|allowed| allowed == "*")
+}
+
+/// Whether the configuration names this origin: `*` doesn't.
+pub(super) fn origin_is_named(settings: &Settings, origin: &[u8]) -> bool {
+    settings.cors_origins.iter().any(|it| it != "*" && it.as_bytes() == origin)
 }
 
 /// Whether the requesting page may read this server's answers. A request without an origin is not from

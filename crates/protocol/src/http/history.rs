@@ -6,23 +6,23 @@ use super::{Rejection, Route};
 use crate::history::{self, PageFields};
 use crate::query;
 use crate::request::PageRequest;
-use crate::request::{ReplyTo, Request};
+use crate::request::{Interrupt, ReplyTo, Request};
 use auth::Action;
 use model::name::check_name;
 use model::{Name, TopicKind};
 
 impl Route<'_> {
-    pub(super) fn history(&self) -> Result<Request, Rejection> {
+    pub(super) fn history(&self) -> Result<Request, Interrupt> {
         let bad = |(code, message): (&'static str, String)| Rejection::new(400, code, message);
         let (mut topic, mut since) = (None, None);
         let (mut users, mut limit, mut reverse) = (Vec::<Name>::new(), None, false);
-        let mut meant = Meant::default();
+        let (mut meant, mut topic_tokens) = (Meant::default(), Vec::new());
         for pair in query::pairs(self.request.query) {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
                 "topic" if topic.is_some() => {
                     let message = "say whose history: ?topic=… or ?user=…, once";
-                    return Err(Rejection::new(400, "no_topic", message));
+                    return Err(Rejection::new(400, "no_topic", message).into());
                 }
                 "topic" => topic = Some(value),
                 "user" => {
@@ -32,6 +32,7 @@ impl Route<'_> {
                 "since" => since = Some(value),
                 "limit" => limit = Some(history::limit(&value).map_err(bad)?),
                 "reverse" => reverse = history::reverse(&value).map_err(bad)?,
+                "topic_token" => topic_tokens.push(value.into()),
                 // Others belong to the page: a cache breaker, a tracking tag.
                 other => meant.note(self.request.path, other),
             }
@@ -47,7 +48,9 @@ impl Route<'_> {
         {
             users.push(own.into());
         }
-        self.decide(&self.principal(users), Action::History, &page.topic)?;
+        let principal = self.principal(users)?;
+        let tokens = self.topic_tokens(&topic_tokens)?;
+        self.decide_with(&principal, Action::History, &page.topic, &tokens)?;
         Ok(Request::History { page, to: ReplyTo::Http(self.respond()) })
     }
 }

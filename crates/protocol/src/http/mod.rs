@@ -3,6 +3,7 @@
 mod acknowledge;
 mod answer;
 mod history;
+mod identity;
 pub mod media;
 mod near_miss;
 mod pages;
@@ -17,6 +18,7 @@ pub use answer::{
     ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
     status_line,
 };
+pub use identity::TOKEN_PARAMETER;
 pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
 pub use protocol::{Http, reject_unread, without_room};
 pub use rejection::Rejection;

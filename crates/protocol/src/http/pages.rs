@@ -3,7 +3,7 @@
 use super::answer::short_answer;
 use super::parameters::Listener;
 use super::{Answer, Method, Rejection, Route};
-use crate::request::{Entry, ReplyTo, Request};
+use crate::request::{Entry, Interrupt, ReplyTo, Request};
 
 impl Route<'_> {
     pub(super) fn preflight(&self, out: &mut Vec<u8>) {
@@ -21,16 +21,18 @@ impl Route<'_> {
     }
 
     /// Who is in a topic: for polls, and for whoever is not in it.
-    pub(super) fn presence(&self) -> Result<Request, Rejection> {
-        let Listener { principal, topics, .. } = self.listener()?;
+    pub(super) fn presence(&self) -> Result<Request, Interrupt> {
+        let Listener { principal, topics, query, .. } = self.listener()?;
         let [Entry { topic, .. }] = topics.as_slice() else {
             return Err(Rejection::new(
                 400,
                 "no_topic",
                 "say whose presence: ?topic=…, exactly once",
-            ));
+            )
+            .into());
         };
-        self.decide(&principal, auth::Action::Presence, topic)?;
+        let tokens = self.topic_tokens(&query.topic_tokens)?;
+        self.decide_with(&principal, auth::Action::Presence, topic, &tokens)?;
         Ok(Request::Presence { topic: topic.clone(), to: ReplyTo::Http(self.respond()) })
     }
 

@@ -1,11 +1,12 @@
 //! The parameters of a request.
 
 use super::answer::denied;
+use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
 use super::{Rejection, Route};
 use crate::query;
-use crate::request::{Entry, Open, Request};
-use auth::{Action, Permit, Principal};
+use crate::request::{Entry, Interrupt, Open, Request};
+use auth::{Action, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
 use model::{Encoding, Name, ResumeRequest, ResumeToken, Since, SinceError, TopicKind, tags};
 
@@ -22,6 +23,8 @@ pub(crate) struct Query {
     pub json: bool,
     /// Unchecked: only a publish request uses it.
     pub key: Option<Name>,
+    /// Tokens for single topics, unread.
+    pub topic_tokens: Vec<Box<str>>,
     /// What was probably meant by names that aren't known, and those names.
     meant: Meant,
 }
@@ -40,22 +43,19 @@ pub(crate) struct Listener {
     pub topics: Vec<Entry>,
     /// Its other parameters: its users are in the principal, and its topics beside it.
     pub query: Query,
+    /// It has still to say who it is.
+    pub stranger: bool,
 }
 
 impl Listener {
     /// It stays, and is written to in this encoding.
     pub fn open(self, encoding: Encoding) -> Request {
-        let Listener { principal, topics, query: Query { resume, tags, .. } } = self;
-        Request::Open(Open { encoding, principal, topics, resume, tags })
+        let Listener { principal, topics, query: Query { resume, tags, .. }, stranger } = self;
+        Request::Open(Open { encoding, principal, topics, resume, tags, stranger })
     }
 }
 
 impl Route<'_> {
-    /// Who makes this request: the users that it names, as long as nothing has to be proven.
-    pub(crate) fn principal(&self, users: Vec<Name>) -> Principal {
-        Principal::anonymous(users)
-    }
-
     /// Whether the principal may do this with the topic, where the policy doesn't ask the application.
     pub(crate) fn decide(
         &self,
@@ -63,20 +63,59 @@ impl Route<'_> {
         action: Action<'_>,
         topic: &str,
     ) -> Result<Permit, Rejection> {
+        self.decide_with(principal, action, topic, &[])
+    }
+
+    /// The same, where one of these tokens may grant what the principal's own does not.
+    pub(crate) fn decide_with(
+        &self,
+        principal: &Principal,
+        action: Action<'_>,
+        topic: &str,
+        tokens: &[TopicToken],
+    ) -> Result<Permit, Rejection> {
         let policy = &self.settings.policy;
-        policy.decide(principal, action, &policy.topic(topic)).unasked().map_err(denied)
+        let decision = policy.decide_with(principal, action, &policy.topic(topic), tokens);
+        decision.unasked().map_err(denied)
+    }
+
+    /// What the tokens for single topics say that came with the request.
+    pub(crate) fn topic_tokens(&self, tokens: &[Box<str>]) -> Result<Vec<TopicToken>, Interrupt> {
+        let Some(auth) = &self.settings.auth else {
+            return Ok(Vec::new());
+        };
+        let verified = tokens.iter().map(|token| auth.verify_topic(token, self.now_s));
+        verified.collect::<Result<_, TokenError>>().map_err(token_rejected)
     }
 
     /// Reads the parameters of a listener's request and decides about each topic.
-    pub(crate) fn listener(&self) -> Result<Listener, Rejection> {
+    pub(crate) fn listener(&self) -> Result<Listener, Interrupt> {
         let mut query = self.query()?;
-        let principal = self.principal(std::mem::take(&mut query.users));
+        let principal = self.principal(std::mem::take(&mut query.users))?;
+        let tokens = self.topic_tokens(&query.topic_tokens)?;
         let mut topics = Vec::with_capacity(query.topics.len());
         for topic in std::mem::take(&mut query.topics) {
-            let permit = self.decide(&principal, Action::Subscribe, &topic)?;
+            let permit = self.decide_with(&principal, Action::Subscribe, &topic, &tokens)?;
+            if query.resume.reads_history(&topic) {
+                self.decide_with(&principal, Action::History, &topic, &tokens)?;
+            }
             topics.push(Entry { topic, permit });
         }
-        Ok(Listener { principal, topics, query })
+        Ok(Listener { principal, topics, query, stranger: false })
+    }
+
+    /// The same for a connection that may say later who it is: without a token, where one is required,
+    /// it is a stranger, who names no topics yet.
+    pub(crate) fn listener_or_stranger(&self) -> Result<Listener, Interrupt> {
+        if !self.lacks_token()? {
+            return self.listener();
+        }
+        let query = self.query()?;
+        if !(query.users.is_empty() && query.topics.is_empty()) {
+            return Err(token_required(true).into());
+        }
+        let principal = Principal::anonymous(Vec::new());
+        Ok(Listener { principal, topics: Vec::new(), query, stranger: true })
     }
 
     pub(crate) fn query(&self) -> Result<Query, Rejection> {
@@ -151,6 +190,7 @@ impl Route<'_> {
                     .map_err(|error| Rejection::new(400, "bad_tag", error))?;
             }
             "key" => query.key = Some(value.into()),
+            "topic_token" => query.topic_tokens.push(value.into()),
             "since" => {
                 if !value.is_empty() {
                     query.resume.all = Some(since(value)?);

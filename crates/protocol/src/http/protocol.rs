@@ -9,7 +9,7 @@ use super::{
     parse, reject,
 };
 use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
-use crate::request::{Request, Respond};
+use crate::request::{Interrupt, Request, Respond};
 use crate::{Codecs, Settings};
 
 /// What goes before the body of a request that asks for it.
@@ -36,7 +36,7 @@ impl Protocol for Http {
     }
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
-        let settings = reader.settings;
+        let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s);
         let (taken, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
             Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
@@ -44,7 +44,7 @@ impl Protocol for Http {
                 // the answer.
                 request.keep_alive = false;
                 let cors = answer::cors(settings, &request);
-                let route = Route { settings, id: reader.id, request: &request, cors: &cors };
+                let route = Route { settings, id, now_s, request: &request, cors: &cors };
                 match before_body(reader.protocols, &route, out) {
                     true => (0, Request::Rejected),
                     false => {
@@ -55,12 +55,16 @@ impl Protocol for Http {
             }
             Ok(Parsed::Whole(request, taken)) => {
                 let cors = answer::cors(settings, &request);
-                let route = Route { settings, id: reader.id, request: &request, cors: &cors };
-                let asked = dispatch(reader.protocols, &route, out).unwrap_or_else(|rejection| {
-                    reject_route(reader.protocols, &route, &rejection, out);
-                    Request::Answered { keep_alive: request.keep_alive }
-                });
-                (taken, asked)
+                let route = Route { settings, id, now_s, request: &request, cors: &cors };
+                match dispatch(reader.protocols, &route, out) {
+                    Ok(asked) => (taken, asked),
+                    // It comes again.
+                    Err(Interrupt::Hold(hold)) => (0, Request::Hold(hold)),
+                    Err(Interrupt::Rejection(rejection)) => {
+                        reject_route(reader.protocols, &route, &rejection, out);
+                        (taken, Request::Answered { keep_alive: request.keep_alive })
+                    }
+                }
             }
             Err(rejection) => {
                 reject_unread(reader.protocols, bytes, &rejection, Method::Get, out);
@@ -81,7 +85,7 @@ fn dispatch(
     protocols: &Protocols,
     route: &Route<'_>,
     out: &mut Vec<u8>,
-) -> Result<Request, Rejection> {
+) -> Result<Request, Interrupt> {
     let HttpRequest { path, method, keep_alive, .. } = *route.request;
     if method == Method::Options {
         route.preflight(out);
@@ -100,11 +104,11 @@ fn dispatch(
         ("/presence" | "/history", Method::Head) => {
             short_answer(200, route.cors, b"", keep_alive, true, out);
         }
-        ("/status", _) if get && route.settings.status_page => return route.status(out),
+        ("/status", _) if get && route.settings.status_page => return Ok(route.status(out)?),
         (path, _) if get && route.file(path, out) => {}
         (HEALTH, _) if get => healthy(route.cors, keep_alive, head_only, out),
         ("/presence" | "/history" | HEALTH, _) => {
-            return route.get().map(|()| Request::Answered { keep_alive });
+            route.get()?;
         }
         ("/publish" | ACK, _) => {
             let body = error_body("method_not_allowed", "use POST here");
@@ -117,7 +121,8 @@ fn dispatch(
                 "not_found",
                 "there is nothing here: clients use /sse, /stream, /poll, /ws and \
                  /socket; the application's API is on the admin port",
-            ));
+            )
+            .into());
         }
     }
     Ok(Request::Answered { keep_alive })
@@ -128,17 +133,24 @@ fn dispatch(
 fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> bool {
     let of_protocol = protocols.names().find_map(|protocol| protocol.before_body(route, out));
     let answered = match (of_protocol, route.request.path, route.request.method) {
-        (Some(answered), ..) => answered,
+        (Some(answered), ..) => answered.map_err(Interrupt::from),
         (None, "/publish", Method::Post) => route.publish_wanted().map(|_| false),
-        (None, ACK, Method::Post) => route.acknowledge_wanted().map(|()| false),
+        (None, ACK, Method::Post) => {
+            route.acknowledge_wanted().map(|()| false).map_err(Interrupt::from)
+        }
         // The server ignores the body here: the request is valid with or without one.
         (None, _, Method::Get | Method::Head | Method::Options) => Ok(false),
         (None, _, Method::Post | Method::Other) => dispatch(protocols, route, out).map(|_| true),
     };
-    answered.unwrap_or_else(|rejection| {
-        reject_route(protocols, route, &rejection, out);
-        true
-    })
+    match answered {
+        Ok(answered) => answered,
+        // Whoever waits for it has sent the body meanwhile.
+        Err(Interrupt::Hold(_)) => false,
+        Err(Interrupt::Rejection(rejection)) => {
+            reject_route(protocols, route, &rejection, out);
+            true
+        }
+    }
 }
 
 /// Appends the rejection in the form that the request's client reads.

@@ -4,7 +4,7 @@ use super::media::{BAD_MEDIA_TYPE, Media};
 use super::parameters::Query;
 use super::{Rejection, Route};
 use crate::data;
-use crate::request::{ReplyTo, Request};
+use crate::request::{Interrupt, ReplyTo, Request};
 use auth::Permit;
 use model::event::{self, check_event};
 use model::name::check_name;
@@ -12,13 +12,13 @@ use model::{Attributes, Data, Name, Publication};
 
 impl Route<'_> {
     /// Where and how a request publishes, as far as the head says.
-    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Permit), Rejection> {
+    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Permit), Interrupt> {
         self.page()?;
         if self.media() == Media::Multipart {
             let message = "a message is one body, and this one is of several parts: send text, or JSON \
                            with the header Content-Type: application/json, or bytes with \
                            Content-Type: application/octet-stream";
-            return Err(Rejection::new(415, BAD_MEDIA_TYPE, message));
+            return Err(Rejection::new(415, BAD_MEDIA_TYPE, message).into());
         }
         let mut query = self.query()?;
         let [topic] = query.topics.as_mut_slice() else {
@@ -26,28 +26,29 @@ impl Route<'_> {
                 400,
                 "no_topic",
                 "say where to publish: ?topic=…, exactly once",
-            ));
+            )
+            .into());
         };
         let topic = std::mem::take(topic);
-        let principal = self.principal(std::mem::take(&mut query.users));
+        let principal = self.principal(std::mem::take(&mut query.users))?;
         let permit = self.decide(&principal, auth::Action::Publish, &topic)?;
         query.users = principal.users;
         if let Some((code, message)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
             let status = if code == event::RESERVED { 403 } else { 400 };
-            return Err(Rejection::new(status, code, message));
+            return Err(Rejection::new(status, code, message).into());
         }
         if let Some(error) = query.key.as_deref().and_then(|key| check_name(key).err()) {
-            return Err(Rejection::new(400, "bad_key", error));
+            return Err(Rejection::new(400, "bad_key", error).into());
         }
         Ok((topic, query, permit))
     }
 
-    pub(super) fn publish(&self) -> Result<Request, Rejection> {
+    pub(super) fn publish(&self) -> Result<Request, Interrupt> {
         let (topic, query, permit) = self.publish_wanted()?;
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
             let message = crate::data::too_large(self.settings.message_bytes_max);
-            return Err(Rejection::new(413, "message_too_large", message));
+            return Err(Rejection::new(413, "message_too_large", message).into());
         }
         let data = self.body_data(body)?;
         let attributes = Attributes::of(query.tags, query.key);

@@ -15,6 +15,8 @@ pub struct Route<'a> {
     pub settings: &'a Settings,
     /// The connection.
     pub id: ConnectionId,
+    /// The time, in seconds since 1970.
+    pub now_s: u64,
     /// The request.
     pub request: &'a HttpRequest<'a>,
     /// The CORS lines of its answer, each with its CRLF.

@@ -35,6 +35,19 @@ pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
     text.parse().map(Some).map_err(|error: SinceError| error.to_string())
 }
 
+/// The `token` of a join's payload, which is for the topic alone.
+pub fn join_token(payload: &Data) -> Option<Box<str>> {
+    fields(payload).token.and_then(string).map(Box::from)
+}
+
+/// The new token of a client, from the payload `{"access_token":"…"}` or `{"token":"…"}` of its event
+/// `access_token`. The error says what is invalid.
+pub fn access_token(payload: &Data) -> Result<Box<str>, &'static str> {
+    let Fields { access_token, token, .. } = fields(payload);
+    let found = access_token.or(token).and_then(string).map(Box::from);
+    found.ok_or("an access_token is {\"access_token\":…} with a JSON Web Token")
+}
+
 /// The `tags` of a join's payload: the client wants only messages that have one of them, and all
 /// without any. The error says what is invalid.
 pub fn join_tags(payload: &Data) -> Result<Vec<Name>, String> {
@@ -85,6 +98,10 @@ struct Fields<'a> {
     limit: Option<&'a RawValue>,
     #[serde(borrow)]
     reverse: Option<&'a RawValue>,
+    #[serde(borrow)]
+    token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    access_token: Option<&'a RawValue>,
 }
 
 /// What Throng reads of a payload. Payloads of any other shape are the application's own, and have
@@ -182,6 +199,7 @@ mod tests {
                 let payload = Data::Json(text.into());
                 let _ = (join_since(&payload), join_tags(&payload), ack_id(&payload));
                 let _ = (join_meta(&payload, 100), history_page("t", &payload));
+                let _ = (join_token(&payload), access_token(&payload));
             }
         }
     }

@@ -38,7 +38,9 @@ pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
 pub use message::{Address, ClientMessage, Incoming, Payload};
-pub use meta::{ack_id, history_page, join_meta, join_since, join_tags, meta};
+pub use meta::{
+    access_token, ack_id, history_page, join_meta, join_since, join_tags, join_token, meta,
+};
 pub use parse::EVENT_BROADCAST;
 pub use protocol::Phoenix;
 pub use routes::longpoll_rejection;
@@ -80,6 +82,10 @@ pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
 
 /// The event by which a member gives its presence another meta.
 pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
+/// The event with which a client gives a new token in place of one that expires.
+pub const EVENT_ACCESS_TOKEN: &str = "access_token";
+/// The event by which a client is told that its token expires, on [`TOPIC_PHOENIX`].
+pub const EVENT_TOKEN_EXPIRING: &str = "token_expiring";
 
 /// The event by which a member acknowledges messages.
 pub const EVENT_ACK: &str = "ack";

@@ -2,10 +2,13 @@
 //! `Phoenix.Socket.V2.JSONSerializer` write them, to a WebSocket or for the next long poll.
 
 use super::longpoll::element;
-use super::{Address, Annotations, Content, Form, PhoenixError, Serializer, Status, TOPIC_PHOENIX};
+use super::{
+    Address, Annotations, Content, EVENT_TOKEN_EXPIRING, Form, PhoenixError, Serializer, Status,
+    TOPIC_PHOENIX,
+};
 use crate::http::{LONGPOLL, Method, Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
-use crate::request::{Request, Respond};
+use crate::request::{Interrupt, Request, Respond};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
 use crate::{Codecs, Settings, json};
@@ -67,7 +70,7 @@ impl Protocol for Phoenix {
         }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         match (route.request.path, self.polled) {
             ("/socket/websocket", false) => Some(route.phoenix_websocket(out)),
             (LONGPOLL, true) => Some(match route.request.method {
@@ -100,7 +103,7 @@ impl Protocol for Phoenix {
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let frames = Frames { bytes_max: reader.settings.frame_bytes_max, window_bits: 0 };
-        frames.read(reader, bytes, out, &mut |_, _, event| read(self.serializer, &event))
+        frames.read(reader, bytes, out, &mut |_, event| read(self.serializer, &event))
     }
 
     /// A broadcast: it has no refs of a member, so all members get the same bytes. A message with
@@ -120,6 +123,16 @@ impl Protocol for Phoenix {
         let encoded =
             self.serializer.broadcast(topic, event, id, content, annotations, &mut payload);
         // Names are checked where they come in: they fit.
+        if let Ok(form) = encoded {
+            self.pack(form, &payload, out);
+        }
+    }
+
+    /// A message of the topic `phoenix`, which a client's `onMessage` sees.
+    fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let (content, mut payload) = (Content::Json(json), Vec::new());
+        let (topic, event) = (TOPIC_PHOENIX, EVENT_TOKEN_EXPIRING);
+        let encoded = self.serializer.broadcast(topic, event, None, content, None, &mut payload);
         if let Ok(form) = encoded {
             self.pack(form, &payload, out);
         }

@@ -6,10 +6,10 @@ use crate::http::{
     Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
 };
 use crate::query;
-use crate::request::{Longpoll, Op, Open, Request, Respond};
+use crate::request::{Interrupt, Longpoll, Op, Open, Request, Respond};
 use crate::websocket::handshake;
 use auth::Principal;
-use model::ResumeRequest;
+use model::{Name, ResumeRequest};
 
 /// The subprotocol that newer clients offer when they send a token in the handshake.
 const SUBPROTOCOL: &str = "phoenix";
@@ -23,6 +23,7 @@ pub fn longpoll_rejection(
 ) {
     let status = match (rejection.status, method) {
         (500.., _) => Status::Error,
+        (401 | 403, _) => Status::Forbidden,
         // Of the other statuses, phoenix.js knows only this one for a poll.
         (_, Method::Get) => Status::Forbidden,
         _ => Status::BadRequest,
@@ -35,7 +36,8 @@ pub fn longpoll_rejection(
 /// The parameters of a Phoenix client's request.
 struct Parameters {
     serializer: Option<Serializer>,
-    principal: Principal,
+    users: Vec<Name>,
+    /// Of a long-poll session.
     token: Option<String>,
 }
 
@@ -49,7 +51,12 @@ impl Route<'_> {
             match &*key {
                 "user" => self.parameter(&mut found, &key, &value)?,
                 "vsn" => vsn = Some(value.into_owned()),
-                longpoll::TOKEN_PARAMETER => token = Some(value.into_owned()),
+                // The client's own token may have the same name.
+                longpoll::TOKEN_PARAMETER
+                    if token.is_none() || self.settings.longpoll_key.verify(&value).is_some() =>
+                {
+                    token = Some(value.into_owned());
+                }
                 _ => {}
             }
         }
@@ -63,17 +70,28 @@ impl Route<'_> {
             token = Some(sent.into());
         }
         let serializer = Serializer::from_vsn(vsn.as_deref().unwrap_or(VSN_DEFAULT));
-        Ok(Parameters { serializer, principal: self.principal(found.users), token })
+        Ok(Parameters { serializer, users: found.users, token })
     }
 
-    pub(super) fn phoenix_websocket(&self, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+    /// Who the client is. Phoenix refuses with 403 whoever it doesn't let in.
+    fn phoenix_principal(&self, users: Vec<Name>) -> Result<Principal, Interrupt> {
+        self.principal(users).map_err(|interrupt| match interrupt {
+            Interrupt::Rejection(rejection) if rejection.status == 401 => {
+                Rejection { status: 403, ..rejection }.into()
+            }
+            other @ (Interrupt::Rejection(_) | Interrupt::Hold(_)) => other,
+        })
+    }
+
+    pub(super) fn phoenix_websocket(&self, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
         self.get()?;
         let accept = self.upgrade()?;
-        let Parameters { serializer, principal, .. } = self.parameters()?;
+        let Parameters { serializer, users, .. } = self.parameters()?;
         let Some(serializer) = serializer else {
             let message = "this version of the protocol is not spoken here: vsn is 1.0.0 or 2.0.0";
-            return Err(Rejection::new(403, "bad_vsn", message));
+            return Err(Rejection::new(403, "bad_vsn", message).into());
         };
+        let principal = self.phoenix_principal(users)?;
         let offered = self.request.values("sec-websocket-protocol");
         let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
         handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
@@ -81,11 +99,11 @@ impl Route<'_> {
         // The client joins its topics, each with its own resume token.
         let resume = ResumeRequest::default();
         let (topics, tags) = (Vec::new(), Vec::new());
-        Ok(Request::Open(Open { encoding, principal, topics, resume, tags }))
+        Ok(Request::Open(Open { encoding, principal, topics, resume, tags, stranger: false }))
     }
 
-    pub(super) fn phoenix_longpoll(&self) -> Result<Request, Rejection> {
-        let Parameters { serializer, principal, token } = self.parameters()?;
+    pub(super) fn phoenix_longpoll(&self) -> Result<Request, Interrupt> {
+        let Parameters { serializer, users, token } = self.parameters()?;
         let respond = self.respond();
         let Some(serializer) = serializer else {
             return Ok(Request::Longpoll(Longpoll { op: Op::Forbidden, respond }));
@@ -97,8 +115,13 @@ impl Route<'_> {
                 Op::Post { session, messages: self.longpoll_messages(serializer)? }
             }
             (Method::Post, None) => Op::Gone,
-            (_, Some(session)) => Op::Poll { session, encoding, principal },
-            (_, None) => Op::Open { encoding, principal },
+            // What counts for a session is the token that it began with, or was given since.
+            (_, Some(session)) => match self.phoenix_principal(users) {
+                Ok(principal) => Op::Poll { session, encoding, principal: Some(principal) },
+                Err(Interrupt::Rejection(_)) => Op::Poll { session, encoding, principal: None },
+                Err(hold @ Interrupt::Hold(_)) => return Err(hold),
+            },
+            (_, None) => Op::Open { encoding, principal: self.phoenix_principal(users)? },
         };
         Ok(Request::Longpoll(Longpoll { op, respond }))
     }

@@ -2,7 +2,7 @@
 
 use crate::http::{Answer, Listener, Method, Rejection, Route, error_body, short_answer};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
-use crate::request::{Poll, Request};
+use crate::request::{Interrupt, Poll, Request};
 use crate::{Codecs, Settings, json};
 use model::{CloseReason, Encoding, Message, Name, RecoveryGap, ResumeToken};
 
@@ -27,7 +27,7 @@ impl Protocol for LongPoll {
         Liveness::Nobody
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         (route.request.path == "/poll").then(|| poll(route, out))
     }
 
@@ -57,18 +57,18 @@ impl Protocol for LongPoll {
     }
 }
 
-fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
     if route.request.method == Method::Head {
         let keep_alive = route.request.keep_alive;
         short_answer(200, route.cors, b"", keep_alive, true, out);
         return Ok(Request::Answered { keep_alive });
     }
-    let Listener { principal, topics, query } = route.listener()?;
+    let Listener { principal, topics, query, .. } = route.listener()?;
     if principal.users.is_empty() && topics.is_empty() {
         let message =
             "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
-        return Err(Rejection::new(400, "no_topic", message));
+        return Err(Rejection::new(400, "no_topic", message).into());
     }
     let seconds = query.seconds.unwrap_or(route.settings.poll_seconds);
     Ok(Request::Poll(Box::new(Poll {

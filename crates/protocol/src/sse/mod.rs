@@ -4,8 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr2;
 
-use crate::http::{Method, Rejection, Route, status_line};
+use crate::http::{Method, Route, status_line};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
 use model::{CloseReason, ConnectionId, Data, Encoding, Message, ResumeToken};
 
@@ -75,7 +76,7 @@ impl Protocol for Sse {
         Liveness::ServerInSilence { seconds: settings.sse_heartbeat_seconds }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         (route.request.path == "/sse").then(|| listen(route, out))
     }
 
@@ -118,6 +119,13 @@ impl Protocol for Sse {
         out.extend_from_slice(b"\n\n");
     }
 
+    /// So that a page can make a new EventSource with a new token before this one ends.
+    fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: token_expiring\ndata: ");
+        out.extend_from_slice(json.as_bytes());
+        out.extend_from_slice(b"\n\n");
+    }
+
     /// An event of its own without an id: the one that the browser returns with stays.
     fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         out.extend_from_slice(b"event: state_complete\ndata: ");
@@ -149,7 +157,7 @@ impl Protocol for Sse {
     }
 }
 
-fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
     let listener = route.listener()?;
     if route.request.method == Method::Head {

@@ -2,7 +2,7 @@
 
 use crate::http::{Method, Rejection, Route, status_line};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
-use crate::request::Entry;
+use crate::request::{Entry, Interrupt};
 use crate::{Codecs, Request, Settings, json};
 use model::{CloseReason, ConnectionId, Encoding, Message, Name};
 
@@ -60,7 +60,7 @@ impl Protocol for Stream {
         Liveness::ServerInSilence { seconds: settings.stream_heartbeat_seconds }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         (route.request.path == "/stream").then(|| listen(route, out))
     }
 
@@ -101,6 +101,13 @@ impl Protocol for Stream {
         });
     }
 
+    fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        chunk(out, |out| {
+            out.extend_from_slice(json.as_bytes());
+            out.push(b'\n');
+        });
+    }
+
     fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         chunk(out, |out| {
             json::state_complete(topic, out);
@@ -120,11 +127,11 @@ impl Protocol for Stream {
     }
 }
 
-fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Rejection> {
+fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
     if route.request.minor == 0 {
         let message = "an endless answer needs HTTP/1.1; use /sse or /poll";
-        return Err(Rejection::new(505, "bad_version", message));
+        return Err(Rejection::new(505, "bad_version", message).into());
     }
     let listener = route.listener()?;
     if route.request.method == Method::Head {

@@ -10,12 +10,15 @@
 //! {"type":"presence","id":7,"topic":"room:1"}
 //! {"type":"presence_update","id":8,"topic":"room:1","meta":{"typing":true}}
 //! {"type":"history","id":9,"topic":"news","limit":50,"since":"5f3a91c2:1042","reverse":true}
-//! {"type":"ping","id":10}
+//! {"type":"connect","id":10,"token":"eyJ…"}
+//! {"type":"refresh","id":11,"token":"eyJ…"}
+//! {"type":"ping","id":12}
 //! ```
 //! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
 //! `"start"` for all that is there, or `"last:50"` for the newest 50, `"tags"`, of which a message must
 //! have one, and `"meta"`, an object that the client's users show in the topic's presence; to publish
-//! `"tags"` and `"key"`. An acknowledgement
+//! `"tags"` and `"key"`. To subscribe, to see who is there
+//! and to read a history may have `"token"`, one for the topic alone. An acknowledgement
 //! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
 //!
 //! Each is answered with the client's own `id` (a number or a string):
@@ -30,7 +33,7 @@ use serde_json::value::RawValue;
 
 use crate::history::PageFields;
 use crate::request::PageRequest;
-use crate::request::{Acknowledgement, Subscribe};
+use crate::request::{Acknowledgement, Subscribe, TokenPurpose};
 use crate::{data, history, json, object, spelling};
 use model::event::check_event;
 use model::name::{check_name, check_topic};
@@ -52,7 +55,7 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandKind {
     /// Enter a topic.
-    Subscribe(Subscribe),
+    Subscribe(Subscribe, TopicToken),
     /// Leave a topic.
     Unsubscribe(Name),
     /// Publish, where the configuration lets clients do so.
@@ -64,14 +67,19 @@ pub enum CommandKind {
     /// Be this user no longer.
     Logout(Name),
     /// Who is in a topic.
-    Presence(Name),
+    Presence(Name, TopicToken),
     /// Show something else in a topic's presence: the text of a JSON value.
     UpdatePresence(Name, Box<str>),
     /// Read a page of a topic's history.
-    History(PageRequest),
+    History(PageRequest, TopicToken),
+    /// Say by a token who one is, or that one still is.
+    Authenticate(TokenPurpose, Box<str>),
     /// Answer, so that the client knows that the server lives.
     Ping,
 }
+
+/// A token for the topic of a command, unread.
+pub type TopicToken = Option<Box<str>>;
 
 /// A command that can't be executed: the client gets an answer, and the connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,12 +124,14 @@ struct Body<'a> {
     limit: Option<&'a RawValue>,
     #[serde(borrow)]
     reverse: Option<&'a RawValue>,
+    #[serde(borrow)]
+    token: Option<Text<'a>>,
 }
 
 /// All fields of [`Body`].
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "type", "id", "topic", "event", "data", "encoding", "since", "tags", "key", "message", "user",
-    "meta", "limit", "reverse",
+    "meta", "limit", "reverse", "token",
 ];
 
 /// Letters of a field's name that an error repeats.
@@ -138,7 +148,7 @@ impl Body<'_> {
         let kind = &*self.kind;
         let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
         let (login, history) = (matches!(kind, "login" | "logout"), kind == "history");
-        let update = kind == "presence_update";
+        let (update, token) = (kind == "presence_update", matches!(kind, "connect" | "refresh"));
         [
             ("data", self.data.is_some(), publish),
             ("event", self.event.is_some(), publish),
@@ -151,6 +161,7 @@ impl Body<'_> {
             ("meta", self.meta.is_some(), subscribe || update),
             ("limit", self.limit.is_some(), history),
             ("reverse", self.reverse.is_some(), history),
+            ("token", self.token.is_some(), token || subscribe || history || kind == "presence"),
         ]
         .into_iter()
         .find_map(|(field, there, used)| (there && !used).then_some(field))
@@ -224,6 +235,11 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
         Ok::<_, CodeAndMessage>(Name::from(topic))
     };
+    let topic_token = || text(&body.token).map(Box::from);
+    let token = || {
+        let message = || format!("{} needs token, a JSON Web Token", body.kind);
+        topic_token().ok_or_else(|| ("bad_token", message()))
+    };
     let tags = || {
         let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
         tags::list(tags).map_err(|error| ("bad_tag", error))
@@ -233,7 +249,8 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             let since = text(&body.since).map(str::parse).transpose();
             let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
             let meta = body.meta.map(|meta| meta.get().into());
-            CommandKind::Subscribe(Subscribe { topic: topic()?, since, tags: tags()?, meta })
+            let subscribe = Subscribe { topic: topic()?, since, tags: tags()?, meta };
+            CommandKind::Subscribe(subscribe, topic_token())
         }
         "unsubscribe" => CommandKind::Unsubscribe(topic()?),
         "publish" => {
@@ -250,7 +267,7 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         "ack" => CommandKind::Acknowledge(acknowledgement(body)?),
         "login" => CommandKind::Login(user(body)?),
         "logout" => CommandKind::Logout(user(body)?),
-        "presence" => CommandKind::Presence(topic()?),
+        "presence" => CommandKind::Presence(topic()?, topic_token()),
         "presence_update" => {
             let meta = body.meta.ok_or_else(|| {
                 let message = "presence_update needs meta, the object to show in place of the last";
@@ -258,12 +275,14 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             })?;
             CommandKind::UpdatePresence(topic()?, meta.get().into())
         }
-        "history" => CommandKind::History(page(body)?),
+        "history" => CommandKind::History(page(body)?, topic_token()),
+        "connect" => CommandKind::Authenticate(TokenPurpose::Connect, token()?),
+        "refresh" => CommandKind::Authenticate(TokenPurpose::Refresh, token()?),
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(
                 "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout, \
-                 presence, presence_update, history and ping are known"
+                 presence, presence_update, history, connect, refresh and ping are known"
             );
             return Err(("bad_command", message));
         }
@@ -341,10 +360,10 @@ mod tests {
             command(r#"{"type":"subscribe","id":1,"topic":"news"}"#),
             Command {
                 id: "1".into(),
-                kind: CommandKind::Subscribe(Subscribe {
-                    topic: "news".into(),
-                    ..Subscribe::default()
-                })
+                kind: CommandKind::Subscribe(
+                    Subscribe { topic: "news".into(), ..Subscribe::default() },
+                    None
+                )
             }
         );
         assert_eq!(
@@ -381,12 +400,12 @@ mod tests {
         let since = "5f3a91c2:7/9".parse().ok();
         let meta = None;
         let want = Subscribe { topic: "news".into(), since, tags: vec!["red".into()], meta };
-        assert_eq!(subscribe, CommandKind::Subscribe(want));
+        assert_eq!(subscribe, CommandKind::Subscribe(want, None));
         for (text, since) in [("start", Since::Start), ("last:50", Since::Last(50))] {
             let command = format!(r#"{{"type":"subscribe","topic":"news","since":"{text}"}}"#);
             let want =
                 Subscribe { topic: "news".into(), since: Some(since), ..Subscribe::default() };
-            assert_eq!(kind(&command), CommandKind::Subscribe(want));
+            assert_eq!(kind(&command), CommandKind::Subscribe(want, None));
         }
         let publish = r#"{"type":"publish","topic":"a","tags":["red"],"key":"price"}"#;
         let CommandKind::Publish(publication) = parse(publish, Some(b"x")).unwrap().kind else {
@@ -400,19 +419,25 @@ mod tests {
         let meta = r#"{ "n": 1.50 }"#;
         let with = |kind: &str| format!(r#"{{"type":"{kind}","topic":"a","meta":{meta}}}"#);
         let want = Subscribe { topic: "a".into(), meta: Some(meta.into()), ..Subscribe::default() };
-        assert_eq!(parse(&with("subscribe"), None).unwrap().kind, CommandKind::Subscribe(want));
+        assert_eq!(
+            parse(&with("subscribe"), None).unwrap().kind,
+            CommandKind::Subscribe(want, None)
+        );
         let want = CommandKind::UpdatePresence("a".into(), meta.into());
         assert_eq!(parse(&with("presence_update"), None).unwrap().kind, want);
-        assert_eq!(kind(r#"{"type":"presence","topic":"a"}"#), CommandKind::Presence("a".into()));
+        assert_eq!(
+            kind(r#"{"type":"presence","topic":"a"}"#),
+            CommandKind::Presence("a".into(), None)
+        );
         let page = kind(
             r#"{"type":"history","id":1,"topic":"news","limit":7,"since":"last:9","reverse":false}"#,
         );
         let since = Some(Since::Last(9));
         let want = PageRequest { topic: "news".into(), since, reverse: false, limit: 7 };
-        assert_eq!(page, CommandKind::History(want));
+        assert_eq!(page, CommandKind::History(want, None));
         let inbox = kind(r#"{"type":"history","user":"al","reverse":true}"#);
         let want = PageRequest { topic: "@al".into(), since: None, reverse: true, limit: 100 };
-        assert_eq!(inbox, CommandKind::History(want));
+        assert_eq!(inbox, CommandKind::History(want, None));
 
         let id = "5f3a91c2:7".parse().unwrap();
         for (fields, user, topic) in [

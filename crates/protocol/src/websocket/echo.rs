@@ -4,8 +4,9 @@ use super::frame::Opcode;
 use super::json::{by_window, open};
 use super::read::{Frames, Outcome};
 use super::{Event, close};
-use crate::http::{Method, Rejection, Route};
+use crate::http::{Method, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings};
 use model::{CloseReason, Encoding, Message};
 
@@ -35,7 +36,7 @@ impl Protocol for Echo {
         Liveness::Client { silence_seconds: settings.ws_silence_seconds }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         let get = matches!(route.request.method, Method::Get | Method::Head);
         let here = route.settings.ws_echo && get && route.request.path == "/echo";
         here.then(|| open(route, false, out, |window_bits| Echo { window_bits }.encoding()))
@@ -43,7 +44,7 @@ impl Protocol for Echo {
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let frames = Frames { bytes_max: BYTES_MAX, window_bits: self.window_bits };
-        frames.read(reader, bytes, out, &mut |_, _, event| match event {
+        frames.read(reader, bytes, out, &mut |_, event| match event {
             Event::Text(text) => Outcome::Send(Opcode::Text, text.into()),
             Event::Binary(payload) => Outcome::Send(Opcode::Binary, payload.into()),
             Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,

@@ -6,6 +6,7 @@ use super::read::{self, Frames};
 use super::{close, command, data, handshake};
 use crate::http::{Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
+use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
 use model::{CloseReason, Data, Encoding, Message};
 
@@ -36,7 +37,7 @@ impl Protocol for WebSocket {
         }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Rejection>> {
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         let path = route.request.path == "/ws";
         path.then(|| {
             route.get()?;
@@ -89,6 +90,10 @@ impl Protocol for WebSocket {
         data(Opcode::Text, json, self.window_bits, codecs, out);
     }
 
+    fn token_expiring(&self, json: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        data(Opcode::Text, json.as_bytes(), self.window_bits, codecs, out);
+    }
+
     fn state_complete(&self, topic: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
         let mut text = Vec::new();
         json::state_complete(topic, &mut text);
@@ -119,9 +124,23 @@ pub(super) fn open(
     welcome: bool,
     out: &mut Vec<u8>,
     encoding: impl Fn(u8) -> Encoding,
-) -> Result<Request, Rejection> {
+) -> Result<Request, Interrupt> {
     let accept = route.upgrade()?;
-    let listener = route.listener()?;
+    let listener = match welcome {
+        true => route.listener_or_stranger(),
+        false => route.listener(),
+    };
+    let listener = match listener {
+        // A page of a browser doesn't see the status of this answer, but the code of a close frame.
+        Err(Interrupt::Rejection(Rejection { status: 401, code, .. }))
+            if welcome && !route.is_by_header() =>
+        {
+            handshake::response(&accept, None, None, out);
+            close(CloseReason::Unauthorized.code(), code, out);
+            return Ok(Request::Close(CloseReason::Unauthorized));
+        }
+        listener => listener?,
+    };
     let deflate = match route.settings.compression {
         true => handshake::negotiate(route.request.values("sec-websocket-extensions")),
         false => None,
@@ -130,7 +149,10 @@ pub(super) fn open(
     if welcome {
         let mut hello = Vec::new();
         let (users, topics) = (&listener.principal.users, &listener.topics);
-        json::welcome(route.id, users, topics, false, &mut hello);
+        match listener.stranger {
+            true => json::token_required(route.id, &mut hello),
+            false => json::welcome(route.id, users, topics, false, &mut hello),
+        }
         frame::encode(Opcode::Text, false, &hello, out);
     }
     Ok(listener.open(encoding(deflate.map_or(0, |deflate| deflate.server_max_window_bits))))

@@ -4,8 +4,8 @@ use super::frame::{self, Opcode};
 use super::{Context, Event, Limits, Role, close, command, data};
 use crate::Settings;
 use crate::protocol::{Read, Reader, Speaker};
-use crate::request::{ReplyTo, Request};
-use auth::Action;
+use crate::request::{Authenticate, ReplyTo, Request};
+use auth::{Action, Permit, TopicToken};
 use model::CloseReason;
 use model::name::personal;
 
@@ -29,8 +29,18 @@ pub(crate) enum Outcome {
     Close(CloseReason, String),
 }
 
+/// Whose messages are read.
+pub(crate) struct Peer<'a> {
+    settings: &'a Settings,
+    speaker: Speaker<'a>,
+    /// It has still to say who it is.
+    stranger: bool,
+    /// The time, in seconds since 1970.
+    now_s: u64,
+}
+
 /// Gives what a message leads to.
-type OnMessage<'a> = &'a mut dyn FnMut(&Settings, Speaker<'_>, Event<'_>) -> Outcome;
+type OnMessage<'a> = &'a mut dyn FnMut(&Peer<'_>, Event<'_>) -> Outcome;
 
 impl Frames {
     /// Reads a frame, or what there is of it.
@@ -41,7 +51,8 @@ impl Frames {
         out: &mut Vec<u8>,
         on: OnMessage<'_>,
     ) -> Read {
-        let Reader { settings, speaker, codecs, decoder, .. } = reader;
+        let Reader { settings, speaker, stranger, now_s, codecs, decoder, .. } = reader;
+        let peer = Peer { settings, speaker: *speaker, stranger: *stranger, now_s: *now_s };
         let bytes_max = self.bytes_max;
         let mut context = Context {
             role: Role::Server,
@@ -52,7 +63,7 @@ impl Frames {
         let mut outcome = Outcome::Nothing;
         let mut request = None;
         let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
-            Event::Text(_) | Event::Binary(_) => outcome = on(settings, *speaker, event),
+            Event::Text(_) | Event::Binary(_) => outcome = on(&peer, event),
             Event::Ping(payload) => frame::encode(Opcode::Pong, false, payload, out),
             Event::Pong(_) => {}
             Event::Close(payload) => {
@@ -88,19 +99,19 @@ impl Frames {
 }
 
 /// What a message in JSON leads to.
-pub(super) fn json(settings: &Settings, speaker: Speaker<'_>, event: Event<'_>) -> Outcome {
+pub(super) fn json(peer: &Peer<'_>, event: Event<'_>) -> Outcome {
     match event {
-        Event::Text(text) => command_outcome(settings, speaker, command::parse(text, None)),
-        Event::Binary(payload) => binary_outcome(settings, speaker, payload),
+        Event::Text(text) => command_outcome(peer, command::parse(text, None)),
+        Event::Binary(payload) => binary_outcome(peer, payload),
         Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,
     }
 }
 
-fn binary_outcome(settings: &Settings, speaker: Speaker<'_>, payload: &[u8]) -> Outcome {
+fn binary_outcome(peer: &Peer<'_>, payload: &[u8]) -> Outcome {
     let end = memchr::memchr(b'\n', payload).unwrap_or(payload.len());
     let data = payload.get(end + 1..).unwrap_or(&[]);
     match std::str::from_utf8(&payload[..end]) {
-        Ok(text) => command_outcome(settings, speaker, command::parse(text, Some(data))),
+        Ok(text) => command_outcome(peer, command::parse(text, Some(data))),
         Err(_) => {
             let mut out = Vec::new();
             let message = "a binary frame begins with a command in JSON and a newline";
@@ -111,12 +122,11 @@ fn binary_outcome(settings: &Settings, speaker: Speaker<'_>, payload: &[u8]) -> 
 }
 
 fn command_outcome(
-    settings: &Settings,
-    speaker: Speaker<'_>,
+    peer: &Peer<'_>,
     command: Result<command::Command, command::CommandError>,
 ) -> Outcome {
     let (id, code, message) = match command {
-        Ok(command::Command { id, kind }) => match allowed(settings, speaker, &id, kind) {
+        Ok(command::Command { id, kind }) => match allowed(peer, &id, kind) {
             Ok(outcome) => return outcome,
             Err((code, message)) => (id, code, message),
         },
@@ -129,19 +139,24 @@ fn command_outcome(
 
 /// What a command leads to, if the policy allows it. The error is its code and its message.
 fn allowed(
-    settings: &Settings,
-    speaker: Speaker<'_>,
+    peer: &Peer<'_>,
     id: &str,
     kind: command::CommandKind,
 ) -> Result<Outcome, (&'static str, String)> {
-    let policy = &settings.policy;
-    let decide = |action, topic: &str| {
-        let decision = policy.decide(&speaker(), action, &policy.topic(topic));
-        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
-    };
+    let Peer { settings, stranger, .. } = peer;
+    let by_token = matches!(kind, command::CommandKind::Authenticate(..));
+    if *stranger && !by_token && kind != command::CommandKind::Ping {
+        let message = "say first who you are: {\"type\":\"connect\",\"token\":…}";
+        return Err(("token_required", message.into()));
+    }
+    let decide = |action, topic: &str| peer.decide(action, topic, None);
     Ok(Outcome::Ask(match kind {
-        command::CommandKind::Subscribe(subscribe) => {
-            let permit = decide(Action::Subscribe, &subscribe.topic)?;
+        command::CommandKind::Subscribe(subscribe, token) => {
+            let token = peer.topic_token(token.as_deref())?;
+            let permit = peer.decide(Action::Subscribe, &subscribe.topic, token.as_ref())?;
+            if subscribe.since.as_ref().is_some_and(|since| since.token().is_none()) {
+                let _ = peer.decide(Action::History, &subscribe.topic, token.as_ref())?;
+            }
             Request::Subscribe(id.into(), subscribe, permit)
         }
         command::CommandKind::Unsubscribe(topic) => Request::Unsubscribe(id.into(), topic),
@@ -158,8 +173,9 @@ fn allowed(
             let to = ReplyTo::Id(id.into());
             Request::Acknowledge { acknowledgement, to, principal: None }
         }
-        command::CommandKind::History(page) => {
-            let _ = decide(Action::History, &page.topic)?;
+        command::CommandKind::History(page, token) => {
+            let token = peer.topic_token(token.as_deref())?;
+            let _ = peer.decide(Action::History, &page.topic, token.as_ref())?;
             Request::History { page, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::Login(user) => {
@@ -170,14 +186,18 @@ fn allowed(
             let _ = decide(Action::Logout(&user), &personal(&user))?;
             Request::Logout(id.into(), user)
         }
-        command::CommandKind::Presence(topic) => {
-            let _ = decide(Action::Subscribe, &topic)?;
-            let _ = decide(Action::Presence, &topic)?;
+        command::CommandKind::Presence(topic, token) => {
+            let token = peer.topic_token(token.as_deref())?;
+            let _ = peer.decide(Action::Subscribe, &topic, token.as_ref())?;
+            let _ = peer.decide(Action::Presence, &topic, token.as_ref())?;
             Request::Presence { topic, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::UpdatePresence(topic, meta) => {
             let _ = decide(Action::Presence, &topic)?;
             Request::UpdatePresence(id.into(), topic, meta)
+        }
+        command::CommandKind::Authenticate(purpose, token) => {
+            Request::Authenticate(Authenticate { token, purpose, id: id.into() })
         }
         command::CommandKind::Ping => {
             let mut out = Vec::new();
@@ -185,4 +205,32 @@ fn allowed(
             return Ok(Outcome::Send(Opcode::Text, out));
         }
     }))
+}
+
+impl Peer<'_> {
+    /// Whether the speaker may do this with the topic, which this token may grant as well. The error is
+    /// its code and its message.
+    fn decide(
+        &self,
+        action: Action<'_>,
+        topic: &str,
+        token: Option<&TopicToken>,
+    ) -> Result<Permit, (&'static str, String)> {
+        let policy = &self.settings.policy;
+        let topic = policy.topic(topic);
+        let decision = policy.decide_with(&(self.speaker)(), action, &topic, token);
+        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
+    }
+
+    /// What a token for one topic says that came with a command.
+    fn topic_token(
+        &self,
+        token: Option<&str>,
+    ) -> Result<Option<TopicToken>, (&'static str, String)> {
+        let (Some(auth), Some(token)) = (&self.settings.auth, token) else {
+            return Ok(None);
+        };
+        let verified = auth.verify_topic(token, self.now_s);
+        verified.map(Some).map_err(|error| (error.code(), error.to_string()))
+    }
 }

@@ -4,6 +4,7 @@ mod demo;
 mod log;
 mod settings;
 mod storage;
+mod tokens;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,7 @@ use crate::sources;
 
 use log::{Log, ms};
 use settings::{Fixed, live, options, settings};
+use tokens::Tokens;
 
 /// Serves until SIGINT or SIGTERM. A second signal ends the process without a drain.
 pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandError> {
@@ -57,6 +59,7 @@ struct Server {
     connections: Arc<control::Connections>,
     webhook: Arc<control::webhook::Dispatcher>,
     fixed: Fixed,
+    tokens: Tokens,
     log: Log,
     client: SocketAddr,
     admin: SocketAddr,
@@ -99,6 +102,7 @@ impl Server {
         let presence = presence::Local::new(settings::presence(config), node);
         let shared = shard::Shared::new(node, protocols, Arc::new(presence), subscriptions.clone());
         let shared = Arc::new(shared);
+        shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
         let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
         let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
         let (webhook, worker) = control::webhook::Dispatcher::new(
@@ -106,7 +110,9 @@ impl Server {
             settings::webhook(config),
         );
         let asked: Arc<dyn shard::Webhook> = webhook.clone();
-        let settings = Arc::new(settings(config, &fixed));
+        let tokens = Tokens::default();
+        let auth = tokens.auth(config, None)?;
+        let settings = Arc::new(settings(config, &fixed, auth.authenticator));
         let keys_seconds = config.history.idempotency_seconds_max;
         history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
         if let Some(reader) = reader {
@@ -126,7 +132,7 @@ impl Server {
         let listener = std::net::TcpListener::bind(config.admin.listen)
             .map_err(|error| cannot_listen(config.admin.listen, "--admin", &error))?;
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
-        let live = Arc::new(RwLock::new(live(loaded, &fixed)));
+        let live = Arc::new(RwLock::new(live(loaded, &fixed, auth.jwks)));
         let connections = control::Connections::new(settings::admin(config));
         let node = control::Node {
             broker: broker.clone(),
@@ -141,6 +147,9 @@ impl Server {
             anonymous_at_start: control::anonymous_bytes(),
             give_back: Some(crate::allocator::give_back),
             live: live.clone(),
+            revocations: tokens.revocations.clone(),
+            token_stats: tokens.stats.clone(),
+            keys: tokens.fetcher.clone(),
             webhook: webhook.clone(),
             subscriptions,
             subscription_turns: control::Turns::default(),
@@ -165,6 +174,7 @@ impl Server {
             connections,
             webhook,
             fixed,
+            tokens,
             log,
             client,
             admin,
@@ -246,7 +256,9 @@ impl Server {
         let changes = old.changes(new);
         let new = old.reloaded(new).map_err(|error| CommandError::Usage(error.to_string()))?;
         self.log.reload(&new.config);
-        let settings = Arc::new(settings(&new.config, &self.fixed));
+        let jwks = self.live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
+        let auth = self.tokens.auth(&new.config, Some(&jwks))?;
+        let settings = Arc::new(settings(&new.config, &self.fixed, auth.authenticator));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
         if let Some(store) = &self.store {
@@ -259,7 +271,8 @@ impl Server {
         self.connections.set(settings::admin(&new.config));
         let now_us = self.started.elapsed().as_micros() as u64;
         self.shared.presence.set_limits(settings::presence(&new.config), now_us);
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live(&new, &self.fixed);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) =
+            live(&new, &self.fixed, auth.jwks);
         warn(&new);
         if changes.applied.is_empty() && changes.restart.is_empty() {
             tracing::info!("the configuration was read again: nothing changed");

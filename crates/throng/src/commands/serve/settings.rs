@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use auth::{LoginRule, Policy};
+use auth::{Authenticator, LoginRule, Policy};
 use config::{Config, Loaded};
 use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
 
@@ -219,7 +219,11 @@ pub(super) fn options(config: &Config) -> shard::Options {
     }
 }
 
-pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
+pub(super) fn settings(
+    config: &Config,
+    fixed: &Fixed,
+    auth: Option<Arc<dyn Authenticator>>,
+) -> shard::Settings {
     let Config { limits, timeouts, client, .. } = config;
     shard::Settings {
         session: protocol::Settings {
@@ -231,6 +235,8 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
             },
             cors_origins: client.cors_origins.clone(),
             policy: policy(config, fixed),
+            auth,
+            token_cookie: Some(config.auth.cookie.clone()).filter(|name| !name.is_empty()),
             topics_per_connection_max: held(limits.topics_per_connection_max),
             message_bytes_max: held(limits.message_bytes_max),
             frame_bytes_max: held(limits.frame_bytes_max),
@@ -263,11 +269,15 @@ pub(super) fn settings(config: &Config, fixed: &Fixed) -> shard::Settings {
         longpoll_sessions_max: limits.longpoll_sessions_max,
         longpoll_sessions_per_address_max: held(limits.longpoll_sessions_per_address_max),
         presence_meta_bytes_max: held(config.presence.meta_bytes_max),
+        token_expiry: shard::Expiry {
+            warning_s: held(config.auth.expiry_warning_seconds),
+            spread_s: held(config.auth.expiry_spread_seconds),
+        },
     }
 }
 
 /// The sections whose numbers are limits.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "limits.",
     "timeouts.",
     "presence.",
@@ -276,10 +286,11 @@ const LIMITS: [&str; 9] = [
     "inbox.",
     "subscriptions.",
     "admin.",
+    "auth.",
     "webhook.",
 ];
 
-pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
+pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> control::Live {
     let config = &loaded.config;
     control::Live {
         api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
@@ -287,6 +298,10 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed) -> control::Live {
         memory_bytes_max: config.limits.memory_bytes_max,
         rules: rules(config, fixed.demo),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
+        jwks,
+        has_tokens: config.has_tokens(),
+        revocations_max: held(config.auth.revocations_max),
+        revocation_seconds: config.auth.revocation_seconds,
         limits: LIMITS.into_iter().flat_map(|section| loaded.numbers(section)).collect(),
         config: config::effective(loaded),
     }

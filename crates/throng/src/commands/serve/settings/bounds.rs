@@ -59,9 +59,10 @@ fn fixed() -> Fixed {
 /// The value of a setting where the server uses it.
 fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let config = &loaded.config;
-    let (shard, options) = (settings(config, &fixed()), options(config));
+    let (shard, options) = (settings(config, &fixed(), None), options(config));
     let (session, http) = (&shard.session, &shard.session.http);
-    let (live, admin, presence) = (live(loaded, &fixed()), admin(config), presence(config));
+    let (live, admin, presence) =
+        (live(loaded, &fixed(), Arc::default()), admin(config), presence(config));
     let (webhook, queue) = (webhook(config), webhook_fixed(config));
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
@@ -74,6 +75,13 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "admin.connections_per_address_max" => admin.per_address_max as u128,
         "admin.head_seconds" => admin.head_max.as_secs().into(),
         "admin.idle_seconds" => admin.idle_max.as_secs().into(),
+        "auth.jwks_refresh_seconds" => {
+            token::Jwks::new(&[], &[], config.auth.jwks_refresh_seconds).refresh_seconds().into()
+        }
+        "auth.expiry_warning_seconds" => shard.token_expiry.warning_s.into(),
+        "auth.expiry_spread_seconds" => shard.token_expiry.spread_s.into(),
+        "auth.revocations_max" => live.revocations_max as u128,
+        "auth.revocation_seconds" => live.revocation_seconds.into(),
         "shards.count" => options.shards as u128,
         "limits.connections_max" => shard.connections_max.into(),
         "limits.connections_per_address_max" => shard.connections_per_address_max.into(),
@@ -214,7 +222,7 @@ fn both() -> [(Bound, Loaded); 2] {
 #[test]
 fn no_silence_limit_exceeds_a_shards_clock() {
     let [_, (_, most)] = both();
-    let settings = settings(&most.config, &fixed());
+    let settings = settings(&most.config, &fixed(), None);
     let poll = settings.longpoll_seconds;
     for (name, seconds) in [
         ("head_seconds", Some(settings.head_seconds)),
@@ -245,7 +253,7 @@ fn calculations_with_times_do_not_overflow() {
     assert!(options.tcp_user_timeout_seconds.checked_mul(1_000).is_some());
     assert!(i32::try_from(options.backlog).is_ok());
     assert!(i32::try_from(options.send_buffer_bytes).is_ok());
-    let settings = settings(&most.config, &fixed());
+    let settings = settings(&most.config, &fixed(), None);
     assert!(u64::from(settings.accept_per_second_max).checked_mul(1_000_000).is_some());
     // A hundred years of seconds, to which a request adds its own.
     let century_s: u32 = 100 * 366 * 86_400;

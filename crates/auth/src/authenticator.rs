@@ -1,0 +1,147 @@
+//! What a token says once it is verified, and who verifies it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use model::Name;
+
+use crate::{Grants, Principal, Source};
+
+/// Says what tokens are worth. No I/O and no clock: what it waits for, others fetch.
+pub trait Authenticator: Send + Sync + fmt::Debug {
+    /// What a client's token says, at this time in seconds since 1970.
+    ///
+    /// # Errors
+    /// Why it counts for nothing.
+    fn verify(&self, token: &str, now_s: u64) -> Result<Verified, TokenError>;
+
+    /// What a token for one topic says, at this time in seconds since 1970.
+    ///
+    /// # Errors
+    /// Why it counts for nothing.
+    fn verify_topic(&self, token: &str, now_s: u64) -> Result<TopicToken, TokenError>;
+
+    /// What may be done without a token.
+    fn anonymous_grants(&self) -> Arc<Grants>;
+
+    /// Nothing may be done without a token.
+    fn is_required(&self) -> bool;
+
+    /// A number that is another one as soon as a token for which [`TokenError::KeysComing`] was said
+    /// may have another answer.
+    fn keys_version(&self) -> u64;
+}
+
+/// What a verified token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Whose it is, the subject first.
+    pub users: Vec<Name>,
+    /// What its bearer may do at the most.
+    pub grants: Arc<Grants>,
+    /// What the application says of its bearer to others: the text of a JSON object.
+    pub info: Option<Arc<str>>,
+    /// When it ceases to be valid, in seconds since 1970; `None` is never.
+    pub expires: Option<u64>,
+    /// What a revocation needs to know of it.
+    pub mark: TokenMark,
+}
+
+/// What is remembered of the token of an open connection, for the revocations to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenMark {
+    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    pub issued_s: u32,
+    /// A hash of its `jti`; 0 when it has none.
+    pub id_hash: u32,
+}
+
+/// What a token for one topic says: one of these users may enter the topic, see who is there and read
+/// what was before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicToken {
+    /// Whose it is.
+    pub users: Vec<Name>,
+    /// The topic.
+    pub topic: Name,
+}
+
+impl TopicToken {
+    /// Whether it is for this topic and for one of the principal's users.
+    pub fn is_for(&self, principal: &Principal, topic: &str) -> bool {
+        self.topic == topic && self.users.iter().any(|user| principal.is(user))
+    }
+}
+
+impl From<Verified> for Principal {
+    fn from(verified: Verified) -> Self {
+        let Verified { users, grants, info, expires, mark } = verified;
+        Principal { users, grants, info, expires, mark, source: Source::Token }
+    }
+}
+
+/// Why a token counts for nothing. The text says what happened, whose fault it is and what to do; it
+/// repeats nothing of the token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It is none.
+    #[error("this is not a JSON Web Token: {0}")]
+    Malformed(&'static str),
+    /// It is signed in a way that is not allowed here.
+    #[error(
+        "the token is signed in a way that doesn't count here: the server's configuration \
+         (auth.algorithms and the keys of auth) says which do"
+    )]
+    Algorithm,
+    /// No key is known that could have signed it.
+    #[error("the token is signed with a key that this server doesn't know")]
+    UnknownKey,
+    /// The same, and the keys are being fetched: ask again in a moment.
+    #[error("the server is fetching the keys of this token's issuer: try again in a moment")]
+    KeysComing,
+    /// The same, and the keys could not be fetched.
+    #[error("the server could not fetch the keys of this token's issuer so far: try again later")]
+    KeysUnavailable,
+    /// The signature is none of the keys'.
+    #[error("the token's signature is not right: it was changed, or is not signed for this server")]
+    Signature,
+    /// Its time is over.
+    #[error("the token has expired: get a new one from whoever issued it")]
+    Expired,
+    /// Its time has not begun.
+    #[error(
+        "the token is not valid yet: compare the clocks of the server and of whoever issued it"
+    )]
+    NotYet,
+    /// It is of an issuer that does not count here.
+    #[error("the token's issuer (iss) doesn't count here: see auth.issuers")]
+    Issuer,
+    /// It is for others.
+    #[error("the token is not for this server (aud): see auth.audience")]
+    Audience,
+    /// It was revoked.
+    #[error("the token was revoked: get a new one from whoever issued it")]
+    Revoked,
+    /// A claim is not what it has to be.
+    #[error("the token can't be used: {0}")]
+    Claim(String),
+}
+
+impl TokenError {
+    /// Its name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            TokenError::Expired => "token_expired",
+            TokenError::Revoked => "token_revoked",
+            TokenError::KeysComing | TokenError::KeysUnavailable => "keys_unavailable",
+            TokenError::Malformed(_)
+            | TokenError::Algorithm
+            | TokenError::UnknownKey
+            | TokenError::Signature
+            | TokenError::NotYet
+            | TokenError::Issuer
+            | TokenError::Audience
+            | TokenError::Claim(_) => "invalid_token",
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Tokens that count no longer, though they have not expired.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use model::name::check_name;
+use serde::{Deserialize, Serialize};
+use token::{Revocation, Revoked, id_hash};
+use utoipa::ToSchema;
+
+use crate::http::{Body, Rejection};
+use crate::monitor::process::unix_seconds;
+use crate::node::Node;
+
+/// Revocations in one answer.
+const LIST_MAX: usize = 1_000;
+
+/// A `jti` is not longer, in bytes.
+const JTI_BYTES_MAX: usize = 256;
+
+/// The longest that a revocation may be remembered, in seconds.
+const SECONDS_MAX: u64 = 10 * 366 * 86_400;
+
+/// Which tokens count no longer: one by its `jti`, a user's, or everybody's.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Revoke {
+    /// The token with this `jti`.
+    #[schema(example = "3fa2c1")]
+    jti: Option<String>,
+    /// This user's tokens, of whomever else they are.
+    #[schema(example = "alice")]
+    user: Option<String>,
+    /// Tokens that were issued then or before (`iat`), in seconds since 1970, and those that don't say
+    /// when; for a user's the default is now.
+    #[schema(example = 1_700_000_000)]
+    issued_before: Option<u64>,
+    /// How long to remember it, in seconds: as long as the tokens would live. The default is
+    /// `auth.revocation_seconds`.
+    #[schema(example = 86_400)]
+    seconds: Option<u64>,
+}
+
+/// What was revoked.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Revoking {
+    /// Connections that were closed.
+    #[schema(example = 2)]
+    closed: u64,
+    /// Until when it is remembered, in seconds since 1970.
+    #[schema(example = 1_702_592_000)]
+    until: u64,
+}
+
+/// Revocations in force.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RevocationList {
+    /// How many there are.
+    #[schema(example = 1)]
+    count: usize,
+    /// Up to 1,000 of them.
+    revocations: Vec<RevocationItem>,
+}
+
+/// A revocation.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RevocationItem {
+    /// The token with this `jti`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jti: Option<String>,
+    /// This user's tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// Tokens that were issued then or before, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issued_before: Option<u64>,
+    /// Until when it is remembered, in seconds since 1970.
+    until: u64,
+}
+
+impl Revoke {
+    /// Which tokens it means.
+    fn revoked(&self, now_s: u64) -> Result<Revoked, Rejection> {
+        let bad = |message: &'static str| Rejection::bad_request("bad_request", message);
+        match (&self.jti, &self.user, self.issued_before) {
+            (Some(jti), None, None) if (1..=JTI_BYTES_MAX).contains(&jti.len()) => {
+                Ok(Revoked::Jti(jti.clone()))
+            }
+            (Some(_), None, None) => Err(bad("a jti has 1 to 256 bytes")),
+            (None, Some(user), before) => {
+                check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+                let issued_before = before.unwrap_or(now_s);
+                Ok(Revoked::User { user: user.clone(), issued_before })
+            }
+            (None, None, Some(before)) => Ok(Revoked::IssuedBefore(before)),
+            (None, None, None) | (Some(_), _, _) => Err(bad(
+                "say which tokens: jti, or user (with issued_before or without), or issued_before",
+            )),
+        }
+    }
+}
+
+/// Make tokens count no longer, and close their connections, which are told `token_revoked` (4403 on a
+/// WebSocket). With a store it is answered when that has it.
+#[utoipa::path(post, path = "/api/revoke", tag = "tokens", request_body = Revoke, responses(
+    (status = 200, body = Revoking),
+    (status = 409, description = "This server uses no tokens, or remembers as many revocations as it may")))]
+pub(crate) async fn revoke(
+    State(node): State<Arc<Node>>,
+    Body(revoke): Body<Revoke>,
+) -> Result<Json<Revoking>, Rejection> {
+    let (has_tokens, max, default_s) = {
+        let live = node.live();
+        (live.has_tokens, live.revocations_max, live.revocation_seconds)
+    };
+    let conflict =
+        |code, message: &'static str| Rejection::new(StatusCode::CONFLICT, code, message);
+    if !has_tokens {
+        return Err(conflict("no_tokens", "this server uses no tokens: [auth] configures them"));
+    }
+    let now_s = unix_seconds();
+    let revoked = revoke.revoked(now_s)?;
+    let seconds = revoke.seconds.unwrap_or(default_s);
+    if !(1..=SECONDS_MAX).contains(&seconds) {
+        let message = "seconds is 1 to 316224000";
+        return Err(Rejection::bad_request("bad_request", message));
+    }
+    let revocation = Revocation { revoked, until: now_s + seconds };
+    if !node.revocations.add(&revocation, max) {
+        let message = "as many revocations are remembered as may be (auth.revocations_max): raise it, or \
+                       revoke all tokens that were issued before a time";
+        return Err(conflict("too_many_revocations", message));
+    }
+    let closing = node.ask_all(|reply| {
+        let revocation = of_shards(&revocation.revoked);
+        shard::Command::Revoke { revocation, reply }
+    });
+    let closed = closing.all().await?.into_iter().map(u64::from).sum();
+    Ok(Json(Revoking { closed, until: revocation.until }))
+}
+
+/// The revocations that are remembered, those of everybody first, then those of users.
+#[utoipa::path(get, path = "/api/revocations", tag = "tokens", responses(
+    (status = 200, body = RevocationList)))]
+pub(crate) async fn revocations(State(node): State<Arc<Node>>) -> Json<RevocationList> {
+    let item = |Revocation { revoked, until }| {
+        let (jti, user, issued_before) = match revoked {
+            Revoked::Jti(jti) => (Some(jti), None, None),
+            Revoked::User { user, issued_before } => (None, Some(user), Some(issued_before)),
+            Revoked::IssuedBefore(before) => (None, None, Some(before)),
+        };
+        RevocationItem { jti, user, issued_before, until }
+    };
+    let revocations = node.revocations.list(LIST_MAX).into_iter().map(item).collect();
+    Json(RevocationList { count: node.revocations.count(), revocations })
+}
+
+/// As shards know tokens.
+fn of_shards(revoked: &Revoked) -> shard::Revocation {
+    let seconds = |at: u64| Some(u32::try_from(at).unwrap_or(u32::MAX));
+    match revoked {
+        Revoked::Jti(jti) => {
+            shard::Revocation { id_hash: Some(id_hash(jti)), ..Default::default() }
+        }
+        Revoked::User { user, issued_before } => shard::Revocation {
+            user: Some(user.as_str().into()),
+            before_s: seconds(*issued_before),
+            id_hash: None,
+        },
+        Revoked::IssuedBefore(before) => {
+            shard::Revocation { before_s: seconds(*before), ..Default::default() }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Fetches the keys that issuers of tokens publish: when they are due, and at once when a token names a key
+//! that is not known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::monitor::process::unix_seconds;
+use crate::node::Node;
+use crate::outgoing::{AGENT, Connector, chain, connector};
+
+/// How long one answer may take.
+const FETCH_MAX: Duration = Duration::from_secs(5);
+
+/// The largest set of keys, in bytes.
+const SET_BYTES_MAX: usize = 256 << 10;
+
+/// How often is looked whether keys are due.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Has keys fetched soon.
+#[derive(Clone, Debug, Default)]
+pub struct KeyFetcher(Arc<Notify>);
+
+impl KeyFetcher {
+    /// Somebody waits for keys. From any thread; it does not block.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Fetches keys as long as the node runs.
+pub(crate) async fn fetch(node: Arc<Node>) {
+    let client = match connector() {
+        Ok(connector) => Client::builder(TokioExecutor::new()).build(connector),
+        Err(error) => {
+            tracing::error!(%error, "no keys of tokens can be fetched: TLS can't be set up");
+            return;
+        }
+    };
+    loop {
+        let jwks = node.live().jwks.clone();
+        let urls = jwks.begin(unix_seconds());
+        if !urls.is_empty() {
+            let fetches = urls.iter().map(|url| fetch_set(&client, url));
+            let answers = futures_util::future::join_all(fetches).await;
+            for (url, answer) in urls.iter().zip(answers) {
+                let taken =
+                    answer.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string()));
+                match taken {
+                    Ok(keys) => tracing::debug!(url, keys, "keys of tokens were fetched"),
+                    Err(error) => {
+                        tracing::warn!(
+                            url,
+                            error,
+                            "keys of tokens can't be fetched: those from before stay, and tokens with \
+                             others are refused"
+                        );
+                    }
+                }
+            }
+            jwks.end();
+        }
+        // What is due or wanted meanwhile is seen.
+        let _ = timeout(LOOK, node.keys.0.notified()).await;
+    }
+}
+
+async fn fetch_set(client: &Client<Connector, Empty<Bytes>>, url: &str) -> Result<Bytes, String> {
+    let fetched = async {
+        let request = hyper::Request::get(url)
+            .header(hyper::header::ACCEPT, "application/jwk-set+json, application/json")
+            .header(hyper::header::USER_AGENT, AGENT)
+            .body(Empty::new())
+            .map_err(|error| error.to_string())?;
+        let answer = client.request(request).await.map_err(|error| chain(&error))?;
+        if !answer.status().is_success() {
+            return Err(format!("it answers {}", answer.status()));
+        }
+        let body = Limited::new(answer.into_body(), SET_BYTES_MAX).collect().await;
+        body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
+    };
+    let late = |_| format!("no answer within {} s", FETCH_MAX.as_secs());
+    timeout(FETCH_MAX, fetched).await.map_err(late)?
+}

@@ -1,0 +1,43 @@
+//! A token that a connection has given, and that can't be read yet.
+
+use minicbor::{Decode, Encode};
+use protocol::request::TokenPurpose;
+
+use crate::cbor::AnswerRecord;
+use crate::command::Answer;
+
+/// A token that waits for the keys of its issuer.
+pub(crate) struct PendingToken {
+    pub token: Box<str>,
+    pub purpose: TokenPurpose,
+    pub answer: Answer,
+}
+
+/// The same on its way to another engine.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct PendingTokenRecord {
+    #[n(0)]
+    token: String,
+    #[n(1)]
+    refreshes: bool,
+    #[n(2)]
+    answer: AnswerRecord,
+}
+
+impl PendingToken {
+    /// Writes it out.
+    pub fn export(&self) -> PendingTokenRecord {
+        let PendingToken { token, purpose, answer } = self;
+        let refreshes = *purpose == TokenPurpose::Refresh;
+        PendingTokenRecord { token: token.to_string(), refreshes, answer: answer.into() }
+    }
+}
+
+impl From<PendingTokenRecord> for PendingToken {
+    fn from(record: PendingTokenRecord) -> Self {
+        let PendingTokenRecord { token, refreshes, answer } = record;
+        let purpose = if refreshes { TokenPurpose::Refresh } else { TokenPurpose::Connect };
+        PendingToken { token: token.into(), purpose, answer: answer.into() }
+    }
+}

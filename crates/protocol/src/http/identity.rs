@@ -1,0 +1,181 @@
+//! Who makes a request: where its token is, and what that says.
+//!
+//! A token is taken from the first of these places that has one: `Authorization: Bearer …` (RFC 6750,
+//! section 2.1), what phoenix.js sends in the handshake of a WebSocket or with a long poll, `token=` in
+//! the query, and a cookie. A cookie travels by itself, also when a page of somebody else makes the
+//! request: it counts only where the page is of this server's own origin, or of one that the
+//! configuration names.
+
+use std::borrow::Cow;
+
+use auth::{Principal, TokenError};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use model::Name;
+
+use super::answer::origin_is_named;
+use super::{Rejection, Route};
+use crate::query;
+use crate::request::{Hold, Interrupt};
+
+/// The query parameter with a token.
+pub const TOKEN_PARAMETER: &str = "token";
+
+/// How the subprotocol begins in which phoenix.js 1.8 sends a token, in base64.
+const PHOENIX_PREFIX: &str = "base64url.bearer.phx.";
+
+/// The header in which the long poll of phoenix.js 1.8 sends a token.
+const PHOENIX_HEADER: &str = "x-phoenix-authtoken";
+
+/// Where a token came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// A header that no page of a browser can set for a WebSocket.
+    Authorization,
+    /// Anywhere else.
+    Other,
+}
+
+impl Route<'_> {
+    /// Who makes this request, which names these users.
+    ///
+    /// Where no tokens are used it is whoever it says. Else the token says who it is, and the request
+    /// may repeat that; without one it is nobody, and may do what needs no token.
+    ///
+    /// # Errors
+    /// The token is missing where it is required, or counts for nothing: 401. It is another user's: 403.
+    /// Or it can't be said yet.
+    pub(crate) fn principal(&self, named: Vec<Name>) -> Result<Principal, Interrupt> {
+        let Some(auth) = &self.settings.auth else {
+            return Ok(Principal::anonymous(named));
+        };
+        let Some((token, _)) = self.token()? else {
+            if auth.is_required() || !named.is_empty() {
+                return Err(token_required(auth.is_required()).into());
+            }
+            return Ok(Principal::stranger(auth.anonymous_grants()));
+        };
+        let verified = auth.verify(&token, self.now_s).map_err(token_rejected)?;
+        if named.iter().any(|user| !verified.users.contains(user)) {
+            let message = "user names somebody whose token this is not: leave user away, or name \
+                           users of the token";
+            return Err(Rejection::new(403, "not_your_user", message).into());
+        }
+        Ok(verified.into())
+    }
+
+    /// True where a token is required and this request has none.
+    pub(crate) fn lacks_token(&self) -> Result<bool, Rejection> {
+        let required = self.settings.auth.as_ref().is_some_and(|auth| auth.is_required());
+        Ok(required && self.token()?.is_none())
+    }
+
+    /// True where the token can only come from a program, which sees the status of an answer to its
+    /// handshake; a page of a browser sees none.
+    pub(crate) fn is_by_header(&self) -> bool {
+        matches!(self.token(), Ok(Some((_, Place::Authorization))))
+    }
+
+    /// The request's token, and where it stands.
+    fn token(&self) -> Result<Option<(Cow<'_, str>, Place)>, Rejection> {
+        if let Some(token) = self.request.values("authorization").find_map(bearer) {
+            return Ok(Some((token.into(), Place::Authorization)));
+        }
+        let phoenix = || self.request.header(PHOENIX_HEADER).map(Cow::Borrowed);
+        let found = self.subprotocol().or_else(phoenix).or_else(|| self.query_token());
+        if let Some(token) = found {
+            return Ok(Some((token, Place::Other)));
+        }
+        let Some(token) = self.cookie() else {
+            return Ok(None);
+        };
+        self.cookie_page()?;
+        Ok(Some((token.into(), Place::Other)))
+    }
+
+    /// The token among the offered subprotocols.
+    fn subprotocol(&self) -> Option<Cow<'_, str>> {
+        let offered = self.request.values("sec-websocket-protocol");
+        let mut offered = offered.flat_map(|line| line.split(',')).map(str::trim);
+        let encoded = offered.find_map(|offer| offer.strip_prefix(PHOENIX_PREFIX))?;
+        // It says base64url, and phoenix.js writes the other alphabet.
+        let decoded = STANDARD_NO_PAD.decode(encoded).or_else(|_| URL_SAFE_NO_PAD.decode(encoded));
+        let decoded = decoded.ok()?;
+        String::from_utf8(decoded).ok().map(Cow::Owned)
+    }
+
+    /// The token in the query. The token of a Phoenix long-poll session has the same name, and is none.
+    fn query_token(&self) -> Option<Cow<'_, str>> {
+        let pairs = query::pairs(self.request.query).flatten();
+        let mut tokens = pairs.filter(|(key, _)| key == TOKEN_PARAMETER).map(|(_, token)| token);
+        tokens.find(|token| !token.is_empty() && self.settings.longpoll_key.verify(token).is_none())
+    }
+
+    fn cookie(&self) -> Option<&str> {
+        let name = self.settings.token_cookie.as_deref()?;
+        let cookies = self.request.values("cookie").flat_map(|line| line.split(';'));
+        let mut named = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+        named.find(|(key, token)| *key == name && !token.is_empty()).map(|(_, token)| token)
+    }
+
+    /// Checks that the page which makes a request with a cookie may do so.
+    fn cookie_page(&self) -> Result<(), Rejection> {
+        let request = self.request;
+        let mut origins = request.bytes("origin").peekable();
+        let allowed = match origins.peek() {
+            Some(_) => {
+                let host = request.header("host").unwrap_or("");
+                let own = |origin: &[u8]| {
+                    let origin = std::str::from_utf8(origin).ok();
+                    let of = origin.and_then(|origin| Some(origin.split_once("://")?.1));
+                    of.is_some_and(|of| of.eq_ignore_ascii_case(host))
+                };
+                origins.all(|origin| own(origin) || origin_is_named(self.settings, origin))
+            }
+            // A browser that names no origin asks for its own page, or says from where it asks.
+            None => match request.header("sec-fetch-site") {
+                Some(site) => site == "same-origin" || site == "none",
+                None => matches!(request.method, super::Method::Get | super::Method::Head),
+            },
+        };
+        match allowed {
+            true => Ok(()),
+            false => {
+                let message = "a token in a cookie counts only for pages of this server's own origin, \
+                               and of those that the configuration names (client.cors_origins, \
+                               without *)";
+                Err(Rejection::new(403, "bad_origin", message))
+            }
+        }
+    }
+}
+
+/// The token of an `Authorization` header, where it is a bearer's.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// What is answered where a token is missing.
+pub(crate) fn token_required(always: bool) -> Rejection {
+    let message = match always {
+        true => {
+            "this server requires a token: Authorization: Bearer TOKEN, or token=TOKEN in the URL"
+        }
+        false => {
+            "who says to be a user has to prove it by a token: Authorization: Bearer TOKEN, or \
+                  token=TOKEN in the URL"
+        }
+    };
+    Rejection::new(401, "token_required", message)
+}
+
+/// What is answered to a token that counts for nothing, or not yet for something.
+pub(crate) fn token_rejected(error: TokenError) -> Interrupt {
+    if error == TokenError::KeysComing {
+        return Interrupt::Hold(Hold::Keys);
+    }
+    // Whose fault it is: nobody can say yet that the token is not right.
+    let status = if error == TokenError::KeysUnavailable { 503 } else { 401 };
+    Rejection::new(status, error.code(), error.to_string()).into()
+}

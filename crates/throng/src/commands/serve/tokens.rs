@@ -1,0 +1,102 @@
+//! What tokens are worth, by the configuration.
+
+use std::sync::Arc;
+
+use auth::{Authenticator, Grants, Patterns};
+use config::Config;
+use token::{Algorithm, Authority, Jwks, Key, KeyError};
+
+use crate::error::CommandError;
+
+/// The largest file with a public key, in bytes.
+const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What outlives a reload of the configuration.
+#[derive(Default)]
+pub(super) struct Tokens {
+    pub revocations: Arc<token::Revocations>,
+    pub stats: Arc<token::Stats>,
+    pub fetcher: control::KeyFetcher,
+}
+
+/// Who says what tokens are worth, and the keys that are to be fetched for it.
+pub(super) struct Auth {
+    /// Nobody where the configuration has no key.
+    pub authenticator: Option<Arc<dyn Authenticator>>,
+    pub jwks: Arc<Jwks>,
+}
+
+impl Tokens {
+    /// Who says what tokens are worth by this configuration. Keys that were fetched for the one before
+    /// stay where they come from the same places.
+    ///
+    /// # Errors
+    /// When a key can't be read or used.
+    pub fn auth(&self, config: &Config, before: Option<&Arc<Jwks>>) -> Result<Auth, CommandError> {
+        let settings = &config.auth;
+        let new = Jwks::new(&settings.jwks_urls, &settings.issuers, settings.jwks_refresh_seconds);
+        let jwks = match before {
+            Some(before) if before.is_same(&new) => before.clone(),
+            _ => {
+                let fetcher = self.fetcher.clone();
+                new.on_wanted(move || fetcher.wake());
+                Arc::new(new)
+            }
+        };
+        if !config.has_tokens() {
+            return Ok(Auth { authenticator: None, jwks });
+        }
+        let (revocations, stats) = (self.revocations.clone(), self.stats.clone());
+        let authority = Authority::new(authority(config)?, jwks.clone(), revocations, stats);
+        Ok(Auth { authenticator: Some(Arc::new(authority)), jwks })
+    }
+}
+
+/// What tokens have to be.
+///
+/// # Errors
+/// When a key can't be read or used.
+pub(crate) fn authority(config: &Config) -> Result<token::Settings, CommandError> {
+    let auth = &config.auth;
+    let wrong = |place: &str, error: KeyError| CommandError::Usage(format!("{place}: {error}"));
+    let mut keys = Vec::new();
+    if !auth.hmac_key.is_empty() {
+        keys.push(Key::shared(&auth.hmac_key).map_err(|error| wrong("auth.hmac_key", error))?);
+    }
+    for path in &auth.public_key_files {
+        let place = format!("auth.public_key_files: {path}");
+        let pem = files::read_text(path.as_ref(), KEY_FILE_BYTES_MAX)
+            .map_err(|error| CommandError::Usage(format!("auth.public_key_files: {error}")))?;
+        keys.push(Key::public(&pem).map_err(|error| wrong(&place, error))?);
+    }
+    let algorithms: Vec<Algorithm> =
+        auth.algorithms.iter().filter_map(|name| name.parse().ok()).collect();
+    let fits = |key: &Key| key.algorithms().iter().any(|known| algorithms.contains(known));
+    if !algorithms.is_empty() && auth.jwks_urls.is_empty() && !keys.iter().any(fits) {
+        let message = "auth.algorithms: no key is for any of these algorithms: name one that auth.hmac_key \
+                       or a file of auth.public_key_files is for";
+        return Err(CommandError::Usage(message.into()));
+    }
+    Ok(token::Settings {
+        keys,
+        algorithms,
+        issuers: auth.issuers.clone(),
+        audience: Some(auth.audience.clone()).filter(|audience| !audience.is_empty()),
+        required: auth.required,
+        anonymous_grants: Arc::new(Grants::Patterns(grants(&auth.anonymous_grants))),
+    })
+}
+
+/// Patterns by their actions. The configuration has checked them.
+fn grants(written: &[String]) -> Patterns {
+    let of = |action: &str| {
+        let pairs = written.iter().filter_map(|grant| grant.split_once(':'));
+        pairs.filter(|(known, _)| *known == action).map(|(_, pattern)| pattern.into()).collect()
+    };
+    Patterns {
+        subscribe: of("subscribe"),
+        publish: of("publish"),
+        presence: of("presence"),
+        history: of("history"),
+    }
+}

@@ -1,0 +1,210 @@
+//! What a token says.
+
+use std::sync::Arc;
+
+use auth::{Grants, Patterns, TokenError, TokenMark, TopicToken, Verified};
+use model::Name;
+use model::name::{NAME_BYTES_MAX, check_name, check_topic};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::revocation::id_hash;
+
+/// Patterns that one token may have for one action.
+pub const PATTERNS_MAX: usize = 100;
+
+/// What a token may say of its bearer to others, in bytes.
+pub const INFO_BYTES_MAX: usize = 4 << 10;
+
+/// Users of one token.
+const USERS_MAX: usize = 100;
+
+/// So far clocks may differ, in seconds: a token may be this much too new.
+const CLOCKS_SECONDS: u64 = 60;
+
+/// The claims that are read; others are the application's own.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Claims {
+    sub: Option<String>,
+    #[serde(default)]
+    users: Vec<String>,
+    exp: Option<Date>,
+    nbf: Option<Date>,
+    iat: Option<Date>,
+    pub iss: Option<String>,
+    aud: Option<Audience>,
+    pub jti: Option<String>,
+    throng: Option<Throng>,
+    topic: Option<String>,
+}
+
+/// The claims of this server alone.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Throng {
+    #[serde(default)]
+    subscribe: Vec<String>,
+    #[serde(default)]
+    publish: Vec<String>,
+    #[serde(default)]
+    presence: Vec<String>,
+    #[serde(default)]
+    history: Vec<String>,
+    info: Option<Box<RawValue>>,
+}
+
+/// Seconds since 1970, which may have a fraction (RFC 7519, section 2, `NumericDate`).
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+struct Date(f64);
+
+impl Date {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+    fn seconds(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// One or several (RFC 7519, section 4.1.3).
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Audience {
+    fn names(&self, audience: &str) -> bool {
+        match self {
+            Audience::One(one) => one == audience,
+            Audience::Several(several) => several.iter().any(|one| one == audience),
+        }
+    }
+}
+
+/// What the claims have to be.
+pub(crate) struct Expected<'a> {
+    /// One of these has issued it; anybody where there is none.
+    pub issuers: &'a [String],
+    /// It is for this one; without it for nobody in particular.
+    pub audience: Option<&'a str>,
+    /// In seconds since 1970.
+    pub now_s: u64,
+}
+
+impl Claims {
+    /// Reads the claims of a token whose signature is right.
+    pub fn read(json: &[u8]) -> Result<Self, TokenError> {
+        serde_json::from_slice(json).map_err(|error| TokenError::Claim(error.to_string()))
+    }
+
+    /// Checks whose and for whom it is, and its times.
+    pub fn check(&self, expected: &Expected<'_>) -> Result<(), TokenError> {
+        let Expected { issuers, audience, now_s } = *expected;
+        let issued = |issuer: &String| issuers.contains(issuer);
+        if !issuers.is_empty() && !self.iss.as_ref().is_some_and(issued) {
+            return Err(TokenError::Issuer);
+        }
+        match (&self.aud, audience) {
+            (None, None) => {}
+            (Some(aud), Some(audience)) if aud.names(audience) => {}
+            (Some(_), _) | (None, Some(_)) => return Err(TokenError::Audience),
+        }
+        if self.exp.is_some_and(|exp| exp.seconds() <= now_s) {
+            return Err(TokenError::Expired);
+        }
+        if self.nbf.is_some_and(|nbf| nbf.seconds() > now_s + CLOCKS_SECONDS) {
+            return Err(TokenError::NotYet);
+        }
+        Ok(())
+    }
+
+    /// Whose it is, the subject first.
+    pub fn users(&self) -> Result<Vec<Name>, TokenError> {
+        let mut users = Vec::new();
+        for user in self.sub.iter().chain(&self.users) {
+            let wrong = |error| TokenError::Claim(format!("sub and users name users: {error}"));
+            check_name(user).map_err(wrong)?;
+            if !users.iter().any(|known: &Name| known == user) {
+                users.push(Name::from(user));
+            }
+        }
+        if users.len() > USERS_MAX {
+            return Err(TokenError::Claim(format!("it has more than {USERS_MAX} users")));
+        }
+        Ok(users)
+    }
+
+    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    pub fn issued_s(&self) -> u32 {
+        self.iat.map_or(0, |iat| u32::try_from(iat.seconds()).unwrap_or(u32::MAX))
+    }
+
+    /// What a connection with it may do. Without claims of ours it has these grants.
+    pub fn verified(self, otherwise: &Arc<Grants>) -> Result<Verified, TokenError> {
+        if self.topic.is_some() {
+            let message = "it is for one topic: give it with a request for that topic, beside a token \
+                           that says who you are";
+            return Err(TokenError::Claim(message.into()));
+        }
+        let users = self.users()?;
+        let mark = TokenMark {
+            issued_s: self.issued_s(),
+            id_hash: self.jti.as_deref().map_or(0, id_hash),
+        };
+        let expires = self.exp.map(Date::seconds);
+        let Some(throng) = self.throng else {
+            let grants = otherwise.clone();
+            return Ok(Verified { users, grants, info: None, expires, mark });
+        };
+        let Throng { subscribe, publish, presence, history, info } = throng;
+        let patterns = Patterns {
+            subscribe: patterns("subscribe", subscribe)?,
+            publish: patterns("publish", publish)?,
+            presence: patterns("presence", presence)?,
+            history: patterns("history", history)?,
+        };
+        let info = info.filter(|info| info.get() != "null");
+        let info = info.map(|info| self::info(&info)).transpose()?;
+        let grants = Arc::new(Grants::Patterns(patterns));
+        Ok(Verified { users, grants, info, expires, mark })
+    }
+
+    /// What a token for one topic is for.
+    pub fn topic(self) -> Result<TopicToken, TokenError> {
+        let users = self.users()?;
+        let Some(topic) = self.topic else {
+            let message = "it is for no single topic: it has no claim topic";
+            return Err(TokenError::Claim(message.into()));
+        };
+        let wrong = |error| TokenError::Claim(format!("topic names a topic: {error}"));
+        check_topic(&topic).map_err(wrong)?;
+        if users.is_empty() {
+            let message = "it says for whom the topic is in its claim sub";
+            return Err(TokenError::Claim(message.into()));
+        }
+        Ok(TopicToken { users, topic: topic.into() })
+    }
+}
+
+fn patterns(action: &str, list: Vec<String>) -> Result<Vec<Box<str>>, TokenError> {
+    if list.len() > PATTERNS_MAX {
+        let message = format!("throng.{action} has more than {PATTERNS_MAX} patterns");
+        return Err(TokenError::Claim(message));
+    }
+    if list.iter().any(|pattern| pattern.len() > NAME_BYTES_MAX) {
+        let message = format!("throng.{action} has a pattern of over {NAME_BYTES_MAX} bytes");
+        return Err(TokenError::Claim(message));
+    }
+    Ok(list.into_iter().map(String::into_boxed_str).collect())
+}
+
+/// An object, as it is.
+fn info(raw: &RawValue) -> Result<Arc<str>, TokenError> {
+    let text = raw.get();
+    if !text.starts_with('{') || text.len() > INFO_BYTES_MAX {
+        let message = format!("throng.info is an object of at most {INFO_BYTES_MAX} bytes");
+        return Err(TokenError::Claim(message));
+    }
+    Ok(text.into())
+}

@@ -1,0 +1,181 @@
+//! Keys that issuers publish. Somebody else fetches them; here is when, and what is known meanwhile.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::key::{Key, KeyError, KeySet};
+
+/// Keys are not fetched again sooner than this, in seconds, whatever tokens say.
+pub const FETCH_SECONDS_MIN: u64 = 5;
+
+/// The published keys of all issuers.
+pub struct Jwks {
+    sources: Vec<Source>,
+    /// Keys are fetched again so long after they were, in seconds.
+    refresh_s: u64,
+    held: RwLock<Held>,
+    /// Counts the answers to fetches.
+    version: AtomicU64,
+    wake: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+}
+
+/// Where keys are published.
+#[derive(Debug, PartialEq, Eq)]
+struct Source {
+    url: String,
+    /// The keys count for tokens of this issuer only.
+    issuer: Option<Arc<str>>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// By source.
+    sets: Vec<Option<KeySet>>,
+    /// When the last fetch began, in seconds since 1970.
+    begun_s: u64,
+    /// A fetch is under way.
+    fetching: bool,
+    /// Somebody waits for a key that is not known.
+    wanted: bool,
+}
+
+impl fmt::Debug for Jwks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jwks").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+/// What is known of a key that a token names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Keys are fetched now: it may be among them.
+    Coming,
+    /// They were fetched a moment ago, and it was not among them.
+    Unknown,
+    /// Some issuer's keys could not be fetched at all so far.
+    Unavailable,
+}
+
+impl Default for Jwks {
+    fn default() -> Self {
+        Jwks::new(&[], &[], FETCH_SECONDS_MIN)
+    }
+}
+
+impl Jwks {
+    /// Keys at these addresses. Those whose address begins with one of the issuers count for tokens of
+    /// that issuer only, so that no issuer speaks for another.
+    pub fn new(urls: &[String], issuers: &[String], refresh_s: u64) -> Self {
+        let source = |url: &String| {
+            let within = |issuer: &&String| {
+                let issuer = issuer.trim_end_matches('/');
+                url.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('/'))
+            };
+            // The longest, for one may be within another.
+            let issuer = issuers.iter().filter(within).max_by_key(|issuer| issuer.len());
+            Source { url: url.clone(), issuer: issuer.map(|issuer| issuer.as_str().into()) }
+        };
+        let sources: Vec<Source> = urls.iter().map(source).collect();
+        let sets = sources.iter().map(|_| None).collect();
+        Jwks {
+            sources,
+            refresh_s: refresh_s.max(FETCH_SECONDS_MIN),
+            held: RwLock::new(Held { sets, ..Held::default() }),
+            version: AtomicU64::new(0),
+            wake: Mutex::new(None),
+        }
+    }
+
+    /// True when keys come from the same places, as often, and count for the same issuers.
+    pub fn is_same(&self, other: &Jwks) -> bool {
+        self.sources == other.sources && self.refresh_s == other.refresh_s
+    }
+
+    /// How long after they were fetched keys are fetched again, in seconds.
+    pub fn refresh_seconds(&self) -> u64 {
+        self.refresh_s
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Is called when somebody waits for keys: [`Jwks::begin`] is due. It must not block.
+    pub fn on_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+    }
+
+    /// What is to be fetched now, at this time in seconds since 1970: nothing, or all addresses, each of
+    /// which [`Jwks::fetched`] is then told about.
+    pub fn begin(&self, now_s: u64) -> Vec<String> {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let missing = held.sets.iter().any(Option::is_none);
+        let wait_s = if held.wanted || missing { FETCH_SECONDS_MIN } else { self.refresh_s };
+        if held.fetching || self.is_empty() || now_s < held.begun_s + wait_s {
+            return Vec::new();
+        }
+        (held.fetching, held.wanted, held.begun_s) = (true, false, now_s);
+        self.sources.iter().map(|source| source.url.clone()).collect()
+    }
+
+    /// Takes what was fetched from an address. What can't be read leaves the keys as they were.
+    ///
+    /// # Errors
+    /// When it is no set of keys.
+    pub fn fetched(&self, url: &str, json: &[u8]) -> Result<usize, KeyError> {
+        let mut set = KeySet::read(json)?;
+        let (keys, mut held) =
+            (set.len(), self.held.write().unwrap_or_else(PoisonError::into_inner));
+        for (at, source) in self.sources.iter().enumerate().filter(|(_, it)| it.url == url) {
+            set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
+            held.sets[at] = Some(set.clone());
+        }
+        Ok(keys)
+    }
+
+    /// All answers have come, or their time is over: whoever waits goes on.
+    pub fn end(&self) {
+        self.held.write().unwrap_or_else(PoisonError::into_inner).fetching = false;
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the ends of fetches.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the keys.
+    pub(crate) fn find<T>(&self, mut look: impl FnMut(&Key) -> Option<T>) -> Option<T> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut look)
+    }
+
+    /// A token names a key that is not known, at this time in seconds since 1970.
+    pub(crate) fn missing(&self, now_s: u64) -> Missing {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if held.fetching || held.wanted {
+            return Missing::Coming;
+        }
+        if now_s >= held.begun_s + FETCH_SECONDS_MIN {
+            held.wanted = true;
+            drop(held);
+            if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
+                wake();
+            }
+            return Missing::Coming;
+        }
+        match held.sets.iter().any(Option::is_none) {
+            true => Missing::Unavailable,
+            false => Missing::Unknown,
+        }
+    }
+
+    /// The keys of each address by its URL; nothing where none have come.
+    pub fn state(&self) -> Vec<(String, Option<usize>)> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = held.sets.iter().map(|set| set.as_ref().map(KeySet::len));
+        self.sources.iter().map(|source| source.url.clone()).zip(counts).collect()
+    }
+}

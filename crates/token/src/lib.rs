@@ -1,0 +1,28 @@
+//! JSON Web Tokens (RFC 7519) of clients: the keys that they are signed with, what they say, and which
+//! are revoked.
+//!
+//! An [`Authority`] is what shards ask. It does no I/O and has no clock: whoever has both fetches the
+//! keys of [`Jwks`] and stores [`Revocation`]s. Signatures are checked by a library, each key with the
+//! algorithms of its own kind and no other: there is none without a signature, and no public key is taken
+//! for a shared one.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
+
+mod algorithm;
+mod authority;
+mod claims;
+mod jwks;
+mod key;
+mod revocation;
+mod sign;
+#[cfg(test)]
+mod tests;
+
+pub use algorithm::Algorithm;
+pub use authority::{Authority, Settings, Stats};
+pub use claims::{INFO_BYTES_MAX, PATTERNS_MAX};
+pub use jwks::{FETCH_SECONDS_MIN, Jwks};
+pub use key::{HMAC_KEY_BYTES_MIN, Key, KeyError, KeySet};
+pub use revocation::{Revocation, Revocations, Revoked, id_hash};
+pub use sign::{SignError, Signer, read_unverified};

@@ -1,0 +1,171 @@
+//! Tokens that count no longer, though they have not expired.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use model::Name;
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+/// A revocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// Which tokens.
+    #[serde(flatten)]
+    pub revoked: Revoked,
+    /// Until when it is remembered, in seconds since 1970: tokens have expired by then.
+    pub until: u64,
+}
+
+/// Which tokens count no longer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Revoked {
+    /// The one with this `jti`.
+    Jti(String),
+    /// Those of a user that were issued then or before, in seconds since 1970, and those that don't say
+    /// when they were.
+    User {
+        /// Whose.
+        user: String,
+        /// When.
+        issued_before: u64,
+    },
+    /// Everybody's that were issued then or before, in seconds since 1970, and those that don't say when
+    /// they were.
+    IssuedBefore(u64),
+}
+
+/// A hash of a token's `jti`, for [`auth::TokenMark`]. Never 0.
+pub fn id_hash(jti: &str) -> u32 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(jti.as_bytes());
+    let bytes = hasher.finish().to_le_bytes();
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).max(1)
+}
+
+/// All revocations.
+#[derive(Debug, Default)]
+pub struct Revocations {
+    held: RwLock<Held>,
+    /// How many there are: most servers have none, and look no further.
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Until when each is remembered.
+    ids: HashMap<Box<str>, u64>,
+    /// Issued before when, and until when that is remembered.
+    users: HashMap<Name, (u64, u64)>,
+    all: Option<(u64, u64)>,
+}
+
+impl Held {
+    fn count(&self) -> usize {
+        self.ids.len() + self.users.len() + usize::from(self.all.is_some())
+    }
+}
+
+/// What is known of a token when it is looked for.
+pub(crate) struct Token<'a> {
+    pub jti: Option<&'a str>,
+    pub users: &'a [Name],
+    pub issued_s: u64,
+}
+
+impl Revocations {
+    /// Takes one up, unless there are `max` and it is not among them: gives false then. The later of two
+    /// that mean the same tokens counts.
+    pub fn add(&self, revocation: &Revocation, max: usize) -> bool {
+        let Revocation { revoked, until } = revocation;
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = match revoked {
+            Revoked::Jti(jti) => !held.ids.contains_key(&**jti),
+            Revoked::User { user, .. } => !held.users.contains_key(&**user),
+            Revoked::IssuedBefore(_) => held.all.is_none(),
+        };
+        if is_new && held.count() >= max {
+            return false;
+        }
+        let later = |known: &mut (u64, u64), before: u64| {
+            *known = (known.0.max(before), known.1.max(*until));
+        };
+        match revoked {
+            Revoked::Jti(jti) => {
+                let known = held.ids.entry(jti.as_str().into()).or_default();
+                *known = (*known).max(*until);
+            }
+            Revoked::User { user, issued_before } => {
+                later(held.users.entry(user.as_str().into()).or_default(), *issued_before);
+            }
+            Revoked::IssuedBefore(before) => later(held.all.get_or_insert_default(), *before),
+        }
+        self.count.store(held.count(), Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets those whose time is over, in seconds since 1970; gives them.
+    pub fn sweep(&self, now_s: u64) -> Vec<Revoked> {
+        if self.count() == 0 {
+            return Vec::new();
+        }
+        let mut gone = Vec::new();
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        held.ids.retain(|jti, until| {
+            let stays = *until > now_s;
+            if !stays {
+                gone.push(Revoked::Jti(jti.to_string()));
+            }
+            stays
+        });
+        held.users.retain(|user, (before, until)| {
+            let stays = *until > now_s;
+            if !stays {
+                gone.push(Revoked::User { user: user.to_string(), issued_before: *before });
+            }
+            stays
+        });
+        if let Some((before, _)) = held.all.take_if(|(_, until)| *until <= now_s) {
+            gone.push(Revoked::IssuedBefore(before));
+        }
+        self.count.store(held.count(), Ordering::Relaxed);
+        gone
+    }
+
+    /// All, the largest `max` of each kind left out beyond that number.
+    pub fn list(&self, max: usize) -> Vec<Revocation> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let ids = held.ids.iter().map(|(jti, until)| Revocation {
+            revoked: Revoked::Jti(jti.to_string()),
+            until: *until,
+        });
+        let users = held.users.iter().map(|(user, (before, until))| Revocation {
+            revoked: Revoked::User { user: user.to_string(), issued_before: *before },
+            until: *until,
+        });
+        let all = held.all.iter().map(|(before, until)| Revocation {
+            revoked: Revoked::IssuedBefore(*before),
+            until: *until,
+        });
+        all.chain(users).chain(ids).take(max).collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn holds(&self, token: &Token<'_>) -> bool {
+        if self.count() == 0 {
+            return false;
+        }
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let before = |it: Option<&(u64, u64)>| it.is_some_and(|(at, _)| token.issued_s <= *at);
+        token.jti.is_some_and(|jti| held.ids.contains_key(jti))
+            || token.users.iter().any(|user| before(held.users.get(user)))
+            || before(held.all.as_ref())
+    }
+}
