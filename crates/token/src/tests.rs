@@ -1,1 +1,495 @@
+//! Which tokens count, and for what.
 
+use std::sync::Arc;
+
+use auth::{Authenticator, Grants, Patterns, TokenError};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::EncodingKey;
+use jsonwebtoken::jwk::Jwk;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const NOW_S: u64 = 1_000_000;
+
+/// Pairs of keys: private and public.
+const RSA: (&str, &str) = (include_str!("tests/rsa.pem"), include_str!("tests/rsa.pub.pem"));
+const P256: (&str, &str) = (include_str!("tests/p256.pem"), include_str!("tests/p256.pub.pem"));
+const P384: (&str, &str) = (include_str!("tests/p384.pem"), include_str!("tests/p384.pub.pem"));
+const ED: (&str, &str) = (include_str!("tests/ed25519.pem"), include_str!("tests/ed25519.pub.pem"));
+
+fn algorithm(name: &str) -> Algorithm {
+    name.parse().unwrap()
+}
+
+fn sign(name: &str, key: &str, claims: &Value) -> String {
+    Signer::new(key, algorithm(name), None).unwrap().sign(claims).unwrap()
+}
+
+/// With the shared key.
+fn shared(claims: Value) -> String {
+    sign("HS256", SECRET, &claims)
+}
+
+fn settings(keys: Vec<Key>) -> Settings {
+    Settings { keys, ..Settings::default() }
+}
+
+fn authority(settings: Settings) -> Authority {
+    Authority::new(settings, Arc::default(), Arc::default(), Arc::default())
+}
+
+fn with_secret() -> Authority {
+    authority(settings(vec![Key::shared(SECRET).unwrap()]))
+}
+
+fn error(authority: &Authority, token: &str) -> TokenError {
+    authority.verify(token, NOW_S).unwrap_err()
+}
+
+#[test]
+fn each_algorithm_counts_with_its_key_and_no_other() {
+    let pairs = [
+        (vec!["HS256", "HS384", "HS512"], SECRET, Key::shared(SECRET).unwrap()),
+        (vec!["RS256", "RS384", "RS512", "PS256"], RSA.0, Key::public(RSA.1).unwrap()),
+        (vec!["ES256"], P256.0, Key::public(P256.1).unwrap()),
+        (vec!["ES384"], P384.0, Key::public(P384.1).unwrap()),
+        (vec!["EdDSA"], ED.0, Key::public(ED.1).unwrap()),
+    ];
+    let all = authority(settings(pairs.iter().map(|(_, _, key)| key.clone()).collect()));
+    let claims = json!({ "sub": "al" });
+    for (names, private, key) in &pairs {
+        let own = authority(settings(vec![key.clone()]));
+        for name in names {
+            let token = sign(name, private, &claims);
+            for authority in [&own, &all] {
+                assert_eq!(authority.verify(&token, NOW_S).unwrap().users, ["al"], "{name}");
+            }
+            let named =
+                Settings { algorithms: vec![algorithm(name)], ..settings(vec![key.clone()]) };
+            assert!(authority(named).verify(&token, NOW_S).is_ok());
+            for (_, _, other) in pairs.iter().filter(|(known, ..)| known != names) {
+                let error = error(&authority(settings(vec![other.clone()])), &token);
+                assert!(
+                    matches!(error, TokenError::Algorithm | TokenError::Signature),
+                    "{name}: {error:?}"
+                );
+            }
+            let others = Algorithm::ALL.into_iter().filter(|known| known.name() != *name).collect();
+            let unnamed = Settings { algorithms: others, ..settings(vec![key.clone()]) };
+            assert_eq!(error(&authority(unnamed), &token), TokenError::Algorithm);
+        }
+        let kind = Signer::algorithm_of(private);
+        assert_eq!(
+            kind.map(Algorithm::name),
+            names.first().filter(|_| *private != SECRET).map(|it| it.to_string())
+        );
+    }
+}
+
+#[test]
+fn a_public_key_is_never_taken_for_a_shared_one() {
+    for (_, public) in [RSA, P256, ED] {
+        assert_eq!(Key::shared(public).unwrap_err(), KeyError::PublicAsSecret);
+        let authority = authority(settings(vec![Key::public(public).unwrap()]));
+        for name in ["HS256", "HS384", "HS512"] {
+            let forged = sign(name, public, &json!({ "sub": "al" }));
+            assert_eq!(error(&authority, &forged), TokenError::Algorithm, "{name}");
+        }
+    }
+    assert_eq!(Key::shared("0123456789abcdef").unwrap_err(), KeyError::Short);
+    assert_eq!(Key::public(RSA.0).unwrap_err(), KeyError::Private);
+    assert_eq!(Key::public("-----BEGIN PUBLIC KEY-----\nAAAA\n").unwrap_err(), KeyError::Unknown);
+}
+
+/// A token whose header and claims are as written, with this signature.
+fn written(header: &str, claims: &str, signature: &str) -> String {
+    let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+    format!("{}.{}.{signature}", part(header), part(claims))
+}
+
+#[test]
+fn what_is_not_signed_counts_for_nothing() {
+    let authority = with_secret();
+    let claims = r#"{"sub":"al"}"#;
+    for (header, want) in [
+        (r#"{"alg":"none"}"#, TokenError::Algorithm),
+        (r#"{"alg":"None"}"#, TokenError::Algorithm),
+        (r#"{"alg":"hs256"}"#, TokenError::Algorithm),
+        (r#"{"alg":"HS256"}"#, TokenError::Signature),
+        (r#"{"alg":"RS256"}"#, TokenError::Algorithm),
+    ] {
+        for signature in ["", "AAAA"] {
+            assert_eq!(error(&authority, &written(header, claims, signature)), want, "{header}");
+        }
+    }
+    let good = shared(json!({ "sub": "al" }));
+    let (head, signature) = good.rsplit_once('.').unwrap();
+    let other = written(r#"{"alg":"HS256","typ":"JWT"}"#, r#"{"sub":"bo"}"#, signature);
+    assert_eq!(error(&authority, &other), TokenError::Signature);
+    for malformed in
+        ["", ".", "..", "a.b", "a.b.c", head, &format!("{good}."), &format!("{good}.x")]
+    {
+        let error = error(&authority, malformed);
+        assert!(matches!(error, TokenError::Malformed(_)), "{malformed:?} {error:?}");
+        assert_eq!(error.code(), "invalid_token");
+    }
+    // What must be understood is not.
+    let header = json!({ "alg": "HS256", "crit": ["exp"], "exp": 1 }).to_string();
+    assert!(matches!(error(&authority, &written(&header, claims, "AA")), TokenError::Malformed(_)));
+    let long = shared(json!({ "sub": "al", "x": "a".repeat(20_000) }));
+    assert_eq!(error(&authority, &long), TokenError::Malformed("it is too long"));
+}
+
+#[test]
+fn claims_say_who_may_do_what_and_when() {
+    let authority = with_secret();
+    let ok = |claims: Value| authority.verify(&shared(claims), NOW_S).unwrap();
+    let verified = ok(json!({
+        "sub": "al", "users": ["bo", "al"], "exp": NOW_S as f64 + 5.5, "iat": NOW_S - 7, "jti": "t1",
+        "throng": {
+            "subscribe": ["chat:{sub}:*"], "publish": ["chat:1"], "info": {"name": "Al"}, "history": []
+        },
+        "other": {"x": 1}
+    }));
+    assert_eq!(verified.users, ["al", "bo"]);
+    assert_eq!(verified.expires, Some(NOW_S + 5));
+    assert_eq!((verified.mark.issued_s, verified.mark.id_hash), (999_993, id_hash("t1")));
+    assert_eq!(verified.info.as_deref(), Some(r#"{"name":"Al"}"#));
+    let want = Patterns {
+        subscribe: vec!["chat:{sub}:*".into()],
+        publish: vec!["chat:1".into()],
+        ..Patterns::default()
+    };
+    assert_eq!(*verified.grants, Grants::Patterns(want));
+
+    // Nothing but the own topic, unless the configuration says more.
+    assert_eq!(*ok(json!({ "sub": "al" })).grants, Grants::default());
+    let news = Arc::new(Grants::Patterns(Patterns {
+        subscribe: vec!["news".into()],
+        ..Patterns::default()
+    }));
+    let more =
+        Settings { anonymous_grants: news.clone(), ..settings(vec![Key::shared(SECRET).unwrap()]) };
+    let more = super::tests::authority(more);
+    assert_eq!(more.verify(&shared(json!({ "sub": "al" })), NOW_S).unwrap().grants, news);
+    let none = shared(json!({ "sub": "al", "throng": {} }));
+    assert_eq!(*more.verify(&none, NOW_S).unwrap().grants, Grants::default());
+    assert!(ok(json!({})).users.is_empty());
+
+    for (claims, want) in [
+        (json!({ "exp": NOW_S }), TokenError::Expired),
+        (json!({ "exp": 0.5 }), TokenError::Expired),
+        (json!({ "nbf": NOW_S + 61 }), TokenError::NotYet),
+        (json!({ "aud": "others" }), TokenError::Audience),
+    ] {
+        assert_eq!(error(&authority, &shared(claims.clone())), want, "{claims}");
+    }
+    // Clocks differ a little.
+    ok(json!({ "nbf": NOW_S + 60, "exp": NOW_S + 1 }));
+    for claims in [
+        json!({ "sub": "" }),
+        json!({ "sub": 7 }),
+        json!({ "users": "al" }),
+        json!({ "exp": "soon" }),
+        json!({ "throng": { "subscribed": ["news"] } }),
+        json!({ "throng": { "subscribe": "news" } }),
+        json!({ "throng": { "subscribe": vec!["a"; PATTERNS_MAX + 1] } }),
+        json!({ "throng": { "subscribe": ["a".repeat(300)] } }),
+        json!({ "throng": { "info": [1] } }),
+        json!({ "throng": { "info": { "x": "a".repeat(INFO_BYTES_MAX) } } }),
+        json!({ "sub": "al", "topic": "news" }),
+        json!([]),
+    ] {
+        let error = error(&authority, &shared(claims.clone()));
+        assert!(matches!(error, TokenError::Claim(_)), "{claims}: {error:?}");
+    }
+}
+
+#[test]
+fn issuers_and_audience_are_checked_where_they_are_named() {
+    let named = Settings {
+        issuers: vec!["https://a.example".into(), "b".into()],
+        audience: Some("throng".into()),
+        ..settings(vec![Key::shared(SECRET).unwrap()])
+    };
+    let authority = authority(named);
+    for (claims, want) in [
+        (json!({ "iss": "b", "aud": "throng" }), Ok(())),
+        (json!({ "iss": "https://a.example", "aud": ["x", "throng"] }), Ok(())),
+        (json!({ "iss": "c", "aud": "throng" }), Err(TokenError::Issuer)),
+        (json!({ "aud": "throng" }), Err(TokenError::Issuer)),
+        (json!({ "iss": "b" }), Err(TokenError::Audience)),
+        (json!({ "iss": "b", "aud": ["x"] }), Err(TokenError::Audience)),
+    ] {
+        let verified = authority.verify(&shared(claims.clone()), NOW_S).map(|_| ());
+        assert_eq!(verified, want, "{claims}");
+    }
+}
+
+#[test]
+fn a_token_for_one_topic_is_for_nothing_else() {
+    let authority = with_secret();
+    let topic = shared(json!({ "sub": "al", "topic": "room:1", "exp": NOW_S + 60 }));
+    let token = authority.verify_topic(&topic, NOW_S).unwrap();
+    assert_eq!((token.users.as_slice(), &*token.topic), (&["al".into()][..], "room:1"));
+    assert!(matches!(error(&authority, &topic), TokenError::Claim(_)));
+    assert_eq!(authority.verify_topic(&topic, NOW_S + 60), Err(TokenError::Expired));
+    for claims in [
+        json!({ "sub": "al" }),
+        json!({ "topic": "room:1" }),
+        json!({ "sub": "al", "topic": "" }),
+        json!({ "sub": "al", "topic": "@bo" }),
+        json!({ "sub": "al", "topic": "*" }),
+    ] {
+        let error = authority.verify_topic(&shared(claims.clone()), NOW_S).unwrap_err();
+        assert!(matches!(error, TokenError::Claim(_)), "{claims}");
+    }
+}
+
+#[test]
+fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
+    let revocations = Arc::new(Revocations::default());
+    let keys = settings(vec![Key::shared(SECRET).unwrap()]);
+    let stats = Arc::new(Stats::default());
+    let authority = Authority::new(keys, Arc::default(), revocations.clone(), stats.clone());
+    let token = |user: &str, jti: &str, iat: u64| {
+        let claims = json!({ "sub": user, "jti": jti, "iat": iat });
+        authority.verify(&shared(claims), NOW_S).map(|_| ())
+    };
+    let add = |revoked| revocations.add(&Revocation { revoked, until: NOW_S + 10 }, 3);
+    assert_eq!(token("al", "t1", 5), Ok(()));
+    assert!(add(Revoked::Jti("t1".into())));
+    assert_eq!(token("al", "t1", 5), Err(TokenError::Revoked));
+    assert_eq!(token("al", "t2", 5), Ok(()));
+    assert!(add(Revoked::User { user: "al".into(), issued_before: 5 }));
+    assert_eq!((token("al", "t2", 5), token("al", "t2", 6)), (Err(TokenError::Revoked), Ok(())));
+    assert_eq!(token("bo", "t2", 5), Ok(()));
+    // A token that doesn't say when it was issued is of before.
+    let undated = shared(json!({ "sub": "al" }));
+    assert_eq!(authority.verify(&undated, NOW_S), Err(TokenError::Revoked));
+    // Another user of a token is revoked with it.
+    let both = shared(json!({ "sub": "bo", "users": ["al"], "iat": 5 }));
+    assert_eq!(authority.verify(&both, NOW_S), Err(TokenError::Revoked));
+    assert!(add(Revoked::IssuedBefore(3)));
+    assert_eq!((token("bo", "t3", 3), token("bo", "t3", 4)), (Err(TokenError::Revoked), Ok(())));
+    // Full: what is known may change, and nothing new comes.
+    assert!(!add(Revoked::Jti("t9".into())));
+    assert!(add(Revoked::IssuedBefore(2)) && add(Revoked::IssuedBefore(4)));
+    assert_eq!(token("bo", "t3", 4), Err(TokenError::Revoked));
+    assert_eq!(
+        (revocations.count(), revocations.list(9).len(), revocations.list(1).len()),
+        (3, 3, 1)
+    );
+    assert!(revocations.sweep(NOW_S + 9).is_empty());
+    assert_eq!(revocations.sweep(NOW_S + 10).len(), 3);
+    assert_eq!((token("al", "t1", 5), revocations.count()), (Ok(()), 0));
+    let revoked = stats.rejected().find(|(code, _)| *code == "token_revoked").unwrap().1;
+    assert!(stats.accepted() > 5 && revoked == 6, "{stats:?}");
+}
+
+#[test]
+fn revocations_are_stored_as_json() {
+    for revoked in [
+        Revoked::Jti("t\"1".into()),
+        Revoked::User { user: "al".into(), issued_before: 7 },
+        Revoked::IssuedBefore(9),
+    ] {
+        let revocation = Revocation { revoked, until: 11 };
+        let text = serde_json::to_string(&revocation).unwrap();
+        assert_eq!(serde_json::from_str::<Revocation>(&text).unwrap(), revocation, "{text}");
+    }
+}
+
+/// A set with the public parts of these, each with its name.
+fn set(keys: &[(&str, &str, &str)]) -> Vec<u8> {
+    let jwk = |(name, algorithm, private): &(&str, &str, &str)| {
+        let pem = private.as_bytes();
+        let key = EncodingKey::from_rsa_pem(pem)
+            .or_else(|_| EncodingKey::from_ec_pem(pem))
+            .or_else(|_| EncodingKey::from_ed_pem(pem));
+        let inner = self::algorithm(algorithm).inner();
+        let mut jwk = Jwk::from_encoding_key(&key.unwrap(), inner).unwrap();
+        jwk.common.key_id = Some(name.to_string());
+        serde_json::to_value(jwk).unwrap()
+    };
+    json!({ "keys": keys.iter().map(jwk).collect::<Vec<_>>() }).to_string().into_bytes()
+}
+
+fn signed_by(name: &str, algorithm: &str, private: &str, claims: &Value) -> String {
+    let signer = Signer::new(private, self::algorithm(algorithm), Some(name.into())).unwrap();
+    signer.sign(claims).unwrap()
+}
+
+#[test]
+fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
+    let url = "https://a.example/keys".to_string();
+    let woken = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let jwks = Arc::new(Jwks::new(std::slice::from_ref(&url), &[], 300));
+    let counts = woken.clone();
+    jwks.on_wanted(move || {
+        counts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    let authority =
+        Authority::new(Settings::default(), jwks.clone(), Arc::default(), Arc::default());
+    let verify = |token: &str, now_s| authority.verify(token, now_s).map(|_| ());
+    let first = signed_by("1", "RS256", RSA.0, &json!({}));
+    let second = signed_by("2", "ES256", P256.0, &json!({}));
+
+    // Before anything has come.
+    assert_eq!(verify(&first, 100), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(100), std::slice::from_ref(&url));
+    assert!(jwks.begin(100).is_empty(), "one at a time");
+    assert_eq!(verify(&first, 101), Err(TokenError::KeysComing));
+    let version = authority.keys_version();
+    jwks.end();
+    assert_ne!(authority.keys_version(), version);
+    // They could not be fetched: that is not the token's fault.
+    assert_eq!(verify(&first, 102), Err(TokenError::KeysUnavailable));
+    assert!(jwks.begin(104).is_empty());
+    assert_eq!(jwks.begin(105).len(), 1);
+    assert_eq!(jwks.fetched(&url, &set(&[("1", "RS256", RSA.0)])), Ok(1));
+    jwks.end();
+    assert_eq!(verify(&first, 105), Ok(()));
+
+    // The issuer has a new key.
+    assert_eq!(verify(&second, 106), Err(TokenError::UnknownKey), "just fetched");
+    assert_eq!(verify(&second, 110), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(110).len(), 1);
+    let both = set(&[("1", "RS256", RSA.0), ("2", "ES256", P256.0)]);
+    assert_eq!(jwks.fetched(&url, &both), Ok(2));
+    jwks.end();
+    assert_eq!((verify(&first, 111), verify(&second, 111)), (Ok(()), Ok(())));
+    // Who names keys that nobody has makes the server fetch now and then, and no more.
+    let fetches = (0..60)
+        .map(|second| {
+            let forged = signed_by("9", "ES256", OTHER_P256, &json!({ "n": second }));
+            let answer = verify(&forged, 200 + second);
+            let begun = jwks.begin(200 + second).len();
+            if begun > 0 {
+                assert_eq!(answer, Err(TokenError::KeysComing));
+                jwks.end();
+            } else {
+                assert_eq!(answer, Err(TokenError::UnknownKey));
+            }
+            begun
+        })
+        .sum::<usize>();
+    assert_eq!(fetches, 12);
+    // A wrong signature of a known key asks for nothing.
+    let broken = first.rsplit_once('.').unwrap().0.to_string() + ".AAAA";
+    assert_eq!(verify(&broken, 300), Err(TokenError::Signature));
+    // The old key goes.
+    assert_eq!(jwks.begin(558 + 300).len(), 1);
+    assert!(jwks.fetched(&url, b"{}").is_err());
+    assert_eq!(jwks.fetched(&url, br#"{"keys":[]}"#), Err(KeyError::Empty));
+    assert_eq!(verify(&first, 900), Ok(()), "what can't be read changes nothing");
+    assert_eq!(jwks.fetched(&url, &set(&[("2", "ES256", P256.0)])), Ok(1));
+    jwks.end();
+    assert_eq!(verify(&first, 862), Err(TokenError::UnknownKey));
+    assert!(woken.load(std::sync::atomic::Ordering::Relaxed) >= 14);
+}
+
+/// A key that nobody publishes.
+const OTHER_P256: &str = include_str!("tests/other_p256.pem");
+
+#[test]
+fn no_issuer_speaks_for_another() {
+    let urls = ["https://a.example/keys".to_string(), "https://b.example/t/keys".to_string()];
+    let issuers = ["https://a.example/".to_string(), "https://b.example/t".to_string()];
+    let jwks = Arc::new(Jwks::new(&urls, &issuers, 300));
+    jwks.begin(0);
+    jwks.begin(100);
+    jwks.fetched(&urls[0], &set(&[("1", "RS256", RSA.0)])).unwrap();
+    jwks.fetched(&urls[1], &set(&[("1", "ES256", P256.0)])).unwrap();
+    jwks.end();
+    let settings = Settings { issuers: issuers.to_vec(), ..Settings::default() };
+    let authority = Authority::new(settings, jwks, Arc::default(), Arc::default());
+    let (a, b) = (json!({ "iss": issuers[0] }), json!({ "iss": issuers[1] }));
+    for (name, key, claims, want) in [
+        ("RS256", RSA.0, &a, Ok(())),
+        ("ES256", P256.0, &b, Ok(())),
+        ("RS256", RSA.0, &b, Err(TokenError::Issuer)),
+        ("ES256", P256.0, &a, Err(TokenError::Issuer)),
+    ] {
+        let token = signed_by("1", name, key, claims);
+        assert_eq!(authority.verify(&token, 101).map(|_| ()), want, "{name} {claims}");
+    }
+}
+
+#[test]
+fn keys_of_a_set_that_are_for_something_else_are_passed_over() {
+    let mut keys: Value = serde_json::from_slice(&set(&[
+        ("1", "RS256", RSA.0),
+        ("2", "ES256", P256.0),
+        ("3", "EdDSA", ED.0),
+        ("4", "ES384", P384.0),
+    ]))
+    .unwrap();
+    let list = keys["keys"].as_array_mut().unwrap();
+    list[0]["use"] = "enc".into();
+    list.push(json!({ "kty": "oct", "k": URL_SAFE_NO_PAD.encode(SECRET), "kid": "5" }));
+    list.push(json!({ "kty": "new", "kid": "6" }));
+    list.push(json!(7));
+    let read = KeySet::read(keys.to_string().as_bytes()).unwrap();
+    assert_eq!(read.len(), 3);
+    // A key is for its curve's algorithm alone.
+    let names = |at: usize| read.0[at].algorithms().iter().map(|it| it.name()).collect::<Vec<_>>();
+    assert_eq!(
+        (names(0), names(1), names(2)),
+        (vec!["ES256".into()], vec!["EdDSA".into()], vec!["ES384".into()])
+    );
+    assert!(matches!(KeySet::read(b"[]"), Err(KeyError::Set(_))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn no_text_does_harm(text in any::<String>(), parts in proptest::collection::vec("[A-Za-z0-9_=-]{0,40}", 0..5)) {
+        let authority = with_secret();
+        prop_assert!(authority.verify(&text, NOW_S).is_err());
+        prop_assert!(authority.verify(&parts.join("."), NOW_S).is_err());
+        let _ = (read_unverified(&text), KeySet::read(text.as_bytes()));
+    }
+
+    /// Whatever the claims are, they are read or refused; and no byte of a token may change.
+    #[test]
+    fn no_claims_do_harm_and_no_change_passes(
+        claims in json_value(), at in any::<proptest::sample::Index>(), byte in "[A-Za-z0-9_-]",
+    ) {
+        let authority = with_secret();
+        let token = shared(claims);
+        let judged = authority.verify(&token, NOW_S);
+        let _ = authority.verify_topic(&token, NOW_S);
+        let at = at.index(token.len());
+        let mut changed = token.clone();
+        changed.replace_range(at..=at, &byte);
+        // The last letter holds bits that nobody reads.
+        prop_assume!(changed != token && at < token.len() - 1);
+        prop_assert!(authority.verify(&changed, NOW_S).is_err(), "{judged:?}");
+    }
+}
+
+fn json_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-z@*{}:]{0,8}".prop_map(Value::from),
+    ];
+    let value = leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::hash_map("[a-z]{1,4}", inner, 0..4)
+                .prop_map(|map| map.into_iter().collect::<Value>()),
+        ]
+    });
+    let names = ["sub", "users", "exp", "nbf", "iat", "iss", "aud", "jti", "throng", "topic"];
+    proptest::collection::vec((proptest::sample::select(names.to_vec()), value), 0..6)
+        .prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
+}
