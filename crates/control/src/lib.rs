@@ -36,7 +36,7 @@ mod tests;
 mod thread;
 pub mod webhook;
 
-pub use api::openapi;
+pub use api::{REVOCATIONS, openapi};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use keys::KeyFetcher;
 pub use monitor::anonymous_bytes;

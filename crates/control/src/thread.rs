@@ -131,6 +131,6 @@ pub(crate) async fn each_second(node: Arc<Node>) {
         node.history().sweep();
         let now_us = u64::try_from(node.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         node.shared.set_time(now_us, unix_us());
-        node.revocations.sweep(unix_seconds());
+        api::forget_revocations(&node, node.revocations.sweep(unix_seconds()));
     }
 }

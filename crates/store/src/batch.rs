@@ -51,7 +51,14 @@ pub(crate) enum Op {
         puts: Vec<(Name, Box<[u8]>)>,
         names: Vec<(u32, Name)>,
     },
+    Records {
+        part: &'static str,
+        puts: Vec<RecordPut>,
+    },
 }
+
+/// A record of a part of the server by its key; without a value it is removed.
+pub type RecordPut = (Box<str>, Option<Box<[u8]>>);
 
 /// A message to write.
 pub(crate) struct Append {
@@ -91,7 +98,7 @@ impl Op {
         match self {
             Op::Append(append) => Some(&append.topic),
             Op::Delete { topic, .. } => Some(topic),
-            Op::Cursor { .. } | Op::Subscriptions { .. } => None,
+            Op::Cursor { .. } | Op::Subscriptions { .. } | Op::Records { .. } => None,
         }
     }
 }
@@ -148,6 +155,9 @@ pub(crate) fn apply<'a>(
             Op::Subscriptions { puts, names } => {
                 small_tables::put_subscriptions(txn, metadata, puts, names)?
             }
+            Op::Records { part, puts } => puts.iter().try_for_each(|(key, value)| {
+                small_tables::put_record(txn, metadata, (part, key), value.as_deref())
+            })?,
         }
     }
     batch.sweep(plan, damaged)?;

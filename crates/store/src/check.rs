@@ -39,7 +39,7 @@ pub struct Report {
     pub topics: u64,
     /// Messages that are intact.
     pub messages: u64,
-    /// Cursors, idempotency keys, subscribers and topic names that are intact.
+    /// Cursors, idempotency keys, subscribers, topic names and records that are intact.
     pub others: u64,
     /// Messages after the first offset and up to the second may be lost, because the file does not
     /// contain its last commit. Either the check found this now, which counts as damage, or an
@@ -182,11 +182,12 @@ impl FileCheck<'_> {
         }
         let others = std::cell::Cell::new(0);
         let count = || others.set(others.get() + 1);
-        let tables: [(&'static str, Each<'_>); 6] = [
+        let tables: [(&'static str, Each<'_>); 7] = [
             ("cursors", &|txn| source.each_cursor(txn, |_, _, _| count())),
             ("idempotency", &|txn| source.each_idempotency_key(txn, |_, _, _, _| count())),
             ("subscriptions", &|txn| source.each_subscriber(txn, |_, _| count())),
             ("names", &|txn| source.each_name(txn, |_, _| count())),
+            ("records", &|txn| source.each_record(txn, |_, _, _| count())),
             ("keys", &|txn| {
                 let mut at = None;
                 txn.open_table(KEYS)?.iter()?.try_for_each(|row| {

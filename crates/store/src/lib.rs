@@ -1,5 +1,5 @@
-//! Durable storage: messages of topics with history, users' cursors, durable subscriptions, and
-//! idempotency keys. A store is one redb file in a directory.
+//! Durable storage: messages of topics with history, users' cursors, durable subscriptions,
+//! idempotency keys, and records of other parts. A store is one redb file in a directory.
 //!
 //! **Writing.** Operations go into a bounded queue. One thread takes everything that waits, writes
 //! it in one transaction, commits that to the disk (`fsync`), and calls each operation's `done` in
@@ -62,7 +62,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use batch::TOMBSTONE_SECONDS;
+pub use batch::{RecordPut, TOMBSTONE_SECONDS};
 pub use check::{Report, check};
 pub use error::{Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;

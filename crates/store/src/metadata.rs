@@ -41,6 +41,7 @@ pub(crate) struct Metadata {
     pub idempotency: Tally,
     pub subscriptions: Tally,
     pub names: Tally,
+    pub records: Tally,
 }
 
 impl Metadata {
@@ -69,7 +70,8 @@ impl Metadata {
             last_name_hash,
             commits,
         ];
-        let tallies = [self.cursors, self.idempotency, self.subscriptions, self.names];
+        let tallies =
+            [self.cursors, self.idempotency, self.subscriptions, self.names, self.records];
         let tallies = tallies.iter().flat_map(|tally| [tally.rows, tally.sum]);
         numbers.into_iter().chain(tallies).for_each(|number| put_varint(&mut out, number));
         checksum::prepend(METADATA_KEY.as_bytes(), &out)
@@ -95,6 +97,10 @@ impl Metadata {
         let Metadata { cursors, idempotency, subscriptions, names, .. } = &mut metadata;
         for tally in [cursors, idempotency, subscriptions, names] {
             *tally = Tally { rows: number()?, sum: number()? };
+        }
+        // Formats before the fourth have no records.
+        if !input.0.is_empty() {
+            metadata.records = Tally { rows: input.number()?, sum: input.number()? };
         }
         if input.0.is_empty() { Ok(metadata) } else { Err(RowError) }
     }
@@ -127,12 +133,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encode_and_decode_round_trip(epoch: u32, clean: bool, n: [u64; 8], t: [u64; 8]) {
+        fn encode_and_decode_round_trip(epoch: u32, clean: bool, n: [u64; 8], t: [u64; 10]) {
             let tally = |at: usize| Tally { rows: t[at], sum: t[at + 1] };
             let metadata = Metadata {
                 epoch, clean, last_offset: n[0], forgotten_floor: n[1], last_number: n[2], empty_topics: n[3], lost_after: n[4],
                 lost_through: n[5], last_name_hash: n[6], commits: n[7], cursors: tally(0), idempotency: tally(2),
-                subscriptions: tally(4), names: tally(6),
+                subscriptions: tally(4), names: tally(6), records: tally(8),
             };
             prop_assert_eq!(Metadata::decode(&metadata.encode()), Ok(metadata));
         }

@@ -20,7 +20,7 @@ use crate::rewrite;
 use crate::staged_file::StagedFile;
 use crate::tables::{
     CURSORS, EXPIRIES, FIRST_FORMAT, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES,
-    METADATA, NAMES, SUBSCRIPTIONS, TOPICS, is_known,
+    METADATA, NAMES, RECORDS, SUBSCRIPTIONS, TOPICS, is_known,
 };
 
 /// The name of a new file until it is complete.
@@ -223,6 +223,7 @@ impl Directory {
         txn.open_table(CURSORS)?;
         txn.open_table(SUBSCRIPTIONS)?;
         txn.open_table(NAMES)?;
+        txn.open_table(RECORDS)?;
         txn.commit()?;
         Ok(db)
     }

@@ -147,6 +147,12 @@ impl<'a> StoreBuilder<'a> {
         })
     }
 
+    fn records(&mut self, rows: &[(Name, Name, Box<[u8]>)]) -> Result<(), InternalError> {
+        self.chunks(rows, |txn, metadata, (part, key, value)| {
+            small_tables::put_record(txn, metadata, (part, key), Some(value))
+        })
+    }
+
     fn end(&mut self) -> Result<(), InternalError> {
         let txn = self.db.begin_write()?;
         self.metadata.save(&txn)?;
@@ -249,6 +255,14 @@ fn copy_small_tables(
         source.each_name(&read()?, |number, name| names.push((number, name.into())))
     });
     check::push_damage(damages, result, "names");
+    let mut records = Vec::new();
+    let result = catch_redb_panics(|| {
+        source.each_record(&read()?, |part, key, value| {
+            records.push((part.into(), key.into(), value.into()));
+        })
+    });
+    check::push_damage(damages, result, "records");
+    build.records(&records)?;
     build.cursors(&cursors)?;
     build.keys(&keys)?;
     build.subscriptions(&users, &names)

@@ -3,12 +3,12 @@
 //! checksum, and the metadata holds a tally of each table.
 
 use model::Name;
-use redb::{ReadTransaction, ReadableTable, Table, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable, Table, TableError, WriteTransaction};
 
 use crate::checksum::{self, Tally};
 use crate::error::{Damage, InternalError};
 use crate::metadata::Metadata;
-use crate::tables::{CURSORS, IDEMPOTENCY, METADATA, NAMES, SUBSCRIPTIONS};
+use crate::tables::{CURSORS, IDEMPOTENCY, METADATA, NAMES, RECORDS, SUBSCRIPTIONS};
 
 fn cursor_checksum(user: &str, topic: &str, offset: u64) -> u64 {
     checksum::of_pair(user.as_bytes(), topic.as_bytes(), &offset.to_le_bytes())
@@ -95,6 +95,31 @@ pub(crate) fn put_subscriptions(
         before.iter().for_each(|row| metadata.names.remove(row.value().1));
         metadata.names.add(sum);
     }
+    Ok(())
+}
+
+/// What the checksum of a record is about besides its value.
+fn record_key(part: &str, key: &str) -> Vec<u8> {
+    [part.as_bytes(), b"\0", key.as_bytes()].concat()
+}
+
+/// Stores a record of a part, or without a value removes it.
+pub(crate) fn put_record(
+    txn: &WriteTransaction,
+    metadata: &mut Metadata,
+    (part, key): (&str, &str),
+    value: Option<&[u8]>,
+) -> Result<(), InternalError> {
+    let mut table = txn.open_table(RECORDS)?;
+    let before = match value {
+        None => table.remove((part, key))?,
+        Some(value) => {
+            let row = checksum::prepend(&record_key(part, key), value);
+            metadata.records.add(leading_checksum(&row));
+            table.insert((part, key), &*row)?
+        }
+    };
+    before.iter().for_each(|row| metadata.records.remove(leading_checksum(row.value())));
     Ok(())
 }
 
@@ -217,4 +242,28 @@ pub(crate) fn each_name(
         }
     }
     check.finish(load_metadata(txn)?.names)
+}
+
+/// Passes the records of all parts on: part, key, value. A file of an earlier format has none.
+pub(crate) fn each_record(
+    txn: &ReadTransaction,
+    mut each: impl FnMut(&str, &str, &[u8]),
+) -> Result<(), InternalError> {
+    let mut check = TableCheck::new("records");
+    let table = match txn.open_table(RECORDS) {
+        Err(TableError::TableDoesNotExist(_)) => return check.finish(load_metadata(txn)?.records),
+        table => table?,
+    };
+    for row in table.iter()? {
+        let (key, row) = row?;
+        let ((part, key), row) = (key.value(), row.value());
+        check.require_ascending((Name::from(part), Name::from(key)))?;
+        let value = checksum::verify(&record_key(part, key), row);
+        let sum = leading_checksum(row);
+        let want = if value.is_ok() { sum } else { !sum };
+        if check.is_intact(sum, want, || format!("{key} of {part}")) {
+            each(part, key, value.unwrap_or_default());
+        }
+    }
+    check.finish(load_metadata(txn)?.records)
 }

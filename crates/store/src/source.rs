@@ -149,6 +149,14 @@ impl<'a> Source<'a> {
         }
         Ok(())
     }
+
+    pub fn each_record(
+        &self,
+        txn: &ReadTransaction,
+        each: impl FnMut(&str, &str, &[u8]),
+    ) -> Result<(), InternalError> {
+        if self.is_first_format { Ok(()) } else { small_tables::each_record(txn, each) }
+    }
 }
 
 /// Decodes a topic's row of the first format.

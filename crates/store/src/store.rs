@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use model::{HistoryRule, Name, Publication};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 
-use crate::batch::{self, Op};
+use crate::batch::{self, Op, RecordPut};
 use crate::error::{InternalError, OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
@@ -241,6 +241,19 @@ impl Store {
         self.push(Op::Subscriptions { puts, names }, bytes, Some(done))
     }
 
+    /// Queues records of a part of the server by their keys; those without a value are removed. They are
+    /// read back whole at the start.
+    pub fn put_records(
+        &self,
+        part: &'static str,
+        puts: Vec<RecordPut>,
+        done: Done,
+    ) -> Result<(), QueueError> {
+        let bytes = |value: &Option<Box<[u8]>>| value.as_ref().map_or(0, |value| value.len());
+        let bytes = puts.iter().map(|(key, value)| key.len() + bytes(value) + 32).sum();
+        self.push(Op::Records { part, puts }, bytes, Some(done))
+    }
+
     /// Queues a job for the reader's thread.
     pub fn read_later(&self, job: ReadJob) -> Result<(), QueueError> {
         self.reads.push(job, 0).map_err(queue_error)
@@ -389,6 +402,11 @@ impl Reader {
     /// Passes all packed subscriptions to `each`, in the order of users.
     pub fn each_subscriber(&self, each: impl FnMut(&str, &[u8])) -> Result<(), StoreError> {
         self.rows(|txn| small_tables::each_subscriber(txn, each))
+    }
+
+    /// Passes all records to `each`: part, key, value, in the order of parts and keys.
+    pub fn each_record(&self, each: impl FnMut(&str, &str, &[u8])) -> Result<(), StoreError> {
+        self.rows(|txn| small_tables::each_record(txn, each))
     }
 
     /// Passes the topic names that packed subscriptions refer to, with their numbers, to `each`, in

@@ -8,7 +8,8 @@ use redb::TableDefinition;
 /// - 2: rows have checksums, and messages and topics are linked.
 /// - 3: a message may have a sender. All else is as in 2, so that a file of version 2 is used as it
 ///   is, and its version changes when it is opened.
-pub const FORMAT: u64 = 3;
+/// - 4: there are records of other parts. A file of version 2 or 3 has none, and is used as it is.
+pub const FORMAT: u64 = 4;
 
 /// The format version whose files are written anew when they are opened.
 pub(crate) const FIRST_FORMAT: u64 = 1;
@@ -59,6 +60,10 @@ pub(crate) const CURSORS: TableDefinition<'static, (&str, &str), (u64, u64)> =
 /// Maps a user to the packed subscriptions behind their checksum.
 pub(crate) const SUBSCRIPTIONS: TableDefinition<'static, &str, &[u8]> =
     TableDefinition::new("subscriptions");
+
+/// Maps the part that a record is of and the record's key to the record behind its checksum.
+pub(crate) const RECORDS: TableDefinition<'static, (&str, &str), &[u8]> =
+    TableDefinition::new("records");
 
 /// Maps the number by which packed subscriptions refer to a topic to the topic's name and the row's
 /// checksum.

@@ -494,6 +494,9 @@ impl Op {
         match self {
             Op::Append(append) => append.record.len(),
             Op::Subscriptions { puts, .. } => puts.iter().map(|(_, packed)| packed.len()).sum(),
+            Op::Records { puts, .. } => {
+                puts.iter().flat_map(|(_, value)| value).map(|value| value.len()).sum()
+            }
             Op::Delete { .. } | Op::Cursor { .. } => 0,
         }
     }

@@ -78,6 +78,11 @@ pub enum Command {
     /// speak to a running node.
     #[command(subcommand, after_long_help = help::SUBSCRIPTIONS)]
     Subscriptions(crate::commands::subscriptions::What),
+    /// Make a token for a client, or say what one says and whether a server takes it.
+    ///
+    /// For whoever tries something out: an application makes its own, with a library for JSON Web Tokens.
+    #[command(subcommand, after_long_help = help::TOKEN)]
+    Token(crate::commands::token::What),
     /// Watch a node's figures in the terminal, here or elsewhere.
     ///
     /// Shows what the dashboard shows, a sample a second. When standard output is no terminal, one sample
@@ -239,7 +244,7 @@ mod tests {
         visit(&mut command, &mut |command| {
             let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             for example in examples(&help) {
-                let words = example.split(['>', '|']).next().unwrap().split_whitespace();
+                let words = example.split(['<', '>', '|']).next().unwrap().split_whitespace();
                 match Cli::try_parse_from(words) {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::DisplayHelp => {}
@@ -260,6 +265,7 @@ mod tests {
             ("tune", cfg!(feature = "tune")),
             ("store", true),
             ("subscriptions", true),
+            ("token", true),
             ("top", cfg!(feature = "top")),
         ];
         let help = Cli::command().render_help().to_string();

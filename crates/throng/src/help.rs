@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, store check)",
+            "  3  the command ran and found what needs attention (flood, tune, store check, token read)",
         )
     };
 }
@@ -96,6 +96,19 @@ Exit status:
   1  the store can't be looked at: a server has it open, it is of a later version, or there is none
   2  the command line is wrong
   3  something is damaged";
+
+pub const TOKEN: &str = "\
+Examples:
+  throng token make --config throng.toml --user alice --subscribe chat:*
+  throng token make --user alice --topic room:1 --seconds 60
+  throng token make --user alice --key-file private.pem --key-id 2026-11
+  throng token read --config throng.toml < token.txt
+
+Exit status:
+  0  the token is made, or a server with this configuration takes it
+  1  standard input can't be read
+  2  the command line or the configuration is wrong, or this is no token
+  3  a server with this configuration does not take the token";
 
 pub const SUBSCRIPTIONS: &str = "\
 Examples:

@@ -41,6 +41,7 @@ pub fn run(protocols: &'static Protocols) -> ExitCode {
         #[cfg(feature = "tune")]
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
         Some(Command::Store(what)) => commands::store::run(&what),
+        Some(Command::Token(what)) => commands::token::run(&what),
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),

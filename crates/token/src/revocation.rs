@@ -10,10 +10,9 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 /// A revocation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// Which tokens.
-    #[serde(flatten)]
     pub revoked: Revoked,
     /// Until when it is remembered, in seconds since 1970: tokens have expired by then.
     pub until: u64,
@@ -36,6 +35,18 @@ pub enum Revoked {
     /// Everybody's that were issued then or before, in seconds since 1970, and those that don't say when
     /// they were.
     IssuedBefore(u64),
+}
+
+impl Revoked {
+    /// As a text, by which it is stored and found again.
+    pub fn key(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What [`Revoked::key`] made.
+    pub fn of_key(key: &str) -> Option<Self> {
+        serde_json::from_str(key).ok()
+    }
 }
 
 /// A hash of a token's `jti`, for [`auth::TokenMark`]. Never 0.

@@ -21,6 +21,8 @@ mod top;
 mod topics;
 
 pub use openapi::openapi;
+pub use tokens::REVOCATIONS;
+pub(crate) use tokens::forget as forget_revocations;
 
 use std::sync::Arc;
 

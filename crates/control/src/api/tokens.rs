@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ::store::StoreError;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::name::check_name;
 use serde::{Deserialize, Serialize};
 use token::{Revocation, Revoked, id_hash};
+use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use crate::http::{Body, Rejection};
@@ -16,6 +18,9 @@ use crate::node::Node;
 
 /// Revocations in one answer.
 const LIST_MAX: usize = 1_000;
+
+/// The store's records of revocations: which tokens, and until when, in seconds since 1970.
+pub const REVOCATIONS: &str = "revocations";
 
 /// A `jti` is not longer, in bytes.
 const JTI_BYTES_MAX: usize = 256;
@@ -133,12 +138,50 @@ pub(crate) async fn revoke(
                        revoke all tokens that were issued before a time";
         return Err(conflict("too_many_revocations", message));
     }
+    let stored = store(&node, &revocation);
     let closing = node.ask_all(|reply| {
         let revocation = of_shards(&revocation.revoked);
         shard::Command::Revoke { revocation, reply }
     });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();
+    if let Some(stored) = stored? {
+        stored.await.map_err(|_| Rejection::going_down())?.map_err(|error| not_stored(&error))?;
+    }
     Ok(Json(Revoking { closed, until: revocation.until }))
+}
+
+type Stored = oneshot::Receiver<Result<(), StoreError>>;
+
+/// Begins to store a revocation, where there is a store.
+fn store(node: &Node, revocation: &Revocation) -> Result<Option<Stored>, Rejection> {
+    let Some(store) = &node.store else {
+        return Ok(None);
+    };
+    let (done, stored) = oneshot::channel();
+    let value: Box<[u8]> = revocation.until.to_le_bytes().into();
+    let puts = vec![(revocation.revoked.key().into(), Some(value))];
+    let done = Box::new(move |result| drop(done.send(result)));
+    store.put_records(REVOCATIONS, puts, done).map_err(|error| not_stored(&error))?;
+    Ok(Some(stored))
+}
+
+fn not_stored(error: &dyn std::error::Error) -> Rejection {
+    let message = format!(
+        "the tokens count no longer, but this could not be stored, and a restart would forget it: {error}"
+    );
+    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "not_stored", message)
+}
+
+/// Takes revocations that nobody needs any more out of the store.
+pub(crate) fn forget(node: &Node, gone: Vec<Revoked>) {
+    let Some(store) = node.store.as_ref().filter(|_| !gone.is_empty()) else {
+        return;
+    };
+    let puts = gone.iter().map(|revoked| (revoked.key().into(), None)).collect();
+    // What stays is taken away at the next start.
+    if let Err(error) = store.put_records(REVOCATIONS, puts, Box::new(|_| ())) {
+        tracing::debug!(%error, "old revocations stay in the store");
+    }
 }
 
 /// The revocations that are remembered, those of everybody first, then those of users.

@@ -50,6 +50,7 @@ impl Collector for Reading {
         if let Some(store) = &self.0.store {
             self::store(&mut encoder, &store.stats())?;
         }
+        self.tokens(&mut encoder)?;
         self.webhook(&mut encoder)?;
         self.admin(&mut encoder)?;
         self.shards(&mut encoder)?;
@@ -124,6 +125,30 @@ impl Reading {
             })
             .collect();
         counters(encoder, "http_answers", "Short answers on the client port", None, rows)
+    }
+
+    fn tokens(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let node = &self.0;
+        let (has_tokens, keys) = {
+            let live = node.live();
+            (live.has_tokens, live.jwks.state())
+        };
+        if !has_tokens {
+            return Ok(());
+        }
+        let mut rows: Labelled =
+            vec![("result", "accepted".into(), node.token_stats.accepted() as f64)];
+        let rejected = node.token_stats.rejected();
+        rows.extend(rejected.map(|(code, count)| ("result", code.to_string(), count as f64)));
+        counters(encoder, "tokens", "Tokens of clients by how they were judged", None, rows)?;
+        let value = node.revocations.count() as f64;
+        gauge(encoder, "token_revocations", "Revocations that are remembered", None, value)?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let row = |(url, keys): (String, Option<usize>)| ("url", url, keys.unwrap_or(0) as f64);
+        let help = "Keys of tokens from each place where issuers publish them";
+        gauges(encoder, "token_keys", help, None, keys.into_iter().map(row).collect())
     }
 
     fn messages(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -5,8 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use redb::{Database, TableDefinition};
 
 use super::*;
+use crate::checksum;
 use crate::record::{encode, put_varint};
-use crate::tables::{EXPIRIES, FORMAT_TABLE, KEYS, MESSAGES, SUBSCRIPTIONS, TOPICS};
+use crate::tables::{
+    EXPIRIES, FORMAT_TABLE, KEYS, MESSAGES, METADATA, METADATA_KEY, RECORDS, SUBSCRIPTIONS, TOPICS,
+};
 use crate::{FILE, FORMAT, OFFSETS_SKIPPED, OpenError, OpenInfo, check, salvage};
 
 const IDEMPOTENCY: TableDefinition<(u64, u64), (&str, &str)> = TableDefinition::new("idempotency");
@@ -64,18 +67,32 @@ fn write_store(dir: &Dir, messages: u64) {
 /// A message's record, byte for byte as the second version wrote it.
 const SECOND_RECORD: &[u8] = b"\x3e\x87\xad\x4b\x04tick\x02\x03red\x04blue\x01k\x8f\x4e\x00\xff";
 
-/// Makes a store of this version one of the second, which differs in nothing else as long as no
+/// Makes a store of this version one of the second or third, which differs in nothing else as long as no
 /// message has a sender.
-fn make_second(dir: &Dir) {
+fn make_earlier(dir: &Dir, format: u64) {
     let db = Database::open(dir.0.join(FILE)).unwrap();
     let txn = db.begin_write().unwrap();
-    txn.open_table(FORMAT_TABLE).unwrap().insert("format", 2).unwrap();
+    txn.open_table(FORMAT_TABLE).unwrap().insert("format", format).unwrap();
+    // They had no records, of which there are none in the facts either.
+    txn.delete_table(RECORDS).unwrap();
+    {
+        use redb::ReadableTable;
+        let mut facts = txn.open_table(METADATA).unwrap();
+        let row = facts.get(METADATA_KEY).unwrap().unwrap().value().to_vec();
+        let row = checksum::verify(METADATA_KEY.as_bytes(), &row).unwrap();
+        let row = row.strip_suffix(&[0, 0]).unwrap();
+        facts.insert(METADATA_KEY, &*checksum::prepend(METADATA_KEY.as_bytes(), row)).unwrap();
+    }
     txn.commit().unwrap();
     db.close().unwrap();
 }
 
 #[test]
-fn a_file_of_the_second_format_is_used_as_it_is() {
+fn a_file_of_the_second_or_third_format_is_used_as_it_is() {
+    [2, 3].into_iter().for_each(is_used_as_it_is);
+}
+
+fn is_used_as_it_is(format: u64) {
     let attributes = Attributes {
         tags: vec!["red".into(), "blue".into()],
         key: Some("k".into()),
@@ -94,9 +111,9 @@ fn a_file_of_the_second_format_is_used_as_it_is() {
     appended(&store, &old, 1);
     appended(&store, &publication("u", "two"), 2);
     store.close().unwrap();
-    make_second(&dir);
+    make_earlier(&dir, format);
     let report = check(&dir.0).unwrap();
-    assert_eq!((report.format, report.damages.len(), report.messages), (2, 0, 2));
+    assert_eq!((report.format, report.damages.len(), report.messages), (format, 0, 2));
     let new = Dir::new();
     assert_eq!(salvage(&dir.0, &new.0, 7).unwrap(), report);
     let copy = check(&new.0).unwrap();
@@ -109,6 +126,7 @@ fn a_file_of_the_second_format_is_used_as_it_is() {
     assert_eq!(reader.after("t", 0, ALL, 0).unwrap().records[0].publication, old);
     let sent = publication("t", "three").sent_by(Some("alice".into()));
     appended(&store, &sent, 3);
+    store.put_records("part", vec![("key".into(), Some([7].into()))], Box::new(|_| ())).unwrap();
     assert_eq!(reader.after("t", 1, ALL, 0).unwrap().records[0].publication, sent);
     store.close().unwrap();
     assert_eq!(file(), before, "nothing was copied");
@@ -323,7 +341,7 @@ fn check_rejects_unknown_files() {
         let errors = [check(&dir.0).unwrap_err(), salvage(&dir.0, &new.0, 7).unwrap_err()];
         for error in errors {
             let is_expected = match format {
-                Some(_) => matches!(error, OpenError::Format { found: 4, .. }),
+                Some(_) => matches!(error, OpenError::Format { found, .. } if found == FORMAT + 1),
                 None => matches!(error, OpenError::Unknown { .. }),
             };
             assert!(is_expected, "{error}");

@@ -32,6 +32,13 @@ fn everything_stored_survives_a_close() {
     store.put_subscriptions(puts, vec![(4, "room:4".into())], done).unwrap();
     assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
     store.put_subscriptions(vec![("bob".into(), [].into())], vec![], Box::new(|_| ())).unwrap();
+    let value = |bytes: &[u8]| Some(Box::from(bytes));
+    let puts = vec![("b".into(), value(&[1])), ("a".into(), value(&[])), ("c".into(), value(&[3]))];
+    store.put_records("one", puts, Box::new(|_| ())).unwrap();
+    let puts = vec![("a".into(), value(&[4])), ("d".into(), None)];
+    store.put_records("two", puts, Box::new(|_| ())).unwrap();
+    let puts = vec![("c".into(), None), ("b".into(), value(&[2]))];
+    store.put_records("one", puts, Box::new(|_| ())).unwrap();
     let rule = history();
     let append = Append {
         publication: &marked,
@@ -67,9 +74,22 @@ fn everything_stored_survives_a_close() {
         .unwrap();
     store.reader().each_subscriber(|user, packed| seen.push(format!("{user} {packed:?}"))).unwrap();
     store.reader().each_name(|number, name| seen.push(format!("{number} {name}"))).unwrap();
+    store
+        .reader()
+        .each_record(|part, key, value| seen.push(format!("{part} {key} {value:?}")))
+        .unwrap();
     assert_eq!(
         seen,
-        ["alice room:1 5", "bob room:1 5", "room:1 once 9 50", "alice [1, 2]", "4 room:4"]
+        [
+            "alice room:1 5",
+            "bob room:1 5",
+            "room:1 once 9 50",
+            "alice [1, 2]",
+            "4 room:4",
+            "one a []",
+            "one b [2]",
+            "two a [4]"
+        ]
     );
     store.close().unwrap();
     store.close().unwrap();

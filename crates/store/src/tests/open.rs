@@ -35,8 +35,11 @@ fn open_rejects_a_later_format() {
         txn.open_table(FORMAT_TABLE).unwrap().insert(FORMAT_KEY, FORMAT + 1).unwrap();
     });
     let text = open_error(&dir.0);
-    let want =
-        format!("{} has format version 4, and this version of Throng knows 3", file.display());
+    let want = format!(
+        "{} has format version {}, and this version of Throng knows {FORMAT}",
+        file.display(),
+        FORMAT + 1
+    );
     assert!(text.starts_with(&want), "{text}");
 }
 

@@ -8,6 +8,7 @@ pub mod man;
 pub mod serve;
 pub mod store;
 pub mod subscriptions;
+pub mod token;
 #[cfg(feature = "top")]
 pub mod top;
 #[cfg(feature = "tune")]

@@ -4,7 +4,7 @@ mod demo;
 mod log;
 mod settings;
 mod storage;
-mod tokens;
+pub(crate) mod tokens;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -116,7 +116,7 @@ impl Server {
         let keys_seconds = config.history.idempotency_seconds_max;
         history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
         if let Some(reader) = reader {
-            storage::load(&reader, &*broker, &history, &subscriptions)?;
+            storage::load(&reader, &*broker, &history, &subscriptions, &tokens.revocations)?;
         }
         let shards = prepared
             .start(settings, broker.clone(), history.clone(), Some(asked), shared.clone(), started)

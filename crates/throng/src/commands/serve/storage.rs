@@ -8,6 +8,7 @@ use history_local::{Begin, HistoryLimits};
 use model::Epoch;
 use store::{OpenInfo, Reader, Store};
 use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
+use token::{Revocation, Revoked};
 
 use crate::error::CommandError;
 
@@ -61,12 +62,13 @@ pub(super) fn limits(config: &Config) -> HistoryLimits {
     }
 }
 
-/// Loads cursors, idempotency keys and subscriptions.
+/// Loads cursors, idempotency keys, subscriptions and revocations.
 pub(super) fn load(
     store: &Reader,
     broker: &dyn Broker,
     history: &history_local::Local,
     subscriptions: &Subscriptions,
+    revocations: &token::Revocations,
 ) -> Result<(), CommandError> {
     let started = std::time::Instant::now();
     let to_error =
@@ -96,6 +98,17 @@ pub(super) fn load(
         })
         .map_err(|error| to_error(error.to_string()))?;
     subscriptions.loaded();
+    store
+        .each_record(|part, key, value| {
+            let (revoked, until) = (Revoked::of_key(key), value.try_into().map(u64::from_le_bytes));
+            if part == control::REVOCATIONS
+                && let (Some(revoked), Ok(until)) = (revoked, until)
+            {
+                // There were no more than might be.
+                revocations.add(&Revocation { revoked, until }, usize::MAX);
+            }
+        })
+        .map_err(|error| to_error(error.to_string()))?;
     if let Some(error) = load_error {
         let advice = "restore the file from a backup, or move it away to begin anew";
         return Err(to_error(format!("{error}; {advice}")));
@@ -104,6 +117,7 @@ pub(super) fn load(
         cursors = cursors.len(),
         idempotency_keys = keys.len(),
         subscribers = subscriptions.users(),
+        revocations = revocations.count(),
         duration_ms = ms(started.elapsed()),
         "the store is loaded"
     );
