@@ -56,11 +56,14 @@ pub enum Deny {
     /// The token doesn't grant it, or there is none. Whether there is such a topic is not said.
     #[error("this is not granted: it takes a token that grants it, from whoever issues them")]
     NotGranted,
+    /// The application's key has no scope for it.
+    #[error("this API key has no scope for that: use one that has, or give it the scope")]
+    OutOfScope,
 }
 
 impl Deny {
     /// All of them.
-    pub const ALL: [Deny; 10] = [
+    pub const ALL: [Deny; 11] = [
         Deny::JoinRefused,
         Deny::JoinAsks,
         Deny::AnotherUser,
@@ -71,6 +74,7 @@ impl Deny {
         Deny::NotItsUser,
         Deny::LoginRefused,
         Deny::NotGranted,
+        Deny::OutOfScope,
     ];
 
     /// Its name for programs.
@@ -86,6 +90,7 @@ impl Deny {
             | Deny::PublishOwn
             | Deny::LoginRefused => "forbidden",
             Deny::NotGranted => "not_granted",
+            Deny::OutOfScope => "insufficient_scope",
         }
     }
 
@@ -98,7 +103,8 @@ impl Deny {
             | Deny::PublishOwn
             | Deny::NoPresence
             | Deny::NotItsUser
-            | Deny::LoginRefused => self.to_string(),
+            | Deny::LoginRefused
+            | Deny::OutOfScope => self.to_string(),
         }
     }
 }

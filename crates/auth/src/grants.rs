@@ -3,7 +3,7 @@
 use model::Name;
 
 /// Stands for the name of the principal's user in a pattern.
-const SUBJECT: &str = "{sub}";
+pub(crate) const SUBJECT: &str = "{sub}";
 
 /// What a principal may do at the most. A grant never allows what the rules deny.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ mod deny;
 mod grants;
 mod policy;
 mod principal;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -22,3 +23,4 @@ pub use deny::Deny;
 pub use grants::{Grants, Patterns};
 pub use policy::{LoginRule, Policy};
 pub use principal::{Principal, Source};
+pub use scope::{Scope, ScopeError};

@@ -66,9 +66,9 @@ impl Policy {
     }
 
     /// Whether a principal may do something with a topic of this policy. The application may do
-    /// everything. For others the grants decide first, so that nobody learns the rules of topics that
-    /// are not granted; and no grant allows what the rules deny. Whether a principal has expired is for
-    /// its caller to say, who has a clock.
+    /// what its key's scopes say, which is everything where they don't narrow it. For others the grants
+    /// decide first, so that nobody learns the rules of topics that are not granted; and no grant allows
+    /// what the rules deny. Whether a principal has expired is for its caller to say, who has a clock.
     pub fn decide(
         &self,
         principal: &Principal,
@@ -76,7 +76,10 @@ impl Policy {
         topic: &Topic<'_, '_>,
     ) -> Decision {
         if principal.source == Source::Application {
-            return Decision::Allow(Permit::of(topic));
+            return match is_in_scope(&principal.grants, action, topic) {
+                true => Decision::Allow(Permit::of(topic)),
+                false => Decision::Deny(Deny::OutOfScope),
+            };
         }
         match is_granted(principal, action, topic) {
             true => self.by_rules(principal, action, topic),
@@ -146,6 +149,21 @@ impl Policy {
             }
         }
     }
+}
+
+/// Whether a key of the application reaches so far. A scope says to which topics it publishes, so a
+/// pattern that happens to match the name of a user's own topic doesn't reach that user: the `@` must
+/// stand in it. `*` is everything.
+fn is_in_scope(grants: &Grants, action: Action<'_>, topic: &Topic<'_, '_>) -> bool {
+    let Grants::Patterns(patterns) = grants else { return true };
+    if action != Action::Publish {
+        return false;
+    }
+    patterns.publish.iter().any(|pattern| match topic.kind {
+        TopicKind::Broadcast => &**pattern == "*",
+        TopicKind::Personal(_) if !pattern.starts_with('@') => &**pattern == "*",
+        TopicKind::Personal(_) | TopicKind::Ordinary => model::rules::matches(pattern, topic.name),
+    })
 }
 
 /// Whether the principal's grants reach so far. What it is in by itself needs no grant.

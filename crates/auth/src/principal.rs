@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use model::{Name, TopicKind};
 
-use crate::{Grants, TokenMark};
+use crate::{Grants, Patterns, Scope, TokenMark};
 
 /// Shared by all principals that no grants narrow.
 static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Everything));
@@ -14,7 +14,7 @@ static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Eve
 pub enum Source {
     /// Nobody proved anything: it is whoever it says it is, and may do what the rules allow.
     Anonymous,
-    /// The application, which the rules don't bind.
+    /// The application, which the rules don't bind. Only the scopes of its key do.
     Application,
     /// The bearer of a token, who may do what both the rules and the grants allow.
     Token,
@@ -51,6 +51,21 @@ impl Principal {
     /// The application.
     pub fn application() -> Self {
         Self::everything(Vec::new(), Source::Application)
+    }
+
+    /// The application with a key of these scopes.
+    pub fn application_with<'s>(scopes: impl IntoIterator<Item = &'s Scope>) -> Self {
+        let mut patterns = Patterns::default();
+        for scope in scopes {
+            match scope {
+                Scope::Admin => return Self::application(),
+                Scope::Publish(pattern) => patterns.publish.push(pattern.clone()),
+                // What it lets see is no topic's.
+                Scope::Read => {}
+            }
+        }
+        let grants = Arc::new(Grants::Patterns(patterns));
+        Principal { grants, ..Self::application() }
     }
 
     /// The bearer of a token for these users.

@@ -171,6 +171,45 @@ fn a_token_for_a_topic_grants_that_to_its_user_and_no_more() {
 }
 
 #[test]
+fn a_key_may_do_what_its_scopes_say_whatever_the_rules_say() {
+    use Action::*;
+    let policy = policy();
+    let key = |scopes: &[&str]| {
+        let scopes: Vec<Scope> = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
+        Principal::application_with(&scopes)
+    };
+    assert_eq!(key(&["read", "publish:a", "admin"]), Principal::application());
+    for (scopes, topic, want) in [
+        (&["publish:closed:*"][..], "closed:1", true),
+        (&["publish:closed:*"], "asks:1", false),
+        (&["publish:asks:1", "publish:closed:1"], "closed:1", true),
+        (&["read"], "room:1", false),
+        (&[], "room:1", false),
+        (&["publish:*"], "room:1", true),
+        (&["publish:*"], "@al", true),
+        (&["publish:*"], "*", true),
+        (&["publish:@al"], "@al", true),
+        (&["publish:@al"], "@alice", false),
+        (&["publish:@*"], "@alice", true),
+        (&["publish:@*"], "room:1", false),
+        (&["publish:@*"], "*", false),
+        // A user may be called like a topic.
+        (&["publish:*:1"], "room:1", true),
+        (&["publish:*:1"], "@room:1", false),
+        (&["publish:**"], "*", false),
+    ] {
+        let decision = policy.decide(&key(scopes), Publish, &policy.topic(topic));
+        let want = if want { Ok(()) } else { Err(Deny::OutOfScope) };
+        assert_eq!(decision.unasked().map(|_| ()), want, "{scopes:?} {topic}");
+    }
+    let publishes = key(&["publish:*", "read"]);
+    for action in [Subscribe, Presence, History, Acknowledge("al"), Login("al"), Logout("al")] {
+        let decision = policy.decide(&publishes, action, &policy.topic("room:1"));
+        assert_eq!(decision, Decision::Deny(Deny::OutOfScope), "{action:?}");
+    }
+}
+
+#[test]
 fn a_permit_says_what_the_rule_says_of_the_topic() {
     let policy = policy();
     let anonymous = Principal::anonymous(Vec::new());

@@ -2,6 +2,7 @@
 
 mod auth;
 mod history;
+mod keys;
 mod log;
 
 use std::net::{IpAddr, SocketAddr};
@@ -57,11 +58,17 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
             )
         });
     }
+    for host in &config.admin.hosts {
+        checks.require(&["admin.hosts"], is_host(host), || {
+            format!("{host:?} is no name of a host: write it without scheme, port and path")
+        });
+    }
     let url = &config.webhook.url;
     if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
         checks.require(&["webhook.url"], false, || reason);
     }
     topics(config, checks.read);
+    keys::check(config, checks.read);
     let level = &config.log.level;
     if let Err(reason) = log::filter(level) {
         checks.require(&["log.level"], false, || format!("{level:?} is no filter ({reason})"));
@@ -83,11 +90,12 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
     );
     checks.require(
         &["admin.listen", "admin.api_key"],
-        is_loopback(admin) || !config.admin.api_key.is_empty(),
+        is_loopback(admin) || !config.admin.api_key.is_empty() || !config.keys.is_empty(),
         || {
             format!(
                 "{admin} is open to other machines: set admin.api_key_file (--api-key-file) or \
-                 admin.api_key (THRONG_ADMIN_API_KEY), or listen on 127.0.0.1"
+                 admin.api_key (THRONG_ADMIN_API_KEY), make a [[keys]] table (throng key new), or \
+                 listen on 127.0.0.1"
             )
         },
     );
@@ -302,6 +310,15 @@ fn presence(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
+/// Whether it is a name as it stands in `Host`: ASCII labels with dots between them.
+fn is_host(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -352,6 +369,21 @@ mod tests {
         let outboxes = "[limits]\noutboxes_bytes_max = \"1MiB\"\noutbox_bytes_max = \"2MiB\"\n";
         let error = load(outboxes).unwrap_err();
         assert!(error.contains("at least limits.outbox_bytes_max, which is 2097152"), "{error}");
+    }
+
+    #[test]
+    fn hosts_are_names() {
+        for (name, want) in [
+            ("throng.example", true),
+            ("node-1", true),
+            ("", false),
+            ("*", false),
+            ("a..b", false),
+            ("throng.example:8001", false),
+            ("http://throng.example", false),
+        ] {
+            assert_eq!(is_host(name), want, "{name}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Throng's configuration. One table of settings ([`SETTINGS`]) defines the parsers of files,
 //! variables and flags, the commented default file, and the listing of the configuration in force.
-//! [`TOPIC_KEYS`] does the same for the keys of the rules by topic, of which a file may have any
-//! number.
+//! [`TOPIC_KEYS`] and [`KEY_KEYS`] do the same for the tables of which a file may have any number: the
+//! rules by topic, and the keys of the API.
 //!
 //! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags. This
 //! crate reads nothing from the process: the caller passes texts in, and so do tests.
@@ -11,6 +11,7 @@
 mod address;
 mod check;
 mod key_file;
+mod keys;
 mod parse;
 mod print;
 mod renames;
@@ -19,6 +20,8 @@ mod size;
 mod source;
 mod suggestion;
 mod table;
+mod tables;
+mod time;
 mod topics;
 mod typed;
 mod url;
@@ -28,14 +31,16 @@ use std::fmt;
 
 pub use address::Resolve;
 pub use key_file::NO_KEY;
-pub use print::{default_file, effective};
+pub use keys::{KEY_KEYS, KeyHash, KeyRule};
+pub use print::{default_file, effective, quoted};
 pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};
 pub use table::{
     Admin, Auth, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
     Socket, Store, Subscriptions, Timeouts, Webhook, Websocket,
 };
-pub use topics::{Absent, TOPIC_KEYS, TopicKey, TopicRule};
+pub use tables::{Absent, TableKey};
+pub use topics::{TOPIC_KEYS, TopicRule};
 pub use typed::{Join, LogFormat, Login, Publish, Sender};
 
 /// A value of any setting.
@@ -131,6 +136,7 @@ pub struct Loaded {
     pub config: Config,
     values: values::Values,
     rules: Vec<values::Rule>,
+    keys: Vec<values::Rule>,
     old_names: Vec<renames::OldName>,
 }
 
@@ -144,7 +150,8 @@ impl fmt::Debug for Loaded {
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Settings that take effect at once. `topics` stands for all rules by topic.
+    /// Settings that take effect at once. `topics` stands for all rules by topic, `keys` for all keys
+    /// of the API.
     pub applied: Vec<&'static str>,
     /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
@@ -168,12 +175,12 @@ impl Loaded {
     }
 
     fn check(mut read: source::Read) -> Result<Loaded, ConfigError> {
-        let config = table::typed(&read.values, &read.rules);
+        let config = table::typed(&read.values, &read.rules, &read.keys);
         check::check_config(&config, &mut read);
         match read.errors.is_empty() {
             true => {
-                let source::Read { values, rules, old_names, .. } = read;
-                Ok(Loaded { config, values, rules, old_names })
+                let source::Read { values, rules, keys, old_names, .. } = read;
+                Ok(Loaded { config, values, rules, keys, old_names })
             }
             false => Err(ConfigError(read.errors)),
         }
@@ -185,9 +192,9 @@ impl Loaded {
     /// the restart). So the mixture is checked again; if it has errors, the reload must be
     /// rejected.
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
-        let (values, rules) = (new.values.clone(), new.rules.clone());
-        let old_names = new.old_names.clone();
-        let mut read = source::Read { values, rules, old_names, ..Default::default() };
+        let (values, old_names) = (new.values.clone(), new.old_names.clone());
+        let (rules, keys) = (new.rules.clone(), new.keys.clone());
+        let mut read = source::Read { values, rules, keys, old_names, ..Default::default() };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
             if let Some(value) = self.values.get(setting.key) {
                 read.values.insert(setting.key, value.clone());
@@ -228,6 +235,9 @@ impl Loaded {
         }
         if self.config.topics != new.config.topics {
             changes.applied.push("topics");
+        }
+        if self.config.keys != new.config.keys {
+            changes.applied.push("keys");
         }
         changes
     }

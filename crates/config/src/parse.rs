@@ -73,6 +73,7 @@ pub(crate) fn from_toml(
             let advice = crate::address::advice(written.trim());
             Err(Mismatch::new(written, advice))
         }
+        (Kind::Time, DeValue::Datetime(time)) => from_text(kind, &time.to_string(), resolve),
         (_, DeValue::String(text)) => from_text(kind, text, resolve),
         _ => mismatch(),
     }
@@ -108,7 +109,14 @@ pub(crate) fn from_text(
             Err(mismatch(Some(format!("it has {} bytes", text.len()))))
         }
         Kind::Choice(words) if !words.contains(&text) => Err(mismatch(None)),
-        Kind::Text | Kind::TextBytes(..) | Kind::Choice(_) => Ok(Value::Text(text.into())),
+        Kind::Time => match crate::time::seconds(text) {
+            Ok(_) => Ok(Value::Text(text.into())),
+            Err(advice) => Err(mismatch(advice)),
+        },
+        Kind::Hash if crate::keys::KeyHash::parse(text).is_none() => Err(mismatch(None)),
+        Kind::Text | Kind::TextBytes(..) | Kind::Choice(_) | Kind::Hash => {
+            Ok(Value::Text(text.into()))
+        }
         Kind::List => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_string).collect()))

@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
+use crate::keys::KEY_KEYS;
 use crate::table::SETTINGS;
-use crate::topics::{Absent, TOPIC_KEYS};
+use crate::tables::{Absent, TableKey};
+use crate::topics::TOPIC_KEYS;
+use crate::values::Rule;
 use crate::{Loaded, Value};
 
 /// A file with every setting at its default, and with comments on what it does and which values it
@@ -30,7 +33,19 @@ pub fn default_file() -> String {
          # pattern matches a topic wins; a topic that none matches has the default of each key.\n\
          # This is one, as an example:\n#[[topics]]\n",
     );
-    for key in TOPIC_KEYS {
+    example(&mut out, TOPIC_KEYS);
+    out.push_str(
+        "\n# Keys of the API beside admin.api_key (live), in the file only: a table each. As soon as\n\
+         # there is a key, every call needs one that has the scope for it. throng key new makes one.\n\
+         # This is one, as an example:\n#[[keys]]\n",
+    );
+    example(&mut out, KEY_KEYS);
+    out
+}
+
+/// The keys of a table as comments, with an example.
+fn example(out: &mut String, keys: &[TableKey]) {
+    for key in keys {
         let (and, value) = match key.absent {
             Absent::Default(value) => ("", value),
             Absent::Unset(value) => (", or is left out", value),
@@ -39,7 +54,6 @@ pub fn default_file() -> String {
         let (doc, wants, key) = (key.doc, key.wants(), key.key);
         let _ = write!(out, "# {doc}\n# Takes {wants}{and}.\n#{key} = {value}\n");
     }
-    out
 }
 
 /// The configuration in force as TOML, one setting a line. Each line names the source of its value.
@@ -65,14 +79,25 @@ pub fn effective(loaded: &Loaded) -> String {
     }
     for rule in &loaded.rules {
         out.push_str("\n[[topics]]\n");
-        for key in TOPIC_KEYS {
-            if let Some((value, origin)) = rule.values.get(key.key) {
-                let line = format!("{} = {}", key.key, toml_text(value));
-                let _ = writeln!(out, "{line:<44} # {origin}");
-            }
-        }
+        table(&mut out, TOPIC_KEYS, rule);
+    }
+    for key in &loaded.keys {
+        out.push_str("\n[[keys]]\n");
+        table(&mut out, KEY_KEYS, key);
     }
     out
+}
+
+fn table(out: &mut String, keys: &[TableKey], rule: &Rule) {
+    for key in keys {
+        if let Some((value, origin)) = rule.values.get(key.key) {
+            let line = match key.kind.is_secret() {
+                true => format!("# {} is set", key.key),
+                false => format!("{} = {}", key.key, toml_text(value)),
+            };
+            let _ = writeln!(out, "{line:<44} # {origin}");
+        }
+    }
 }
 
 fn toml_text(value: &Value) -> String {
@@ -87,7 +112,7 @@ fn toml_text(value: &Value) -> String {
 }
 
 /// A TOML basic string (TOML 1.0, String). It is one line whatever the text contains.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         let _ = match c {

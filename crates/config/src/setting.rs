@@ -23,6 +23,11 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A list of texts. In a variable or a flag, commas separate them.
     List,
+    /// A date or a time with its offset (RFC 3339).
+    Time,
+    /// The hash of a key: `sha256:` and hexadecimal digits. What stands there by mistake may be the
+    /// key itself, so it is never printed.
+    Hash,
 }
 
 /// When a change of a setting takes effect, and whether its value may be printed.
@@ -75,6 +80,11 @@ impl Setting {
 }
 
 impl Kind {
+    /// Whether values of this kind are never printed, whatever the setting.
+    pub fn is_secret(self) -> bool {
+        self == Kind::Hash
+    }
+
     /// A description of valid values, for people.
     pub fn wants(self) -> String {
         match self {
@@ -94,6 +104,13 @@ impl Kind {
                 format!("one of {}", words.join(", "))
             }
             Kind::List => "a list of texts, like [\"a\", \"b\"]".into(),
+            Kind::Time => "a date or a time with its offset, like \"2031-01-01\" or \
+                 \"2031-01-01T12:00:00Z\""
+                .into(),
+            Kind::Hash => {
+                "the line that \"throng key new\" prints, \"sha256:\" and 64 hexadecimal digits"
+                    .into()
+            }
         }
     }
 }

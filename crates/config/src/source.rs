@@ -14,7 +14,7 @@ use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
-use crate::topics::{Absent, TOPIC_KEYS, TopicKey};
+use crate::tables::{Absent, TABLES, TableKey, TableKind};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
 
@@ -49,9 +49,6 @@ impl fmt::Debug for Sources<'_> {
     }
 }
 
-/// The name of the array of rules.
-const TOPICS: &str = "topics";
-
 /// Variables with our prefix that are not settings.
 const OTHER_VARIABLES: [&str; 1] = ["THRONG_BIN"];
 
@@ -59,8 +56,10 @@ const OTHER_VARIABLES: [&str; 1] = ["THRONG_BIN"];
 #[derive(Default)]
 pub(crate) struct Read {
     pub values: Values,
-    /// The rules, in the order of the file.
+    /// The rules by topic, in the order of the file.
     pub rules: Vec<Rule>,
+    /// The keys of the API, in the order of the file.
+    pub keys: Vec<Rule>,
     /// Settings with an invalid value. Their real value is unknown, so they are not compared with
     /// others.
     pub invalid: BTreeSet<&'static str>,
@@ -150,8 +149,11 @@ impl Read {
             let (written, section_at) = (section.get_ref().as_ref(), at(section.span().start));
             let section = renames::section(written).unwrap_or(written);
             let known = SETTINGS.iter().any(|setting| setting.parts().0 == section);
+            if let Some(kind) = TableKind::named(section) {
+                self.tables(kind, content.get_ref(), section_at, file);
+                continue;
+            }
             match content.get_ref() {
-                content if section == TOPICS => self.rules(content, section_at, file),
                 DeValue::Table(content) if known => {
                     if section != written {
                         let (old, new) = (format!("[{written}]"), format!("[{section}]"));
@@ -161,7 +163,8 @@ impl Read {
                 }
                 DeValue::Table(_) | DeValue::Array(_) if !known => {
                     let sections = SETTINGS.iter().map(|setting| setting.parts().0);
-                    let sections = sections.chain([TOPICS]).map(str::to_string);
+                    let tables = TABLES.iter().map(|table| table.name);
+                    let sections = sections.chain(tables).map(str::to_string);
                     self.unknown(section, section_at, sections);
                 }
                 _ if known => {
@@ -195,36 +198,49 @@ impl Read {
         }
     }
 
-    fn rules(&mut self, content: &DeValue<'_>, origin: Origin, file: File<'_>) {
-        const HOW_TO_WRITE: &str = "each rule is a table: write [[topics]], and below it its keys";
+    fn tables(&mut self, kind: &TableKind, content: &DeValue<'_>, origin: Origin, file: File<'_>) {
+        let TableKind { name, one, .. } = kind;
+        let how = || format!("each {one} is a table: write [[{name}]], and below it its keys");
         let DeValue::Array(items) = content else {
-            return self.add_error(origin, TOPICS, HOW_TO_WRITE.into());
+            return self.add_error(origin, name, how());
         };
+        let mut rules = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let (origin, text) = file.place(item.span());
-            let name = format!("{TOPICS}[{index}]");
-            let rule = match item.get_ref() {
-                DeValue::Table(table) => self.rule(&name, table, origin, file),
+            let name = format!("{name}[{index}]");
+            rules.push(match item.get_ref() {
+                DeValue::Table(table) => self.table(kind, &name, table, origin, file),
                 _ => {
-                    let message = Mismatch::new(text, Some(HOW_TO_WRITE.into()));
+                    let message = Mismatch::new(text, Some(how()));
                     self.add_error(origin, &name, message.message("a table", false));
                     Rule::default()
                 }
-            };
-            self.rules.push(rule);
+            });
+        }
+        match kind.is_topics() {
+            true => self.rules = rules,
+            false => self.keys = rules,
         }
     }
 
-    fn rule(&mut self, name: &str, table: &DeTable<'_>, origin: Origin, file: File<'_>) -> Rule {
+    fn table(
+        &mut self,
+        kind: &TableKind,
+        name: &str,
+        table: &DeTable<'_>,
+        origin: Origin,
+        file: File<'_>,
+    ) -> Rule {
         let mut rule = Rule::default();
+        let renamed = |key: &str| renames::topic_key(key).filter(|_| kind.is_topics());
         let (old, new): (Vec<_>, Vec<_>) =
-            table.iter().partition(|(key, _)| renames::topic_key(key.get_ref()).is_some());
+            table.iter().partition(|(key, _)| renamed(key.get_ref()).is_some());
         for (key, value) in new.into_iter().chain(old) {
             let (written, full) = (key.get_ref().as_ref(), format!("{name}.{}", key.get_ref()));
-            let renamed = renames::topic_key(written);
+            let renamed = renamed(written);
             let current = renamed.map_or(written, |renamed| renamed.new);
-            let Some(known) = TOPIC_KEYS.iter().find(|known| known.key == current) else {
-                let keys = TOPIC_KEYS.iter().map(|known| format!("{name}.{}", known.key));
+            let Some(known) = kind.keys.iter().find(|known| known.key == current) else {
+                let keys = kind.keys.iter().map(|known| format!("{name}.{}", known.key));
                 self.unknown(&full, file.place(key.span()).0, keys);
                 continue;
             };
@@ -250,12 +266,12 @@ impl Read {
                     rule.invalid.insert(known.key);
                     let now =
                         renamed.map_or(String::new(), |it| format!("; {}", is_called(it.new)));
-                    let message = mismatch.message(&known.wants(), false) + &now;
+                    let message = mismatch.message(&known.wants(), known.kind.is_secret()) + &now;
                     self.add_error(origin, &full, message);
                 }
             }
         }
-        for known in TOPIC_KEYS {
+        for known in kind.keys {
             if rule.values.contains_key(known.key) || rule.invalid.contains(known.key) {
                 continue;
             }
@@ -289,12 +305,13 @@ impl Read {
                 self.old_names.push(OldName { origin: origin.clone(), old, new });
                 self.put(setting, written, value, origin);
             }
-            None if is_rule_variable(name) => {
-                let message = "rules by topic are set in the file only: write [[topics]] there";
-                self.add_error(origin, "", message.into());
-            }
             None => {
-                let message = suggest(name, SETTINGS.iter().map(Setting::variable));
+                let message = match TABLES.iter().find(|table| table.is_variable(name)) {
+                    Some(TableKind { name, one, .. }) => {
+                        format!("each {one} is set in the file only: write [[{name}]] there")
+                    }
+                    None => suggest(name, SETTINGS.iter().map(Setting::variable)),
+                };
                 self.add_error(origin, "", message);
             }
         }
@@ -366,16 +383,7 @@ fn is_called(new: &str) -> String {
     format!("it is called {new} now")
 }
 
-/// True for `THRONG_TOPICS`, alone or with one of a rule's keys behind it.
-fn is_rule_variable(variable: &str) -> bool {
-    let Some(key) = variable.strip_prefix("THRONG_TOPICS") else {
-        return false;
-    };
-    let key = key.to_lowercase();
-    key.is_empty() || TOPIC_KEYS.iter().any(|known| key.strip_prefix('_') == Some(known.key))
-}
-
 /// The table's default text as a value. A test makes sure that every default has one.
-pub(crate) fn default_value(key: &TopicKey, default: &str) -> Option<Value> {
+pub(crate) fn default_value(key: &TableKey, default: &str) -> Option<Value> {
     from_toml(key.kind, DeValue::parse(default).ok()?.get_ref(), default, None).ok()
 }

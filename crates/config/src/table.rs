@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
 use crate::typed::{LogFormat, Login, Sender, Typed, shown};
@@ -41,6 +42,8 @@ macro_rules! settings {
         )*
             /// Rules by topic: the first whose pattern matches a topic wins.
             pub topics: Vec<TopicRule>,
+            /// Keys of the API, beside `admin.api_key`.
+            pub keys: Vec<KeyRule>,
         }
 
         $(
@@ -66,8 +69,8 @@ macro_rules! settings {
             }
         )*
 
-        /// Converts the values of all settings, and the rules.
-        pub(crate) fn typed(values: &Values, rules: &[Rule]) -> Config {
+        /// Converts the values of all settings, the rules and the keys.
+        pub(crate) fn typed(values: &Values, rules: &[Rule], keys: &[Rule]) -> Config {
             let value = |key: &str| values.get(key).map(|(value, _)| value);
             Config {$(
                 $section: $Section {$(
@@ -77,6 +80,7 @@ macro_rules! settings {
                 )*},
             )*
                 topics: rules.iter().map(|rule| topics::typed(&rule.values)).collect(),
+                keys: keys.iter().map(|key| keys::typed(&key.values)).collect(),
             }
         }
     };
@@ -114,10 +118,14 @@ settings! {
     admin: Admin {
         /// Where applications and operators connect.
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
-        /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; needed beyond loopback.
+        /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; it may be used for everything. Beyond loopback there must be this one or one of [[keys]].
         api_key: String = Secret, Text, r#""""#;
         /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in; "none" in it is no key. Others on the host may not be able to read it.
         api_key_file: String = Live, Text, r#""""#;
+        /// Names by which browsers may call this port, beside localhost and IP addresses: the dashboard is signed in only under these, since any web page can make another name point here.
+        hosts: Vec<String> = Live, List, "[]";
+        /// How long a browser stays signed in.
+        session_seconds: u64 = Live, Number(60, 30 * DAY), "43200";
         /// The largest body of an API request.
         body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#;
         /// What is here of all bodies that have not arrived whole, at least admin.body_bytes_max; more is answered 503.

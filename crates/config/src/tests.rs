@@ -137,6 +137,8 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             Kind::List if setting.key == "auth.anonymous_grants" => {
                 ("[\"subscribe:a\", \"history:b\"]".into(), "subscribe:a,history:b".into())
             }
+            Kind::List if setting.key == "admin.hosts" => ("[\"a\", \"b\"]".into(), "a,b".into()),
+            Kind::Time | Kind::Hash => ("2031-01-01".into(), "2031-01-01".into()),
             Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
         };
         let file = load(&format!("[{section}]\n{key} = {toml}\n"), base, &[]).unwrap();

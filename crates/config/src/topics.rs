@@ -1,78 +1,20 @@
-//! The keys of a rule by topic, which is a table of `[[topics]]`. The code that reads, prints and
-//! checks rules is derived from this table.
+//! The keys of a rule by topic, which is a table of `[[topics]]`.
 
 use model::name::NAME_BYTES_MAX;
 
 use crate::setting::{DAY, Kind, TEN_YEARS, TIB};
-use crate::typed::{Join, Publish, Typed};
-use crate::values::Values;
+use crate::tables::Absent::{Default, Required, Unset};
+use crate::tables::table_keys;
+use crate::typed::{Join, Publish};
 
-/// What happens to a rule without this key. All values are TOML.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
-    /// The key has this default.
-    Default(&'static str),
-    /// The key stays unset, which has a meaning of its own. The value is an example.
-    Unset(&'static str),
-    /// The rule is invalid. The value is an example.
-    Required(&'static str),
-}
-
-/// A key of a rule. Its name ends with its unit, if it has one.
-#[derive(Clone, Copy, Debug)]
-pub struct TopicKey {
-    /// The name within the rule's table.
-    pub key: &'static str,
-    /// The values that it takes.
-    pub kind: Kind,
-    /// What happens to a rule without it.
-    pub absent: Absent,
-    /// One sentence about what it does.
-    pub doc: &'static str,
-}
-
-impl TopicKey {
-    /// A description of valid values, for people.
-    pub fn wants(&self) -> String {
-        self.kind.wants()
-    }
-}
-
-/// Generates [`TOPIC_KEYS`], [`TopicRule`], and the conversion from values to it.
-macro_rules! topic_keys {
-    ($(
-        #[doc = $doc:literal]
-        $key:ident: $type:ty = $kind:expr, $absent:expr;
-    )*) => {
-        /// All keys of a rule.
-        pub const TOPIC_KEYS: &[TopicKey] = &[$(TopicKey {
-            key: stringify!($key),
-            kind: $kind,
-            absent: $absent,
-            doc: $doc.trim_ascii(),
-        },)*];
-
-        /// A rule for the topics that a pattern matches. The first that matches a topic wins.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct TopicRule {$(
-            #[doc = $doc]
-            pub $key: $type,
-        )*}
-
-        /// The typed values of one rule.
-        pub(crate) fn typed(values: &Values) -> TopicRule {
-            TopicRule {$(
-                $key: Typed::typed(values.get(stringify!($key)).map(|(value, _)| value)),
-            )*}
-        }
-    };
-}
-
-use Absent::{Default, Required, Unset};
 use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 
 // A line is: key, type, values, what happens without the key.
-topic_keys! {
+table_keys! {
+    /// All keys of a rule.
+    TOPIC_KEYS;
+    /// A rule for the topics that a pattern matches. The first that matches a topic wins.
+    TopicRule;
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
     pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""room:*""#);
     /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.

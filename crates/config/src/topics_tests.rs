@@ -63,7 +63,11 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     for key in TOPIC_KEYS {
         assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
     }
-    let example: Vec<&str> = default
+    for key in KEY_KEYS {
+        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+    }
+    let (rules, keys) = default.split_once("\n# Keys of the API").unwrap();
+    let example: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.strip_prefix('#'))
         .filter(|line| !line.starts_with(' '))
@@ -72,6 +76,14 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     let rules = load(&example.join("\n")).unwrap().config.topics;
     assert_eq!(rules[0].pattern, "room:*");
     assert!(rules[0].publish.is_some() && rules[0].webhook_url.is_some());
+    let example: Vec<&str> = keys
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    assert_eq!(example.len(), KEY_KEYS.len() + 1, "{example:?}");
+    let keys = load(&example.join("\n")).unwrap().config.keys;
+    assert!(keys[0].name == "billing" && keys[0].expires.is_some());
 }
 
 #[test]

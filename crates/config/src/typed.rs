@@ -24,8 +24,13 @@ impl Typed for bool {
 }
 
 impl Typed for u64 {
+    /// A number, or of a time the seconds since 1970.
     fn typed(value: Option<&Value>) -> Self {
-        if let Some(Value::Number(number)) = value { *number } else { 0 }
+        match value {
+            Some(Value::Number(number)) => *number,
+            Some(Value::Text(time)) => crate::time::seconds(time).unwrap_or(0),
+            _ => 0,
+        }
     }
 }
 

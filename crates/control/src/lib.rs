@@ -1,6 +1,6 @@
 //! What applications and operators meet: the HTTP API, the metrics, the page.
 //!
-//! - `http`: the admin port below the calls: its connections, the key, requests, rejections.
+//! - `http`: the admin port below the calls: its connections, who may call, requests, rejections.
 //! - `api`: the calls, one file a subject, and their OpenAPI document.
 //! - `monitor`: the node's figures: metrics, samples, topics on top, the memory watch.
 //! - `dashboard`: the operator's page, which draws what the API answers.
@@ -15,7 +15,8 @@
 //!
 //! Bounds, besides those of the configuration: 60 seconds after a request's head until its answer
 //! begins; 30 seconds for a request whose head has arrived; 32 KiB for a head; 5 seconds for a
-//! shard's answer, and 20 for the disk's; 1,000 commands a batch; 64 readers of the live figures, 900
+//! shard's answer, and 20 for the disk's; 64 sessions of a key, 10 sign-ins of an address that fail in a
+//! minute; 1,000 commands a batch; 64 readers of the live figures, 900
 //! samples of a second each; 100 topics or messages, 1,000 members, and 1,000 messages or 4 MiB of a
 //! history in an answer about them.
 //!
@@ -37,6 +38,7 @@ mod thread;
 pub mod webhook;
 
 pub use api::{REVOCATIONS, openapi};
+pub use http::access::{Access, AccessSettings, ApiKey};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use keys::KeyFetcher;
 pub use monitor::anonymous_bytes;

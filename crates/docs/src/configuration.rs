@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use config::{Absent, SECTIONS, SETTINGS, TOPIC_KEYS};
+use config::{Absent, KEY_KEYS, SECTIONS, SETTINGS, TOPIC_KEYS, TableKey};
 
 /// The page.
 pub fn page() -> String {
@@ -12,6 +12,9 @@ pub fn page() -> String {
         let _ = writeln!(out, "| [`[{section}]`](#{section}) | {doc} |");
     }
     out.push_str("| [`[[topics]]`](#rules-by-topic) | Rules by topic: what clients may do there, and what is retained. |\n");
+    out.push_str(
+        "| [`[[keys]]`](#keys-of-the-api) | Keys of the API: what each may be used for. |\n",
+    );
     for (section, doc) in SECTIONS {
         let _ = write!(out, "\n## `[{section}]`\n\n{doc}\n");
         for setting in SETTINGS.iter().filter(|setting| setting.parts().0 == *section) {
@@ -23,16 +26,27 @@ pub fn page() -> String {
          pattern matches a topic wins; a topic that none matches has the default of each key. See \
          [Topics and rules](topics.md).\n",
     );
-    for key in TOPIC_KEYS {
+    table_of(&mut out, "topics", TOPIC_KEYS);
+    out.push_str(
+        "\n## Keys of the API\n\nTables `[[keys]]`, in the file only, all **live**, beside \
+         `admin.api_key`. As soon as there is a key, every call needs one that has the scope for it. \
+         `throng key new` makes one. See [Security](security.md#keys).\n",
+    );
+    table_of(&mut out, "keys", KEY_KEYS);
+    out
+}
+
+fn table_of(out: &mut String, table: &str, keys: &[TableKey]) {
+    for key in keys {
         let absent = match key.absent {
             Absent::Default(value) => format!("default `{value}`"),
             Absent::Unset(value) => format!("may be left out; for example `{value}`"),
             Absent::Required(value) => format!("required; for example `{value}`"),
         };
         let (name, doc, wants) = (key.key, text(key.doc), grouped(&key.wants()));
-        let _ = write!(out, "\n### `topics.{name}`\n\n{doc}\n\n- {wants}\n- {absent}\n");
+        let secret = if key.kind.is_secret() { ", never printed" } else { "" };
+        let _ = write!(out, "\n### `{table}.{name}`\n\n{doc}\n\n- {wants}{secret}\n- {absent}\n");
     }
-    out
 }
 
 fn setting_of(out: &mut String, setting: &config::Setting) {

@@ -66,6 +66,11 @@ pub enum Command {
     #[cfg(feature = "tune")]
     #[command(after_long_help = help::TUNE)]
     Tune(Tune),
+    /// Make a key of the API with the scopes that it needs, or say what a key may be used for.
+    ///
+    /// The server knows keys by their hashes, in tables [[keys]] of its configuration.
+    #[command(subcommand, after_long_help = help::KEY)]
+    Key(crate::commands::key::What),
     /// Look for damage in a store, or write a new one of all that is whole.
     ///
     /// A store is the directory of "throng serve --data". No server may have it open meanwhile.
@@ -263,6 +268,7 @@ mod tests {
             ("config", true),
             ("flood", cfg!(feature = "flood")),
             ("tune", cfg!(feature = "tune")),
+            ("key", true),
             ("store", true),
             ("subscriptions", true),
             ("token", true),

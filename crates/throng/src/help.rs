@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, store check, token read)",
+            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read)",
         )
     };
 }
@@ -85,6 +85,19 @@ Exit status:
   1  what was asked for could not be done
   2  the command line is wrong
   3  they don't fit, or a setting could not be changed";
+
+pub const KEY: &str = "\
+Examples:
+  throng key new --name ops --scope read
+  throng key new --name billing --scope publish:invoice:* --scope publish:@*
+  throng key new --name ci --scope admin --expires 2031-01-01 --output ci.key >> throng.toml
+  throng key check ci.key
+
+Exit status:
+  0  the key is made, or it is one of the configuration
+  1  the key can't be written
+  2  the command line or the configuration is wrong
+  3  the key is none of the configuration, or has expired";
 
 pub const STORE: &str = "\
 Examples:

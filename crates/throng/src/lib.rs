@@ -40,6 +40,7 @@ pub fn run(protocols: &'static Protocols) -> ExitCode {
         Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
         #[cfg(feature = "tune")]
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
+        Some(Command::Key(what)) => commands::key::run(&what),
         Some(Command::Store(what)) => commands::store::run(&what),
         Some(Command::Token(what)) => commands::token::run(&what),
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),

@@ -7,7 +7,8 @@ use model::rules::matches;
 
 use super::Checks;
 use crate::source::default_value;
-use crate::topics::{Absent, TOPIC_KEYS};
+use crate::tables::Absent;
+use crate::topics::TOPIC_KEYS;
 use crate::values::Rule;
 use crate::{Config, Value};
 

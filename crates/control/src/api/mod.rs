@@ -1,6 +1,7 @@
 //! The calls of the API, one file a subject. To add a call: a function in its file, a line in
-//! [`router`], and a line in `openapi.rs`.
+//! [`calls`] with what it needs, and a line in `openapi.rs`.
 
+mod calls;
 mod connections;
 mod cursors;
 mod history;
@@ -14,6 +15,7 @@ mod presence;
 pub(crate) use presence::list as list_presence;
 mod publish;
 mod samples;
+mod session;
 mod stats;
 mod subscriptions;
 mod tokens;
@@ -30,68 +32,92 @@ use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::middleware;
-use axum::routing::{get, post};
+use calls::Calls;
 
 use crate::dashboard;
+use crate::http::Rejection;
+use crate::http::access::{Needs, Row, Table};
+use crate::http::guard::{Guard, guard};
 use crate::http::middleware::surround;
 use crate::http::trace::RequestIds;
-use crate::http::{Rejection, guard};
 use crate::monitor::Monitor;
 use crate::node::{AskError, Node};
+
+/// What each of the node's calls needs: the one place that says it.
+fn calls() -> Calls<Arc<Node>> {
+    use Needs::{Admin, Key, Nothing, Publish, Read};
+    let calls = Calls::new()
+        .get("/healthz", Nothing, operate::healthz)
+        .get("/readyz", Nothing, operate::readyz)
+        .get("/metrics", Read, operate::metrics)
+        .get("/api/openapi.json", Key, openapi::document)
+        .post("/api/session", Nothing, session::sign_in)
+        .get("/api/session", Key, session::session)
+        .delete("/api/session", Key, session::sign_out)
+        .post("/api/publish", Publish, publish::publish)
+        .post("/api/send", Publish, publish::send)
+        .post("/api/broadcast", Publish, publish::broadcast)
+        .post("/api/batch", Publish, publish::batch::batch)
+        .post("/api/disconnect", Admin, connections::disconnect)
+        .post("/api/subscribe", Admin, connections::subscribe)
+        .post("/api/unsubscribe", Admin, connections::unsubscribe)
+        .post("/api/login", Admin, login::login)
+        .post("/api/logout", Admin, login::logout)
+        .post("/api/revoke", Admin, tokens::revoke)
+        .get("/api/revocations", Read, tokens::revocations)
+        .get("/api/topics", Read, topics::topics)
+        .get("/api/topics/{topic}", Read, topics::topic)
+        .get("/api/topics/{topic}/members", Read, members::members)
+        .get("/api/topics/{topic}/subscribers", Read, subscriptions::subscribers::subscribers)
+        .get("/api/history", Read, history::without_topic)
+        .get("/api/history/{topic}", Read, history::page)
+        .delete("/api/history/{topic}", Admin, history::delete)
+        .post("/api/ack", Admin, cursors::acknowledge)
+        .get("/api/cursors/{user}", Read, cursors::cursor)
+        .get("/api/messages", Read, messages::messages)
+        .get("/api/presence/{topic}", Read, presence::presence)
+        .get("/api/users/{user}", Read, members::user)
+        .post("/api/subscriptions", Admin, subscriptions::change)
+        .post("/api/subscriptions/import", Admin, subscriptions::import)
+        // The user of that name has the other methods.
+        .get("/api/subscriptions/import", Read, async |node| {
+            subscriptions::list(node, Ok(Path(subscriptions::IMPORT.into()))).await
+        })
+        .delete("/api/subscriptions/import", Admin, async |node| {
+            subscriptions::clear(node, Ok(Path(subscriptions::IMPORT.into()))).await
+        })
+        .get("/api/subscriptions/{user}", Read, subscriptions::list)
+        .delete("/api/subscriptions/{user}", Admin, subscriptions::clear)
+        .get("/api/stats", Read, stats::stats)
+        .get("/api/config", Read, operate::config)
+        .get("/", Nothing, dashboard::page);
+    // Open, as all below that folder.
+    dashboard::FILES.iter().fold(calls, |calls, &(path, kind, text)| {
+        calls.get(path, Nothing, async move || dashboard::file(kind, text))
+    })
+}
+
+/// The same for the calls that show the node's figures.
+fn monitor_calls() -> Calls<Arc<Monitor>> {
+    Calls::new()
+        .get("/api/live", Needs::Read, samples::live)
+        .get("/api/samples", Needs::Read, samples::samples)
+        .get("/api/top", Needs::Read, top::top)
+}
+
+/// A row for each call.
+fn rows() -> Vec<Row> {
+    [calls().rows(), monitor_calls().rows()].concat()
+}
 
 /// All that the admin port answers.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
     let ids = Arc::new(RequestIds::new());
-    let monitored = Router::new()
-        .route("/api/live", get(samples::live))
-        .route("/api/samples", get(samples::samples))
-        .route("/api/top", get(top::top))
-        .with_state(monitor);
-    Router::new()
-        .route("/healthz", get(operate::healthz))
-        .route("/readyz", get(operate::readyz))
-        .route("/metrics", get(operate::metrics))
-        .route("/api/openapi.json", get(openapi::document))
-        .route("/api/publish", post(publish::publish))
-        .route("/api/send", post(publish::send))
-        .route("/api/broadcast", post(publish::broadcast))
-        .route("/api/batch", post(publish::batch::batch))
-        .route("/api/disconnect", post(connections::disconnect))
-        .route("/api/subscribe", post(connections::subscribe))
-        .route("/api/unsubscribe", post(connections::unsubscribe))
-        .route("/api/login", post(login::login))
-        .route("/api/logout", post(login::logout))
-        .route("/api/revoke", post(tokens::revoke))
-        .route("/api/revocations", get(tokens::revocations))
-        .route("/api/topics", get(topics::topics))
-        .route("/api/topics/{topic}", get(topics::topic))
-        .route("/api/topics/{topic}/members", get(members::members))
-        .route("/api/topics/{topic}/subscribers", get(subscriptions::subscribers::subscribers))
-        .route("/api/history", get(history::without_topic))
-        .route("/api/history/{topic}", get(history::page).delete(history::delete))
-        .route("/api/ack", post(cursors::acknowledge))
-        .route("/api/cursors/{user}", get(cursors::cursor))
-        .route("/api/messages", get(messages::messages))
-        .route("/api/presence/{topic}", get(presence::presence))
-        .route("/api/users/{user}", get(members::user))
-        .route("/api/subscriptions", post(subscriptions::change))
-        .route(
-            "/api/subscriptions/import",
-            // The user of that name has the other methods.
-            post(subscriptions::import)
-                .get(async |node| {
-                    subscriptions::list(node, Ok(Path(subscriptions::IMPORT.into()))).await
-                })
-                .delete(async |node| {
-                    subscriptions::clear(node, Ok(Path(subscriptions::IMPORT.into()))).await
-                }),
-        )
-        .route("/api/subscriptions/{user}", get(subscriptions::list).delete(subscriptions::clear))
-        .route("/api/stats", get(stats::stats))
-        .route("/api/config", get(operate::config))
-        .merge(monitored)
-        .merge(dashboard::router())
+    let guarded = Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) };
+    calls()
+        .into_router()
+        .merge(monitor_calls().into_router().with_state(monitor))
         .fallback(async || {
             let message = "there is nothing here: see /api/openapi.json";
             Rejection::new(StatusCode::NOT_FOUND, "not_found", message)
@@ -100,7 +126,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             let message = "this path takes another method: see /api/openapi.json";
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
-        .layer(middleware::from_fn_with_state(node.clone(), guard::guard::<Node>))
+        .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
         .layer(middleware::from_fn_with_state(ids, surround))
         .with_state(node)
 }

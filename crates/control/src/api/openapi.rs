@@ -9,17 +9,18 @@ use utoipa::{Modify, OpenApi};
 
 use super::{
     connections, cursors, history, login, members, messages, operate, presence, publish, samples,
-    stats, subscriptions, tokens, top, topics,
+    session, stats, subscriptions, tokens, top, topics,
 };
-use crate::http::{ErrorBody, guard};
+use crate::http::ErrorBody;
+use crate::http::access::{Needs, Row};
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Throng",
         description = "Publish messages to topics, to users and to everyone; see who is connected. \
-            Errors have the form {\"error\":{\"code\",\"message\"}}. Calls need the API key as soon \
-            as one is configured. Every answer to a request that could be read has an x-request-id, \
+            Errors have the form {\"error\":{\"code\",\"message\"}}. Calls need an API key as soon \
+            as one is configured, with the scope that each names; a browser's session stands for one. Every answer to a request that could be read has an x-request-id, \
             its own or a new one, which the log has, too."
     ),
     paths(
@@ -32,6 +33,7 @@ use crate::http::{ErrorBody, guard};
         subscriptions::subscribers::subscribers,
         presence::presence, top::top, members::members, messages::messages,
         samples::live, samples::samples,
+        session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document
     ),
     components(schemas(publish::batch::Command, ErrorBody)),
@@ -40,19 +42,31 @@ use crate::http::{ErrorBody, guard};
 )]
 struct Document;
 
-/// The API key, and which paths don't ask for it.
+/// The API key, and which calls don't ask for it.
 struct Key;
+
+/// What the document has for a call.
+fn operation<'d>(
+    document: &'d mut utoipa::openapi::OpenApi,
+    row: &Row,
+) -> Option<&'d mut Operation> {
+    let item = document.paths.paths.get_mut(row.path)?;
+    match row.method {
+        "GET" => item.get.as_mut(),
+        "POST" => item.post.as_mut(),
+        "DELETE" => item.delete.as_mut(),
+        _ => None,
+    }
+}
 
 impl Modify for Key {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("key", scheme);
-        for (path, item) in &mut document.paths.paths {
-            if let Some(get) = &mut item.get
-                && guard::is_open(path)
-            {
-                get.security = Some(Vec::new());
+        for row in super::rows().iter().filter(|row| row.needs == Needs::Nothing) {
+            if let Some(operation) = operation(document, row) {
+                operation.security = Some(Vec::new());
             }
         }
     }
@@ -104,11 +118,25 @@ impl Errors {
         ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
     ];
 
-    /// For calls that need the key.
-    const KEY: (&str, &str) = ("401", "The API key is missing or wrong");
+    /// For calls that need a key.
+    const KEY: (&str, &str) = ("401", "The API key is missing, wrong or expired");
 
     /// For all.
     const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
+
+    /// For calls that need a key with a scope, in its place.
+    fn scope(needs: Needs) -> Option<String> {
+        let scope = match needs {
+            Needs::Nothing | Needs::Key => return None,
+            Needs::Read => "`read` or `admin`",
+            Needs::Publish => "`publish:PATTERN` for the topic, or `admin`",
+            Needs::Admin => "`admin`",
+        };
+        Some(format!(
+            "The key hasn't the scope {scope}; or called by a web page of another origin or \
+                      host name"
+        ))
+    }
 
     fn add(operation: &mut Operation, (status, description): (&str, &str)) {
         let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
@@ -123,21 +151,21 @@ impl Errors {
 
 impl Modify for Errors {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        for (path, item) in &mut document.paths.paths {
-            let with_body = item.post.is_some();
-            let operations = [&mut item.get, &mut item.post, &mut item.delete];
-            for operation in operations.into_iter().flatten() {
-                Errors::add(operation, Errors::ALL);
-                if !guard::is_open(path) {
-                    Errors::add(operation, Errors::KEY);
-                }
-                if with_body {
-                    Errors::BODY.into_iter().for_each(|error| Errors::add(operation, error));
-                }
-                if operation.parameters.is_some() {
-                    Errors::add(operation, ("400", "A name or a number is not allowed here"));
-                    Errors::add(operation, ("503", "A shard doesn't answer"));
-                }
+        for row in super::rows() {
+            let Some(operation) = operation(document, &row) else { continue };
+            if let Some(scope) = Errors::scope(row.needs) {
+                Errors::add(operation, ("403", &scope));
+            }
+            Errors::add(operation, Errors::ALL);
+            if row.needs != Needs::Nothing {
+                Errors::add(operation, Errors::KEY);
+            }
+            if row.method == "POST" {
+                Errors::BODY.into_iter().for_each(|error| Errors::add(operation, error));
+            }
+            if operation.parameters.is_some() {
+                Errors::add(operation, ("400", "A name or a number is not allowed here"));
+                Errors::add(operation, ("503", "A shard doesn't answer"));
             }
         }
     }
@@ -158,31 +186,32 @@ pub(crate) async fn document() -> Json<utoipa::openapi::OpenApi> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::guard;
 
     #[test]
     fn every_route_is_described_with_its_errors() {
         let document = serde_json::to_value(Document::openapi()).unwrap();
-        let source = include_str!("mod.rs");
-        let routes: Vec<(&str, &str)> = source
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once("\", "))
-            .filter(|(path, _)| *path != "/api/history")
-            .collect();
-        assert!(routes.len() >= 21, "{routes:?}");
-        let methods = routes.iter().flat_map(|(path, handler)| {
-            let first = handler.split('(').next().unwrap();
-            let second = handler.contains(".delete(").then_some("delete");
-            [Some(first), second].into_iter().flatten().map(move |method| (*path, method))
-        });
-        for (path, method) in methods {
-            let operation = &document["paths"][path][method];
+        let rows = super::super::rows();
+        let is_file = |path: &str| path == "/" || path.starts_with(guard::OPEN_FOLDER);
+        // Users that are called like a call, and the hint for a path without a name.
+        let is_described = |row: &&Row| match (row.method, row.path) {
+            ("GET", "/api/history") => false,
+            ("GET" | "DELETE", "/api/subscriptions/import") => false,
+            (_, path) => !is_file(path),
+        };
+        let described: Vec<Row> = rows.iter().filter(is_described).copied().collect();
+        assert!(described.len() >= 30, "{described:?}");
+        for Row { method, path, needs } in described {
+            let method = method.to_lowercase();
+            let operation = &document["paths"][path][&method];
             assert!(
                 operation["summary"].is_string(),
                 "{path} has no line in paths(…) of this file"
             );
             let responses = &operation["responses"];
             assert!(responses["403"].is_object(), "{path}");
-            assert_eq!(responses["401"].is_object(), !guard::is_open(path), "{path}");
+            let has_401 = needs != Needs::Nothing || path == "/api/session";
+            assert_eq!(responses["401"].is_object(), has_401, "{path}");
             assert_eq!(responses["408"].is_object(), method == "post", "{path}");
             assert_eq!(responses["415"].is_object(), method == "post", "{path}");
             for parameter in operation["parameters"].as_array().into_iter().flatten() {

@@ -41,7 +41,7 @@ pub(crate) async fn presence(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Presence>, Rejection> {
     let topic = path_name(name)?;
-    let has_presence = node.live().rules.presence(&topic);
+    let has_presence = node.live().policy.rules().presence(&topic);
     if !has_presence {
         let message = "presence is off for this topic: the configuration has no [[topics]] table \
                        for it with presence = true";

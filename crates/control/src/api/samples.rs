@@ -13,17 +13,19 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
+use crate::http::access::{Access, Caller, Needs};
 use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
 
 /// The node's figures, once a second: server-sent events `sample`, at once the newest one. At most
-/// 64 at a time; it ends when the server stops.
+/// 64 at a time; it ends when the server stops, and when the key or the session is no longer good.
 #[utoipa::path(get, path = "/api/live", tag = "operate", responses(
     (status = 200, body = Sample, content_type = "text/event-stream"),
     (status = 503, body = ErrorBody, description = "64 others read it already")))]
 pub(crate) async fn live(
     State(monitor): State<Arc<Monitor>>,
+    caller: Caller,
     on: Option<Extension<ConnectInfo<On>>>,
 ) -> Result<Response, Rejection> {
     let permit = monitor.readers.clone().try_acquire_owned().map_err(|_| {
@@ -34,8 +36,9 @@ pub(crate) async fn live(
     if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
         peer.set_stream();
     }
-    let newest = monitor.newest.clone();
-    let events = stream::unfold(Reader { newest, is_first: true, _permit: permit }, Reader::next);
+    let (newest, access) = (monitor.newest.clone(), monitor.node.access.clone());
+    let reader = Reader { newest, caller, access, is_first: true, _permit: permit };
+    let events = stream::unfold(reader, Reader::next);
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(events)).into_response())
@@ -44,6 +47,8 @@ pub(crate) async fn live(
 /// One reader of the live figures. A slow reader misses samples.
 struct Reader {
     newest: watch::Receiver<Bytes>,
+    caller: Caller,
+    access: Arc<Access>,
     is_first: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -54,6 +59,10 @@ impl Reader {
         self.is_first = false;
         if !has_one {
             self.newest.changed().await.ok()?;
+        }
+        // A key that was taken away, or a session that is over, shows no more.
+        if !self.access.is_valid(&self.caller, Needs::Read) {
+            return None;
         }
         let event = self.newest.borrow_and_update().clone();
         Some((Ok(event), self))

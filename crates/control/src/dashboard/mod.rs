@@ -4,14 +4,12 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use url::{Host, Url};
 
-use crate::http::guard;
+use crate::http::host::host_name;
 use crate::node::Node;
 
 const CSS: &str = "text/css; charset=utf-8";
@@ -26,7 +24,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-const FILES: [(&str, &str, &str); 26] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 26] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -55,15 +53,13 @@ const FILES: [(&str, &str, &str); 26] = files! {
     JS "user.js"
 };
 
-/// The page, and its files below `/dashboard/`.
-pub(crate) fn router() -> Router<Arc<Node>> {
-    let router = Router::new().route("/", get(page));
-    FILES.iter().fold(router, |router, &(path, kind, text)| {
-        router.route(path, get(async move || (headers(kind, ""), text)))
-    })
+/// One of its files below `/dashboard/`.
+pub(crate) fn file(kind: &'static str, text: &'static str) -> Response {
+    (headers(kind, ""), text).into_response()
 }
 
-async fn page(State(node): State<Arc<Node>>, request: HeaderMap) -> Response {
+/// The page.
+pub(crate) async fn page(State(node): State<Arc<Node>>, request: HeaderMap) -> Response {
     let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
     let client_url = client_url(&node.client_url, host);
     let text = include_str!("page/index.html").replace("{{CLIENT_URL}}", &client_url);
@@ -96,7 +92,7 @@ fn client_url(configured: &str, host: &str) -> String {
         Some(Host::Ipv6(address)) => address.is_unspecified(),
         _ => false,
     };
-    let name = guard::host_name(host);
+    let name = host_name(host);
     if is_every && !name.is_empty() {
         let set = match name.parse() {
             Ok(address) => url.set_ip_host(address),
@@ -122,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn every_file_of_the_folder_is_served_without_the_key() {
         let bench = bench(Mood::Willing);
-        bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+        bench.node.access.set(crate::tests::fake::access(&[("horse", &["admin"])]));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/page");
         let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
         let mut served = 0;

@@ -1,130 +1,207 @@
-//! Who may call: the key, and the care that a server on loopback needs against web pages.
+//! Who may call: the key or the session, what the call needs, and the care that a server on loopback
+//! needs against web pages.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use subtle::ConstantTimeEq;
+use tracing::Span;
 
+use super::access::{Access, Caller, Needs, Ring, Table};
 use super::listener::On;
-use super::{Rejection, Served};
-
-/// Paths that need no key, besides the files of [`OPEN_FOLDER`]: the dashboard's page, and what load
-/// balancers ask for.
-const OPEN: [&str; 3] = ["/", "/healthz", "/readyz"];
+use super::{Rejection, Served, cookie};
 
 /// The folder whose files need no key, for they hold nothing about the node.
 pub(crate) const OPEN_FOLDER: &str = "/dashboard/";
 
-/// True when a path is answered without the key.
-pub(crate) fn is_open(path: &str) -> bool {
-    OPEN.contains(&path) || path.starts_with(OPEN_FOLDER)
+/// What a page sends along with what changes something, where its cookie says who it is. No form can,
+/// and no page of another origin may.
+const SESSION_HEADER: HeaderName = HeaderName::from_static("x-throng-session");
+
+/// Where the browser says from where a request comes (Fetch Metadata).
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The node, and what each of its calls needs.
+pub(crate) struct Guard<S: ?Sized> {
+    /// The node.
+    pub served: Arc<S>,
+    /// A row for each route.
+    pub table: Arc<Table>,
+}
+
+impl<S: ?Sized> Clone for Guard<S> {
+    fn clone(&self) -> Self {
+        Guard { served: self.served.clone(), table: self.table.clone() }
+    }
 }
 
 /// Lets a request through that may be answered.
 pub(crate) async fn guard<S: Served + ?Sized>(
-    State(served): State<Arc<S>>,
-    request: Request,
+    State(Guard { served, table }): State<Guard<S>>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let key = served.api_key();
-    let path = request.uri().path();
-    if let Err(rejection) = check(key.as_deref(), request.uri(), request.headers()) {
-        return rejection.into_response();
-    }
-    if key.is_some()
-        && !is_open(path)
-        && let Some(ConnectInfo(On(peer, _))) = request.extensions().get()
-    {
-        peer.set_keyed();
+    let needs = match request.extensions().get::<MatchedPath>() {
+        Some(path) => table.needs(request.method(), path.as_str()),
+        None if request.uri().path().starts_with(OPEN_FOLDER) => Needs::Nothing,
+        None => Needs::Key,
+    };
+    let access = served.access();
+    let caller = match check(access, needs, request.method(), request.uri(), request.headers()) {
+        Ok(caller) => caller,
+        Err(rejection) => {
+            access.count(rejection.code);
+            return rejection.into_response();
+        }
+    };
+    if let Some(caller) = caller {
+        if let Some(name) = caller.name() {
+            Span::current().record("key", name);
+            if let Some(ConnectInfo(On(peer, _))) = request.extensions().get() {
+                peer.set_keyed();
+            }
+        }
+        caller.count();
+        if let Err(rejection) = caller.check(needs) {
+            access.count(rejection.code);
+            return rejection.into_response();
+        }
+        request.extensions_mut().insert(caller);
     }
     next.run(request).await
 }
 
-fn check(key: Option<&str>, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+/// Who calls; `None` where nobody must say so.
+fn check(
+    access: &Access,
+    needs: Needs,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Option<Caller>, Rejection> {
+    let ring = access.ring();
+    let host = own_host(headers)?;
+    if !ring.asks() {
+        // A page can make its own name point here (DNS rebinding), but then the name shows.
+        let knows = |host| ring.knows(host);
+        if knows(host) && uri.host().is_none_or(knows) {
+            return Ok(Some(Caller::without_key()));
+        }
+        let message = "without an API key this port answers to an IP address, localhost and the \
+                       names of admin.hosts only: call it so, or configure a key (throng key new)";
+        return Err(Rejection::new(StatusCode::FORBIDDEN, "bad_host", message));
+    }
+    if needs == Needs::Nothing {
+        return Ok(None);
+    }
+    if let Some(token) = bearer(headers) {
+        return access.by_token(&ring, token).map(Some);
+    }
+    let Some(id) = cookie::read(headers, host) else { return Err(Rejection::no_key()) };
+    check_page(&ring, host, headers)?;
+    if !method.is_safe() && !headers.contains_key(SESSION_HEADER) {
+        let message = "a browser's session may change something only with the header \
+                       X-Throng-Session, which shows that a page of this origin asks: send it, or \
+                       a key as Authorization: Bearer";
+        return Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message));
+    }
+    access.by_session(&ring, id).map(Some)
+}
+
+/// The request's `Host`, if there is one and the request doesn't come from a page of another origin.
+fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
     if headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Rejection::bad_request(
             "bad_host",
             "send one Host header: of several nobody knows which counts",
         ));
     }
-    let host = text(header::HOST).unwrap_or("");
-    let path = uri.path();
+    let host = text(headers, &header::HOST).unwrap_or("");
     // An origin that is no text is not ours, and of several each must be.
     let is_ours = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         origin.is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
     };
-    if !headers.get_all(header::ORIGIN).iter().all(is_ours) {
-        let message = "this request comes from a page of another origin: the API is for programs";
-        return Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message));
-    }
-    let Some(key) = key else {
-        // A page can make its own name point here (DNS rebinding), but then the name shows.
-        if is_local(host) && uri.host().is_none_or(is_local) {
-            return Ok(());
+    match headers.get_all(header::ORIGIN).iter().all(is_ours) {
+        true => Ok(host),
+        false => {
+            let message =
+                "this request comes from a page of another origin: the API is for programs";
+            Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message))
         }
-        let message = "without an API key this port answers to an IP address or localhost only: \
-                       call it so, or configure admin.api_key";
+    }
+}
+
+/// Whether a browser may use a session here, or begin one: the node must be known by the name that the
+/// browser has for it, and the request come from a page of the node, or from the user.
+fn check_page(ring: &Ring, host: &str, headers: &HeaderMap) -> Result<(), Rejection> {
+    if !ring.knows(host) {
+        let message = "a browser can be signed in only where this port is called by an IP address, \
+                       localhost or a name of admin.hosts: add the name there";
         return Err(Rejection::new(StatusCode::FORBIDDEN, "bad_host", message));
-    };
-    if is_open(path) {
-        return Ok(());
     }
-    let token = text(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
-    });
-    match token {
-        Some(token) if is_same(token, key) => Ok(()),
+    match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
         Some(_) => {
-            let message = "this is not the API key";
-            Err(Rejection::new(StatusCode::UNAUTHORIZED, "bad_key", message))
-        }
-        None => {
-            let message = "send the API key: Authorization: Bearer KEY";
-            Err(Rejection::new(StatusCode::UNAUTHORIZED, "no_key", message))
+            let message = "this request comes from a page of another origin, which can't use the \
+                           session of this one";
+            Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message))
         }
     }
 }
 
-/// Compares in a time that doesn't depend on how much of the key is right.
-fn is_same(token: &str, key: &str) -> bool {
-    token.as_bytes().ct_eq(key.as_bytes()).into()
+/// What `POST /api/session` has to look at before it takes a key.
+pub(crate) fn check_sign_in(access: &Access, headers: &HeaderMap) -> Result<(), Rejection> {
+    check_page(&access.ring(), own_host(headers)?, headers)
 }
 
-/// A `Host` without its port, and an IPv6 address without its brackets.
-pub(crate) fn host_name(host: &str) -> &str {
-    match host.strip_prefix('[') {
-        // What follows an address's bracket is a port or nothing, or it is no address.
-        Some(v6) => match v6.split_once(']') {
-            Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
-            _ => "",
-        },
-        None => host.split(':').next().unwrap_or(""),
-    }
+/// The cookie that holds a session's id, or with an empty one and 0 that there is none. It is for TLS
+/// alone where the page came by it, as its origin says.
+pub(crate) fn session_cookie(headers: &HeaderMap, id: &str, seconds: u64) -> Option<HeaderValue> {
+    let host = text(headers, &header::HOST).unwrap_or("");
+    let is_secure =
+        text(headers, &header::ORIGIN).is_some_and(|origin| origin.starts_with("https://"));
+    cookie::write(host, id, seconds, is_secure)
 }
 
-fn is_local(host: &str) -> bool {
-    let name = host_name(host);
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = text(headers, &header::AUTHORIZATION)?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use crate::http::access::{AccessSettings, ApiKey};
+
+    fn with(key: Option<&str>) -> Arc<Access> {
+        let keys = key.map(|key| ApiKey::of_text("admin.api_key", key)).into_iter().collect();
+        let hosts = vec!["throng.example".into()];
+        Access::new(AccessSettings { keys, hosts, ..AccessSettings::default() })
+    }
+
+    fn checked(
+        key: Option<&str>,
+        path: &str,
+        map: &HeaderMap,
+    ) -> Result<Option<Caller>, Rejection> {
+        let needs = if path == "/readyz" { Needs::Nothing } else { Needs::Read };
+        check(&with(key), needs, &Method::GET, &path.parse().unwrap(), map)
+    }
+
     fn status(key: Option<&str>, path: &str, headers: &[(&'static str, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        check(key, &path.parse().unwrap(), &map)
-            .map_or_else(|rejection| rejection.status.as_u16(), |()| 200)
+        checked(key, path, &map).map_or_else(|rejection| rejection.status.as_u16(), |_| 200)
     }
 
     #[test]
@@ -153,6 +230,7 @@ mod tests {
             ("127.0.0.1:8001", 200),
             ("localhost:8001", 200),
             ("[::1]:8001", 200),
+            ("throng.example:8001", 200),
             ("evil.example", 403),
             ("127.0.0.1.evil.example", 403),
             ("[::1].evil.example", 403),
@@ -167,10 +245,9 @@ mod tests {
         let mut map = HeaderMap::new();
         map.insert("host", "127.0.0.1:8001".parse().unwrap());
         map.append("origin", "http://127.0.0.1:8001".parse().unwrap());
-        let uri = Uri::from_static("/");
-        assert!(check(None, &uri, &map).is_ok());
+        assert!(checked(None, "/", &map).is_ok());
         map.append("origin", HeaderValue::from_bytes(b"http://evil\xff.example").unwrap());
-        assert_eq!(check(None, &uri, &map).unwrap_err().code, "cross_origin");
+        assert_eq!(checked(None, "/", &map).err().unwrap().code, "cross_origin");
     }
 
     #[test]
@@ -181,6 +258,6 @@ mod tests {
         let mut map = HeaderMap::new();
         map.append("host", "127.0.0.1".parse().unwrap());
         map.append("host", "evil.example".parse().unwrap());
-        assert_eq!(check(None, &Uri::from_static("/"), &map).unwrap_err().code, "bad_host");
+        assert_eq!(checked(None, "/", &map).err().unwrap().code, "bad_host");
     }
 }

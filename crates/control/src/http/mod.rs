@@ -3,8 +3,11 @@
 //!
 //! Nothing here knows a call of the API. What it needs of the node comes through [`Served`].
 
+pub(crate) mod access;
 pub(crate) mod admission;
+mod cookie;
 pub(crate) mod guard;
+pub(crate) mod host;
 pub(crate) mod listener;
 pub(crate) mod middleware;
 mod rejection;
@@ -16,12 +19,13 @@ pub(crate) use request::{
     Body, QueryParams, check_media, checked_limit, parse, path_name, whole_body,
 };
 
+use access::Access;
 use admission::Connections;
 
 /// What this port needs of the node that it serves.
 pub(crate) trait Served: Send + Sync + 'static {
-    /// The key that every call must carry; `None` while the node asks for no key.
-    fn api_key(&self) -> Option<String>;
+    /// Who may call.
+    fn access(&self) -> &Access;
 
     /// The largest body of a request, in bytes.
     fn body_bytes_max(&self) -> usize;

@@ -1,5 +1,7 @@
 //! What a caller gets instead of a result: `{"error":{"code":…,"message":…}}` with a status.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -27,6 +29,10 @@ pub(crate) enum Detail {
     Last(Position),
     /// The epoch of the ids that count now.
     Epoch(Epoch),
+    /// The scope that the caller's key has not.
+    Scope(&'static str),
+    /// Seconds until it is worth trying again.
+    Wait(u64),
 }
 
 /// An error's body.
@@ -78,6 +84,27 @@ impl Rejection {
         Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "memory_full", message)
     }
 
+    /// The call needs a key.
+    pub fn no_key() -> Self {
+        let message = "send an API key: Authorization: Bearer KEY";
+        Rejection::new(StatusCode::UNAUTHORIZED, "no_key", message)
+    }
+
+    /// The caller's key has not this scope.
+    pub fn insufficient_scope(scope: &'static str, message: impl Into<String>) -> Self {
+        let rejection = Rejection::new(StatusCode::FORBIDDEN, "insufficient_scope", message);
+        Rejection { detail: Some(Detail::Scope(scope)), ..rejection }
+    }
+
+    /// Too many sign-ins of this address have failed.
+    pub fn too_many_attempts(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let message =
+            format!("too many sign-ins from this address have failed: try again in {seconds} s");
+        let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", message);
+        Rejection { detail: Some(Detail::Wait(seconds)), ..rejection }
+    }
+
     /// A shard did not answer in time.
     pub fn no_answer() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
@@ -104,7 +131,7 @@ impl Rejection {
         let (last, epoch) = match self.detail {
             Some(Detail::Last(id)) => (Some(id.to_string()), None),
             Some(Detail::Epoch(epoch)) => (None, Some(epoch.to_string())),
-            None => (None, None),
+            Some(Detail::Scope(_) | Detail::Wait(_)) | None => (None, None),
         };
         ErrorBody {
             error: ErrorText { code: self.code, message: self.message.clone(), last, epoch },
@@ -117,14 +144,25 @@ impl IntoResponse for Rejection {
         let mut response = (self.status, Json(self.body())).into_response();
         response.extensions_mut().insert(ErrorCode(self.code));
         let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let authenticate = match (self.status, self.detail) {
+            // RFC 6750, 3.1: without an error where there was no key.
+            (StatusCode::UNAUTHORIZED, _) if self.code == "no_key" => Some("Bearer".to_owned()),
+            (StatusCode::UNAUTHORIZED, _) => Some("Bearer error=\"invalid_token\"".to_owned()),
+            (_, Some(Detail::Scope(scope))) => {
+                Some(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\""))
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            _ => {}
+            _ => None,
+        };
+        if let Some(value) = authenticate.and_then(|value| HeaderValue::try_from(value).ok()) {
+            headers.insert(header::WWW_AUTHENTICATE, value);
+        }
+        let wait = match (self.status, self.detail) {
+            (_, Some(Detail::Wait(seconds))) => Some(HeaderValue::from(seconds)),
+            (StatusCode::SERVICE_UNAVAILABLE, _) => Some(HeaderValue::from_static("1")),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            headers.insert(header::RETRY_AFTER, wait);
         }
         response
     }

@@ -2,7 +2,7 @@
 //! one event when it is answered.
 //!
 //! Nothing that a caller sent gets there but the method and a sane id: paths have names of users and
-//! topics, queries and headers have secrets.
+//! topics, queries and headers have secrets. Of a key it is the name that the configuration gives it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +44,7 @@ impl RequestIds {
             method = %request.method(),
             route = extensions.get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str),
             request = id.to_str().unwrap_or_default(),
+            key = field::Empty,
             address = extensions.get().map(|ConnectInfo(On(_, address))| field::display(address)),
         );
         (id, Call { span, began: Instant::now(), is_answered: false })

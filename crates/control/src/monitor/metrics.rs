@@ -313,7 +313,16 @@ impl Reading {
         let help = "What is here of bodies that have not arrived whole at the admin port";
         gauge(encoder, "admin_bodies", help, Some(Unit::Bytes), stats.bodies_bytes as f64)?;
         let help = "Requests refused because such bodies filled their memory";
-        counter(encoder, "admin_bodies_refused", help, None, stats.bodies_rejected as f64)
+        counter(encoder, "admin_bodies_refused", help, None, stats.bodies_rejected as f64)?;
+        let stats = self.0.access.stats();
+        let rows = stats.calls.into_iter().map(|(name, calls)| ("key", name, calls as f64));
+        let help = "Calls with a key, or with the session of a browser that signed in with it";
+        counters(encoder, "api_key_calls", help, None, rows.collect())?;
+        let rows = stats.rejected.map(|(reason, count)| ("reason", reason.into(), count as f64));
+        let help = "Calls that were refused because of who called, or from where";
+        counters(encoder, "admin_calls_refused", help, None, rows.into())?;
+        let help = "Browsers that are signed in";
+        gauge(encoder, "admin_sessions", help, None, stats.sessions as f64)
     }
 
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -8,10 +8,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 pub(crate) use ::history::History;
+use auth::Policy;
 use broker::Broker;
 use shard::{Command, Metrics, Reply};
 
 use crate::http::Served;
+use crate::http::access::Access;
 use crate::http::admission::Connections;
 use crate::webhook;
 
@@ -38,6 +40,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub body_bytes_max: usize,
     /// Who is connected to the admin port.
     pub connections: Arc<Connections>,
+    /// Who may call.
+    pub access: Arc<Access>,
     /// [`crate::anonymous_bytes`] before the first connection: what grows beyond it belongs to the
     /// connections.
     pub anonymous_at_start: u64,
@@ -67,8 +71,6 @@ pub struct Node<S: ?Sized = dyn Shards> {
 /// What may change while the control thread runs.
 #[derive(Clone, Default)]
 pub struct Live {
-    /// The key that every call must carry; without one no call needs a key.
-    pub api_key: Option<String>,
     /// The payload of a message, in bytes.
     pub message_bytes_max: usize,
     /// Topics that a user may be subscribed to for good.
@@ -76,8 +78,8 @@ pub struct Live {
     /// Resident memory at which the node takes no new connections, in bytes; 0 is 90 % of the
     /// cgroup's limit where there is one.
     pub memory_bytes_max: u64,
-    /// What clients may do with which topics.
-    pub rules: model::Rules,
+    /// What clients may do with which topics, and to which ones keys may publish.
+    pub policy: Policy,
     /// The keys that issuers of tokens publish.
     pub jwks: Arc<token::Jwks>,
     /// Tokens say who clients are.
@@ -142,8 +144,8 @@ impl<S: Shards + ?Sized> Node<S> {
 }
 
 impl Served for Node {
-    fn api_key(&self) -> Option<String> {
-        self.live().api_key.clone()
+    fn access(&self) -> &Access {
+        &self.access
     }
 
     fn body_bytes_max(&self) -> usize {

@@ -373,10 +373,9 @@ fn node_from(
         receipts: Mutex::default(),
     };
     let live = Live {
-        api_key: None,
         message_bytes_max: 100,
         memory_bytes_max: 0,
-        rules: rules(),
+        policy: auth::Policy::new(rules(), auth::LoginRule::Allow),
         subscriptions_per_user_max: 5,
         jwks: Arc::default(),
         has_tokens: true,
@@ -411,6 +410,7 @@ fn node_from(
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
         connections: crate::Connections::new(admission::tests::limits(9)),
+        access: crate::Access::new(access(&[])),
         anonymous_at_start: 0,
         give_back: None,
         revocations: Arc::default(),
@@ -422,6 +422,19 @@ fn node_from(
     };
     node.history().set_rules(Arc::new(rules()), 300);
     node
+}
+
+/// What the configuration says of keys with these names and scopes; the text of each is its name, twice.
+pub fn access(keys: &[(&str, &[&str])]) -> crate::AccessSettings {
+    let key = |(name, scopes): &(&str, &[&str])| crate::ApiKey {
+        scopes: scopes.iter().map(|scope| scope.parse().unwrap()).collect(),
+        ..crate::ApiKey::of_text(name, &name.repeat(2))
+    };
+    crate::AccessSettings {
+        keys: keys.iter().map(key).collect(),
+        hosts: vec!["throng.example".into()],
+        session: Duration::from_secs(3600),
+    }
 }
 
 fn real(begin: Begin) -> (Local, Arc<history_local::Local>) {

@@ -209,7 +209,7 @@ async fn readiness_ends_at_the_memory_limit() {
 async fn a_key_guards_all_but_page_and_health_from_the_moment_it_is_set() {
     let bench = bench(Mood::Willing);
     assert_eq!(bench.get("/api/config").await.json(), json!({"toml": "[limits]\n"}));
-    bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+    bench.node.access.set(crate::tests::fake::access(&[("horse", &["admin"])]));
     for path in ["/", "/healthz", "/readyz"] {
         assert_eq!(bench.get(path).await.status, 200, "{path}");
     }
@@ -221,7 +221,7 @@ async fn a_key_guards_all_but_page_and_health_from_the_moment_it_is_set() {
         let answer = bench.call(request.body(Body::empty()).unwrap()).await;
         assert_eq!((answer.status, answer.code().as_str()), (401, "bad_key"), "{path}");
     }
-    let request = Request::get("/metrics").header("authorization", "Bearer correct horse");
+    let request = Request::get("/metrics").header("authorization", "Bearer horsehorse");
     assert_eq!(bench.call(request.body(Body::empty()).unwrap()).await.status, 200);
 }
 
@@ -270,7 +270,7 @@ async fn no_answer_is_cached_or_guessed_at_by_a_browser() {
         assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
         assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
     }
-    bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+    bench.node.access.set(crate::tests::fake::access(&[("horse", &["admin"])]));
     let rejected = bench.get("/api/stats").await;
     assert_eq!(
         (rejected.status, &rejected.headers["cache-control"]),

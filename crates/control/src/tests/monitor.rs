@@ -300,7 +300,7 @@ async fn messages_come_newest_first_as_they_were_published() {
 #[tokio::test]
 async fn what_is_monitored_needs_the_key_as_all_does() {
     let bench = bench(Mood::Willing);
-    bench.node.live.write().unwrap().api_key = Some("correct horse".into());
+    bench.node.access.set(crate::tests::fake::access(&[("horse", &["admin"])]));
     for path in ["live", "samples", "history", "top", "messages", "topics/a/members"] {
         assert_eq!(bench.get(&format!("/api/{path}")).await.status, 401, "{path}");
     }

@@ -215,7 +215,8 @@ pub(crate) fn denied(deny: Deny) -> Rejection {
         | Deny::PublishAsks
         | Deny::PublishOwn
         | Deny::LoginRefused
-        | Deny::NotGranted => 403,
+        | Deny::NotGranted
+        | Deny::OutOfScope => 403,
     };
     Rejection::new(status, deny.code(), deny.to_string())
 }

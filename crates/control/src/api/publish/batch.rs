@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::pending::Pending;
 use super::{Broadcast, Publish, Published, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
+use crate::http::access::{Caller, Needs};
 use crate::http::{Body, ErrorBody, Rejection, parse};
 use crate::node::{AskError, Node};
 
@@ -137,11 +138,13 @@ enum Waiting {
     Rejected(Rejection),
 }
 
-/// Do many commands, in order, and answer each. A rejected one doesn't stop the others.
+/// Do many commands, in order, and answer each. A rejected one doesn't stop the others. Each needs what
+/// its call needs.
 #[utoipa::path(post, path = "/api/batch", tag = "publish", request_body = Batch, responses(
     (status = 200, body = Results)))]
 pub(crate) async fn batch(
     State(node): State<Arc<Node>>,
+    caller: Caller,
     Body(batch): Body<Batch>,
 ) -> Result<Json<Results>, Rejection> {
     if batch.commands.len() > COMMANDS_MAX {
@@ -155,7 +158,7 @@ pub(crate) async fn batch(
     // The call waits for a silent shard once, not with every command that asks it.
     let mut is_silent = false;
     for command in &batch.commands {
-        begun.push(match begin(&node, command) {
+        begun.push(match begin(&node, &caller, command) {
             Waiting::Count(_) if is_silent => {
                 Begun::Result(CommandResult::Rejected(Rejection::no_answer().body()))
             }
@@ -185,15 +188,22 @@ pub(crate) async fn batch(
     Ok(Json(Results { results }))
 }
 
-fn begin(node: &Node, command: &RawValue) -> Waiting {
+fn begin(node: &Node, caller: &Caller, command: &RawValue) -> Waiting {
     let command = match Command::parse(command) {
         Ok(command) => command,
         Err(rejection) => return Waiting::Rejected(rejection),
     };
+    let changes_members = match &command {
+        Command::Publish(_) | Command::Send(_) | Command::Broadcast(_) => false,
+        Command::Disconnect(_) | Command::Subscribe(_) | Command::Unsubscribe(_) => true,
+    };
+    if changes_members && let Err(rejection) = caller.check(Needs::Admin) {
+        return Waiting::Rejected(rejection);
+    }
     let message = match &command {
-        Command::Publish(publish) => publish.start(node),
-        Command::Send(send) => send.start(node),
-        Command::Broadcast(broadcast) => broadcast.start(node),
+        Command::Publish(publish) => publish.start(node, caller),
+        Command::Send(send) => send.start(node, caller),
+        Command::Broadcast(broadcast) => broadcast.start(node, caller),
         Command::Disconnect(disconnect) => {
             return disconnect.start(node).map_or_else(Waiting::Rejected, Waiting::Count);
         }

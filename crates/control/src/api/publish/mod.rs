@@ -6,6 +6,7 @@ mod pending;
 
 use std::sync::Arc;
 
+use auth::Action;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use crate::http::access::{Caller, Needs};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
 use options::{IfOffset, PublishOptions, checked_sender};
@@ -175,6 +177,31 @@ impl Submission<'_> {
     }
 }
 
+/// Rejects a caller whose key has no scope for the topic, before anything else is said of it.
+fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejection> {
+    let live = node.live();
+    let policy = &live.policy;
+    let decision = policy.decide(caller.principal(), Action::Publish, &policy.topic(topic));
+    match decision.unasked() {
+        Ok(_) => Ok(()),
+        Err(deny) => {
+            let (name, to) = (
+                caller.name().unwrap_or_default(),
+                match topic {
+                    BROADCAST => "everyone".to_owned(),
+                    topic => format!("{topic:?}"),
+                },
+            );
+            let message = format!(
+                "the API key {name:?} may not publish to {to}: it needs the scope \
+                 \"publish:{topic}\", or one with a pattern that matches it, or admin"
+            );
+            let rejection = Rejection::insufficient_scope(Needs::Publish.scope(), message);
+            Err(Rejection { code: deny.code(), ..rejection })
+        }
+    }
+}
+
 /// Publishes without waiting for anyone.
 fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> {
     let options = submission.options.clone();
@@ -190,9 +217,10 @@ fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> 
 }
 
 impl Publish {
-    fn start(&self, node: &Node) -> Result<Pending, Rejection> {
+    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
         check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
         let topic = Name::from(self.topic.as_str());
+        check_scope(node, caller, &topic)?;
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -209,9 +237,10 @@ impl Publish {
 }
 
 impl Send {
-    fn start(&self, node: &Node) -> Result<Pending, Rejection> {
+    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
         check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
         let topic = personal(&self.user);
+        check_scope(node, caller, &topic)?;
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -228,7 +257,8 @@ impl Send {
 }
 
 impl Broadcast {
-    fn start(&self, node: &Node) -> Result<Pending, Rejection> {
+    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
+        check_scope(node, caller, BROADCAST)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
         let sender = checked_sender(self.sender.as_deref())?;
         let topic = BROADCAST.into();
@@ -254,9 +284,10 @@ const UNSURE: &str = "The disk did not answer in 20 seconds (timeout): it may be
     (status = 504, body = ErrorBody, description = UNSURE)))]
 pub(crate) async fn publish(
     State(node): State<Arc<Node>>,
+    caller: Caller,
     Body(publish): Body<Publish>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(publish.start(&node)?.published().await?))
+    Ok(Json(publish.start(&node, &caller)?.published().await?))
 }
 
 /// Send a message to all connections of a user.
@@ -267,9 +298,10 @@ pub(crate) async fn publish(
     (status = 504, body = ErrorBody, description = UNSURE)))]
 pub(crate) async fn send(
     State(node): State<Arc<Node>>,
+    caller: Caller,
     Body(send): Body<Send>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(send.start(&node)?.published().await?))
+    Ok(Json(send.start(&node, &caller)?.published().await?))
 }
 
 /// Send a message to every connection.
@@ -277,9 +309,10 @@ pub(crate) async fn send(
     (status = 200, body = Published)))]
 pub(crate) async fn broadcast(
     State(node): State<Arc<Node>>,
+    caller: Caller,
     Body(broadcast): Body<Broadcast>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(broadcast.start(&node)?.published().await?))
+    Ok(Json(broadcast.start(&node, &caller)?.published().await?))
 }
 
 impl From<PublishError> for Rejection {

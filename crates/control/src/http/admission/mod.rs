@@ -243,7 +243,7 @@ impl Connections {
 }
 
 /// An address as it is counted: a host with one IPv6 address has all 2^64 of its network.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
             Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()

@@ -57,6 +57,7 @@ struct Server {
     started: Instant,
     live: Arc<RwLock<control::Live>>,
     connections: Arc<control::Connections>,
+    access: Arc<control::Access>,
     webhook: Arc<control::webhook::Dispatcher>,
     fixed: Fixed,
     tokens: Tokens,
@@ -134,6 +135,7 @@ impl Server {
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let live = Arc::new(RwLock::new(live(loaded, &fixed, auth.jwks)));
         let connections = control::Connections::new(settings::admin(config));
+        let access = control::Access::new(settings::access(config));
         let node = control::Node {
             broker: broker.clone(),
             history: history.clone(),
@@ -144,6 +146,7 @@ impl Server {
             client_url: format!("http://{client}"),
             body_bytes_max: settings::held(config.admin.body_bytes_max),
             connections: connections.clone(),
+            access: access.clone(),
             anonymous_at_start: control::anonymous_bytes(),
             give_back: Some(crate::allocator::give_back),
             live: live.clone(),
@@ -172,6 +175,7 @@ impl Server {
             started,
             live,
             connections,
+            access,
             webhook,
             fixed,
             tokens,
@@ -185,7 +189,7 @@ impl Server {
 
     fn print_hello(&self, config: &Config) {
         let (client, admin) = (self.client, self.admin);
-        let key = match config.admin.api_key.is_empty() {
+        let key = match config.admin.api_key.is_empty() && config.keys.is_empty() {
             true => "",
             false => " -H 'Authorization: Bearer YOUR_KEY'",
         };
@@ -269,6 +273,7 @@ impl Server {
         }
         self.webhook.set(settings::webhook(&new.config));
         self.connections.set(settings::admin(&new.config));
+        self.access.set(settings::access(&new.config));
         let now_us = self.started.elapsed().as_micros() as u64;
         self.shared.presence.set_limits(settings::presence(&new.config), now_us);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) =

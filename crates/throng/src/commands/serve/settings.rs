@@ -186,6 +186,24 @@ pub(super) fn admin(config: &Config) -> control::ConnectionLimits {
     }
 }
 
+/// Who may call the admin port.
+pub(super) fn access(config: &Config) -> control::AccessSettings {
+    let named = config.keys.iter().map(|key| control::ApiKey {
+        name: key.name.clone(),
+        hash: key.hash.0,
+        // The configuration has checked them.
+        scopes: key.scopes.iter().filter_map(|scope| scope.parse().ok()).collect(),
+        expires: key.expires,
+    });
+    let plain = Some(&config.admin.api_key).filter(|key| !key.is_empty());
+    let plain = plain.map(|key| control::ApiKey::of_text("admin.api_key", key));
+    control::AccessSettings {
+        keys: plain.into_iter().chain(named).collect(),
+        hosts: config.admin.hosts.clone(),
+        session: Duration::from_secs(config.admin.session_seconds),
+    }
+}
+
 pub(super) fn broker(config: &Config) -> broker::Limits {
     broker::Limits {
         recent_messages_max: held(config.limits.recent_messages_max),
@@ -293,10 +311,9 @@ const LIMITS: [&str; 10] = [
 pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> control::Live {
     let config = &loaded.config;
     control::Live {
-        api_key: Some(config.admin.api_key.clone()).filter(|key| !key.is_empty()),
         message_bytes_max: held(config.limits.message_bytes_max),
         memory_bytes_max: config.limits.memory_bytes_max,
-        rules: rules(config, fixed.demo),
+        policy: policy(config, fixed),
         subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
         jwks,
         has_tokens: config.has_tokens(),

@@ -18,6 +18,7 @@ fn bounds(kind: Kind) -> Option<(u64, u64)> {
             Some((min, max))
         }
         Kind::Bool | Kind::Address | Kind::Text | Kind::Choice(_) | Kind::List => None,
+        Kind::Time | Kind::Hash => None,
     }
 }
 
@@ -71,6 +72,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let number = match key {
         "admin.body_bytes_max" => held::<usize>(config.admin.body_bytes_max) as u128,
         "admin.bodies_bytes_max" => admin.bodies_bytes_max as u128,
+        "admin.session_seconds" => access(config).session.as_secs().into(),
         "admin.connections_max" => admin.connections_max as u128,
         "admin.connections_per_address_max" => admin.per_address_max as u128,
         "admin.head_seconds" => admin.head_max.as_secs().into(),

@@ -1,0 +1,68 @@
+//! Routes, each with what it needs. None can be added without.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{delete, get, post};
+
+use crate::http::access::{Needs, Row};
+
+/// Routes of one state, and a row for each.
+pub(crate) struct Calls<S> {
+    router: Router<S>,
+    rows: Vec<Row>,
+}
+
+impl<S: Clone + Send + Sync + 'static> Calls<S> {
+    /// None yet.
+    pub fn new() -> Self {
+        Calls { router: Router::new(), rows: Vec::new() }
+    }
+
+    /// A call that changes nothing.
+    pub fn get<T: 'static>(
+        self,
+        path: &'static str,
+        needs: Needs,
+        handler: impl Handler<T, S>,
+    ) -> Self {
+        let Calls { router, rows } = self;
+        Calls { router: router.route(path, get(handler)), rows }.row("GET", path, needs)
+    }
+
+    /// A call with a body.
+    pub fn post<T: 'static>(
+        self,
+        path: &'static str,
+        needs: Needs,
+        handler: impl Handler<T, S>,
+    ) -> Self {
+        let Calls { router, rows } = self;
+        Calls { router: router.route(path, post(handler)), rows }.row("POST", path, needs)
+    }
+
+    /// A call that deletes.
+    pub fn delete<T: 'static>(
+        self,
+        path: &'static str,
+        needs: Needs,
+        handler: impl Handler<T, S>,
+    ) -> Self {
+        let Calls { router, rows } = self;
+        Calls { router: router.route(path, delete(handler)), rows }.row("DELETE", path, needs)
+    }
+
+    fn row(mut self, method: &'static str, path: &'static str, needs: Needs) -> Self {
+        self.rows.push(Row { method, path, needs });
+        self
+    }
+
+    /// The rows, in the order of the routes.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The routes.
+    pub fn into_router(self) -> Router<S> {
+        self.router
+    }
+}

@@ -1,0 +1,105 @@
+//! Browsers sign in with a key once, and are known by a cookie then.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::http::access::Caller;
+use crate::http::admission::network;
+use crate::http::listener::On;
+use crate::http::{Body, ErrorBody, Rejection, guard};
+use crate::node::Node;
+
+/// A sign-in.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignIn {
+    /// An API key with the scope `read` or `admin`.
+    key: String,
+}
+
+/// Who calls.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Session {
+    /// What the configuration calls the key; null while the node asks for no key.
+    #[schema(example = "ops")]
+    key: Option<String>,
+    /// What the key may be used for; `admin` while the node asks for none.
+    #[schema(example = json!(["read"]))]
+    scopes: Vec<String>,
+    /// How long the browser stays signed in from now on, in seconds; in the answer to a sign-in only.
+    #[schema(nullable = false)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<u64>,
+}
+
+impl Session {
+    fn of(caller: &Caller, seconds: Option<u64>) -> Self {
+        Session { key: caller.name().map(str::to_owned), scopes: caller.scopes(), seconds }
+    }
+}
+
+/// Sign a browser in. The answer sets a cookie that holds a random name of the session, and not the
+/// key; scripts can't read it, and pages of other origins can't use it. With it, calls that change
+/// something need the header `X-Throng-Session`, whatever its value.
+#[utoipa::path(post, path = "/api/session", tag = "operate", request_body = SignIn, responses(
+    (status = 200, body = Session),
+    (status = 401, body = ErrorBody, description = "This is no key of this node"),
+    (status = 403, body = ErrorBody, description = "The key has neither the scope read nor admin; or \
+        the request comes from a page of another origin, or one that calls the node by a name that \
+        admin.hosts doesn't have"),
+    (status = 429, body = ErrorBody, description = "Ten sign-ins of this address have failed in a \
+        minute; see Retry-After")))]
+pub(crate) async fn sign_in(
+    State(node): State<Arc<Node>>,
+    on: Option<Extension<ConnectInfo<On>>>,
+    headers: HeaderMap,
+    Body(SignIn { key }): Body<SignIn>,
+) -> Result<Response, Rejection> {
+    let address = on.map(|Extension(ConnectInfo(On(_, address)))| network(address.ip()));
+    let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let access = &node.access;
+    let signed_in = guard::check_sign_in(access, &headers).and_then(|()| {
+        if !access.ring().asks() {
+            let message = "this node asks for no key: nobody has to sign in";
+            return Err(Rejection::new(StatusCode::CONFLICT, "no_keys", message));
+        }
+        access.sign_in(address, key.trim())
+    });
+    let (caller, id) = signed_in.inspect_err(|rejection| access.count(rejection.code))?;
+    caller.count();
+    let seconds = access.ring().session().as_secs();
+    let cookie = guard::session_cookie(&headers, &id, seconds)
+        .ok_or_else(|| Rejection::bad_request("bad_host", "the Host header is no host"))?;
+    let session = Session::of(&caller, Some(seconds));
+    Ok(([(header::SET_COOKIE, cookie)], Json(session)).into_response())
+}
+
+/// Who calls: the key's name and its scopes.
+#[utoipa::path(get, path = "/api/session", tag = "operate", responses(
+    (status = 200, body = Session)))]
+pub(crate) async fn session(caller: Caller) -> Json<Session> {
+    Json(Session::of(&caller, None))
+}
+
+/// Sign a browser out: its cookie is good for nothing from now on.
+#[utoipa::path(delete, path = "/api/session", tag = "operate", responses(
+    (status = 204, description = "It is signed out")))]
+pub(crate) async fn sign_out(
+    State(node): State<Arc<Node>>,
+    headers: HeaderMap,
+    caller: Caller,
+) -> Response {
+    node.access.sign_out(&caller);
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if let Some(cookie) = guard::session_cookie(&headers, "", 0) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}

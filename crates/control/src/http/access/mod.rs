@@ -1,0 +1,304 @@
+//! Who may call: the keys of the API with their scopes, and the sessions of browsers that have signed
+//! in with one.
+
+mod key;
+mod needs;
+mod sessions;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+
+pub use key::ApiKey;
+pub(crate) use key::Key;
+pub(crate) use needs::{Needs, Row, Table};
+use sessions::{Attempt, Sessions};
+
+use super::Rejection;
+use super::host::{host_name, is_local};
+
+/// What the configuration says of who may call.
+#[derive(Clone, Default)]
+pub struct AccessSettings {
+    /// The keys. While there is none, no call needs one.
+    pub keys: Vec<ApiKey>,
+    /// Names that browsers may have for this port, beside `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// How long a browser stays signed in.
+    pub session: Duration,
+}
+
+/// Who may call: shared by all requests, and changed by a reload.
+#[derive(Default)]
+pub struct Access {
+    ring: RwLock<Arc<Ring>>,
+    sessions: Mutex<Sessions>,
+    rejected: [AtomicU64; REASONS.len()],
+}
+
+/// The keys and what goes with them, as they are now.
+#[derive(Default)]
+pub(crate) struct Ring {
+    keys: Vec<Arc<Key>>,
+    hosts: Vec<String>,
+    session: Duration,
+}
+
+/// Codes of rejections that are counted.
+const REASONS: [&str; 9] = [
+    "bad_host",
+    "bad_key",
+    "cross_origin",
+    "expired_key",
+    "insufficient_scope",
+    "no_key",
+    "no_session",
+    "too_many_attempts",
+    "other",
+];
+
+impl Access {
+    /// As the configuration says.
+    pub fn new(settings: AccessSettings) -> Arc<Self> {
+        let access = Access::default();
+        access.set(settings);
+        Arc::new(access)
+    }
+
+    /// Takes other settings. Sessions of keys that are no longer there end.
+    pub fn set(&self, settings: AccessSettings) {
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        let before = ring.clone();
+        let key = |key: ApiKey| {
+            // A key goes on counting under its name.
+            let old = before.keys.iter().find(|old| *old.name == *key.name);
+            Arc::new(Key::new(key, old.map_or(0, |old| old.calls.load(Ordering::Relaxed))))
+        };
+        let AccessSettings { keys, hosts, session } = settings;
+        *ring = Arc::new(Ring { keys: keys.into_iter().map(key).collect(), hosts, session });
+        self.sessions().retain(|hash| ring.keys.iter().any(|key| key.hash == *hash));
+    }
+
+    pub(crate) fn ring(&self) -> Arc<Ring> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The caller with this token in `Authorization: Bearer`.
+    pub(crate) fn by_token(&self, ring: &Ring, token: &str) -> Result<Caller, Rejection> {
+        let key = ring.find(&key::hash(token)).ok_or_else(|| {
+            Rejection::new(
+                StatusCode::UNAUTHORIZED,
+                "bad_key",
+                "this is not an API key of this node",
+            )
+        })?;
+        Caller::with(key, None)
+    }
+
+    /// The caller whose browser sent this session.
+    pub(crate) fn by_session(&self, ring: &Ring, id: &str) -> Result<Caller, Rejection> {
+        let id = key::hash(id);
+        let hash = self.sessions().find(&id, ring.session, Instant::now());
+        let key = hash.and_then(|hash| ring.find(&hash)).ok_or_else(|| {
+            let message = "this session is over: sign in again (POST /api/session)";
+            Rejection::new(StatusCode::UNAUTHORIZED, "no_session", message)
+        })?;
+        Caller::with(key, Some(id))
+    }
+
+    /// Signs a browser in with a key, and gives the session's id. Whoever tries too often waits.
+    pub(crate) fn sign_in(
+        &self,
+        address: IpAddr,
+        key: &str,
+    ) -> Result<(Caller, String), Rejection> {
+        let (ring, now) = (self.ring(), Instant::now());
+        if let Attempt::Wait(wait) = self.sessions().attempt(address, now) {
+            return Err(Rejection::too_many_attempts(wait));
+        }
+        let caller =
+            self.by_token(&ring, key).inspect_err(|_| self.sessions().failed(address, now))?;
+        if !caller.may(Needs::Read) {
+            return Err(caller.lacks(Needs::Read));
+        }
+        let id = sessions::new_id().map_err(|error| {
+            let message = format!("the system has no randomness for a session: {error}");
+            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        })?;
+        let hash = caller.key.as_ref().map(|key| key.hash).unwrap_or_default();
+        self.sessions().open(key::hash(&id), hash, ring.session, now);
+        Ok((caller, id))
+    }
+
+    /// Ends a caller's session.
+    pub(crate) fn sign_out(&self, caller: &Caller) {
+        if let Some(id) = &caller.session {
+            self.sessions().close(id);
+        }
+    }
+
+    /// Whether a caller who was let in some time ago would be let in now.
+    pub(crate) fn is_valid(&self, caller: &Caller, needs: Needs) -> bool {
+        let ring = self.ring();
+        let Some(key) = &caller.key else { return ring.keys.is_empty() };
+        let now = ring.find(&key.hash).and_then(|key| Caller::with(key, None).ok());
+        let session = caller.session.as_ref();
+        now.is_some_and(|now| now.may(needs))
+            && session
+                .is_none_or(|id| self.sessions().find(id, ring.session, Instant::now()).is_some())
+    }
+
+    /// Counts a rejection by its code.
+    pub(crate) fn count(&self, code: &str) {
+        let at = REASONS.iter().position(|reason| *reason == code).unwrap_or(REASONS.len() - 1);
+        self.rejected[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts, for the metrics.
+    pub(crate) fn stats(&self) -> Stats {
+        let count = |at: usize| self.rejected[at].load(Ordering::Relaxed);
+        let calls = |key: &Arc<Key>| (key.name.to_string(), key.calls.load(Ordering::Relaxed));
+        Stats {
+            calls: self.ring().keys.iter().map(calls).collect(),
+            rejected: std::array::from_fn(|at| (REASONS[at], count(at))),
+            sessions: self.sessions().len(),
+        }
+    }
+}
+
+/// The counts, for the metrics.
+pub(crate) struct Stats {
+    /// By the key's name.
+    pub calls: Vec<(String, u64)>,
+    /// By the rejection's code.
+    pub rejected: [(&'static str, u64); REASONS.len()],
+    /// Browsers that are signed in.
+    pub sessions: usize,
+}
+
+impl Ring {
+    /// Whether calls need a key.
+    pub fn asks(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// The key of this hash. All keys are compared, each in the same time whatever it is.
+    fn find(&self, hash: &[u8; 32]) -> Option<Arc<Key>> {
+        let mut found = None;
+        for key in &self.keys {
+            if key.is(hash) {
+                found = Some(key);
+            }
+        }
+        found.cloned()
+    }
+
+    /// Whether the node is known by this name: a web page can make any other one point here (DNS
+    /// rebinding).
+    pub fn knows(&self, host: &str) -> bool {
+        let name = host_name(host);
+        is_local(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// How long a browser stays signed in.
+    pub fn session(&self) -> Duration {
+        self.session
+    }
+}
+
+/// Who calls. Every request that gets to its call has one.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    /// `None` while the node asks for no key: then the caller may do everything.
+    key: Option<Arc<Key>>,
+    /// Of a browser that is signed in: the hash of its session's id.
+    session: Option<[u8; 32]>,
+}
+
+impl Caller {
+    /// The caller of a node that asks for no key.
+    pub fn without_key() -> Self {
+        Caller { key: None, session: None }
+    }
+
+    /// The caller with this key, if it is still valid.
+    fn with(key: Arc<Key>, session: Option<[u8; 32]>) -> Result<Self, Rejection> {
+        if key.expires.is_some_and(|expires| expires <= key::unix_seconds()) {
+            let message =
+                format!("the API key {:?} has expired: use a newer one (throng key new)", key.name);
+            return Err(Rejection::new(StatusCode::UNAUTHORIZED, "expired_key", message));
+        }
+        Ok(Caller { key: Some(key), session })
+    }
+
+    /// What the configuration calls the caller's key.
+    pub fn name(&self) -> Option<&str> {
+        self.key.as_deref().map(|key| &*key.name)
+    }
+
+    /// The key's scopes.
+    pub fn scopes(&self) -> Vec<String> {
+        match &self.key {
+            Some(key) => key.scopes.iter().map(ToString::to_string).collect(),
+            None => vec![auth::Scope::Admin.to_string()],
+        }
+    }
+
+    /// Who calls, for the policy.
+    pub fn principal(&self) -> &auth::Principal {
+        match &self.key {
+            Some(key) => &key.principal,
+            None => key::everything(),
+        }
+    }
+
+    /// Whether the caller may do what needs this.
+    pub fn may(&self, needs: Needs) -> bool {
+        self.key.as_ref().is_none_or(|key| key.may(needs))
+    }
+
+    /// Rejects a caller who may not do what needs this.
+    pub fn check(&self, needs: Needs) -> Result<(), Rejection> {
+        match self.may(needs) {
+            true => Ok(()),
+            false => Err(self.lacks(needs)),
+        }
+    }
+
+    /// Why the caller may not do what needs this.
+    pub fn lacks(&self, needs: Needs) -> Rejection {
+        let scope = needs.scope();
+        let (name, wants) = (self.name().unwrap_or_default(), needs.wants());
+        let message =
+            format!("the API key {name:?} may not do this: it needs the scope {wants}, or admin");
+        Rejection::insufficient_scope(scope, message)
+    }
+
+    /// Counts the call.
+    pub fn count(&self) {
+        if let Some(key) = &self.key {
+            key.calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The caller whom the guard has let through. Where no guard stood, nobody is.
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        parts.extensions.get::<Caller>().cloned().ok_or_else(Rejection::no_key)
+    }
+}
+
+#[cfg(test)]
+mod tests;
