@@ -130,14 +130,21 @@ test('the series follows a clock that goes back', () => {
   assert.deepEqual(samples.map(({ at }) => at), [5, 1005]);
 });
 
-test('a call has its time for each try, and a declined key is not asked for again', async () => {
-  globalThis.sessionStorage = { getItem: () => globalThis.stored ?? null, setItem: (_, value) => { globalThis.stored = value; } };
+test('a call has its time for each try, and who declines to sign in is not asked again', async () => {
   const api = await load('api.js');
-  const signals = [];
-  globalThis.fetch = async (_, { signal, headers }) => {
+  const [signals, sent] = [[], []];
+  let session;
+  globalThis.fetch = async (path, { signal, method = 'GET', headers = {}, body }) => {
     signals.push(signal);
-    const isRight = headers.Authorization === 'Bearer right';
-    return new Response(JSON.stringify(isRight ? { fine: true } : { error: { code: 'no_key', message: 'key' } }), { status: isRight ? 200 : 401 });
+    sent.push([method, path, headers['X-Throng-Session']]);
+    const answer = (status, value) => new Response(JSON.stringify(value), { status });
+    if (method === 'POST' && path === '/api/session') {
+      if (JSON.parse(body).key !== 'right') return answer(401, { error: { code: 'bad_key', message: 'wrong' } });
+      session = { key: 'ops', scopes: ['read'] };
+      return answer(200, { ...session, seconds: 60 });
+    }
+    if (!session) return answer(401, { error: { code: 'no_key', message: 'key' } });
+    return answer(200, path === '/api/session' ? session : { fine: true });
   };
   let asked = 0;
   api.askKeyWith(async () => {
@@ -149,13 +156,28 @@ test('a call has its time for each try, and a declined key is not asked for agai
   assert.equal(asked, 1);
   await assert.rejects(api.post('/x', {}), { message: 'declined' });
   assert.equal(asked, 2);
-  api.askKeyWith(async () => api.key.set('right'));
+  let changes = 0;
+  api.onCaller(() => { changes += 1; });
+  api.askKeyWith(async error => {
+    assert.equal(error.code, 'no_key');
+    await assert.rejects(api.signIn('wrong'), { status: 401, code: 'bad_key', message: 'wrong' });
+    await api.signIn('right');
+  });
   await assert.rejects(api.get('/x'), { message: 'declined' });
+  assert.deepEqual([api.who(), api.lacks('admin')], [undefined, '']);
   api.askAgain();
   signals.length = 0;
   assert.deepEqual(await api.get('/x'), { fine: true });
-  assert.equal(signals.length, 2);
-  assert.notEqual(signals[0], signals[1]);
+  assert.equal(new Set(signals).size, 4);
+  await api.identify();
+  assert.deepEqual([api.who(), changes], [{ key: 'ops', scopes: ['read'] }, 1]);
+  assert.match(api.lacks('admin'), /“ops”.*scope admin/);
+  assert.match(api.lacks('publish'), /publish:… or admin/);
+  session = { key: 'ops', scopes: ['read', 'publish:a'] };
+  await api.identify();
+  assert.deepEqual([api.lacks('publish'), changes], ['', 2]);
+  assert.deepEqual(await api.post('/y', {}), { fine: true });
+  assert.deepEqual(sent.at(-1), ['POST', '/y', '1']);
   globalThis.fetch = async () => { throw new DOMException('late', 'TimeoutError'); };
   await assert.rejects(api.get('/x'), { code: 'late' });
   assert.equal(api.segment('a/b'), 'a%2Fb');

@@ -1,7 +1,10 @@
-// Calls to this node's API, with the key when there is one.
+// Calls to this node's API. Who calls is in a cookie that no script can read; the key itself is nowhere.
 
-const KEY = 'throng.key';
+const SESSION = '/api/session';
 const WAIT_MS_MAX = 10_000;
+
+/** What shows the node that a page of its own asks, and no form of another site. */
+const OWN = { 'X-Throng-Session': '1' };
 
 /** An answer that is not a success. */
 export class ApiError extends Error {
@@ -12,21 +15,56 @@ export class ApiError extends Error {
   }
 }
 
-/** Stays in this tab alone, and only while it is open. */
-export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? '',
-  set: value => sessionStorage.setItem(KEY, value),
-  forget: () => sessionStorage.removeItem(KEY),
-};
+/** `{key, scopes}` of whoever is signed in, as far as it is known; the key's name is null where none is asked for. */
+let caller;
+/** Counts sign-ins: a call that was sent before the last one just goes again. */
+let signIns = 0;
+const listeners = new Set();
 
-const headers = () => (key.get() ? { Authorization: `Bearer ${key.get()}` } : {});
+export const who = () => caller;
+
+/** Calls back whenever it is known anew who is signed in. */
+export const onCaller = listener => listeners.add(listener);
+
+function isNow(next) {
+  const isOther = JSON.stringify(next) !== JSON.stringify(caller);
+  caller = next;
+  if (isOther) for (const listener of listeners) listener();
+}
+
+/** Why whoever is signed in may not do what needs `admin` or `publish`; empty if they may. */
+export function lacks(needs, what = 'do this') {
+  const scopes = caller?.scopes;
+  if (!scopes || scopes.includes('admin')) return '';
+  if (needs === 'publish' && scopes.some(scope => scope.startsWith('publish:'))) return '';
+  const wanted = needs === 'publish' ? 'publish:… or admin' : needs;
+  return `The key “${caller.key}” may not ${what}: it needs the scope ${wanted}.`;
+}
+
+/** Asks who is signed in. */
+export const identify = async signal => isNow(await get(SESSION, signal));
+
+/** Signs in; throws what the node says of the key. */
+export async function signIn(key) {
+  const response = await send(SESSION, { method: 'POST', body: JSON.stringify({ key }), headers: { ...OWN, 'Content-Type': 'application/json' } });
+  if (!response.ok) throw await rejection(response);
+  const { key: name, scopes } = await response.json();
+  signIns += 1;
+  isNow({ key: name, scopes });
+}
+
+/** Signs out; what the page shows is for whoever signs in next to see anew. */
+export async function signOut() {
+  await send(SESSION, { method: 'DELETE', headers: OWN });
+  location.reload();
+}
 
 let asking;
-/** What was thrown when the user declined to enter a key. */
+/** What was thrown when the user declined to sign in. */
 let declined;
 let ask = async () => {};
 
-/** `prompt(wasRejected)` resolves when there is a new key to try, or rejects when there is none. */
+/** `prompt(error)` resolves when somebody has signed in, or rejects when nobody does. */
 export function askKeyWith(prompt) {
   ask = prompt;
 }
@@ -36,11 +74,11 @@ export function askAgain() {
   declined = undefined;
 }
 
-/** One prompt at a time, whichever call needs it; a call that was sent with an older key just goes again. */
+/** One prompt at a time, whichever call needs it; a call that was sent before a sign-in just goes again. */
 async function askKey(error, sent) {
-  if (key.get() !== sent) return;
+  if (signIns !== sent) return;
   if (declined) throw declined;
-  asking ??= ask(error.code === 'bad_key').catch(reason => {
+  asking ??= ask(error).catch(reason => {
     declined = reason;
     throw reason;
   }).finally(() => {
@@ -66,19 +104,22 @@ function connectionError(error) {
   return new ApiError(0, 'unreachable', 'This node does not answer. Is it running?');
 }
 
+async function send(path, { signal, wait_ms = WAIT_MS_MAX, ...options }) {
+  try {
+    return await fetch(path, { credentials: 'same-origin', ...options, signal: within(signal, wait_ms) });
+  } catch (error) {
+    throw connectionError(error);
+  }
+}
+
 /**
- * fetch() with the key; asks for one on 401 and tries again; gives a successful response only.
+ * fetch() with the session; asks for a key on 401 and tries again; gives a successful response only.
  * Each try, its body included, has `wait_ms`; 0 is without a limit.
  */
-export async function request(path, { signal, wait_ms = WAIT_MS_MAX, ...options } = {}) {
+export async function request(path, options = {}) {
   for (;;) {
-    const sent = key.get();
-    let response;
-    try {
-      response = await fetch(path, { ...options, signal: within(signal, wait_ms), headers: { ...headers(), ...options.headers } });
-    } catch (error) {
-      throw connectionError(error);
-    }
+    const sent = signIns;
+    const response = await send(path, options);
     if (response.ok) return response;
     const error = await rejection(response);
     if (response.status !== 401) throw error;
@@ -104,10 +145,10 @@ async function json(path, options) {
 
 export const get = (path, signal) => json(path, { signal, cache: 'no-store' });
 
-/** Only ever called because somebody pressed a button: so the key may be asked for, too. */
+/** Only ever called because somebody pressed a button: so they may be asked to sign in, too. */
 export function post(path, body) {
   askAgain();
-  return json(path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
+  return json(path, { method: 'POST', body: JSON.stringify(body), headers: { ...OWN, 'Content-Type': 'application/json' } });
 }
 
 /** A name as one segment of a path; throws for the two that a browser resolves away, even escaped. */

@@ -1,4 +1,4 @@
-// The page around the views: address, search, theme, key, and the state of the connection.
+// The page around the views: address, search, theme, who is signed in, and the state of the connection.
 
 import * as api from './api.js';
 import { recolor } from './chart.js';
@@ -86,31 +86,75 @@ by('theme').addEventListener('click', () => document.dispatchEvent(new Event('th
 document.addEventListener('theme-change', showTheme);
 showTheme();
 
-// The key.
+// Who is signed in.
 
 let answerKey;
 
-api.askKeyWith(wasRejected => new Promise((done, fail) => {
-  by('key-error').hidden = !wasRejected;
+function keyError(message) {
+  by('key-error').hidden = !message;
+  text(by('key-error'), message);
+}
+
+api.askKeyWith(error => new Promise((done, fail) => {
+  // Who has not signed in yet did nothing wrong.
+  keyError(error.code === 'no_key' ? '' : error.message);
   by('key').value = '';
   answerKey = { done, fail };
   if (!by('key-dialog').open) by('key-dialog').showModal();
 }));
 
-by('key-form').addEventListener('submit', () => {
+by('key-form').addEventListener('submit', async event => {
+  event.preventDefault();
   const value = by('key').value.trim();
   if (!value) return;
-  api.key.set(value);
-  answerKey?.done();
-  answerKey = undefined;
+  by('key-submit').disabled = true;
+  try {
+    await api.signIn(value);
+    by('key').value = '';
+    answerKey?.done();
+    answerKey = undefined;
+    by('key-dialog').close();
+  } catch (error) {
+    keyError(error.message);
+    by('key').select();
+  }
+  by('key-submit').disabled = false;
 });
 
 by('key-dialog').addEventListener('close', () => {
-  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node asks for its API key.'));
+  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node asks for an API key.'));
   answerKey = undefined;
 });
 
 by('key-cancel').addEventListener('click', () => by('key-dialog').close());
+
+function showCaller() {
+  const caller = api.who();
+  by('caller').hidden = !caller?.key;
+  if (!caller?.key) return;
+  text(by('caller-name'), caller.key, `Signed in with the key “${caller.key}”: ${caller.scopes.join(', ')}`);
+  by('caller-reads').hidden = !api.lacks('admin');
+}
+
+by('sign-out').addEventListener('click', () => api.signOut().catch(error => {
+  by('caller-name').title = error.message;
+}));
+
+api.onCaller(() => {
+  showCaller();
+  // What may be done now is another.
+  show(true);
+});
+
+/** Asks until it is known. */
+async function identify() {
+  if (api.who()) return;
+  try {
+    await api.identify();
+  } catch {
+    // The stream of samples says what is wrong, and its state calls again.
+  }
+}
 
 // The state of the connection.
 
@@ -128,15 +172,20 @@ function showState() {
   if (!isDown) return;
   text(by('offline-text'), error);
   by('offline-old').hidden = !store.samples.length;
-  // Trying again asks for the key, also after that was declined.
-  text(by('retry'), isKeyMissing ? 'Enter key' : 'Try now');
+  // Trying again asks to sign in, also after that was declined.
+  text(by('retry'), isKeyMissing ? 'Sign in' : 'Try now');
   const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
   text(by('offline-wait'), state === 'waiting' && seconds ? `Trying again in ${seconds} s.` : 'Trying again…');
 }
 
 by('retry').addEventListener('click', retryNow);
-subscribe(what => what === 'state' && showState());
+subscribe(what => {
+  if (what !== 'state') return;
+  showState();
+  if (store.state === 'live') identify();
+});
 setInterval(() => store.state === 'waiting' && showState(), 500);
 
 show(true);
+identify();
 run();

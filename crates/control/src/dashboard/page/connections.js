@@ -34,6 +34,8 @@ function links(id, names, toHref, open) {
 /** `column` is `users` or `topics`; `changed` is called after one was closed. */
 export function connectionTable(caption, column, changed, say) {
   const body = h('tbody');
+  const why = api.lacks('admin', 'disconnect anybody');
+  if (why) say({ text: why });
   const open = new Set();
   const element = table(caption, ['Connection', 'Transport', column === 'users' ? 'User' : 'Topics',
     { text: 'Age', number: true }, 'Address', { text: 'Sent', number: true }, { text: 'Received', number: true },
@@ -60,7 +62,7 @@ export function connectionTable(caption, column, changed, say) {
           h('td', {}, column === 'users' ? links(info.id, info.users, name => href('user', name), open) : links(info.id, info.topics, topicHref, open)),
           h('td.number'), h('td.mono', {}, info.address ?? '–'), h('td.number'), h('td.number'), h('td.number'),
           h('td.end', {}, h('button.small', { type: 'button', 'aria-label': `Disconnect ${info.id}`,
-            title: 'Disconnect', onclick: () => close(info.id) },
+            title: why || 'Disconnect', disabled: Boolean(why), onclick: () => close(info.id) },
             icon('close'), h('span', {}, 'Disconnect'))));
       }
       const cell = (at, value, title) => Object.assign(row.children[at], { textContent: value, title });

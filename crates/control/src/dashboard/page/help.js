@@ -56,22 +56,10 @@ function listen() {
   return { element: card('Listen in this page', {}, form), close: () => source?.close() };
 }
 
-/** A link carries no key: with one, what it leads to is fetched and shown. */
-function link(path, name) {
-  return h('li', {}, h('a', { href: path, onclick: async event => {
-    if (!api.key.get()) return;
-    event.preventDefault();
-    try {
-      const response = await api.request(path);
-      location.href = URL.createObjectURL(new Blob([await response.text()], { type: 'text/plain;charset=utf-8' }));
-    } catch (error) {
-      console.warn(error);
-    }
-  } }, h('code', {}, path)), ` ${name}`);
-}
+const link = (path, name) => h('li', {}, h('a', { href: path }, h('code', {}, path)), ` ${name}`);
 
 export function view() {
-  const key = api.key.get() ? " \\\n  -H 'Authorization: Bearer KEY'" : '';
+  const key = api.who()?.key ? " \\\n  -H 'Authorization: Bearer KEY'" : '';
   const call = (path, body) => `curl ${admin}${path}${key}${body ? ` \\\n  -d '${body}'` : ''}`;
   // Empty where the server does not know how a browser reaches its client port.
   const listener = client ? listen() : undefined;

@@ -27,7 +27,9 @@ export function messageForm(path, whom, button, sent = () => {}) {
     if (kind.textContent !== next) kind.textContent = next;
   });
   const answer = answerLine();
-  const submit = h('button.primary', { type: 'submit' }, button);
+  const why = api.lacks('publish', 'send anything');
+  const submit = h('button.primary', { type: 'submit', disabled: Boolean(why), title: why }, button);
+  if (why) answer.say({ text: why });
   const element = h('form.stack', { onsubmit: async pressed => {
     pressed.preventDefault();
     submit.disabled = true;

@@ -14,7 +14,8 @@ export function view({ name }) {
   const total = h('span.count', {}, '–');
   const topics = h('ul.chips');
   const noTopics = h('p.empty', {}, 'None.');
-  const all = h('button.danger', { type: 'button', disabled: true, onclick: async () => {
+  const why = api.lacks('admin', 'disconnect anybody');
+  const all = h('button.danger', { type: 'button', disabled: true, title: why, onclick: async () => {
     if (!await confirm(`Disconnect ${name}?`, 'All connections of this user are closed; their clients are told not to come back.', 'Disconnect all')) return;
     answer.say(await disconnect({ user: name }));
     poll.now();
@@ -32,7 +33,7 @@ export function view({ name }) {
       note.hidden = size > 0;
       note.textContent = 'This user has no connection to this node.';
       list.element.hidden = !size;
-      all.disabled = !size;
+      all.disabled = Boolean(why) || !size;
       list.update(connections);
       const names = [...new Set(connections.flatMap(info => info.topics))].sort();
       noTopics.hidden = names.length > 0;

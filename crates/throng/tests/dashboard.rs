@@ -1,0 +1,93 @@
+//! The dashboard in Chromium, at a server that asks for a key: who signs in, who can't, and what a key
+//! that may only read sees.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+use support::*;
+
+/// What the configuration below has the hashes of.
+const READ: &str = "key-that-may-read-0123456789";
+const ALL: &str = "key-for-everything-0123456789";
+
+const ROOT: &str = "[[keys]]\nname = \"root\"\n\
+    hash = \"sha256:96b7bde0b8d28d7cc0a366540986bae762a13fefad8b7a7b6e1a0657a9051c15\"\n\
+    scopes = [\"admin\"]\n";
+const OPS: &str = "[[keys]]\nname = \"ops\"\n\
+    hash = \"sha256:a78a2189b9f39ae56dd17f7b175398d6af70bd9d2de69263bd822b01c4e6e6a8\"\n\
+    scopes = [\"read\"]\n";
+const HOSTS: &str = "[admin]\nhosts = [\"throng.example\"]\n";
+
+/// A server in a folder of its own, with both keys.
+fn serve(name: &str) -> (Server, PathBuf) {
+    let folder = std::env::temp_dir().join("throng-tests").join(format!("dashboard-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("throng.toml"), [HOSTS, ROOT, OPS].concat()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
+    (Server::run_in(&folder, command, &[], Stdio::inherit()), folder)
+}
+
+fn start(server: &Server, name: &str) -> Child {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dashboard");
+    let given = json!({
+        "client": server.client.to_string(),
+        "admin": server.admin.to_string(),
+        "read": READ,
+        "all": ALL,
+        // Where to put pictures of the page, for people.
+        "shots": std::env::var("DASHBOARD_SHOTS").ok(),
+    });
+    Command::new("node")
+        .args(["page.cjs", name, &given.to_string()])
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"))
+}
+
+fn done(name: &str, page: Child) {
+    let output = page.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}:\n{errors}");
+}
+
+fn scenario(name: &str) {
+    let (server, _) = serve(name);
+    let _al = server.listen("/sse?user=al&topic=news");
+    done(name, start(&server, name));
+}
+
+#[test]
+fn who_signs_in_sees_what_the_key_may_see() {
+    scenario("sign_in");
+}
+
+#[test]
+fn pages_of_the_same_host_on_another_port_can_not_use_the_session() {
+    scenario("other_sites");
+}
+
+#[test]
+fn nobody_signs_in_under_a_name_that_somebody_else_made() {
+    scenario("other_names");
+}
+
+#[test]
+fn a_page_whose_key_is_taken_away_shows_no_more() {
+    let name = "taken_away";
+    let (server, folder) = serve(name);
+    let mut page = start(&server, name);
+    let mut line = String::new();
+    BufReader::new(page.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "signed in\n");
+    std::fs::write(folder.join("throng.toml"), [HOSTS, ROOT].concat()).unwrap();
+    server.signal("-HUP");
+    done(name, page);
+}

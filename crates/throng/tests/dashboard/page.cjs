@@ -1,0 +1,183 @@
+// The dashboard in Chromium: signing in and out, what a key that may only read sees, pages of other
+// sites, and names that somebody else has made point here.
+"use strict";
+
+const http = require("node:http");
+const path = require("node:path");
+const packages = path.join(__dirname, "../phoenix");
+const { assert, server, run } = require(`${packages}/lib.cjs`);
+const { chromium } = require(`${packages}/node_modules/playwright-core`);
+
+// `server` is filled before a scenario runs.
+const port = () => server.admin.split(":")[1];
+const home = () => `http://${server.admin}/`;
+
+async function inBrowser(work) {
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic",
+      "--host-resolver-rules=MAP *.example 127.0.0.1"],
+  });
+  try {
+    const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+    const page = await context.newPage();
+    page.setDefaultTimeout(20_000);
+    await work(page, context);
+  } finally {
+    await browser.close();
+  }
+}
+
+async function signIn(page, key) {
+  await page.waitForSelector("#key-dialog[open]");
+  await page.fill("#key", key);
+  await page.click("#key-submit");
+}
+
+const signedIn = (page, name) => page.waitForFunction(
+  (name) => !document.getElementById("caller").hidden && document.getElementById("caller-name").textContent === name, name);
+
+const isLive = (page) => page.waitForSelector('#state[data-state="live"]');
+
+// A call as the page would make it, with what the browser adds.
+const fetched = (page, url, options) => page.evaluate(async ([url, options]) => {
+  try {
+    return (await fetch(url, options)).status;
+  } catch {
+    return 0;
+  }
+}, [url, options]);
+
+run({
+  async sign_in() {
+    await inBrowser(async (page, context) => {
+      await page.goto(home());
+      await signIn(page, "not a key");
+      await page.waitForSelector("#key-error:not([hidden])");
+      assert.match(await page.textContent("#key-error"), /not an API key/);
+      if (server.shots) await page.screenshot({ path: `${server.shots}/sign-in.png` });
+      await signIn(page, server.read);
+      await signedIn(page, "ops");
+      await isLive(page);
+      assert.equal(await page.isVisible("#key-dialog"), false);
+      assert.equal(await page.isVisible("#caller-reads"), true);
+
+      // The key is nowhere, and no script can read the session.
+      const held = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie,
+        [...document.querySelectorAll("input")].map((input) => input.value)]));
+      assert.ok(!held.includes(server.read) && !held.includes("session"), held);
+      const [cookie] = await context.cookies();
+      assert.equal(cookie.name, `throng_session_${port()}`);
+      assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.path], [true, "Strict", "/"]);
+      assert.ok(!cookie.value.includes(server.read));
+
+      // It survives a reload, and is good for links.
+      await page.reload();
+      await signedIn(page, "ops");
+      await isLive(page);
+      await page.goto(`${home()}api/stats`);
+      assert.match(await page.textContent("body"), /"connections"/);
+
+      // What changes something is switched off, with the reason.
+      await page.goto(`${home()}#/user/al`);
+      await signedIn(page, "ops");
+      await page.waitForSelector("td.end button:disabled");
+      const reason = await page.getAttribute("td.end button", "title");
+      assert.match(reason, /“ops”.*scope admin/);
+      assert.equal(await page.isDisabled("button.danger"), true);
+      assert.equal(await page.isDisabled("form.stack:not(#key-form) button.primary"), true);
+      assert.match(await page.textContent("form.stack:not(#key-form) .answer"), /publish:… or admin/);
+      if (server.shots) await page.screenshot({ path: `${server.shots}/read-only.png`, fullPage: true });
+      // Even if somebody switches it on.
+      const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body: '{"user":"al"}' };
+      assert.equal(await fetched(page, "/api/disconnect", own), 403);
+
+      await page.click("#sign-out");
+      await page.waitForSelector("#key-dialog[open]");
+      assert.deepEqual(await context.cookies(), []);
+      await page.goto(home());
+      await signIn(page, server.all);
+      await signedIn(page, "root");
+      assert.equal(await page.isVisible("#caller-reads"), false);
+      await page.goto(`${home()}#/user/al`);
+      await page.waitForSelector("td.end button:enabled");
+      const form = "form.stack:not(#key-form)";
+      await page.click(`${form} button.primary`);
+      await page.waitForFunction(() => /^Sent as .*, to 1 connection\.$/.test(document.querySelector("form.stack:not(#key-form) .answer").textContent));
+      if (server.shots) {
+        await page.goto(`${home()}#/`);
+        await isLive(page);
+        await page.waitForTimeout(3000);
+        await page.screenshot({ path: `${server.shots}/admin.png` });
+      }
+    });
+  },
+
+  // The server takes the key away when it reads this line.
+  async taken_away() {
+    await inBrowser(async (page) => {
+      await page.goto(home());
+      await signIn(page, server.read);
+      await signedIn(page, "ops");
+      await isLive(page);
+      console.log("signed in");
+      await page.waitForSelector("#key-dialog[open]");
+      assert.match(await page.textContent("#key-error"), /session is over/);
+    });
+  },
+
+  // Browsers send the cookie along from pages of the same host on another port.
+  async other_sites() {
+    const site = http.createServer((_, response) => {
+      response.writeHead(200, { "Content-Type": "text/html" });
+      response.end("<!doctype html><title>t</title><iframe name=sink></iframe>");
+    });
+    await new Promise((done) => site.listen(0, "127.0.0.1", done));
+    await inBrowser(async (page, context) => {
+      await page.goto(home());
+      await signIn(page, server.all);
+      await signedIn(page, "root");
+      const foreign = await context.newPage();
+      const seen = [];
+      context.on("response", (response) => seen.push([response.request().method(), response.status()]));
+      await foreign.goto(`http://127.0.0.1:${site.address().port}/`);
+      seen.length = 0;
+      const body = JSON.stringify({ topic: "news", data: "evil" });
+      const sent = { method: "POST", mode: "no-cors", credentials: "include", body };
+      await fetched(foreign, `${home()}api/publish`, sent);
+      await fetched(foreign, `${home()}api/stats`, { mode: "no-cors", credentials: "include" });
+      await foreign.evaluate(([action, body]) => {
+        const form = document.createElement("form");
+        Object.assign(form, { method: "post", action, target: "sink", enctype: "text/plain" });
+        const field = document.createElement("input");
+        [field.name, field.value] = [body.slice(0, -1) + ',"event":"e', '"}'];
+        form.append(field);
+        document.body.append(form);
+        form.submit();
+      }, [`${home()}api/publish`, body]);
+      await foreign.waitForTimeout(500);
+      assert.deepEqual(seen, [["POST", 403], ["GET", 403], ["POST", 403]]);
+      // The same from the node's own page is fine.
+      const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body };
+      assert.equal(await fetched(page, "/api/publish", own), 200);
+      // But not without what a form can't send.
+      assert.equal(await fetched(page, "/api/publish", { method: "POST", body }), 403);
+    });
+    site.close();
+  },
+
+  // Anybody's name may point to this node: nobody signs in there.
+  async other_names() {
+    await inBrowser(async (page, context) => {
+      await page.goto(`http://evil.example:${port()}/`);
+      await signIn(page, server.read);
+      await page.waitForSelector("#key-error:not([hidden])");
+      assert.match(await page.textContent("#key-error"), /admin\.hosts/);
+      assert.deepEqual(await context.cookies(), []);
+      await page.goto(`http://throng.example:${port()}/`);
+      await signIn(page, server.read);
+      await signedIn(page, "ops");
+      await isLive(page);
+    });
+  },
+});
