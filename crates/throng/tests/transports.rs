@@ -40,7 +40,7 @@ fn sse_has_heartbeats_and_the_headers_that_browsers_and_proxies_need() {
     let head = stream.head();
     assert_eq!(header(&head, "content-type"), Some("text/event-stream"));
     assert_eq!(header(&head, "access-control-allow-origin"), Some("*"));
-    assert!(header(&head, "cache-control").unwrap().contains("no-cache"));
+    assert!(header(&head, "cache-control").unwrap().contains("no-store, no-transform"));
     while stream.line() != ":" {}
     server.publish("a", json!({"x": 1}));
     let object: serde_json::Value = serde_json::from_str(&stream.data()).unwrap();

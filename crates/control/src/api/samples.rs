@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
@@ -17,6 +17,9 @@ use crate::http::access::{Access, Caller, Needs};
 use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
+
+/// What nginx in front does with the answer.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The node's figures, once a second: server-sent events `sample`, at once the newest one. At most
 /// 64 at a time; it ends when the server stops, and when the key or the session is no longer good.
@@ -39,8 +42,12 @@ pub(crate) async fn live(
     let (newest, access) = (monitor.newest.clone(), monitor.node.access.clone());
     let reader = Reader { newest, caller, access, is_first: true, _permit: permit };
     let events = stream::unfold(reader, Reader::next);
-    let headers =
-        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    // As for clients' streams: no proxy holds samples back, or packs them together.
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store, no-transform"),
+        (X_ACCEL_BUFFERING, "no"),
+    ];
     Ok((headers, Body::from_stream(events)).into_response())
 }
 

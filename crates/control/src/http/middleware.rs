@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -22,6 +22,13 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Paths that are answered when all connections are busy: what watches over the node.
 const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
+/// The policy of what is no page.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// Which pages may load an answer as an image, a script and the like.
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
 /// Does all of it.
 pub(crate) async fn surround(
     State(ids): State<Arc<RequestIds>>,
@@ -29,12 +36,21 @@ pub(crate) async fn surround(
     next: Next,
 ) -> Response {
     let (id, call) = ids.begin(&request);
+    let is_shown = request.method().is_safe();
     let mut response = call.run(track(request, next)).await;
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     // A browser neither guesses the type nor caches.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if is_shown {
+        // What a browser may show, it shows by itself: no other page frames it or takes it in.
+        let policy = HeaderValue::from_static(NOTHING);
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(policy);
+        let none = HeaderValue::from_static("no-referrer");
+        headers.entry(header::REFERRER_POLICY).or_insert(none);
+        headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    }
     response
 }
 

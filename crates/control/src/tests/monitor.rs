@@ -20,7 +20,8 @@ async fn live(bench: &Bench) -> axum::body::BodyDataStream {
     let response = bench.open(Request::get("/api/live").body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert_eq!(response.headers()["cache-control"], "no-store, no-transform");
+    assert_eq!(response.headers()["x-accel-buffering"], "no");
     response.into_body().into_data_stream()
 }
 

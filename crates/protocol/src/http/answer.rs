@@ -37,6 +37,9 @@ pub fn reason(status: u16) -> &'static str {
     }
 }
 
+/// The media type of nearly all answers.
+const JSON: &str = "application/json";
+
 /// A short answer, whole. `headers` are further lines, each with its CRLF.
 #[derive(Debug)]
 pub struct Answer<'a> {
@@ -55,13 +58,17 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Appends the answer.
+    /// Appends the answer. No browser guesses another type, and JSON, which says how things are now,
+    /// is stored by no cache.
     pub fn write(&self, out: &mut Vec<u8>) {
         status_line(self.status, out);
         if !self.body.is_empty() {
             out.extend_from_slice(b"Content-Type: ");
             out.extend_from_slice(self.content_type.as_bytes());
-            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(b"\r\nX-Content-Type-Options: nosniff\r\n");
+            if self.content_type == JSON {
+                out.extend_from_slice(b"Cache-Control: no-store\r\n");
+            }
         }
         // A 204 has no length at all (RFC 9110, section 8.6).
         if self.status != 204 {
@@ -137,17 +144,16 @@ pub(crate) fn short_answer(
     head_only: bool,
     out: &mut Vec<u8>,
 ) {
-    let content_type = "application/json";
+    let content_type = JSON;
     // An upgrade that is offered is named in Connection (RFC 9110, section 7.8).
     let offered = format!("Connection: Upgrade\r\n{headers}");
     let headers = if status == 426 && keep_alive { &offered } else { headers };
     Answer { status, headers, content_type, body, keep_alive, head_only }.write(out);
 }
 
-/// Appends an answer of status 200 with this JSON text, which no cache may store.
+/// Appends an answer of status 200 with this JSON text.
 pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
-    let headers = format!("Cache-Control: no-store\r\n{}", respond.cors);
-    short_answer(200, &headers, body, respond.keep_alive, false, out);
+    short_answer(200, &respond.cors, body, respond.keep_alive, false, out);
 }
 
 /// Appends the answer to a client's publish: the message's position, or the error's status, code and

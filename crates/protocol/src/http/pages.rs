@@ -43,7 +43,7 @@ impl Route<'_> {
         }
         // Its style and script are in it.
         let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
-                      script-src 'unsafe-inline'";
+                      script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
         self.write_file("text/html; charset=utf-8", policy, include_bytes!("status.html"), out);
         Ok(Request::Answered { keep_alive: self.request.keep_alive })
     }
@@ -52,16 +52,18 @@ impl Route<'_> {
     pub(super) fn file(&self, path: &str, out: &mut Vec<u8>) -> bool {
         let found = self.settings.files.iter().find(|file| file.path == path);
         if let Some(file) = found {
-            let policy = "default-src 'self'; img-src 'self' data:";
+            let policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; \
+                          base-uri 'none'; form-action 'self'";
             self.write_file(file.content_type, policy, &file.body, out);
         }
         found.is_some()
     }
 
     fn write_file(&self, content_type: &str, policy: &str, body: &[u8], out: &mut Vec<u8>) {
+        // What leads to a page may stand in its address, and an address may hold a token.
         let headers = format!(
-            "Cache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n\
-             Content-Security-Policy: {policy}\r\n{}",
+            "Cache-Control: no-cache\r\nReferrer-Policy: no-referrer\r\n\
+             Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n{}",
             self.cors
         );
         let keep_alive = self.request.keep_alive;

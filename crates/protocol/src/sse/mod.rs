@@ -53,8 +53,8 @@ pub fn retry_ms(set_ms: u32, id: ConnectionId) -> u32 {
 pub fn head(cors: &str, out: &mut Vec<u8>) {
     // X-Accel-Buffering tells nginx in front not to hold events back.
     out.extend_from_slice(
-        b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
-          X-Accel-Buffering: no\r\nConnection: close\r\n",
+        b"Content-Type: text/event-stream\r\nCache-Control: no-store, no-transform\r\n\
+          X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n",
     );
     out.extend_from_slice(cors.as_bytes());
 }

@@ -26,7 +26,8 @@ pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Entry], o
 pub fn head(cors: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(
         b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\
-          Cache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\n",
+          Cache-Control: no-store, no-transform\r\nX-Accel-Buffering: no\r\n\
+          X-Content-Type-Options: nosniff\r\n",
     );
     out.extend_from_slice(cors.as_bytes());
 }

@@ -156,7 +156,9 @@ run({
         form.submit();
       }, [`${home()}api/publish`, body]);
       await foreign.waitForTimeout(500);
-      assert.deepEqual(seen, [["POST", 403], ["GET", 403], ["POST", 403]]);
+      // Of the GET the browser shows nobody anything, and may not tell that there was an answer.
+      assert.deepEqual(seen.filter(([method]) => method === "POST"), [["POST", 403], ["POST", 403]]);
+      assert.ok(seen.every(([, status]) => status === 403), JSON.stringify(seen));
       // The same from the node's own page is fine.
       const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body };
       assert.equal(await fetched(page, "/api/publish", own), 200);
