@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use broker::Broker;
-use engine::{Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
+use engine::{Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
 use libfuzzer_sys::fuzz_target;
 use model::{CloseReason, Data, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules};
 
@@ -278,7 +278,10 @@ impl World {
         let socket = self.sockets.get(at).map(|it| it.0);
         match (op >> 4, socket) {
             (0..=2, _) if self.sockets.len() < 20 => {
-                let slot = self.engine.open(op & 15 == 15);
+                let slot = self.engine.open(match op & 15 {
+                    15 => Arrival::Reserved,
+                    _ => Arrival::Direct,
+                });
                 self.sockets.push((slot, false));
                 let opening = OPENINGS[usize::from(op) % OPENINGS.len()];
                 self.engine.received(slot, &mut [opening, bytes].concat());

@@ -48,6 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
                 settings: &settings,
                 protocols: protocol::standard(),
                 id,
+                peer: Default::default(),
                 speaker: &|| Principal::anonymous(Vec::new()),
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),

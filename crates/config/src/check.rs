@@ -63,6 +63,11 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
             format!("{host:?} is no name of a host: write it without scheme, port and path")
         });
     }
+    for proxy in &config.client.trusted_proxies {
+        if let Err(error) = proxy.parse::<proxies::Network>() {
+            checks.require(&["client.trusted_proxies"], false, || error.to_string());
+        }
+    }
     let url = &config.webhook.url;
     if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
         checks.require(&["webhook.url"], false, || reason);

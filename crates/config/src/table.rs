@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
-use crate::typed::{LogFormat, Login, Sender, Typed, shown};
+use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Typed, shown};
 use crate::values::{Rule, Values};
 
 /// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
@@ -110,6 +110,10 @@ settings! {
         publish_prefixes: Vec<String> = Live, List, "[]";
         /// Whether a client of /ws may become another user, and cease to be, while it is connected; the application may do it for any client (/api/login).
         login: Login = Live, Choice(Login::WORDS), r#""allow""#;
+        /// Proxies that are believed when they say where a client is: addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
+        trusted_proxies: Vec<String> = Live, List, "[]";
+        /// How they say it: by the header X-Forwarded-For or Forwarded of each request, or by the PROXY protocol (version 1 or 2), with which each of their connections must then begin.
+        proxy_header: ProxyHeader = Live, Choice(ProxyHeader::WORDS), r#""x-forwarded-for""#;
         /// Serve /status, a small public page: connections now, answers per second, mean response time.
         status_page: bool = Live, Bool, "false";
     }
@@ -188,8 +192,10 @@ settings! {
     limits: Limits {
         /// Connections in all; more are answered 503. Shards are planned for it at the start.
         connections_max: u64 = Live, Number(1, 100_000_000), "100000";
-        /// Connections from one address; 0 is no limit.
+        /// Connections from one address, or from one network of IPv6; 0 is no limit.
         connections_per_address_max: u64 = Live, Number(0, MANY), "0";
+        /// Addresses of IPv6 that begin with the same so many bits are one, for all limits by address: who has one of them usually has them all.
+        ipv6_prefix_bits: u64 = Live, Number(1, 128), "64";
         /// New connections a second; more are answered 503, 0 is no limit.
         accept_per_second_max: u64 = Live, Number(0, MANY), "0";
         /// Phoenix long-poll sessions in all; more are refused.

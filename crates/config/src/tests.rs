@@ -67,6 +67,9 @@ fn every_error_says_where_and_what_to_write() {
     ] {
         assert!(errors.contains(want), "{want}\nin\n{errors}");
     }
+    let wrong = "[client]\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0.1/8\"]\n";
+    let wrong = load(wrong, &[], &[]).unwrap_err();
+    assert!(wrong.contains("has bits behind its prefix: write 10.0.0.0/8"), "{wrong}");
     let broken = load("[client\n", &[], &[]).unwrap_err();
     assert!(broken.starts_with("throng.toml:1:") && broken.contains("not TOML"), "{broken}");
     let bare = load("listen = 1", &[], &[]).unwrap_err();
@@ -139,6 +142,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             }
             Kind::List if setting.key == "admin.hosts" => ("[\"a\", \"b\"]".into(), "a,b".into()),
             Kind::Time | Kind::Hash => ("2031-01-01".into(), "2031-01-01".into()),
+            Kind::List if setting.key == "client.trusted_proxies" => {
+                ("[\"10.0.0.1\", \"fd00::/8\"]".into(), "10.0.0.1,fd00::/8".into())
+            }
             Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
         };
         let file = load(&format!("[{section}]\n{key} = {toml}\n"), base, &[]).unwrap();

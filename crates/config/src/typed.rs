@@ -110,6 +110,18 @@ words! {
 }
 
 words! {
+    /// How trusted proxies say where a client is.
+    ProxyHeader {
+        /// By `X-Forwarded-For`.
+        XForwardedFor = "x-forwarded-for";
+        /// By `Forwarded`, RFC 7239.
+        Forwarded = "forwarded";
+        /// By the PROXY protocol.
+        ProxyProtocol = "proxy-protocol";
+    }
+}
+
+words! {
     /// How is logged.
     LogFormat {
         /// Lines for people.

@@ -53,6 +53,10 @@ impl Actions<'_> {
         if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
             return self.connections.request_beyond(slot, bytes, out);
         }
+        if !open && self.connections.awaits_header(slot) {
+            return self.connections.read_header(slot, bytes, out);
+        }
+        let core = &mut self.connections.core;
         let Some(protocol) = recognised(core, slot, bytes) else {
             return 0;
         };
@@ -71,6 +75,7 @@ impl Actions<'_> {
             settings: &core.settings.session,
             protocols: core.shared.protocols,
             id,
+            peer: core.peers.peer(slot),
             speaker: &speaker,
             stranger,
             now_s,
@@ -79,11 +84,18 @@ impl Actions<'_> {
             open,
         };
         let read = protocol.read(&mut reader, bytes, out);
+        let client = reader.peer.client;
         if !reader.decoder.is_idle()
             && let Some(cold) = core.table.cold_or_new(slot)
         {
             cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
         }
+        if let Some(client) = client
+            && !self.connections.request_from(slot, client, bytes, from, out)
+        {
+            return bytes.len();
+        }
+        let core = &mut self.connections.core;
         if let Some(request) = read.request {
             if !open
                 && read.taken > 0

@@ -300,7 +300,8 @@ pub struct ConnectionInfo {
     pub transport: &'static str,
     /// How long it has been open, in seconds.
     pub age_seconds: u32,
-    /// The peer's address, as the kernel knows it.
+    /// The peer's address, as the kernel knows it, or as a trusted proxy says; port 0 where that says
+    /// none.
     pub address: Option<SocketAddr>,
     /// Users it carries.
     pub users: Vec<Name>,

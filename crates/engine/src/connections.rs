@@ -17,6 +17,7 @@ use crate::flow::Rates;
 use crate::lists::Lists;
 use crate::output::Output;
 use crate::pages::Pages;
+use crate::peers::Arrival;
 use crate::record::Record;
 use crate::recovery::Recovery;
 
@@ -88,16 +89,23 @@ impl Connections {
         }
     }
 
-    /// A connection was opened; gives its slot. `reserved` for one beyond the limit of its address.
-    pub(crate) fn open(&mut self, reserved: bool) -> u32 {
+    /// A connection was opened; gives its slot.
+    pub(crate) fn open(&mut self, arrival: Arrival) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let encoding = self.core.shared.protocols.first().encoding();
         let connection = Connection::new(self.serial, self.core.now_s(), encoding);
         let slot = self.core.table.insert(connection);
-        if reserved {
-            self.reserved += 1;
-            if let Some(cold) = self.core.table.cold_or_new(slot) {
-                cold.reserved = true;
+        match arrival {
+            Arrival::Direct => {}
+            Arrival::Reserved => {
+                self.reserved += 1;
+                if let Some(cold) = self.core.table.cold_or_new(slot) {
+                    cold.reserved = true;
+                }
+            }
+            Arrival::Proxy(proxy) => {
+                let header = self.core.settings.session.proxies.header;
+                self.core.peers.open(slot, proxy, header);
             }
         }
         self.core.metrics.connections[usize::from(encoding.0)].add(1);
@@ -288,6 +296,7 @@ impl Connections {
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
         if extent == Extent::All {
             self.rates.forget(slot);
+            self.core.peers.forget(slot, &self.core.shared);
         }
     }
 
@@ -330,6 +339,7 @@ impl Connections {
             chosen: chosen.export(slot, &name),
             recovery: recovery.export(slot, &name),
             rates: rates.export(slot),
+            proxied: core.peers.export(slot),
             pages: pages.export(slot),
             credential: core.credentials.principal(slot, Vec::new()).ok().map(|it| Who::from(&it)),
         })
@@ -401,6 +411,7 @@ impl Connections {
         }
         record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
         rates.import(slot, record.rates, waits, core.now_us);
+        core.peers.import(slot, record.proxied, &core.shared);
         pages.import(slot, record.pages);
         if woken {
             core.woken.push(slot);

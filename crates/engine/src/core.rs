@@ -19,6 +19,7 @@ use crate::joins::Joins;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::output::Outputs;
+use crate::peers::Peers;
 use crate::settings::Settings;
 
 /// What every part of an engine uses. It knows none of the parts: what they have to do because of it
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     pub credentials: Credentials,
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
+    /// Where connections come from that come through proxies.
+    pub peers: Peers,
     /// Of the log lines that peers cause.
     pub lines: Lines,
     /// Topics that have lost their last member since the filter was made anew.

@@ -17,6 +17,7 @@ impl Core {
         tracing::debug!(
             connection = %self.id(slot, connection.serial),
             transport = self.shared.protocols.of(connection.encoding).name(),
+            address = self.peers.client(slot).map(|client| tracing::field::display(client.ip())),
             user = (!users.is_empty()).then(|| users.join(",")),
             topics = self.hub.count(slot).saturating_sub(users.len()),
             age_seconds = self.now_s().saturating_sub(connection.opened_s),

@@ -24,6 +24,7 @@ use crate::metrics::Refusal;
 use crate::outbox::{Chunk, Outbox, Piece};
 use crate::output::Output;
 use crate::page_reads::PageReads;
+use crate::peers::Arrival;
 use crate::phoenix::Channels;
 use crate::refuse::refused;
 
@@ -131,6 +132,7 @@ impl Channels<'_> {
         principal: &Principal,
         address: Option<IpAddr>,
     ) -> Result<ConnectionId, Rejection> {
+        let address = address.map(|address| self.connections.core.settings.network(address));
         let sessions = &self.connections.core.shared.sessions;
         let held = &self.connections.core.shared.connections;
         if sessions.load(Ordering::Relaxed) >= self.connections.core.settings.longpoll_sessions_max
@@ -169,7 +171,7 @@ impl Channels<'_> {
             (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
         held.fetch_add(1, Ordering::Relaxed);
-        let slot = self.connections.open(false);
+        let slot = self.connections.open(Arrival::Direct);
         if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
             cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
         }

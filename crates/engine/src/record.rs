@@ -9,6 +9,7 @@ use crate::entries::EntryRecord;
 use crate::flow::RatesRecord;
 use crate::joins::JoinRecord;
 use crate::pages::PageRecord;
+use crate::peers::ProxiedRecord;
 use crate::recovery::RecoveryRecord;
 
 /// All of a connection. Its fields stand in the order of the parts that hold them: see
@@ -59,4 +60,6 @@ pub(crate) struct Record {
     /// What its token says, without the users.
     #[n(17)]
     pub credential: Option<Who>,
+    #[n(18)]
+    pub proxied: Option<ProxiedRecord>,
 }

@@ -1,5 +1,9 @@
 //! What may change while an engine runs.
 
+use std::net::IpAddr;
+
+use proxies::Network;
+
 use crate::credentials::Expiry;
 
 /// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
@@ -18,6 +22,8 @@ pub struct Settings {
     pub connections_max: u64,
     /// Connections from one address; 0 is no limit.
     pub connections_per_address_max: u32,
+    /// Addresses of IPv6 that begin with the same so many bits count as one.
+    pub ipv6_prefix_bits: u8,
     /// New connections a second in the whole process; 0 is no limit.
     pub accept_per_second_max: u32,
     /// Bytes that may wait for a connection that doesn't read.
@@ -49,6 +55,16 @@ pub struct Settings {
     pub presence_meta_bytes_max: usize,
 }
 
+impl Settings {
+    /// The address as which a peer counts, for limits by address: the first of its network, for IPv6.
+    pub fn network(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(_) => Network::of(address, self.ipv6_prefix_bits).address(),
+        }
+    }
+}
+
 #[cfg(any(test, feature = "testing"))]
 impl Settings {
     /// Settings for the tests of engines and of their drivers: outboxes and messages are small, and
@@ -59,6 +75,7 @@ impl Settings {
             session: protocol::Settings::for_tests(policy),
             connections_max: never.into(),
             connections_per_address_max: 0,
+            ipv6_prefix_bits: 64,
             accept_per_second_max: 0,
             outbox_bytes_max: 12 << 10,
             outbox_messages_max: 60,

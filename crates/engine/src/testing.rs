@@ -12,7 +12,9 @@ use protocol::Codecs;
 
 use crate::connections::Connections;
 use crate::outbox::{Chunk, Outbox, Piece, Room};
-use crate::{Command, Config, Counter, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
+use crate::{
+    Arrival, Command, Config, Counter, Engine, Handle, Output, Outputs, Queue, Settings, Shared,
+};
 
 /// What a pipe holds for a client that doesn't read, in bytes.
 const PIPE_BYTES: usize = 2_304;
@@ -232,7 +234,7 @@ impl Driver {
     /// The same, perhaps beyond the limit of its address. Gives the connection's slot.
     pub fn connect_as(&mut self, end: ServerEnd, reserved: bool) -> u32 {
         self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
-        let slot = self.engine.open(reserved);
+        let slot = self.engine.open(if reserved { Arrival::Reserved } else { Arrival::Direct });
         self.sockets.insert(slot, Socket { end, outbox: None, closing: None, told_closed: false });
         self.readable(slot);
         slot

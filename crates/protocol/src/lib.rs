@@ -36,8 +36,8 @@ pub mod websocket;
 
 pub use codecs::Codecs;
 pub use protocol::{
-    Delivery, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised, ReplyResult,
-    Speaker, encoded,
+    Delivery, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised,
+    ReplyResult, Speaker, encoded,
 };
 pub use request::Request;
 pub use settings::{File, Settings};

@@ -1,5 +1,6 @@
 //! What a protocol is: one trait for its whole life, from how it is recognised to its last words.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use auth::Principal;
@@ -298,6 +299,15 @@ impl Recognised {
 /// frames have no use.
 pub type Speaker<'a> = &'a dyn Fn() -> Principal;
 
+/// Where a connection comes from, as far as it matters to who reads its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// The address of the proxy that made the connection, if it is one that is trusted.
+    pub proxy: Option<IpAddr>,
+    /// Whom that proxy says it speaks for in this request: left here by the protocol that reads its head.
+    pub client: Option<IpAddr>,
+}
+
 /// What a protocol may use to read a connection's bytes.
 pub struct Reader<'a> {
     /// The settings.
@@ -306,6 +316,8 @@ pub struct Reader<'a> {
     pub protocols: &'a Protocols,
     /// The connection.
     pub id: ConnectionId,
+    /// Where it comes from.
+    pub peer: Peer,
     /// Who speaks.
     pub speaker: Speaker<'a>,
     /// It is open, and has still to say who it is.

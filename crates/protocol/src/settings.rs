@@ -15,6 +15,8 @@ pub struct Settings {
     pub http: http::Limits,
     /// Origins that browsers may read from: `*`, or `scheme://host[:port]`.
     pub cors_origins: Vec<String>,
+    /// Who is believed when it says where a client is.
+    pub proxies: proxies::Trusted,
     /// What clients may do with which topics.
     pub policy: Policy,
     /// Who says what tokens are worth; without it everybody is who they say.
@@ -68,6 +70,7 @@ impl Settings {
                 longpoll_body_bytes_max: 4096,
             },
             cors_origins: vec!["*".into()],
+            proxies: proxies::Trusted::default(),
             policy,
             auth: None,
             token_cookie: None,

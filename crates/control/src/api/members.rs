@@ -76,7 +76,8 @@ pub(crate) struct Connection {
     opened_at: u64,
     /// For how long, in seconds.
     age_seconds: u32,
-    /// The peer's address and port.
+    /// The peer's address and port; behind a trusted proxy its client's, where a header of a request
+    /// says no port.
     address: Option<String>,
     /// All users that it carries.
     users: Vec<String>,
@@ -98,7 +99,10 @@ impl From<ConnectionInfo> for Connection {
             transport: info.transport,
             opened_at: process::unix_seconds().saturating_sub(u64::from(info.age_seconds)),
             age_seconds: info.age_seconds,
-            address: info.address.map(|address| address.to_string()),
+            address: info.address.map(|address| match address.port() {
+                0 => address.ip().to_string(),
+                _ => address.to_string(),
+            }),
             users: texts(info.users),
             topics: texts(info.topics),
             bytes_sent: info.bytes_sent,

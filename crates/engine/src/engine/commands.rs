@@ -191,7 +191,7 @@ fn describe(core: &Core, slot: u32) -> Option<ConnectionInfo> {
         id: core.id(slot, connection.serial),
         transport: core.shared.protocols.of(connection.encoding).name(),
         age_seconds: core.now_s().saturating_sub(connection.opened_s),
-        address: None,
+        address: core.peers.client(slot),
         users,
         topics,
         bytes_sent: 0,

@@ -30,6 +30,7 @@ use crate::lists::Lists;
 use crate::metrics::{Metrics, Refusal};
 use crate::output::Outputs;
 use crate::page_reads::PageReads;
+use crate::peers::Arrival;
 use crate::phoenix::Channels;
 use crate::settings::Settings;
 use crate::webhook::Webhook;
@@ -101,6 +102,7 @@ impl Engine {
             joins: Default::default(),
             credentials: Default::default(),
             lists_due: Default::default(),
+            peers: Default::default(),
             lines: Lines::new(),
             topics_ended: 0,
             commands: Default::default(),
@@ -307,9 +309,9 @@ impl Engine {
         std::mem::take(&mut self.connections.core.answers)
     }
 
-    /// A connection was opened; gives its slot. `reserved` for one beyond the limit of its address.
-    pub fn open(&mut self, reserved: bool) -> u32 {
-        self.connections.open(reserved)
+    /// A connection was opened; gives its slot.
+    pub fn open(&mut self, arrival: Arrival) -> u32 {
+        self.connections.open(arrival)
     }
 
     /// Counts an answer to a connection for which there was no room; a health check's is no refusal.
@@ -319,7 +321,8 @@ impl Engine {
 
     /// The driver says where a request for a session comes from. Its token is in the answer.
     pub fn address(&mut self, slot: u32, address: Option<IpAddr>) {
-        self.channels().address(slot, address);
+        let client = self.connections.core.peers.client(slot).map(|client| client.ip());
+        self.channels().address(slot, client.or(address));
         self.resume_inputs();
     }
 

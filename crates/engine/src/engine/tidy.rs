@@ -19,6 +19,7 @@ pub(super) fn tidy(engine: &mut Engine) {
     engine.connections.core.entries.tidy();
     engine.connections.core.credentials.tidy();
     engine.connections.core.lists_due.tidy();
+    engine.connections.core.peers.tidy();
     engine.connections.chosen.tidy();
     engine.connections.pages.tidy();
     engine.connections.core.commands.tidy();

@@ -1,14 +1,17 @@
 //! HTTP before or between requests: the protocol that a connection begins in. It asks the other
 //! protocols for their paths, and answers the rest.
 
+use std::net::IpAddr;
+
 use model::{CloseReason, Encoding, Message};
+use proxies::{ProxyHeader, forwarded, x_forwarded_for};
 
 use super::answer::{healthy, short_answer};
 use super::{
     ACK, ANY_ORIGIN, HEALTH, HttpRequest, Method, Parsed, Rejection, Route, answer, error_body,
     parse, reject,
 };
-use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
+use crate::protocol::{Delivery, Liveness, Peer, Protocol, Protocols, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
 use crate::{Codecs, Settings};
 
@@ -43,8 +46,10 @@ impl Protocol for Http {
                 // The server doesn't read the body of a rejected request: the connection ends with
                 // the answer.
                 request.keep_alive = false;
+                reader.peer.client = client(settings, &request, reader.peer);
                 let cors = answer::cors(settings, &request);
-                let route = Route { settings, id, now_s, request: &request, cors: &cors };
+                let peer = reader.peer;
+                let route = Route { settings, id, peer, now_s, request: &request, cors: &cors };
                 match before_body(reader.protocols, &route, out) {
                     true => (0, Request::Rejected),
                     false => {
@@ -54,8 +59,10 @@ impl Protocol for Http {
                 }
             }
             Ok(Parsed::Whole(request, taken)) => {
+                reader.peer.client = client(settings, &request, reader.peer);
                 let cors = answer::cors(settings, &request);
-                let route = Route { settings, id, now_s, request: &request, cors: &cors };
+                let peer = reader.peer;
+                let route = Route { settings, id, peer, now_s, request: &request, cors: &cors };
                 match dispatch(reader.protocols, &route, out) {
                     Ok(asked) => (taken, asked),
                     // It comes again.
@@ -78,6 +85,19 @@ impl Protocol for Http {
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
     fn goodbye(&self, _close: CloseReason, _retry_ms: u32, _out: &mut Vec<u8>) {}
+}
+
+/// Whom a request is for that a trusted proxy has sent, if its head says so.
+fn client(settings: &Settings, request: &HttpRequest<'_>, peer: Peer) -> Option<IpAddr> {
+    let (proxy, trusted) = (peer.proxy?, &settings.proxies.networks);
+    let values = |name| request.values(name).collect::<Vec<_>>().into_iter();
+    match settings.proxies.header {
+        ProxyHeader::XForwardedFor => {
+            Some(x_forwarded_for(values("x-forwarded-for"), trusted, proxy))
+        }
+        ProxyHeader::Forwarded => Some(forwarded(values("forwarded"), trusted, proxy)),
+        ProxyHeader::ProxyProtocol => None,
+    }
 }
 
 /// From a request to what it asks for.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::answer::page_is_allowed;
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
+use crate::protocol::Peer;
 use crate::request::{Request, Respond};
 use crate::websocket::handshake;
 use model::ConnectionId;
@@ -17,6 +18,8 @@ pub struct Route<'a> {
     pub id: ConnectionId,
     /// The time, in seconds since 1970.
     pub now_s: u64,
+    /// Where it comes from: a trusted proxy may say more of its client.
+    pub peer: Peer,
     /// The request.
     pub request: &'a HttpRequest<'a>,
     /// The CORS lines of its answer, each with its CRLF.

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
 
 use super::Shard;
 use crate::socket::State;
-use engine::Refusal;
+use engine::{Arrival, Refusal};
 use engine::{refuse, refused};
 
 /// New connections that one turn of the loop accepts before it does its other work.
@@ -79,7 +79,10 @@ impl Shard {
             return Err(Errno::AGAIN);
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let accepted = if self.engine.settings().connections_per_address_max == 0 {
+        let settings = self.engine.settings();
+        let needed = settings.connections_per_address_max > 0
+            || !settings.session.proxies.networks.is_empty();
+        let accepted = if !needed {
             accept_with(listener, flags).map(|socket| (socket, None))
         } else {
             acceptfrom_with(listener, flags).map(|(socket, address)| {
@@ -123,7 +126,13 @@ impl Shard {
 
     pub(crate) fn admit(&mut self, fd: OwnedFd, address: Option<IpAddr>) {
         self.engine.metrics().accepted.add(1);
-        let refusal = if self.rate_allows() { self.refusal(address) } else { Some(Refusal::Rate) };
+        let proxies = &self.engine.settings().session.proxies.networks;
+        let proxy = address.filter(|address| proxies.contains(*address));
+        let per_address = self.engine.settings().connections_per_address_max > 0;
+        // For whom a proxy speaks is known later, and counts then.
+        let counted = address.filter(|_| per_address && proxy.is_none());
+        let counted = counted.map(|address| self.engine.settings().network(address));
+        let refusal = if self.rate_allows() { self.refusal(counted) } else { Some(Refusal::Rate) };
         let reserved = refusal == Some(Refusal::Address) && self.engine.reserved() < RESERVE;
         if let Some(refusal) = refusal.filter(|_| !reserved) {
             return self.refuse(fd, refusal, address);
@@ -131,9 +140,13 @@ impl Shard {
         if reserved {
             self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         }
-        let slot = self.engine.open(reserved);
+        let slot = self.engine.open(match proxy {
+            _ if reserved => Arrival::Reserved,
+            Some(proxy) => Arrival::Proxy(proxy),
+            None => Arrival::Direct,
+        });
         self.sockets.insert(slot, fd);
-        if let Some(address) = address.filter(|_| !reserved) {
+        if let Some(address) = counted.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }
         if self.engine.metrics().held.get() == self.balance.high_water()

@@ -16,8 +16,10 @@ impl Shard {
             let Some(socket) = self.sockets.get(info.id.slot) else {
                 continue;
             };
-            let address = rustix::net::getpeername(socket).ok().flatten();
-            info.address = address.and_then(|address| SocketAddr::try_from(address).ok());
+            // A connection through a trusted proxy comes from where that says.
+            info.address = info
+                .address
+                .or_else(|| SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok());
             (info.bytes_sent, info.bytes_received) = traffic(socket);
             info.outbox_bytes =
                 self.sockets.outbox(info.id.slot).map_or(0, |outbox| outbox.bytes());

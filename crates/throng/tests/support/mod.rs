@@ -230,7 +230,11 @@ impl Stream {
     }
 
     pub fn send(&mut self, text: &str) {
-        self.reader.get_mut().write_all(text.as_bytes()).unwrap();
+        self.send_bytes(text.as_bytes());
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).unwrap();
     }
 
     /// Reads up to and including the empty line.

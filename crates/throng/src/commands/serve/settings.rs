@@ -27,6 +27,10 @@ impl Most for u32 {
     const MOST: u32 = u32::MAX;
 }
 
+impl Most for u8 {
+    const MOST: u8 = u8::MAX;
+}
+
 impl Most for usize {
     const MOST: usize = usize::MAX;
 }
@@ -78,6 +82,17 @@ fn policy(config: &Config, fixed: &Fixed) -> Policy {
         config::Login::Refuse => LoginRule::Refuse,
     };
     Policy::new(rules(config, fixed.demo), login)
+}
+
+/// Who is believed about where a client is. The configuration has checked the networks.
+fn proxies(config: &Config) -> proxies::Trusted {
+    let networks = proxies::Networks::parse(&config.client.trusted_proxies).unwrap_or_default();
+    let header = match config.client.proxy_header {
+        config::ProxyHeader::XForwardedFor => proxies::ProxyHeader::XForwardedFor,
+        config::ProxyHeader::Forwarded => proxies::ProxyHeader::Forwarded,
+        config::ProxyHeader::ProxyProtocol => proxies::ProxyHeader::ProxyProtocol,
+    };
+    proxies::Trusted { networks, header }
 }
 
 /// How long messages are retained, if the configuration does not say: a day.
@@ -252,6 +267,7 @@ pub(super) fn settings(
                 longpoll_body_bytes_max: held(limits.longpoll_body_bytes_max),
             },
             cors_origins: client.cors_origins.clone(),
+            proxies: proxies(config),
             policy: policy(config, fixed),
             auth,
             token_cookie: Some(config.auth.cookie.clone()).filter(|name| !name.is_empty()),
@@ -274,6 +290,7 @@ pub(super) fn settings(
         },
         connections_max: limits.connections_max,
         connections_per_address_max: held(limits.connections_per_address_max),
+        ipv6_prefix_bits: held(limits.ipv6_prefix_bits),
         accept_per_second_max: held(limits.accept_per_second_max),
         outbox_bytes_max: held(limits.outbox_bytes_max),
         outbox_messages_max: held(limits.outbox_messages_max),

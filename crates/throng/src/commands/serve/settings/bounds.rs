@@ -87,6 +87,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "shards.count" => options.shards as u128,
         "limits.connections_max" => shard.connections_max.into(),
         "limits.connections_per_address_max" => shard.connections_per_address_max.into(),
+        "limits.ipv6_prefix_bits" => shard.ipv6_prefix_bits.into(),
         "limits.accept_per_second_max" => shard.accept_per_second_max.into(),
         "limits.longpoll_sessions_max" => shard.longpoll_sessions_max.into(),
         "limits.topics_per_connection_max" => session.topics_per_connection_max as u128,

@@ -1,0 +1,26 @@
+//! What proxies say of their clients: any bytes are read without a panic, and the same however they are
+//! split; and nobody comes before the last entry of a list who isn't trusted.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use proxies::{HEADER_BYTES_MAX, Header, Networks, forwarded, parse_header, x_forwarded_for};
+
+fuzz_target!(|bytes: &[u8]| {
+    let found = parse_header(bytes);
+    if let Ok(Header::Whole { taken, .. }) = found {
+        assert!(taken <= bytes.len() && taken <= HEADER_BYTES_MAX);
+    }
+    let cut = bytes.first().map_or(0, |first| usize::from(*first) % bytes.len());
+    let part = parse_header(&bytes[..cut]);
+    assert!(part == Ok(Header::Partial) || part == found, "{part:?}, {found:?}");
+
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (proxy, client) = ("10.0.0.1".parse().unwrap(), "192.0.2.1");
+    let trusted = Networks::parse(&["10.0.0.0/8"]).unwrap();
+    x_forwarded_for([text].into_iter(), &trusted, proxy);
+    forwarded([text].into_iter(), &trusted, proxy);
+    let appended = format!("{text}, {client}");
+    assert_eq!(x_forwarded_for([&*appended].into_iter(), &trusted, proxy).to_string(), client);
+    let appended = format!("{text}, for={client}");
+    assert_eq!(forwarded([&*appended].into_iter(), &trusted, proxy).to_string(), client);
+});
