@@ -280,7 +280,7 @@ impl World {
             (0..=2, _) if self.sockets.len() < 20 => {
                 let slot = self.engine.open(match op & 15 {
                     15 => Arrival::Reserved,
-                    _ => Arrival::Direct,
+                    _ => Arrival::Direct(None),
                 });
                 self.sockets.push((slot, false));
                 let opening = OPENINGS[usize::from(op) % OPENINGS.len()];

@@ -226,6 +226,26 @@ settings! {
         publishes_per_second_max: u64 = Live, Number(0, MANY), "1000";
         /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; above it the connection is left unread for a while, 0 is no limit.
         joins_per_second_max: u64 = Live, Number(0, MANY), "1000";
+        /// Connections of one user, over all shards; more are answered 429, 0 is no limit. While it is limited a connection takes some 100 bytes more.
+        connections_per_user_max: u64 = Live, Number(0, MANY), "0";
+        /// Topics of all connections of one user together, each as often as a connection is in it, the user's own included; more are refused, 0 is no limit. It takes as much.
+        topics_per_user_max: u64 = Live, Number(0, MANY), "0";
+        /// Requests and commands of one user in a second, by all its connections; more are refused (429, rate_limited), 0 is no limit.
+        commands_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000";
+        /// Bytes that one user may send in a second; above it its connections are left unread for a while, 0 is no limit.
+        bytes_per_second_per_user_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#;
+        /// Messages that one user may publish in a second; more are refused, 0 is no limit.
+        publishes_per_second_per_user_max: u64 = Live, Number(0, MANY), "5000";
+        /// Topics that one user may enter in a second, with those of each connect; more are refused, 0 is no limit.
+        joins_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000";
+        /// The same as for a user, for all that comes from one address, which may be an office's or a proxy's; 0 is no limit.
+        commands_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        /// The same for its bytes.
+        bytes_per_second_per_address_max: u64 = Live, Bytes(0, TIB), "0";
+        /// The same for what it publishes.
+        publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        /// The same for the topics that it enters.
+        joins_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
         /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
         memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0";
         /// Messages that may wait for one shard; then publishing is answered 503.

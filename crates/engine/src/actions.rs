@@ -15,12 +15,15 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
 use crate::lists::Lists;
-use crate::metrics::{Counter, Metrics};
+use crate::log::code_of;
+use crate::metrics::{Counter, Limited, Metrics};
+use crate::over::Refused;
 use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
 use crate::poll::Polls;
 use crate::presence::Presences;
 use crate::principal::principal;
+use crate::quota::over_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::Webhook;
 
@@ -103,7 +106,16 @@ impl Actions<'_> {
             {
                 (cold.needs, cold.continued) = (0, false);
             }
-            self.act(slot, protocol, request, from, out);
+            match self.connections.over_limit(slot, &request, read.taken, open) {
+                None => self.act(slot, protocol, request, from, out),
+                Some(limited) => {
+                    let refused = Refused { protocol, request, limited };
+                    self.connections.refuse_over(slot, refused, bytes, from, out);
+                    return if open { read.taken } else { bytes.len() };
+                }
+            }
+        } else if let Some(code) = read.replied {
+            self.connections.was_replied(slot, code, out);
         }
         read.taken
     }
@@ -255,6 +267,7 @@ impl Connections {
     fn open_transport(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
         let protocol = self.core.shared.protocols.of(open.encoding);
         self.core.take_up(slot, open.encoding, Phase::Open);
+        self.core.peers.opened(slot);
         if open.stranger {
             let now_s = self.core.now_s();
             if let Some(cold) = self.core.table.cold_or_new(slot) {
@@ -330,6 +343,7 @@ impl Connections {
         let Subscribe { topic, since, tags, meta } = subscription;
         self.rates.has_joined(&mut self.core, slot);
         let meta = meta.as_deref().unwrap_or("{}");
+        self.core.count_meta(meta);
         if let Err(wrong) = data::meta(meta, self.core.settings.presence_meta_bytes_max) {
             return protocol.reply(&id, Err(("bad_meta", &wrong)), &mut self.core.codecs, out);
         }
@@ -337,6 +351,12 @@ impl Connections {
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
         if !is_in && self.core.hub.count(slot) >= max {
             let full = data::too_many_topics(max);
+            let full = ("too_many_topics", full.as_str());
+            self.core.metrics.limited[Limited::Topics as usize].add(1);
+            return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
+        }
+        if !is_in && let Some(limited) = self.rates.quota.topics_reached(&self.core, slot) {
+            let full = over_message(limited);
             let full = ("too_many_topics", full.as_str());
             return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
         }
@@ -399,6 +419,13 @@ impl Core {
     pub(crate) fn count_answer(&mut self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {
             self.metrics.answers[usize::from(class - b'0')].add(1);
+            // What is over a limit of its user is counted for that.
+            if *class == b'4'
+                && answer.get(9..12) != Some(b"429")
+                && let Some(limited) = code_of(answer).and_then(Limited::of_code)
+            {
+                self.metrics.limited[limited as usize].add(1);
+            }
             self.answers += 1;
         }
     }

@@ -96,7 +96,8 @@ impl Connections {
         let connection = Connection::new(self.serial, self.core.now_s(), encoding);
         let slot = self.core.table.insert(connection);
         match arrival {
-            Arrival::Direct => {}
+            Arrival::Direct(None) => {}
+            Arrival::Direct(Some(address)) => self.core.peers.open_direct(slot, address),
             Arrival::Reserved => {
                 self.reserved += 1;
                 if let Some(cold) = self.core.table.cold_or_new(slot) {
@@ -252,6 +253,7 @@ impl Connections {
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
         let hash = self.core.broker.hash(topic);
         let joined = self.core.enter_topic(slot, hash, topic);
+        self.rates.quota.settle(&self.core, slot);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
             Lists { core: &mut self.core }.owe(slot, topic);
@@ -270,6 +272,7 @@ impl Connections {
         self.chosen.remove(slot, hash);
         self.recovery.end_topic(slot, hash);
         self.core.topics_ended += usize::from(left == Some(true));
+        self.rates.quota.settle(&self.core, slot);
         if left.is_some() {
             self.core.entries.leave(slot, topic, self.core.now_us);
         }
@@ -286,6 +289,7 @@ impl Connections {
     /// left is its place in the table, with its cold state, which [`Connections::end`] removes.
     fn forget(&mut self, slot: u32, extent: Extent) {
         self.core.entries.leave_all(slot, self.core.now_us);
+        self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);
         self.core.credentials.remove(slot);
         self.core.lists_due.remove(&slot);
@@ -297,6 +301,7 @@ impl Connections {
         if extent == Extent::All {
             self.rates.forget(slot);
             self.core.peers.forget(slot, &self.core.shared);
+            self.rates.quota.forget(slot);
         }
     }
 
@@ -413,6 +418,7 @@ impl Connections {
         rates.import(slot, record.rates, waits, core.now_us);
         core.peers.import(slot, record.proxied, &core.shared);
         pages.import(slot, record.pages);
+        rates.quota.settle(core, slot);
         if woken {
             core.woken.push(slot);
         }

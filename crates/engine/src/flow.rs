@@ -13,6 +13,7 @@ use protocol::Delivery;
 use crate::core::Core;
 use crate::metrics::Limited;
 use crate::outbox::Room;
+use crate::quota::Quota;
 use crate::waiting::{SCAN_ITEMS, SCAN_US, Waiting};
 
 /// So many connections may be in the table of those that have asked for something lately before it is
@@ -71,6 +72,8 @@ pub(crate) struct RatesRecord {
 pub(crate) struct Rates {
     /// What connections have published and entered lately, by slot.
     recent: HashMap<u32, Recent>,
+    /// What users and addresses may do.
+    pub quota: Quota,
     /// Connections that have to wait.
     waiters: Vec<u32>,
     /// When it was last checked whether they may go on, in microseconds of the node's clock.
@@ -196,7 +199,7 @@ impl Rates {
 
     /// Nothing more is read from the connection until its time has come. False for one that can't be
     /// left unread.
-    fn wait(&mut self, core: &mut Core, slot: u32, why: Limited) -> bool {
+    pub(crate) fn wait(&mut self, core: &mut Core, slot: u32, why: Limited) -> bool {
         let Some(connection) = core.table.get_mut(slot) else {
             return false;
         };
@@ -219,10 +222,11 @@ impl Rates {
     /// Whether a connection has to wait still.
     fn must_wait(&mut self, core: &mut Core, slot: u32) -> bool {
         let now_us = core.now_us;
+        let over = self.quota.over_bytes(core, slot).is_some();
         let Some(recent) = self.recent.get(&slot) else {
-            return false;
+            return over;
         };
-        let over = recent.published.must_wait(now_us) || recent.joined.must_wait(now_us);
+        let over = over || recent.published.must_wait(now_us) || recent.joined.must_wait(now_us);
         let behind = recent.behind.is_some_and(|(hash, until_us)| {
             now_us < until_us && core.pressure(hash) > Pressure::None
         });

@@ -9,11 +9,13 @@ use broker::{Delivery, Inbox};
 use model::NodeId;
 use presence::Presence;
 use protocol::Protocols;
+use quotas::Quotas;
 use subscriptions::Subscriptions;
 
 use crate::command::Command;
 use crate::filter::Filter;
 use crate::metrics::Metrics;
+use crate::users::Users;
 use crate::waiting::Waiting;
 
 /// A handle to one shard: commands in, counters out.
@@ -82,6 +84,10 @@ pub struct Shared {
     pub(crate) session_addresses: Addresses,
     /// How many connections each address has, while they are limited.
     pub addresses: Addresses,
+    /// What users, addresses and keys have used lately.
+    pub quotas: Quotas,
+    /// What each user has, while that is limited.
+    pub(crate) users: Users,
     /// Who is in the topics with presence, over all shards. Never on the way of a message: shards
     /// call it when a connection enters such a topic, leaves it or asks who is there, and to
     /// publish what has changed.
@@ -111,6 +117,8 @@ impl Shared {
             sessions: AtomicU64::new(0),
             session_addresses: Addresses::default(),
             addresses: Addresses::default(),
+            quotas: Quotas::default(),
+            users: Users::default(),
             presence,
             subscriptions,
             clock_began_us: AtomicU64::new(0),

@@ -48,6 +48,7 @@ mod longpoll;
 mod metrics;
 mod outbox;
 mod output;
+mod over;
 mod page_reads;
 mod pages;
 mod peers;
@@ -57,6 +58,7 @@ mod presence;
 mod principal;
 mod proxied;
 mod publish;
+mod quota;
 mod record;
 mod recovery;
 mod refuse;
@@ -67,6 +69,7 @@ pub mod sync;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod users;
 mod waiting;
 mod webhook;
 

@@ -47,7 +47,7 @@ impl Core {
 }
 
 /// The code of an error, from the answer's body: `{"error":{"code":"…`.
-fn code_of(answer: &[u8]) -> Option<&str> {
+pub(crate) fn code_of(answer: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(answer).ok()?;
     let (code, _) = text.split_once("\"code\":\"")?.1.split_once('"')?;
     let is_code = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';

@@ -104,6 +104,7 @@ impl Connections {
         if self.core.hub.count(slot) + self.core.joins.pending(slot) >= max {
             return Err(LoginError::TooManyTopics);
         }
+        self.rates.quota.forget(slot);
         let others: Vec<Name> = self.core.users(slot).map(Name::from).collect();
         let own = personal(user);
         self.join(slot, &own, false);
@@ -146,6 +147,7 @@ impl Connections {
         if own.is_empty() {
             return Err(LoginError::NotLoggedIn);
         }
+        self.rates.quota.forget(slot);
         self.core.entries.leave_as(slot, user, self.core.now_us);
         self.leave_topic(slot, &personal(user), out);
         let mut stored = None;

@@ -23,6 +23,7 @@ use crate::lists::Lists;
 use crate::metrics::Refusal;
 use crate::outbox::{Chunk, Outbox, Piece};
 use crate::output::Output;
+use crate::over::over_rejection;
 use crate::page_reads::PageReads;
 use crate::peers::Arrival;
 use crate::phoenix::Channels;
@@ -171,11 +172,18 @@ impl Channels<'_> {
             (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
         held.fetch_add(1, Ordering::Relaxed);
-        let slot = self.connections.open(Arrival::Direct);
+        let slot = self.connections.open(Arrival::Direct(None));
+        let Connections { core, rates, .. } = &mut *self.connections;
+        let topics = principal.users.len();
+        let over = rates.quota.open(core, slot, &principal.users, topics);
         if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
             cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
         }
         self.connections.core.take_up(slot, encoding, Phase::Open);
+        if let Some(limited) = over {
+            self.connections.end(slot, CloseReason::RateLimited);
+            return Err(over_rejection(limited));
+        }
         self.connections.enter_hub(slot, principal, &[]);
         Ok(self.connections.core.id(slot, self.connections.serial))
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::CloseReason;
 use model::Encoding;
+use quotas::Unit;
 
 /// A number that one thread changes and others may read at any time.
 ///
@@ -108,12 +109,66 @@ pub enum Limited {
     Joins,
     /// The same, because the members of a topic had to catch up with what was published.
     Behind,
+    /// `limits.topics_per_connection_max`: what was refused.
+    Topics,
+    /// `limits.message_bytes_max`: the same.
+    MessageBytes,
+    /// `limits.head_bytes_max`: the same.
+    HeadBytes,
+    /// `limits.uri_bytes_max`: the same.
+    UriBytes,
+    /// `presence.meta_bytes_max`: the same.
+    MetaBytes,
+    /// `limits.mailbox_messages_max`: what clients' publishes met.
+    Mailbox,
+    /// `limits.connections_per_user_max`.
+    UserConnections,
+    /// `limits.topics_per_user_max`.
+    UserTopics,
+    /// `limits.commands_per_second_per_user_max`; those that follow are the same for other units, and for
+    /// addresses.
+    UserCommands,
+    /// Bytes.
+    UserBytes,
+    /// Publishes.
+    UserPublishes,
+    /// Joins.
+    UserJoins,
+    /// Commands of an address.
+    AddressCommands,
+    /// Bytes.
+    AddressBytes,
+    /// Publishes.
+    AddressPublishes,
+    /// Joins.
+    AddressJoins,
 }
 
 impl Limited {
     /// All, in the order of their discriminants.
-    pub const ALL: [Limited; 5] =
-        [Limited::Input, Limited::Outboxes, Limited::Publishes, Limited::Joins, Limited::Behind];
+    pub const ALL: [Limited; 21] = [
+        Limited::Input,
+        Limited::Outboxes,
+        Limited::Publishes,
+        Limited::Joins,
+        Limited::Behind,
+        Limited::Topics,
+        Limited::MessageBytes,
+        Limited::HeadBytes,
+        Limited::UriBytes,
+        Limited::MetaBytes,
+        Limited::Mailbox,
+        Limited::UserConnections,
+        Limited::UserTopics,
+        Limited::UserCommands,
+        Limited::UserBytes,
+        Limited::UserPublishes,
+        Limited::UserJoins,
+        Limited::AddressCommands,
+        Limited::AddressBytes,
+        Limited::AddressPublishes,
+        Limited::AddressJoins,
+    ];
 
     /// The label in metrics: the limit's key where it is a setting.
     pub fn name(self) -> &'static str {
@@ -123,7 +178,48 @@ impl Limited {
             Limited::Publishes => "limits.publishes_per_second_max",
             Limited::Joins => "limits.joins_per_second_max",
             Limited::Behind => "topic_behind",
+            Limited::Topics => "limits.topics_per_connection_max",
+            Limited::MessageBytes => "limits.message_bytes_max",
+            Limited::HeadBytes => "limits.head_bytes_max",
+            Limited::UriBytes => "limits.uri_bytes_max",
+            Limited::MetaBytes => "presence.meta_bytes_max",
+            Limited::Mailbox => "limits.mailbox_messages_max",
+            Limited::UserConnections => "limits.connections_per_user_max",
+            Limited::UserTopics => "limits.topics_per_user_max",
+            Limited::UserCommands => "limits.commands_per_second_per_user_max",
+            Limited::UserBytes => "limits.bytes_per_second_per_user_max",
+            Limited::UserPublishes => "limits.publishes_per_second_per_user_max",
+            Limited::UserJoins => "limits.joins_per_second_per_user_max",
+            Limited::AddressCommands => "limits.commands_per_second_per_address_max",
+            Limited::AddressBytes => "limits.bytes_per_second_per_address_max",
+            Limited::AddressPublishes => "limits.publishes_per_second_per_address_max",
+            Limited::AddressJoins => "limits.joins_per_second_per_address_max",
         }
+    }
+
+    /// The rate of a user, or else of an address.
+    pub(crate) fn rate(is_user: bool, unit: Unit) -> Limited {
+        match (is_user, unit) {
+            (true, Unit::Commands) => Limited::UserCommands,
+            (true, Unit::Bytes) => Limited::UserBytes,
+            (true, Unit::Publishes) => Limited::UserPublishes,
+            (true, Unit::Joins) => Limited::UserJoins,
+            (false, Unit::Commands) => Limited::AddressCommands,
+            (false, Unit::Bytes) => Limited::AddressBytes,
+            (false, Unit::Publishes) => Limited::AddressPublishes,
+            (false, Unit::Joins) => Limited::AddressJoins,
+        }
+    }
+
+    /// The limit behind an error's code, where it is one that the code alone tells.
+    pub(crate) fn of_code(code: &str) -> Option<Limited> {
+        Some(match code {
+            "too_many_topics" => Limited::Topics,
+            "message_too_large" | "body_too_large" => Limited::MessageBytes,
+            "head_too_large" => Limited::HeadBytes,
+            "uri_too_long" => Limited::UriBytes,
+            _ => return None,
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Where connections come from that come through a trusted proxy. All others come from where their socket
-//! says, and nothing is held for them.
+//! Where connections come from. Of those that come through a trusted proxy it is what that says; all others
+//! come from where their socket says, and nothing is held for them once they are open.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +15,8 @@ use crate::roomy::Roomy;
 /// How a connection came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// As most do: where it comes from the driver knows.
-    Direct,
+    /// As most do, from this address, if the driver knows it already.
+    Direct(Option<IpAddr>),
     /// Beyond the limit of its address, if it may be a health check.
     Reserved,
     /// From the address of a trusted proxy, which says where its client is.
@@ -49,16 +49,36 @@ pub(crate) struct ProxiedRecord {
     counted: Option<Text<IpAddr>>,
 }
 
-/// The connections that came through trusted proxies, by slot.
+/// Where connections come from, as far as it is held: that of those that came through trusted proxies, and
+/// that of others until they are open. A connection that rests for long holds nothing.
 #[derive(Default)]
-pub(crate) struct Peers(HashMap<u32, Proxied>);
+pub(crate) struct Peers {
+    proxied: HashMap<u32, Proxied>,
+    direct: HashMap<u32, IpAddr>,
+}
 
 impl Peers {
+    /// Somebody has connected whose address is known.
+    pub fn open_direct(&mut self, slot: u32, address: IpAddr) {
+        self.direct.insert(slot, address);
+    }
+
+    /// The connection is open, and the driver is asked where it is if anybody wants to know.
+    pub fn opened(&mut self, slot: u32) {
+        self.direct.remove(&slot);
+    }
+
+    /// Where a connection comes from, if that is held.
+    pub fn address(&self, slot: u32) -> Option<IpAddr> {
+        let direct = || self.direct.get(&slot).copied();
+        self.client(slot).map(|client| client.ip()).or_else(direct)
+    }
+
     /// A trusted proxy has connected.
     pub fn open(&mut self, slot: u32, proxy: IpAddr, header: ProxyHeader) {
         let awaits_header = header == ProxyHeader::ProxyProtocol;
         let proxied = Proxied { proxy, awaits_header, client: None, counted: None };
-        self.0.insert(slot, proxied);
+        self.proxied.insert(slot, proxied);
     }
 
     /// Whether the connection is a trusted proxy's, for who reads a request of it.
@@ -74,18 +94,19 @@ impl Peers {
 
     /// What is known of a connection that came through a proxy.
     pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
-        if self.0.is_empty() { None } else { self.0.get(&slot) }
+        if self.proxied.is_empty() { None } else { self.proxied.get(&slot) }
     }
 
     /// The same, to change it.
     pub fn proxied_mut(&mut self, slot: u32) -> Option<&mut Proxied> {
-        if self.0.is_empty() { None } else { self.0.get_mut(&slot) }
+        if self.proxied.is_empty() { None } else { self.proxied.get_mut(&slot) }
     }
 
     /// The connection has ended.
     pub fn forget(&mut self, slot: u32, shared: &Shared) {
-        if !self.0.is_empty()
-            && let Some(proxied) = self.0.remove(&slot)
+        self.direct.remove(&slot);
+        if !self.proxied.is_empty()
+            && let Some(proxied) = self.proxied.remove(&slot)
             && let Some(counted) = proxied.counted
         {
             shared.addresses.leave(counted);
@@ -110,11 +131,12 @@ impl Peers {
         counted.into_iter().for_each(|address| {
             shared.addresses.enter(address, u32::MAX);
         });
-        self.0.insert(slot, Proxied { proxy, awaits_header, client, counted });
+        self.proxied.insert(slot, Proxied { proxy, awaits_header, client, counted });
     }
 
     /// Gives back what a crowd took.
     pub fn tidy(&mut self) {
-        self.0.tidy();
+        self.proxied.tidy();
+        self.direct.tidy();
     }
 }

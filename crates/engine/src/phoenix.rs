@@ -14,7 +14,9 @@ use crate::answers::{NO_USER, acknowledged_json, answer, refuse, say};
 use crate::command::{Answer, Command, PendingHook};
 use crate::connection::PendingToken;
 use crate::connections::Connections;
+use crate::metrics::Limited;
 use crate::page_reads::PageReads;
+use crate::quota::over_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 
@@ -41,6 +43,9 @@ impl Channels<'_> {
         message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
+        if self.connections.phoenix_over(slot, protocol, &message, out) {
+            return;
+        }
         match message.kind() {
             Event::Heartbeat => answer(protocol, &message, Status::Ok, NOTHING, out),
             Event::Join => self.phoenix_join(slot, protocol, message, out),
@@ -96,7 +101,13 @@ impl Channels<'_> {
             && self.connections.core.hub.count(slot) + self.connections.core.joins.pending(slot)
                 >= max
         {
+            let limited = &self.connections.core.metrics.limited;
+            limited[Limited::Topics as usize].add(1);
             return refuse(protocol, &message, "too many channels joined", out);
+        }
+        let Connections { core, rates, .. } = &mut *self.connections;
+        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot) {
+            return refuse(protocol, &message, &over_message(limited), out);
         }
         if let Some(why) = self.too_large(&message) {
             return refuse(protocol, &message, &why, out);
@@ -214,7 +225,11 @@ impl Channels<'_> {
     /// Why a client's message is too large, if it is.
     fn too_large(&self, message: &ClientMessage) -> Option<String> {
         let max = self.connections.core.settings.session.message_bytes_max;
-        (message.payload.bytes() > max).then(|| protocol::data::too_large(max))
+        (message.payload.bytes() > max).then(|| {
+            let limited = &self.connections.core.metrics.limited;
+            limited[Limited::MessageBytes as usize].add(1);
+            protocol::data::too_large(max)
+        })
     }
 
     fn phoenix_event(

@@ -118,6 +118,7 @@ impl Presences<'_> {
         self.connections.rates.has_joined(&mut self.connections.core, slot);
         let core = &mut self.connections.core;
         let hash = core.broker.hash(topic);
+        core.count_meta(meta);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
             Err(wrong) => Err(("bad_meta", wrong)),
             Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {

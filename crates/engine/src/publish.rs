@@ -13,6 +13,7 @@ use crate::command::{Answer, Command};
 use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::metrics::Limited;
 
 impl Actions<'_> {
     /// What a client published is on disk, or is not.
@@ -159,7 +160,11 @@ impl Connections {
 
 impl Core {
     pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {
-        self.broker.publish(publication, None)
+        let published = self.broker.publish(publication, None);
+        if published == Err(PublishError::Overloaded) {
+            self.metrics.limited[Limited::Mailbox as usize].add(1);
+        }
+        published
     }
 
     /// Publishes; the answer comes when the message is on disk.

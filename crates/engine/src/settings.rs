@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use proxies::Network;
+use quotas::Limits;
 
 use crate::credentials::Expiry;
 
@@ -38,6 +39,14 @@ pub struct Settings {
     pub publishes_per_second_max: u32,
     /// Topics that a connection may enter in a second; 0 is no limit.
     pub joins_per_second_max: u32,
+    /// What a user may do in a second, on all connections of the node.
+    pub per_user: Limits,
+    /// What an address may do.
+    pub per_address: Limits,
+    /// Connections of a user on the node; 0 is no limit.
+    pub connections_per_user_max: u32,
+    /// Topics of all of these; 0 is no limit.
+    pub topics_per_user_max: u32,
     /// Until a request's head and body must be whole, in seconds, at most [`SILENCE_SECONDS_MAX`].
     pub head_seconds: u32,
     /// How long a connection may rest between requests, in seconds, at most
@@ -83,6 +92,10 @@ impl Settings {
             outboxes_bytes_max: never as usize,
             publishes_per_second_max: 0,
             joins_per_second_max: 0,
+            per_user: Limits::NONE,
+            per_address: Limits::NONE,
+            connections_per_user_max: 0,
+            topics_per_user_max: 0,
             head_seconds: never,
             idle_seconds: never,
             longpoll_seconds: 25,

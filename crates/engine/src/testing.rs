@@ -234,7 +234,8 @@ impl Driver {
     /// The same, perhaps beyond the limit of its address. Gives the connection's slot.
     pub fn connect_as(&mut self, end: ServerEnd, reserved: bool) -> u32 {
         self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
-        let slot = self.engine.open(if reserved { Arrival::Reserved } else { Arrival::Direct });
+        let slot =
+            self.engine.open(if reserved { Arrival::Reserved } else { Arrival::Direct(None) });
         self.sockets.insert(slot, Socket { end, outbox: None, closing: None, told_closed: false });
         self.readable(slot);
         slot

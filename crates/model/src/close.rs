@@ -42,6 +42,8 @@ pub enum CloseReason {
     TokenExpired,
     /// Its token was revoked.
     TokenRevoked,
+    /// It asked on and on for more than its user or its address may.
+    RateLimited,
 }
 
 /// What a client of a closed connection should do.
@@ -55,7 +57,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [CloseReason; 18] = [
+    pub const ALL: [CloseReason; 19] = [
         CloseReason::ByClient,
         CloseReason::Lost,
         CloseReason::Answered,
@@ -74,6 +76,7 @@ impl CloseReason {
         CloseReason::Unauthorized,
         CloseReason::TokenExpired,
         CloseReason::TokenRevoked,
+        CloseReason::RateLimited,
     ];
 
     /// The label in metrics and in the last line of an HTTP stream.
@@ -97,6 +100,7 @@ impl CloseReason {
             CloseReason::Unauthorized => "unauthorized",
             CloseReason::TokenExpired => "token_expired",
             CloseReason::TokenRevoked => "token_revoked",
+            CloseReason::RateLimited => "rate_limited",
         }
     }
 
@@ -119,6 +123,7 @@ impl CloseReason {
             CloseReason::Unauthorized => 4401,
             CloseReason::TokenExpired => 4402,
             CloseReason::TokenRevoked => 4403,
+            CloseReason::RateLimited => 4029,
         }
     }
 
@@ -142,6 +147,7 @@ impl CloseReason {
             | CloseReason::Silent
             | CloseReason::Overloaded
             | CloseReason::Internal
+            | CloseReason::RateLimited
             // With a new token.
             | CloseReason::TokenExpired => Advice::Reconnect,
         }

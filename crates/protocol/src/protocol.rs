@@ -60,7 +60,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///         // No line is longer than this. Who sends more than the server asked for is let go.
 ///         if bytes.len() > 300 || reader.open {
 ///             let request = Some(Request::Close(CloseReason::ProtocolError));
-///             return Read { taken: bytes.len(), request };
+///             return Read { taken: bytes.len(), request, replied: None };
 ///         }
 ///         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
 ///             return Read::MORE;
@@ -78,7 +78,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///                 stranger: false,
 ///             }),
 ///         };
-///         Read { taken: end + 1, request: Some(request) }
+///         Read { taken: end + 1, request: Some(request), replied: None }
 ///     }
 ///
 ///     // The object that the HTTP stream and /ws have, in a line.
@@ -339,11 +339,13 @@ pub struct Read {
     pub taken: usize,
     /// What they ask for, if that is more than the answer that is in `out` already.
     pub request: Option<Request>,
+    /// A command that has its reply in `out` already: the code of its error, or "" without one.
+    pub replied: Option<&'static str>,
 }
 
 impl Read {
     /// More must come.
-    pub const MORE: Read = Read { taken: 0, request: None };
+    pub const MORE: Read = Read { taken: 0, request: None, replied: None };
 }
 
 /// The protocols that a server speaks, each in each of its encodings.

@@ -297,13 +297,36 @@ pub struct Top {
     pub topics: Vec<TopTopic>,
 }
 
-/// The top topics.
+/// Who does most, in a second.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Noisy {
+    /// `user`, `address` or `key`.
+    pub kind: String,
+    /// Which one.
+    pub name: String,
+    /// Requests and commands.
+    pub commands_per_second: f64,
+    /// What was refused for a limit.
+    pub refusals_per_second: f64,
+}
+
+/// A response of /api/noisiest.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Noisiest {
+    /// The noisiest first.
+    pub noisiest: Vec<Noisy>,
+}
+
+/// The top topics, and who does most.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
     /// Those with the most members.
     pub biggest: Vec<TopTopic>,
     /// Those with the most messages in the recent window.
     pub busiest: Vec<TopTopic>,
+    /// The users, addresses and keys that do most; none on a node that doesn't say.
+    pub noisiest: Vec<Noisy>,
 }
 
 /// A connection of a topic or a user.

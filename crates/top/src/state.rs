@@ -197,7 +197,9 @@ impl State {
         let data = self.data();
         let lines = match (self.view, &data.tops, &data.details) {
             (View::Shards, _, _) => data.shards.len(),
-            (View::Topics, Some(Ok(tops)), _) => tops.biggest.len().max(tops.busiest.len()),
+            (View::Topics, Some(Ok(tops)), _) => {
+                tops.biggest.len().max(tops.busiest.len()).max(tops.noisiest.len())
+            }
             (View::Details, _, Some((_, Some(Ok(details))))) => details.members.connections.len(),
             _ => 0,
         };

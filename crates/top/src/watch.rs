@@ -8,7 +8,7 @@ use admin::{Admin, AdminError, Target, encoded};
 
 use crate::AGENT;
 use crate::live::Live;
-use crate::sample::{History, Members, Messages, Sample, Top, TopTopic, Tops};
+use crate::sample::{History, Members, Messages, Noisiest, Sample, Top, TopTopic, Tops};
 
 /// The time between two attempts to reach a node that is away.
 const RETRY: Duration = Duration::from_secs(1);
@@ -170,7 +170,11 @@ pub fn tops(admin: &mut Admin) -> Result<Tops, AdminError> {
         let top: Top = admin.get(&format!("/api/top?by={what}&limit={TOPICS}"))?;
         Ok(top.topics)
     };
-    Ok(Tops { biggest: by("members")?, busiest: by("messages")? })
+    let (biggest, busiest) = (by("members")?, by("messages")?);
+    // An older node doesn't know.
+    let noisiest = admin.get::<Noisiest>(&format!("/api/noisiest?limit={TOPICS}"));
+    let noisiest = noisiest.map(|found| found.noisiest).unwrap_or_default();
+    Ok(Tops { biggest, busiest, noisiest })
 }
 
 fn details(admin: &mut Admin, subject: &Subject) -> Result<Details, AdminError> {

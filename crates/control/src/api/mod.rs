@@ -8,6 +8,7 @@ mod history;
 mod login;
 mod members;
 mod messages;
+mod noisiest;
 mod openapi;
 mod operate;
 mod presence;
@@ -103,6 +104,7 @@ fn monitor_calls() -> Calls<Arc<Monitor>> {
         .get("/api/live", Needs::Read, samples::live)
         .get("/api/samples", Needs::Read, samples::samples)
         .get("/api/top", Needs::Read, top::top)
+        .get("/api/noisiest", Needs::Read, noisiest::noisiest)
 }
 
 /// A row for each call.

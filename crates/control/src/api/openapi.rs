@@ -8,8 +8,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    connections, cursors, history, login, members, messages, operate, presence, publish, samples,
-    session, stats, subscriptions, tokens, top, topics,
+    connections, cursors, history, login, members, messages, noisiest, operate, presence, publish,
+    samples, session, stats, subscriptions, tokens, top, topics,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{Needs, Row};
@@ -31,7 +31,7 @@ use crate::http::access::{Needs, Row};
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,
-        presence::presence, top::top, members::members, messages::messages,
+        presence::presence, top::top, noisiest::noisiest, members::members, messages::messages,
         samples::live, samples::samples,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document

@@ -12,6 +12,7 @@ use shard::{Metrics, Refusal};
 use utoipa::ToSchema;
 
 use crate::monitor::histogram::{merged, percentile_ms};
+use crate::monitor::limited::limited;
 use crate::monitor::process;
 use crate::node::{History, Node};
 
@@ -31,6 +32,8 @@ pub(crate) struct Stats {
     closed: u64,
     closed_by_reason: BTreeMap<&'static str, u64>,
     refused_by_reason: BTreeMap<&'static str, u64>,
+    /// How often something was refused, held up or closed for a limit, by its key in the configuration.
+    limited_by_name: BTreeMap<&'static str, u64>,
     /// Topics with members, counted for each shard and added up; users' own included.
     topics: u64,
     /// Messages that shards took in: one that goes to three shards counts three times.
@@ -217,6 +220,7 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         closed: closed_by_reason.values().sum(),
         closed_by_reason,
         refused_by_reason,
+        limited_by_name: limited(&node),
         topics: sum(&|metrics| metrics.topics.get()),
         messages_in: sum(&|metrics| metrics.messages_in.get()),
         messages_delivered: sum(&|metrics| metrics.delivered.get()),

@@ -24,7 +24,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 26] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 27] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -48,6 +48,7 @@ pub(crate) const FILES: [(&str, &str, &str); 26] = files! {
     JS "theme.js"
     JS "tiles.js"
     JS "toml.js"
+    JS "noisiest.js"
     JS "top.js"
     JS "topic.js"
     JS "user.js"

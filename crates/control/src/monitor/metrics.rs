@@ -11,9 +11,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use shard::{Histogram, Limited, Metrics, Refusal};
+use shard::{Histogram, Metrics, Refusal};
 
 use super::histogram::merged;
+use super::limited::limited;
 use super::process;
 use crate::node::Node;
 use crate::webhook::{ErrorKind, UrlStats};
@@ -102,14 +103,15 @@ impl Reading {
             })
             .into();
         counters(encoder, "connections_refused", "New connections answered 503", None, rows)?;
-        let rows = Limited::ALL
-            .map(|limited| {
-                let value = self.sum(|metrics| metrics.limited[limited as usize].get());
-                ("name", limited.name().to_string(), value)
-            })
-            .into();
+        let rows = limited(&self.0).into_iter();
+        let rows = rows.map(|(name, times)| ("name", name.to_string(), times as f64)).collect();
         let help = "How often a connection was held up, refused something or closed for a limit";
         counters(encoder, "limited", help, None, rows)?;
+        let quotas = &self.0.shared.quotas;
+        let help = "Users, addresses and keys whose rates are known";
+        gauge(encoder, "accounts", help, None, quotas.accounts() as f64)?;
+        let help = "How often there was no room to know those of one more";
+        counter(encoder, "accounts_refused", help, None, quotas.unheld() as f64)?;
         let value = self.sum(|metrics| metrics.accepted.get());
         counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
         let value = self.sum(|metrics| metrics.accept_errors.get());

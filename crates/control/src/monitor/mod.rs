@@ -1,6 +1,7 @@
 //! The node's figures: what the process takes, samples of every second, topics on top, and metrics.
 
 pub(crate) mod histogram;
+pub(crate) mod limited;
 pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod process;
@@ -11,7 +12,7 @@ pub(crate) mod top;
 pub(crate) use sampler::{INTERVAL_SECONDS, Monitor, connections_max};
 #[cfg(test)]
 pub(crate) use sampler::{READERS_MAX, Sampler};
-pub(crate) use samples::{Sample, SampleRing};
+pub(crate) use samples::{Figure, Sample, SampleRing};
 
 /// What this process has written to memory so far (RssAnon), in bytes.
 pub fn anonymous_bytes() -> u64 {

@@ -68,7 +68,10 @@ impl Sampler {
 
     /// Takes a sample over the time since the one before.
     pub fn sample(&mut self) {
-        let after = read(&self.monitor.node);
+        let node = &self.monitor.node;
+        // The clock of the shards began at the same moment, or a little earlier.
+        node.shared.quotas.tick(node.started.elapsed().as_micros() as u64);
+        let after = read(node);
         let sample = Sample::between(&self.before, after.clone());
         self.before = after;
         let mut event = b"event: sample\ndata: ".to_vec();

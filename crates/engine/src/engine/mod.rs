@@ -321,8 +321,10 @@ impl Engine {
 
     /// The driver says where a request for a session comes from. Its token is in the answer.
     pub fn address(&mut self, slot: u32, address: Option<IpAddr>) {
-        let client = self.connections.core.peers.client(slot).map(|client| client.ip());
-        self.channels().address(slot, client.or(address));
+        let known = self.connections.core.peers.address(slot);
+        let address = known.or(address);
+        self.connections.rates.quota.locate(&self.connections.core, slot, address);
+        self.channels().address(slot, address);
         self.resume_inputs();
     }
 

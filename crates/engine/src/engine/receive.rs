@@ -5,6 +5,7 @@ use model::CloseReason;
 use super::Engine;
 use crate::actions::OUT_BYTES;
 use crate::connection::Phase;
+use crate::connections::Connections;
 use crate::input::is_held;
 
 impl Engine {
@@ -37,6 +38,10 @@ impl Engine {
     /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
     pub fn received(&mut self, slot: u32, bytes: &mut [u8]) {
         let now_s = self.connections.core.now_wrapping_s();
+        let Connections { core, rates, .. } = &mut self.connections;
+        if let Some(limited) = rates.quota.took(core, slot, bytes.len()) {
+            rates.wait(core, slot, limited);
+        }
         let held = is_held(&self.connections.core.table, slot);
         let Some(connection) = self.connections.core.table.get_mut(slot) else {
             return;

@@ -20,6 +20,8 @@ pub(super) fn tidy(engine: &mut Engine) {
     engine.connections.core.credentials.tidy();
     engine.connections.core.lists_due.tidy();
     engine.connections.core.peers.tidy();
+    let now_us = engine.connections.core.now_us;
+    engine.connections.rates.quota.tidy(now_us);
     engine.connections.chosen.tidy();
     engine.connections.pages.tidy();
     engine.connections.core.commands.tidy();

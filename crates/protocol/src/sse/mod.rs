@@ -82,7 +82,7 @@ impl Protocol for Sse {
 
     /// Nothing that is sent after the request means anything.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-        Read { taken: bytes.len(), request: None }
+        Read { taken: bytes.len(), request: None, replied: None }
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {

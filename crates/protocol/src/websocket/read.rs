@@ -25,6 +25,8 @@ pub(crate) enum Outcome {
     Ask(Request),
     /// This goes back, in a frame.
     Send(Opcode, Vec<u8>),
+    /// A command that is answered already, with this code where it is refused; the text goes back.
+    Reply(&'static str, Vec<u8>),
     /// The connection ends, with a close frame of this text.
     Close(CloseReason, String),
 }
@@ -61,7 +63,7 @@ impl Frames {
         };
         // A frame is one event at the most.
         let mut outcome = Outcome::Nothing;
-        let mut request = None;
+        let (mut request, mut replied) = (None, None);
         let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
             Event::Text(_) | Event::Binary(_) => outcome = on(&peer, event),
             Event::Ping(payload) => frame::encode(Opcode::Pong, false, payload, out),
@@ -79,6 +81,10 @@ impl Frames {
             Outcome::Nothing => {}
             Outcome::Ask(asked) => request = Some(asked),
             Outcome::Send(opcode, payload) => data(opcode, &payload, self.window_bits, codecs, out),
+            Outcome::Reply(code, payload) => {
+                replied = Some(code);
+                data(Opcode::Text, &payload, self.window_bits, codecs, out);
+            }
             Outcome::Close(reason, text) => {
                 close(reason.code(), &text, out);
                 request = Some(Request::Close(reason));
@@ -94,7 +100,7 @@ impl Frames {
             request = Some(Request::Close(reason));
             bytes.len()
         });
-        Read { taken, request }
+        Read { taken, request, replied }
     }
 }
 
@@ -116,7 +122,7 @@ fn binary_outcome(peer: &Peer<'_>, payload: &[u8]) -> Outcome {
             let mut out = Vec::new();
             let message = "a binary frame begins with a command in JSON and a newline";
             command::reply_error("null", "bad_json", message, &mut out);
-            Outcome::Send(Opcode::Text, out)
+            Outcome::Reply("bad_json", out)
         }
     }
 }
@@ -134,7 +140,7 @@ fn command_outcome(
     };
     let mut out = Vec::new();
     command::reply_error(&id, code, &message, &mut out);
-    Outcome::Send(Opcode::Text, out)
+    Outcome::Reply(code, out)
 }
 
 /// What a command leads to, if the policy allows it. The error is its code and its message.
@@ -202,7 +208,7 @@ fn allowed(
         command::CommandKind::Ping => {
             let mut out = Vec::new();
             command::reply_ok(id, "{}", &mut out);
-            return Ok(Outcome::Send(Opcode::Text, out));
+            return Ok(Outcome::Reply("", out));
         }
     }))
 }

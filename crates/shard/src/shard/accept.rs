@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use protocol::http::without_room;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, accept_with, acceptfrom_with, recv};
+use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use super::Shard;
 use crate::socket::State;
@@ -79,17 +79,10 @@ impl Shard {
             return Err(Errno::AGAIN);
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let settings = self.engine.settings();
-        let needed = settings.connections_per_address_max > 0
-            || !settings.session.proxies.networks.is_empty();
-        let accepted = if !needed {
-            accept_with(listener, flags).map(|socket| (socket, None))
-        } else {
-            acceptfrom_with(listener, flags).map(|(socket, address)| {
-                let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-                (socket, address.map(|address| address.ip().to_canonical()))
-            })
-        };
+        let accepted = acceptfrom_with(listener, flags).map(|(socket, address)| {
+            let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+            (socket, address.map(|address| address.ip().to_canonical()))
+        });
         match accepted {
             Ok(accepted) => Ok(Some(accepted)),
             // The kernel reports a connection's own early end through accept (see accept(2)).
@@ -143,7 +136,7 @@ impl Shard {
         let slot = self.engine.open(match proxy {
             _ if reserved => Arrival::Reserved,
             Some(proxy) => Arrival::Proxy(proxy),
-            None => Arrival::Direct,
+            None => Arrival::Direct(address),
         });
         self.sockets.insert(slot, fd);
         if let Some(address) = counted.filter(|_| !reserved) {

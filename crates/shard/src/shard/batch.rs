@@ -399,7 +399,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let slot = shard.engine.open(engine::Arrival::Direct);
+        let slot = shard.engine.open(engine::Arrival::Direct(None));
         shard.sockets.insert(slot, OwnedFd::from(ours));
         (slot, theirs)
     }

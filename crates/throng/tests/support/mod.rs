@@ -81,6 +81,16 @@ impl Server {
         String::from_utf8_lossy(&all).into_owned()
     }
 
+    /// Sends bytes and reads what comes until the server closes; it may do so before it has read all.
+    pub fn exchange_once(&self, bytes: &[u8]) -> String {
+        let mut socket = self.connect();
+        let _ = socket.write_all(bytes);
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
     /// Opens a lasting GET and reads past its head.
     pub fn listen(&self, target: &str) -> Stream {
         let mut stream = Stream::new(self.connect());

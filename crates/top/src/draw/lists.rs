@@ -7,7 +7,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 
 use super::{GRAPH, STRONG, tiles};
 use crate::format::{bar, compact, cut, grouped, percent, plain, words};
-use crate::sample::{Ring, Sample, TopTopic, Tops};
+use crate::sample::{Noisy, Ring, Sample, TopTopic, Tops};
 use crate::state::Data;
 
 /// The fewest lines in which lists are useful.
@@ -29,14 +29,15 @@ const SHARD_WIDTH: u16 = 38;
 /// Draws as many lists as fit side by side.
 pub fn lists(frame: &mut Frame<'_>, area: Rect, data: &Data) {
     let Some(newest) = data.ring.newest() else { return };
-    let count = (area.width / WIDTH_MIN).clamp(1, 4);
+    let count = (area.width / WIDTH_MIN).clamp(1, 5);
     let columns = Layout::horizontal(vec![Constraint::Ratio(1, u32::from(count)); count.into()]);
     for (index, column) in columns.split(area).iter().enumerate() {
         match index {
             0 => biggest(frame, *column, data, 0),
             1 => busiest(frame, *column, data, 0),
             2 => transports(frame, *column, newest, None),
-            _ => shards(frame, *column, &data.shards, 0),
+            3 => shards(frame, *column, &data.shards, 0),
+            _ => noisiest(frame, *column, data, 0),
         }
     }
 }
@@ -136,66 +137,96 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
     }
 }
 
-/// Draws both lists of topics.
+/// Draws the lists of topics, and who does most.
 pub fn topics(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    let halves = match area.width >= 2 * WIDTH_MIN {
-        true => Layout::horizontal([Constraint::Ratio(1, 2); 2]),
-        false => Layout::vertical([Constraint::Ratio(1, 2); 2]),
+    // Where there is no room for three, the topics come first.
+    let count = if area.width >= 3 * WIDTH_MIN { 3 } else { 2 };
+    let parts = vec![Constraint::Ratio(1, count); count as usize];
+    let layout = match area.width >= 2 * WIDTH_MIN {
+        true => Layout::horizontal(parts),
+        false => Layout::vertical(parts),
     };
-    let [left, right] = halves.areas(area);
-    biggest(frame, left, data, scroll);
-    busiest(frame, right, data, scroll);
+    for (index, part) in layout.split(area).iter().enumerate() {
+        match index {
+            0 => biggest(frame, *part, data, scroll),
+            1 => busiest(frame, *part, data, scroll),
+            _ => noisiest(frame, *part, data, scroll),
+        }
+    }
+}
+
+fn noisiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let rows = data.tops.as_ref().map(|tops| match tops {
+        Ok(tops) => Ok(tops.noisiest.iter().map(row).collect()),
+        Err(error) => Err(format!("! {error}")),
+    });
+    fn row(noisy: &Noisy) -> Row {
+        let name = match noisy.kind.as_str() {
+            "user" => noisy.name.clone(),
+            kind => format!("{kind} {}", noisy.name),
+        };
+        Row { name, numbers: [noisy.commands_per_second, noisy.refusals_per_second] }
+    }
+    let titles = ["Noisiest", "Cmds/s", "Refused", "Nobody has asked for anything."];
+    list(frame, area, titles, rows.unwrap_or_else(|| Err("Asking…".into())), scroll);
 }
 
 fn biggest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    let texts = ["Biggest topics", "No topic has members."];
+    let texts = ["Biggest topics", "Members", "Msg/min", "No topic has members."];
     list(frame, area, texts, found(data, |tops| &tops.biggest), scroll);
 }
 
 fn busiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    let texts = ["Busiest topics", "No recent messages."];
+    let texts = ["Busiest topics", "Members", "Msg/min", "No recent messages."];
     list(frame, area, texts, found(data, |tops| &tops.busiest), scroll);
 }
 
-/// Returns one of the lists, or the text to show instead.
-fn found(data: &Data, list: fn(&Tops) -> &Vec<TopTopic>) -> Result<&[TopTopic], String> {
+/// A row of a list.
+struct Row {
+    name: String,
+    numbers: [f64; 2],
+}
+
+/// Returns the rows of one of the lists of topics, or the text to show instead.
+fn found(data: &Data, list: fn(&Tops) -> &Vec<TopTopic>) -> Result<Vec<Row>, String> {
+    let row = |topic: &TopTopic| Row {
+        name: topic.topic.clone(),
+        numbers: [topic.members, topic.messages_per_minute],
+    };
     match &data.tops {
         None => Err("Asking…".into()),
         Some(Err(error)) => Err(format!("! {error}")),
-        Some(Ok(tops)) => Ok(list(tops)),
+        Some(Ok(tops)) => Ok(list(tops).iter().map(row).collect()),
     }
 }
 
 fn list(
     frame: &mut Frame<'_>,
     area: Rect,
-    [title, empty]: [&str; 2],
-    found: Result<&[TopTopic], String>,
+    [title, first_head, second_head, empty]: [&str; 4],
+    found: Result<Vec<Row>, String>,
     scroll: usize,
 ) {
     let name_width = usize::from(area.width).saturating_sub(2 * NUMBER + 2);
     let title = cut(title, name_width);
-    let title = format!("{title:<name_width$}{:>NUMBER$}{:>NUMBER$}", "Members", "Msg/min");
+    let title = format!("{title:<name_width$}{first_head:>NUMBER$}{second_head:>NUMBER$}");
     let area = titled(frame, area, Line::styled(title, STRONG));
-    let topics = match found {
-        Ok([]) => Err(empty.to_owned()),
-        found => found,
-    };
-    let topics = match topics {
-        Ok(topics) => topics,
-        Err(note) => {
+    let rows = match found {
+        Ok(rows) if !rows.is_empty() => rows,
+        other => {
+            let note = other.err().unwrap_or_else(|| empty.to_owned());
             frame.render_widget(Paragraph::new(note).wrap(Wrap { trim: true }), area);
             return;
         }
     };
-    let first = scroll.min(topics.len().saturating_sub(usize::from(area.height)));
-    for (topic, y) in topics.iter().skip(first).zip(area.y..area.bottom()) {
-        let name = cut(&plain(&topic.topic), name_width.saturating_sub(1));
+    let first = scroll.min(rows.len().saturating_sub(usize::from(area.height)));
+    for (row, y) in rows.iter().skip(first).zip(area.y..area.bottom()) {
+        let name = cut(&plain(&row.name), name_width.saturating_sub(1));
         let padding = " ".repeat(name_width.saturating_sub(Span::raw(&name).width()));
         let numbers = format!(
             "{padding}{:>NUMBER$}{:>NUMBER$}",
-            compact(topic.members),
-            compact(topic.messages_per_minute)
+            compact(row.numbers[0]),
+            compact(row.numbers[1])
         );
         frame.render_widget(Line::raw(name + &numbers), Rect { y, height: 1, ..area });
     }

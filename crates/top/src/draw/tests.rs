@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::sample::{History, Sample, TopTopic, Tops};
+use crate::sample::{History, Noisy, Sample, TopTopic, Tops};
 use crate::watch::{Details, Subject, Update};
 use admin::AdminError;
 
@@ -31,10 +31,17 @@ fn recorded() -> State {
         messages_per_minute: 7.5,
     };
     let rooms: Vec<TopTopic> = (0..40).map(topic).collect();
+    let noisy = |kind: &str, name: &str, commands_per_second: f64| Noisy {
+        kind: kind.into(),
+        name: name.into(),
+        commands_per_second,
+        refusals_per_second: 12.0,
+    };
+    let noisiest = vec![noisy("user", "loud", 900.0), noisy("address", "192.0.2.1", 40.0)];
     for update in [
         Update::History(Box::new(history)),
         Update::Sample(Box::new(sample())),
-        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms })),
+        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms, noisiest })),
     ] {
         state.apply(update, sample().at).expect("no error");
     }
@@ -187,4 +194,14 @@ fn errors_and_alarms_are_shown_in_words() {
     state.apply(Update::Sample(Box::new(full)), 0).expect("no error");
     assert_shows(&picture(&state, SMALL), &["! 95 k", "3/s refused"]);
     assert_shows(&picture(&State::new("n"), SMALL), &["Asking n for its first sample…"]);
+}
+
+#[test]
+fn the_noisiest_are_named_beside_the_topics() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Tab, KeyCode::Tab, KeyCode::Tab]);
+    let text = picture(&state, (160, 30)).join("\n");
+    for want in ["Noisiest", "Refused", "loud", "address 192.0.2.1", "900"] {
+        assert!(text.contains(want), "{want} in\n{text}");
+    }
 }

@@ -9,6 +9,7 @@ import { names } from './samples.js';
 import { decades, linear, logarithmic, mirrored } from './scale.js';
 import { shards } from './shards.js';
 import { SHARED_CONNECTIONS_MIN, tiles } from './tiles.js';
+import { noisiest } from './noisiest.js';
 import { top } from './top.js';
 
 export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'phoenix_longpoll', 'http', 'echo'];
@@ -110,7 +111,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), history: history() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -123,13 +124,14 @@ export function view() {
     h('div.view-head', {}, h('h1', {}, 'Overview'), parts.node.element),
     parts.tiles.element,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.history.element));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.history.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
       unsubscribe();
       parts.tiles.close();
       parts.top.close();
+      parts.noisiest.close();
       parts.history.close();
       for (const chart of drawn) chart.close();
     },

@@ -9,6 +9,8 @@ use auth::{Authenticator, LoginRule, Policy};
 use config::{Config, Loaded};
 use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
 
+use quotas::Unit;
+
 use super::demo;
 
 /// Converts a number of the configuration to the type that holds it. The tests in `bounds.rs` prove
@@ -93,6 +95,24 @@ fn proxies(config: &Config) -> proxies::Trusted {
         config::ProxyHeader::ProxyProtocol => proxies::ProxyHeader::ProxyProtocol,
     };
     proxies::Trusted { networks, header }
+}
+
+/// What a user may do in a second.
+fn per_user(limits: &config::Limits) -> quotas::Limits {
+    quotas::Limits::NONE
+        .with(Unit::Commands, limits.commands_per_second_per_user_max)
+        .with(Unit::Bytes, limits.bytes_per_second_per_user_max)
+        .with(Unit::Publishes, limits.publishes_per_second_per_user_max)
+        .with(Unit::Joins, limits.joins_per_second_per_user_max)
+}
+
+/// The same for an address.
+fn per_address(limits: &config::Limits) -> quotas::Limits {
+    quotas::Limits::NONE
+        .with(Unit::Commands, limits.commands_per_second_per_address_max)
+        .with(Unit::Bytes, limits.bytes_per_second_per_address_max)
+        .with(Unit::Publishes, limits.publishes_per_second_per_address_max)
+        .with(Unit::Joins, limits.joins_per_second_per_address_max)
 }
 
 /// How long messages are retained, if the configuration does not say: a day.
@@ -298,6 +318,10 @@ pub(super) fn settings(
         outboxes_bytes_max: held(limits.outboxes_bytes_max),
         publishes_per_second_max: held(limits.publishes_per_second_max),
         joins_per_second_max: held(limits.joins_per_second_max),
+        per_user: per_user(limits),
+        per_address: per_address(limits),
+        connections_per_user_max: held(limits.connections_per_user_max),
+        topics_per_user_max: held(limits.topics_per_user_max),
         head_seconds: held(timeouts.head_seconds),
         idle_seconds: held(timeouts.idle_seconds),
         longpoll_seconds: held(timeouts.longpoll_seconds),

@@ -106,6 +106,18 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "limits.outboxes_bytes_max" => shard.outboxes_bytes_max as u128,
         "limits.publishes_per_second_max" => shard.publishes_per_second_max.into(),
         "limits.joins_per_second_max" => shard.joins_per_second_max.into(),
+        "limits.connections_per_user_max" => shard.connections_per_user_max.into(),
+        "limits.topics_per_user_max" => shard.topics_per_user_max.into(),
+        "limits.commands_per_second_per_user_max" => shard.per_user.of(Unit::Commands).into(),
+        "limits.bytes_per_second_per_user_max" => shard.per_user.of(Unit::Bytes).into(),
+        "limits.publishes_per_second_per_user_max" => shard.per_user.of(Unit::Publishes).into(),
+        "limits.joins_per_second_per_user_max" => shard.per_user.of(Unit::Joins).into(),
+        "limits.commands_per_second_per_address_max" => shard.per_address.of(Unit::Commands).into(),
+        "limits.bytes_per_second_per_address_max" => shard.per_address.of(Unit::Bytes).into(),
+        "limits.publishes_per_second_per_address_max" => {
+            shard.per_address.of(Unit::Publishes).into()
+        }
+        "limits.joins_per_second_per_address_max" => shard.per_address.of(Unit::Joins).into(),
         "limits.longpoll_sessions_per_address_max" => {
             shard.longpoll_sessions_per_address_max.into()
         }

@@ -1,0 +1,396 @@
+//! What users and addresses may do in a second, all of their connections on the node together, and how
+//! many connections and topics a user may have.
+//!
+//! A connection has accounts while it asks for something, and none while it rests. What is over is
+//! refused in the protocol's own words; bytes that are too many are left unread for a while.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::Name;
+use protocol::Request;
+use protocol::phoenix::{ClientMessage, Event};
+use protocol::request::{Op, ReplyTo};
+use quotas::{Account, Cost, Limits, Subject, Unit};
+
+use crate::connection::Phase;
+use crate::core::Core;
+use crate::metrics::Limited;
+use crate::output::Output;
+use crate::roomy::Roomy;
+use crate::users::{Counted, Counts, Reached};
+
+/// Users of a connection whose accounts its requests are charged to; it may have more.
+const USERS_MAX: usize = 4;
+
+/// A connection that has asked for nothing for so long has no accounts.
+const REST_US: u64 = 3_000_000;
+
+/// So many refusals in a row close a connection, and fewer when they go on for [`STUBBORN_US`].
+const REFUSALS_MAX: u32 = 1_000;
+
+/// See [`REFUSALS_MAX`].
+const STUBBORN_REFUSALS: u32 = 20;
+
+/// A client that has been refused for so long, again and again, is closed.
+const STUBBORN_US: u64 = 10_000_000;
+
+/// Input of so many bytes at once is charged in any case; less only to who has accounts already.
+const LARGE_BYTES: usize = 4 << 10;
+
+/// Somebody's account, and what binds it.
+#[derive(Clone)]
+struct Bound {
+    account: Arc<Account>,
+    /// A user's, or else an address's.
+    is_user: bool,
+}
+
+impl Bound {
+    fn limits<'a>(&self, core: &'a Core) -> &'a Limits {
+        let settings = &core.settings;
+        if self.is_user { &settings.per_user } else { &settings.per_address }
+    }
+}
+
+/// What an open connection that asks for something holds.
+struct Held {
+    accounts: Vec<Bound>,
+    used_us: u64,
+    /// Refusals in a row, and since when.
+    refusals: u32,
+    refused_us: u64,
+}
+
+/// What is held of connections that have asked for something lately.
+#[derive(Default)]
+pub(crate) struct Quota {
+    held: HashMap<u32, Held>,
+    /// What open connections count for, while their users are limited.
+    counted: HashMap<u32, Counted>,
+}
+
+/// Who asks for something.
+pub(crate) enum Asker<'a> {
+    /// The users of an open connection, and its address.
+    Connection,
+    /// A request that names these users, and its connection's address.
+    Request(&'a [Name]),
+}
+
+impl Quota {
+    /// Which limit keeps a connection from what it asks for, if any; else it is charged for that.
+    pub fn charge(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        asker: &Asker<'_>,
+        cost: &Cost,
+    ) -> Option<Limited> {
+        let now_us = core.now_us;
+        let once;
+        let accounts = match asker {
+            Asker::Connection => &self.hold(core, slot).accounts,
+            Asker::Request(users) => {
+                once = accounts(core, users.iter().map(Name::as_str), address(core, slot));
+                &once
+            }
+        };
+        let over = accounts.iter().find_map(|bound| {
+            let unit = bound.account.over(cost, bound.limits(core), now_us)?;
+            Some(Limited::rate(bound.is_user, unit))
+        });
+        let Some(limited) = over else {
+            accounts.iter().for_each(|bound| {
+                bound.account.spend(cost, bound.limits(core), now_us);
+            });
+            if let Some(held) = self.held.get_mut(&slot) {
+                held.refusals = 0;
+            }
+            return None;
+        };
+        accounts.iter().for_each(|bound| bound.account.refused(now_us));
+        core.metrics.limited[limited as usize].add(1);
+        Some(limited)
+    }
+
+    /// Counts a refusal. True when the client takes no notice of them, and is to be closed.
+    pub fn is_stubborn(&mut self, core: &Core, slot: u32) -> bool {
+        let Some(held) = self.held.get_mut(&slot) else {
+            return false;
+        };
+        if held.refusals == 0 {
+            held.refused_us = core.now_us;
+        }
+        held.refusals += 1;
+        let long = core.now_us.saturating_sub(held.refused_us) >= STUBBORN_US;
+        held.refusals >= REFUSALS_MAX || (long && held.refusals >= STUBBORN_REFUSALS)
+    }
+
+    /// Charges an open connection for bytes that it has sent. The limit, if they are too many.
+    pub fn took(&mut self, core: &mut Core, slot: u32, bytes: usize) -> Option<Limited> {
+        if bytes < LARGE_BYTES && (self.held.is_empty() || !self.held.contains_key(&slot)) {
+            return None;
+        }
+        if core.table.get(slot)?.phase() != Phase::Open {
+            return None;
+        }
+        let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
+        let now_us = core.now_us;
+        let held = self.hold(core, slot);
+        held.accounts.iter().for_each(|bound| {
+            bound.account.spend(&cost, bound.limits(core), now_us);
+        });
+        self.over_bytes(core, slot)
+    }
+
+    /// Which limit keeps an open connection from sending more bytes, if any.
+    pub fn over_bytes(&self, core: &Core, slot: u32) -> Option<Limited> {
+        let held = self.held.get(&slot)?;
+        held.accounts.iter().find_map(|bound| {
+            let limited = bound.limits(core).of(Unit::Bytes) > 0;
+            let over = limited && bound.account.is_over(Unit::Bytes, core.now_us);
+            over.then(|| Limited::rate(bound.is_user, Unit::Bytes))
+        })
+    }
+
+    fn hold(&mut self, core: &mut Core, slot: u32) -> &mut Held {
+        let now_us = core.now_us;
+        let held = self.held.entry(slot).or_insert_with(|| {
+            let address = address(core, slot);
+            if address.is_none() && !core.is_gathered(slot) {
+                core.outputs.push(Output::Address { slot });
+            }
+            let accounts = accounts(core, core.users(slot), address);
+            Held { accounts, used_us: now_us, refusals: 0, refused_us: 0 }
+        });
+        held.used_us = now_us;
+        held
+    }
+
+    /// The driver has said where a connection is.
+    pub fn locate(&mut self, core: &Core, slot: u32, address: Option<IpAddr>) {
+        if let (Some(held), Some(address)) = (self.held.get_mut(&slot), address)
+            && held.accounts.iter().all(|bound| bound.is_user)
+        {
+            held.accounts.extend(of_address(core, address));
+        }
+    }
+
+    /// The connection has ended, or has other users now.
+    pub fn forget(&mut self, slot: u32) {
+        self.held.remove(&slot);
+    }
+
+    /// A connection is about to be opened for these users, with so many topics, their own included.
+    /// Which limit keeps it out, if any; else it counts.
+    pub fn open(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        users: &[Name],
+        topics: usize,
+    ) -> Option<Limited> {
+        let max = max(core);
+        if max == Counts::default() || users.is_empty() {
+            return None;
+        }
+        let mut counted = Counted { users: Vec::new(), topics: crate::count::count(topics) };
+        for user in users {
+            if let Err(reached) = core.shared.users.enter(user, counted.counts(), max) {
+                counted.leave(&core.shared.users);
+                let limited = of_reached(reached);
+                core.metrics.limited[limited as usize].add(1);
+                return Some(limited);
+            }
+            counted.users.push(user.clone());
+        }
+        if let Some(before) = self.counted.insert(slot, counted) {
+            before.leave(&core.shared.users);
+        }
+        None
+    }
+
+    /// Why an open connection may enter no further topic, if so. Connections on several shards that ask
+    /// in the same moment may both be let in.
+    pub fn topics_reached(&self, core: &Core, slot: u32) -> Option<Limited> {
+        let max = max(core).topics;
+        let full = |user| max > 0 && core.shared.users.of(user).topics >= max;
+        if !(max > 0 && core.users(slot).any(full)) {
+            return None;
+        }
+        core.metrics.limited[Limited::UserTopics as usize].add(1);
+        Some(Limited::UserTopics)
+    }
+
+    /// A connection has entered topics or left some, or its users have changed: it counts as it is now,
+    /// if users are limited.
+    pub fn settle(&mut self, core: &Core, slot: u32) {
+        if self.counted.is_empty() && max(core) == Counts::default() {
+            return;
+        }
+        let topics = crate::count::count(core.hub.count(slot));
+        let same = |counted: &Counted| {
+            counted.topics == topics && core.users(slot).eq(counted.users.iter().map(Name::as_str))
+        };
+        let before = self.counted.get(&slot);
+        if before.map_or(core.users(slot).next().is_none(), same) {
+            return;
+        }
+        let now = Counted { users: core.users(slot).map(Name::from).collect(), topics };
+        for user in &now.users {
+            // It is in already: no limit keeps it out.
+            let _ = core.shared.users.enter(user, now.counts(), Counts::default());
+        }
+        if let Some(before) = self.counted.insert(slot, now) {
+            before.leave(&core.shared.users);
+        }
+    }
+
+    /// A connection has left all of its topics.
+    pub fn uncount(&mut self, core: &Core, slot: u32) {
+        if !self.counted.is_empty()
+            && let Some(counted) = self.counted.remove(&slot)
+        {
+            counted.leave(&core.shared.users);
+        }
+    }
+
+    /// Who rests has no accounts.
+    pub fn tidy(&mut self, now_us: u64) {
+        self.held.retain(|_, held| now_us.saturating_sub(held.used_us) < REST_US);
+        self.held.tidy();
+        self.counted.tidy();
+    }
+}
+
+/// What a user may have.
+fn max(core: &Core) -> Counts {
+    let settings = &core.settings;
+    let (connections, topics) = (settings.connections_per_user_max, settings.topics_per_user_max);
+    Counts { connections, topics }
+}
+
+fn of_reached(reached: Reached) -> Limited {
+    match reached {
+        Reached::Connections => Limited::UserConnections,
+        Reached::Topics => Limited::UserTopics,
+    }
+}
+
+/// Where a connection is, as far as the engine knows.
+fn address(core: &Core, slot: u32) -> Option<IpAddr> {
+    let session = || core.table.cold(slot)?.session.as_ref()?.address;
+    core.peers.address(slot).or_else(session)
+}
+
+fn of_address(core: &Core, address: IpAddr) -> Option<Bound> {
+    let subject = Subject::Address(core.settings.network(address));
+    let account = core.shared.quotas.account(subject, core.now_us)?;
+    Some(Bound { account, is_user: false })
+}
+
+fn accounts<'a>(
+    core: &Core,
+    users: impl Iterator<Item = &'a str>,
+    address: Option<IpAddr>,
+) -> Vec<Bound> {
+    let of_user = |user: &str| {
+        let account = core.shared.quotas.account(Subject::User(user.into()), core.now_us)?;
+        Some(Bound { account, is_user: true })
+    };
+    let users = users.take(USERS_MAX).filter_map(of_user);
+    users.chain(address.and_then(|address| of_address(core, address))).collect()
+}
+
+const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
+
+/// A command that the protocol has refused itself.
+pub(crate) const BAD_COMMAND: Cost = COMMAND;
+
+/// What a message of a Phoenix client costs. A heartbeat keeps the connection alive, and is free.
+pub(crate) fn message_cost(message: &ClientMessage) -> Cost {
+    match message.kind() {
+        Event::Heartbeat => Cost::NOTHING,
+        Event::Join => COMMAND.with(Unit::Joins, 1),
+        Event::Leave => COMMAND,
+        Event::Other => COMMAND.with(Unit::Publishes, 1),
+    }
+}
+
+/// What a request costs that took so many bytes, and who asks. Nothing for what is no request of its own,
+/// and for what is charged elsewhere.
+pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Asker<'_>)> {
+    let command = COMMAND.with(Unit::Bytes, bytes as u64);
+    let topics = |topics: usize| command.with(Unit::Joins, topics.max(1) as u64);
+    let http = |to: &ReplyTo| match to {
+        ReplyTo::Http(_) => (command, Asker::Request(&[])),
+        ReplyTo::Id(_) => (COMMAND, Asker::Connection),
+    };
+    Some(match request {
+        Request::Answered { .. } | Request::Status { .. } => (command, Asker::Request(&[])),
+        Request::Open(open) => (topics(open.topics.len()), Asker::Request(&open.principal.users)),
+        Request::Poll(poll) => (topics(poll.topics.len()), Asker::Request(&poll.principal.users)),
+        Request::Subscribe(..)
+        | Request::Login(..)
+        | Request::Logout(..)
+        | Request::Authenticate(_) => (COMMAND.with(Unit::Joins, 1), Asker::Connection),
+        Request::Unsubscribe(..) | Request::UpdatePresence(..) => (COMMAND, Asker::Connection),
+        Request::Publish { publication, to: ReplyTo::Http(_), .. } => {
+            let users = publication.sender().map_or(&[][..], std::slice::from_ref);
+            (command.with(Unit::Publishes, 1), Asker::Request(users))
+        }
+        Request::Publish { to: ReplyTo::Id(_), .. } => {
+            (COMMAND.with(Unit::Publishes, 1), Asker::Connection)
+        }
+        Request::Acknowledge { principal: Some(principal), to: ReplyTo::Http(_), .. } => {
+            (command, Asker::Request(&principal.users))
+        }
+        Request::Acknowledge { to, .. }
+        | Request::Presence { to, .. }
+        | Request::History { to, .. } => http(to),
+        Request::Longpoll(longpoll) => match &longpoll.op {
+            Op::Open { principal, .. } => (topics(1), Asker::Request(&principal.users)),
+            Op::Poll { principal, .. } => {
+                let users = principal.as_ref().map_or(&[][..], |principal| &principal.users);
+                (command, Asker::Request(users))
+            }
+            // Each message counts for its session, and all of them for the address.
+            Op::Post { messages, .. } => {
+                let count = |unit| messages.iter().map(|it| message_cost(it).of(unit)).sum();
+                let cost = Unit::ALL.iter().fold(command, |cost, unit| match unit {
+                    Unit::Bytes => cost,
+                    Unit::Commands | Unit::Publishes | Unit::Joins => {
+                        cost.with(*unit, count(*unit))
+                    }
+                });
+                (cost, Asker::Request(&[]))
+            }
+            Op::Gone | Op::Forbidden => (command, Asker::Request(&[])),
+        },
+        // A message is charged where sessions' messages are, and what is held when it is read again.
+        Request::Hold(_)
+        | Request::Rejected
+        | Request::Continue { .. }
+        | Request::Phoenix(_)
+        | Request::Close(_) => {
+            return None;
+        }
+    })
+}
+
+/// What is said to who is over a limit.
+pub(crate) fn over_message(limited: Limited) -> String {
+    let key = limited.name();
+    let what = if limited == Limited::UserConnections {
+        "the user has as many connections as it may".to_string()
+    } else if limited == Limited::UserTopics {
+        "the user is in as many topics as it may be".to_string()
+    } else {
+        let (unit, _) = key.trim_start_matches("limits.").split_once('_').unwrap_or_default();
+        let whose = if key.contains("per_user") { "user" } else { "address" };
+        format!("too many {unit} in a second by this {whose}")
+    };
+    format!("{what} ({key}): try again in a moment")
+}

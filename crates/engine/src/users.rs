@@ -1,0 +1,124 @@
+//! How many connections each user has on the node, and in how many topics they are together: counted
+//! while that is limited, for it takes some 100 bytes a connection.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::Name;
+
+/// Parts of the table, each with a lock of its own.
+const PARTS: usize = 64;
+
+/// What a user has.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    /// Connections.
+    pub connections: u32,
+    /// Topics of all of them, each as often as a connection is in it.
+    pub topics: u32,
+}
+
+/// Which limit a user has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reached {
+    Connections,
+    Topics,
+}
+
+/// What each user has, over all shards.
+pub(crate) struct Users {
+    parts: [Mutex<HashMap<Name, Counts>>; PARTS],
+    hasher: RandomState,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        let parts = std::array::from_fn(|_| Mutex::default());
+        Users { parts, hasher: RandomState::new() }
+    }
+}
+
+impl Users {
+    fn part(&self, user: &str) -> MutexGuard<'_, HashMap<Name, Counts>> {
+        let at = usize::try_from(self.hasher.hash_one(user) >> 32).unwrap_or(0) % PARTS;
+        self.parts[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts more, unless that is more than `max` of either; 0 is no limit.
+    pub fn enter(&self, user: &str, more: Counts, max: Counts) -> Result<(), Reached> {
+        let mut part = self.part(user);
+        let before = part.get(user).copied().unwrap_or_default();
+        let connections = before.connections.saturating_add(more.connections);
+        let topics = before.topics.saturating_add(more.topics);
+        if more.connections > 0 && max.connections > 0 && connections > max.connections {
+            return Err(Reached::Connections);
+        }
+        if more.topics > 0 && max.topics > 0 && topics > max.topics {
+            return Err(Reached::Topics);
+        }
+        part.insert(user.into(), Counts { connections, topics });
+        Ok(())
+    }
+
+    /// Counts less.
+    pub fn leave(&self, user: &str, less: Counts) {
+        let mut part = self.part(user);
+        if let Some(counts) = part.get_mut(user) {
+            counts.connections = counts.connections.saturating_sub(less.connections);
+            counts.topics = counts.topics.saturating_sub(less.topics);
+            if *counts == Counts::default() {
+                part.remove(user);
+                let room = part.len() * 4;
+                part.shrink_to(room);
+            }
+        }
+    }
+
+    /// What a user has.
+    pub fn of(&self, user: &str) -> Counts {
+        self.part(user).get(user).copied().unwrap_or_default()
+    }
+}
+
+/// What a connection counts for.
+#[derive(Default)]
+pub(crate) struct Counted {
+    pub users: Vec<Name>,
+    pub topics: u32,
+}
+
+impl Counted {
+    /// What each of its users has by it.
+    pub fn counts(&self) -> Counts {
+        Counts { connections: 1, topics: self.topics }
+    }
+
+    /// It counts no longer.
+    pub fn leave(self, users: &Users) {
+        self.users.iter().for_each(|user| users.leave(user, self.counts()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_so_much_and_no_more() {
+        let (users, max) = (Users::default(), Counts { connections: 2, topics: 5 });
+        let connection = |topics| Counts { connections: 1, topics };
+        assert_eq!(users.enter("a", connection(2), max), Ok(()));
+        assert_eq!(users.enter("a", connection(4), max), Err(Reached::Topics));
+        assert_eq!(users.enter("a", connection(3), max), Ok(()));
+        assert_eq!(users.enter("a", connection(0), max), Err(Reached::Connections));
+        assert_eq!(users.enter("b", connection(5), max), Ok(()));
+        assert_eq!(users.enter("a", connection(9), Counts::default()), Ok(()), "0 is no limit");
+        users.leave("a", connection(9));
+        users.leave("a", connection(3));
+        assert_eq!(users.of("a"), connection(2));
+        users.leave("a", connection(2));
+        users.leave("a", connection(2));
+        assert!(users.parts.iter().map(|part| part.lock().unwrap().len()).sum::<usize>() == 1);
+    }
+}
