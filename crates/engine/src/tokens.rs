@@ -3,10 +3,10 @@
 
 use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
-use model::{CloseReason, Name, ResumeRequest};
+use model::{CloseReason, Name};
+use protocol::json;
 use protocol::phoenix::{Content, Status};
 use protocol::request::TokenPurpose;
-use protocol::{ProtocolRef, json};
 
 use crate::answers::{answer, refuse};
 use crate::command::{Answer, Revocation};
@@ -14,8 +14,6 @@ use crate::connection::PendingToken;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::credentials::TokenDue;
-use crate::lists::Lists;
-use crate::recovery::ReplyTo;
 
 /// A code and a message.
 type Refused = (&'static str, String);
@@ -30,7 +28,7 @@ impl Connections {
             None => {
                 Err(("no_tokens", "this server uses no tokens ([auth] configures them)".into()))
             }
-            Some(auth) => match self.take_token(slot, &*auth, &pending, out) {
+            Some(auth) => match self.take_token(slot, &*auth, &pending) {
                 Err(TokenRefused::KeysComing) => return self.wait_with(slot, pending, &*auth),
                 Err(TokenRefused::For(why)) => Err(why),
                 Ok(ok) => Ok(ok),
@@ -54,7 +52,7 @@ impl Connections {
             // No request brings a token so.
             Answer::Http(_) => {}
         }
-        self.catch_up(slot, protocol, entered, out);
+        self.catch_up_user(slot, entered, out);
     }
 
     /// Does what the token is for; gives the object of the reply, and the topics that the connection has
@@ -64,11 +62,10 @@ impl Connections {
         slot: u32,
         auth: &dyn Authenticator,
         pending: &PendingToken,
-        out: &mut Vec<u8>,
     ) -> Result<(String, Vec<Name>), TokenRefused> {
         let verified = auth.verify(&pending.token, self.core.unix_s())?;
         let topics = match pending.purpose {
-            TokenPurpose::Connect => self.connect_as(slot, verified, out)?,
+            TokenPurpose::Connect => self.connect_as(slot, verified)?,
             TokenPurpose::Refresh => {
                 self.refresh(slot, verified)?;
                 Vec::new()
@@ -78,20 +75,17 @@ impl Connections {
         Ok((json::authenticated(&principal.users, principal.expires), topics))
     }
 
-    /// The connection is one of the token's users from now on.
-    fn connect_as(
-        &mut self,
-        slot: u32,
-        verified: Verified,
-        _out: &mut Vec<u8>,
-    ) -> Result<Vec<Name>, Refused> {
+    /// The connection is one of the token's users from now on, as if it had said so when it came: it may
+    /// be in topics already, where no token is required. Gives the topics that it has entered.
+    fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, Refused> {
         let named = self.core.users(slot).next().is_some();
         if named || self.core.credentials.has(slot) {
             let message = "this connection has said who it is: refresh gives it a new token";
             return Err(("already_connected", message.into()));
         }
         let max = self.core.settings.session.topics_per_connection_max;
-        if self.core.hub.count(slot) + verified.users.len() > max {
+        let topics = self.core.hub.count(slot) + self.core.joins.pending(slot);
+        if topics + verified.users.len() > max {
             return Err(("too_many_topics", protocol::data::too_many_topics(max)));
         }
         if let Some(cold) = self.core.table.cold_mut(slot) {
@@ -99,8 +93,24 @@ impl Connections {
         }
         self.core.table.trim(slot);
         let principal = Principal::from(verified);
+        if !self.core.hub.is_here(slot) {
+            self.enter_hub(slot, &principal, &[]);
+            return Ok(self.core.hub.topics_of(slot).cloned().collect());
+        }
         let before: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
-        self.enter_hub(slot, &principal, &[]);
+        self.core.credentials.insert(slot, &principal);
+        for user in &principal.users {
+            self.join(slot, &personal(user), false);
+            self.enter_presence_as(slot, user);
+        }
+        for user in &principal.users {
+            for topic in self.core.shared.subscriptions.of(user) {
+                let presence = self.core.settings.session.policy.topic(&topic).presence();
+                if !self.join(slot, &topic, presence) && before.contains(&topic) {
+                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                }
+            }
+        }
         Ok(self.core.hub.topics_of(slot).filter(|topic| !before.contains(topic)).cloned().collect())
     }
 
@@ -119,16 +129,6 @@ impl Connections {
         }
         self.core.credentials.insert(slot, &verified.into());
         Ok(())
-    }
-
-    /// What the users' topics had before comes now, as at the connect.
-    fn catch_up(&mut self, slot: u32, protocol: ProtocolRef, topics: &[Name], out: &mut Vec<u8>) {
-        if !protocol.joins() && !topics.is_empty() && self.core.history().retains_any() {
-            self.recover(|recovery, core| {
-                recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)
-            });
-        }
-        Lists { core: &mut self.core }.send_due(slot, out);
     }
 
     /// The token is looked at again when the keys have come; nothing else is read before.
