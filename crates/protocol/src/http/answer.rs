@@ -184,7 +184,12 @@ pub(super) fn cors(settings: &Settings, request: &HttpRequest<'_>) -> Cow<'stati
     let mut origins = request.bytes("origin");
     match (origins.next().map(std::str::from_utf8), origins.next()) {
         (Some(Ok(origin)), None) if settings.cors_origins.iter().any(|it| it == origin) => {
-            format!("Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n").into()
+            // With this the page's requests may bring the cookie that holds a token.
+            let credentials = match settings.auth.is_some() && settings.token_cookie.is_some() {
+                true => "Access-Control-Allow-Credentials: true\r\n",
+                false => "",
+            };
+            format!("Access-Control-Allow-Origin: {origin}\r\n{credentials}Vary: Origin\r\n").into()
         }
         _ => "Vary: Origin\r\n".into(),
     }
