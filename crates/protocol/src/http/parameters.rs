@@ -92,6 +92,8 @@ impl Route<'_> {
     pub(crate) fn listener(&self) -> Result<Listener, Interrupt> {
         let mut query = self.query()?;
         let principal = self.principal(std::mem::take(&mut query.users))?;
+        // The users of a token are more than the request names, maybe.
+        self.check_topics(principal.users.len() + query.topics.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;
         let mut topics = Vec::with_capacity(query.topics.len());
         for topic in std::mem::take(&mut query.topics) {
@@ -125,12 +127,7 @@ impl Route<'_> {
             self.parameter(&mut query, &key, &value)?;
         }
         self.check_meant(&query.meant)?;
-        let topics = query.users.len() + query.topics.len();
-        if topics > self.settings.topics_per_connection_max {
-            let max = self.settings.topics_per_connection_max;
-            let message = crate::data::too_many_topics(max);
-            return Err(Rejection::new(400, "too_many_topics", message));
-        }
+        self.check_topics(query.users.len() + query.topics.len())?;
         if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {
             let message = format!("since:{topic} is of a topic that this request doesn't name");
             return Err(Rejection::new(400, "bad_since", message));
@@ -149,6 +146,18 @@ impl Route<'_> {
             query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
         }
         Ok(query)
+    }
+
+    /// Checks that a connection may be in so many topics, each user's own included.
+    pub(crate) fn check_topics(&self, topics: usize) -> Result<(), Rejection> {
+        let max = self.settings.topics_per_connection_max;
+        match topics <= max {
+            true => Ok(()),
+            false => {
+                let message = crate::data::too_many_topics(max);
+                Err(Rejection::new(400, "too_many_topics", message))
+            }
+        }
     }
 
     /// Refuses what was probably meant to be a parameter, each with its right name, unless the request has

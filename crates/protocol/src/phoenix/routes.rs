@@ -61,11 +61,7 @@ impl Route<'_> {
             }
         }
         // The API puts every user into a topic; the limit is the connection's.
-        let max = self.settings.topics_per_connection_max;
-        if found.users.len() > max {
-            let message = crate::data::too_many_topics(max);
-            return Err(Rejection::new(400, "too_many_topics", message));
-        }
+        self.check_topics(found.users.len())?;
         if let Some(sent) = self.request.header(longpoll::TOKEN_HEADER) {
             token = Some(sent.into());
         }
@@ -75,12 +71,14 @@ impl Route<'_> {
 
     /// Who the client is. Phoenix refuses with 403 whoever it doesn't let in.
     fn phoenix_principal(&self, users: Vec<Name>) -> Result<Principal, Interrupt> {
-        self.principal(users).map_err(|interrupt| match interrupt {
+        let principal = self.principal(users).map_err(|interrupt| match interrupt {
             Interrupt::Rejection(rejection) if rejection.status == 401 => {
                 Rejection { status: 403, ..rejection }.into()
             }
             other @ (Interrupt::Rejection(_) | Interrupt::Hold(_)) => other,
-        })
+        })?;
+        self.check_topics(principal.users.len())?;
+        Ok(principal)
     }
 
     pub(super) fn phoenix_websocket(&self, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
