@@ -1,0 +1,424 @@
+//! Tokens, and a client of each transport that brings one.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use token::Signer;
+use tungstenite::client::IntoClientRequest;
+use tungstenite::{HandshakeError, Message};
+
+use crate::support::*;
+
+/// The key that the application and the server share.
+pub const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+pub const TOPICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/topics.toml");
+
+/// Pairs of keys: private and public.
+pub const RSA: (&str, &str) = (
+    include_str!("../../../token/src/tests/rsa.pem"),
+    include_str!("../../../token/src/tests/rsa.pub.pem"),
+);
+pub const ED: (&str, &str) = (
+    include_str!("../../../token/src/tests/ed25519.pem"),
+    include_str!("../../../token/src/tests/ed25519.pub.pem"),
+);
+
+pub const REQUIRED: (&str, &str) = ("THRONG_AUTH_REQUIRED", "true");
+
+/// A server that takes tokens of the shared key.
+pub fn serve(settings: &[(&str, &str)]) -> Server {
+    let key = ("THRONG_AUTH_HMAC_KEY", KEY);
+    serve_with(&[&[key], settings].concat())
+}
+
+/// A server with these settings and the rules of the tests.
+pub fn serve_with(settings: &[(&str, &str)]) -> Server {
+    Server::with(&["--shards", "2", "--config", TOPICS], settings)
+}
+
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A token that the shared key signs.
+pub fn token(claims: Value) -> String {
+    signed("HS256", KEY, None, claims)
+}
+
+pub fn signed(algorithm: &str, key: &str, id: Option<&str>, claims: Value) -> String {
+    let signer = Signer::new(key, algorithm.parse().unwrap(), id.map(String::from)).unwrap();
+    signer.sign(&claims).unwrap()
+}
+
+/// What a user may enter and nothing more.
+pub fn listener(user: &str, topics: &[&str]) -> Value {
+    json!({"sub": user, "throng": {"subscribe": topics}})
+}
+
+/// All that rules allow.
+pub fn everything(user: &str) -> Value {
+    let all = ["*"];
+    json!({"sub": user, "throng": {"subscribe": all, "publish": all, "presence": all, "history": all}})
+}
+
+/// Claims with more of them.
+pub fn with(mut claims: Value, more: Value) -> Value {
+    claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    claims
+}
+
+/// How a client is connected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    Sse,
+    Stream,
+    Poll,
+    Ws,
+    Phoenix,
+    Longpoll,
+}
+
+pub const ALL: [Way; 6] = [Way::Sse, Way::Stream, Way::Poll, Way::Ws, Way::Phoenix, Way::Longpoll];
+
+/// Those that stay connected.
+pub const LASTING: [Way; 5] = [Way::Sse, Way::Stream, Way::Ws, Way::Phoenix, Way::Longpoll];
+
+impl Way {
+    /// Where a client of it asks.
+    pub fn path(self) -> &'static str {
+        match self {
+            Way::Sse => "/sse?",
+            Way::Stream => "/stream?",
+            Way::Poll => "/poll?timeout=20&",
+            Way::Ws => "/ws?",
+            Way::Phoenix => "/socket/websocket?vsn=2.0.0&",
+            Way::Longpoll => "/socket/longpoll?vsn=2.0.0&",
+        }
+    }
+
+    pub fn is_phoenix(self) -> bool {
+        matches!(self, Way::Phoenix | Way::Longpoll)
+    }
+
+    fn is_websocket(self) -> bool {
+        matches!(self, Way::Ws | Way::Phoenix)
+    }
+}
+
+/// An answer to one request.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Value,
+}
+
+impl Reply {
+    /// The status and the code of its error.
+    pub fn error(&self) -> (u16, &str) {
+        (self.status, self.body["error"]["code"].as_str().unwrap_or(""))
+    }
+}
+
+/// Makes one request. `headers` are lines, each with its CRLF.
+pub fn request(server: &Server, method: &str, target: &str, headers: &str, body: &str) -> Reply {
+    let mut stream = Stream::new(server.connect());
+    let length = match body {
+        "" => String::new(),
+        body => format!("Content-Length: {}\r\n", body.len()),
+    };
+    let host = server.client;
+    stream.send(&format!(
+        "{method} {target} HTTP/1.1\r\nHost: {host}\r\n{headers}{length}\r\n{body}"
+    ));
+    let head = stream.head();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let length = header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    std::io::Read::read_exact(&mut stream.reader, &mut body).unwrap();
+    Reply { status, head, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
+}
+
+pub fn get(server: &Server, target: &str) -> Reply {
+    request(server, "GET", target, "", "")
+}
+
+/// The header with a token.
+pub fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+/// A connection that brought a token.
+pub struct Client {
+    pub wire: Wire,
+}
+
+pub enum Wire {
+    Sse(Stream),
+    Stream(Stream),
+    Poll(Stream),
+    Ws(WebSocket),
+    Phoenix(WebSocket),
+    Longpoll { address: std::net::SocketAddr, session: String, came: Vec<Value> },
+}
+
+/// Opens a WebSocket with these header lines; else the answer to the handshake.
+pub fn handshake(server: &Server, target: &str, headers: &str) -> Result<WebSocket, Reply> {
+    let mut request = format!("ws://{}{target}", server.client).into_client_request().unwrap();
+    for line in headers.lines().filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(": ").unwrap();
+        let name = tungstenite::http::HeaderName::try_from(name).unwrap();
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    match tungstenite::client(request, server.connect()) {
+        Ok((socket, _)) => Ok(socket),
+        Err(HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+            let status = response.status().as_u16();
+            let challenge = response.headers().get("www-authenticate");
+            let challenge = challenge.map_or("", |value| value.to_str().unwrap());
+            let body = response.body().as_deref().unwrap_or_default();
+            let body = serde_json::from_slice(body).unwrap_or(Value::Null);
+            Err(Reply { status, head: format!("WWW-Authenticate: {challenge}\r\n"), body })
+        }
+        Err(other) => panic!("{target}: {other}"),
+    }
+}
+
+impl Client {
+    /// Connects, to what the query says, with these header lines. A refusal is the answer to the request;
+    /// for `/ws` it may be a close frame, which is an answer of its code.
+    pub fn open(server: &Server, way: Way, query: &str, headers: &str) -> Result<Self, Reply> {
+        let target = format!("{}{query}", way.path());
+        if way.is_websocket() {
+            let socket = handshake(server, &target, headers)?;
+            let mut client = match way {
+                Way::Ws => Client { wire: Wire::Ws(socket) },
+                _ => return Ok(Client { wire: Wire::Phoenix(socket) }),
+            };
+            let (kind, said) = client.event();
+            if kind == "closed" {
+                let body = json!({"error": {"code": said["reason"]}});
+                let status = said["code"].as_u64().unwrap().try_into().unwrap();
+                return Err(Reply { status, head: String::new(), body });
+            }
+            assert!(["welcome", "token_required"].contains(&kind.as_str()), "{kind} {said}");
+            return Ok(client);
+        }
+        let mut stream = Stream::new(server.connect());
+        stream.send(&format!("GET {target} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", server.client));
+        if way == Way::Poll {
+            // It may wait long; what was wrong is said at once.
+            stream.reader.get_ref().set_nonblocking(false).unwrap();
+            return Ok(Client { wire: Wire::Poll(stream) });
+        }
+        let head = stream.head();
+        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut body = || {
+            let length: usize = header(&head, "content-length").unwrap().parse().unwrap();
+            let mut body = vec![0; length];
+            std::io::Read::read_exact(&mut stream.reader, &mut body).unwrap();
+            serde_json::from_slice::<Value>(&body).unwrap_or(Value::Null)
+        };
+        if status != 200 {
+            let body = body();
+            return Err(Reply { status, head, body });
+        }
+        Ok(match way {
+            Way::Sse => Client { wire: Wire::Sse(stream) },
+            Way::Stream => Client { wire: Wire::Stream(stream) },
+            _ => {
+                let body = body();
+                let Some(session) = body["token"].as_str().map(String::from) else {
+                    let status = body["status"].as_u64().unwrap().try_into().unwrap();
+                    return Err(Reply { status, head, body });
+                };
+                let (address, came) = (server.client, Vec::new());
+                Client { wire: Wire::Longpoll { address, session, came } }
+            }
+        })
+    }
+
+    /// Connects with a token in the query, and enters a topic.
+    pub fn enter(server: &Server, way: Way, token: &str, topic: &str) -> Self {
+        let topics = if way.is_phoenix() { String::new() } else { format!("&topic={topic}") };
+        let members =
+            || server.api("GET", &format!("/api/topics/{topic}"), None).1["members"].as_u64();
+        let before = members().unwrap_or(0);
+        let opened = Client::open(server, way, &format!("token={token}{topics}"), "");
+        let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
+        if way.is_phoenix() {
+            let joined = client.join(topic, json!({}));
+            assert_eq!(joined["status"], "ok", "{way:?}: {joined}");
+        }
+        server.until("it is in the topic", |_| members().unwrap_or(0) == before + 1);
+        client
+    }
+
+    /// Sends a Phoenix message; gives the answer to it.
+    pub fn push(&mut self, topic: &str, event: &str, payload: Value) -> Value {
+        let message = json!(["1", "1", topic, event, payload]).to_string();
+        match &mut self.wire {
+            Wire::Phoenix(socket) => socket.send(Message::text(message)).unwrap(),
+            Wire::Longpoll { address, session, .. } => {
+                let mut stream = Stream::new(connect(*address));
+                stream.send(&format!(
+                    "POST /socket/longpoll?vsn=2.0.0&token={session} HTTP/1.1\r\nHost: t\r\n\
+                     Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{message}",
+                    message.len()
+                ));
+                assert_eq!(stream.answer().0, 200);
+            }
+            _ => panic!("this is no Phoenix client"),
+        }
+        self.until("phx_reply")
+    }
+
+    pub fn join(&mut self, topic: &str, payload: Value) -> Value {
+        self.push(topic, "phx_join", payload)
+    }
+
+    /// A command of `/ws`, and what it is answered: the object, or the code of the error.
+    pub fn ask(&mut self, fields: Value) -> Value {
+        let Wire::Ws(socket) = &mut self.wire else { panic!("this is not /ws") };
+        socket.send(Message::text(with(fields, json!({"id": 1})).to_string())).unwrap();
+        let answer = self.until("reply");
+        match answer.get("ok") {
+            Some(ok) => ok.clone(),
+            None => answer["error"]["code"].clone(),
+        }
+    }
+
+    /// What comes next, by its name: a message is `message`, the end is `closed` with its reason.
+    pub fn event(&mut self) -> (String, Value) {
+        let closed = |reason: &str| ("closed".to_string(), json!({"reason": reason}));
+        match &mut self.wire {
+            Wire::Sse(stream) => {
+                let (mut name, mut data) = ("message".to_string(), None);
+                loop {
+                    let line = stream.line();
+                    match line.split_once(": ") {
+                        Some(("", comment)) if comment.starts_with("closing, ") => {
+                            return closed(&comment["closing, ".len()..]);
+                        }
+                        Some(("event", event)) => name = event.into(),
+                        Some(("data", text)) => {
+                            let raw = || json!(text);
+                            data = Some(serde_json::from_str(text).unwrap_or_else(|_| raw()));
+                        }
+                        _ => {}
+                    }
+                    if line.is_empty()
+                        && let Some(data) = data.take()
+                    {
+                        return (name, data);
+                    }
+                }
+            }
+            Wire::Stream(stream) => {
+                let object = stream.object();
+                let kind = object["type"].as_str().unwrap().to_string();
+                match &*kind {
+                    "close" => closed(object["reason"].as_str().unwrap()),
+                    "message" => (kind, object["data"].clone()),
+                    _ => (kind, object),
+                }
+            }
+            Wire::Poll(stream) => {
+                let (status, body) = stream.answer();
+                let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
+                match status {
+                    200 => ("message".into(), body["messages"][0]["data"].clone()),
+                    _ => closed(body["error"]["code"].as_str().unwrap()),
+                }
+            }
+            Wire::Ws(socket) | Wire::Phoenix(socket) => match read(socket) {
+                Message::Text(text) => {
+                    let value: Value = serde_json::from_str(&text).unwrap();
+                    match &value {
+                        Value::Array(parts) => phoenix(parts),
+                        object => {
+                            let kind = object["type"].as_str().unwrap().to_string();
+                            let is_message = kind == "message";
+                            let data = if is_message { object["data"].clone() } else { value };
+                            (kind, data)
+                        }
+                    }
+                }
+                Message::Close(Some(frame)) => {
+                    let (code, reason) = (u16::from(frame.code), frame.reason.to_string());
+                    ("closed".into(), json!({"code": code, "reason": reason}))
+                }
+                other => panic!("{other:?}"),
+            },
+            Wire::Longpoll { address, session, came } => loop {
+                if !came.is_empty() {
+                    let message = came.remove(0);
+                    return phoenix(message.as_array().unwrap());
+                }
+                let target = format!("/socket/longpoll?vsn=2.0.0&token={session}");
+                let (_, answer) = json(*address, "GET", &target, None, "");
+                for message in answer["messages"].as_array().into_iter().flatten() {
+                    came.push(match message {
+                        Value::String(text) => serde_json::from_str(text).unwrap(),
+                        other => other.clone(),
+                    });
+                }
+                match answer["status"].as_u64() {
+                    Some(200 | 204) => {}
+                    status => return ("closed".into(), json!({"code": status})),
+                }
+            },
+        }
+    }
+
+    /// The next event of this name.
+    pub fn until(&mut self, name: &str) -> Value {
+        loop {
+            let (event, value) = self.event();
+            if event == name {
+                return value;
+            }
+            assert_ne!(event, "closed", "before {name}: {value}");
+        }
+    }
+
+    /// Why it ends. With WebSockets the code fits the reason; a polled session is gone, or another one.
+    pub fn closed(&mut self) -> String {
+        let end = loop {
+            let (event, value) = self.event();
+            if event == "closed" {
+                break value;
+            }
+        };
+        let reason = end["reason"].as_str().unwrap_or("").to_string();
+        if let (Wire::Ws(_) | Wire::Phoenix(_), Some(code)) = (&self.wire, end["code"].as_u64()) {
+            let want = match &*reason {
+                "token_expired" => 4402,
+                "token_revoked" => 4403,
+                "unauthorized" => 4401,
+                other => panic!("{other}"),
+            };
+            assert_eq!(code, want, "{reason}");
+        }
+        reason
+    }
+}
+
+/// The next message that is not a heartbeat.
+fn read(socket: &mut WebSocket) -> Message {
+    loop {
+        match socket.read().unwrap() {
+            Message::Ping(_) | Message::Pong(_) => {}
+            message => return message,
+        }
+    }
+}
+
+/// The event and the payload of a Phoenix message.
+fn phoenix(parts: &[Value]) -> (String, Value) {
+    let [_, _, _, event, payload] = parts else { panic!("{parts:?}") };
+    let event = event.as_str().unwrap().to_string();
+    let payload = if event == "message" { payload["data"].clone() } else { payload.clone() };
+    (event, payload)
+}

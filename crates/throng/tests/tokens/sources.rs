@@ -1,0 +1,282 @@
+//! Where a token may stand, and where it may not.
+
+use serde_json::json;
+
+use crate::kit::*;
+use crate::support::*;
+
+/// A server that requires tokens and knows one page of another origin.
+fn server() -> Server {
+    serve(&[REQUIRED, ("THRONG_CLIENT_CORS_ORIGINS", "https://app.example")])
+}
+
+fn al() -> String {
+    token(listener("al", &["room:*"]))
+}
+
+#[test]
+fn a_token_may_stand_in_a_header_in_the_query_and_in_a_cookie() {
+    let server = server();
+    let token = al();
+    for way in LASTING {
+        let topic = if way.is_phoenix() { "" } else { "topic=room:1" };
+        for (query, headers) in [
+            (topic.to_string(), bearer(&token)),
+            (topic.to_string(), format!("authorization: bearer {token}\r\n")),
+            (format!("{topic}&token={token}"), String::new()),
+            (topic.to_string(), format!("Cookie: a=b; throng_token={token}; c=d\r\n")),
+        ] {
+            let mut client = Client::open(&server, way, &query, &headers)
+                .unwrap_or_else(|reply| panic!("{way:?} {headers}: {reply:?}"));
+            if way.is_phoenix() {
+                assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
+            }
+            server.until_members("room:1", 1);
+            assert!(is_here(&server, "al"), "{way:?}");
+            server.publish("room:1", json!("hello"));
+            assert_eq!(client.until("message"), "hello", "{way:?}");
+            drop(client);
+            server.until("it is gone", |server| !is_here(server, "al") || way == Way::Longpoll);
+            server.post("/api/disconnect", json!({"user": "al"}));
+            server.until("it is gone", |server| !is_here(server, "al"));
+        }
+    }
+    // A poll answers at once where it may not wait.
+    for (query, headers) in [
+        (String::new(), bearer(&token)),
+        (format!("&token={token}"), String::new()),
+        (String::new(), format!("Cookie: throng_token={token}\r\n")),
+    ] {
+        let target = format!("/poll?topic=room:1&timeout=0{query}");
+        let reply = request(&server, "GET", &target, &headers, "");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+}
+
+fn is_here(server: &Server, user: &str) -> bool {
+    server.api("GET", &format!("/api/users/{user}"), None).1["count"].as_u64() > Some(0)
+}
+
+#[test]
+fn requests_take_their_tokens_alike() {
+    let server = server();
+    let token = token(everything("al"));
+    let id = server.publish("room:1", json!("x"))["id"].as_str().unwrap().to_string();
+    for (method, target, body) in [
+        ("POST", "/publish?topic=room:1", "hi"),
+        ("GET", "/presence?topic=room:1", ""),
+        ("GET", "/history?topic=room:1", ""),
+        ("POST", &*format!("/ack?topic=work:1&user=al&id={id}"), ""),
+    ] {
+        let none = request(&server, method, target, "", body);
+        assert_eq!(none.error(), (401, "token_required"), "{target}");
+        assert_eq!(header(&none.head, "www-authenticate"), Some("Bearer realm=\"throng\""));
+        for (query, headers) in [
+            (String::new(), bearer(&token)),
+            (format!("&token={token}"), String::new()),
+            (
+                String::new(),
+                format!("Cookie: throng_token={token}\r\nOrigin: https://app.example\r\n"),
+            ),
+        ] {
+            let reply = request(&server, method, &format!("{target}{query}"), &headers, body);
+            assert!(reply.status == 200 || reply.status == 204, "{target} {headers}: {reply:?}");
+        }
+    }
+    // What was published says who did.
+    let history = request(&server, "GET", "/history?topic=room:1", &bearer(&token), "");
+    assert_eq!(history.body["messages"][1]["sender"], "al", "{history:?}");
+}
+
+/// A cookie travels by itself: only own pages and those that are named may use it.
+#[test]
+fn a_cookie_counts_for_pages_that_are_known_only() {
+    let server = server();
+    let cookie = format!("Cookie: throng_token={}\r\n", al());
+    let own = format!("Origin: http://{}\r\n", server.client);
+    let ask = |method: &str, target: &str, headers: &str| {
+        let reply = request(&server, method, target, &format!("{cookie}{headers}"), "");
+        (reply.status, reply.error().1.to_string())
+    };
+    let poll = "/poll?topic=room:1&timeout=0";
+    for (headers, status) in [
+        ("", 200),
+        (&*own, 200),
+        ("Origin: https://app.example\r\n", 200),
+        ("Sec-Fetch-Site: same-origin\r\n", 200),
+        ("Sec-Fetch-Site: none\r\n", 200),
+        ("Sec-Fetch-Site: same-site\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\n", 403),
+        ("Origin: https://evil.example\r\n", 403),
+        ("Origin: https://app.example.evil.example\r\n", 403),
+        ("Origin: http://app.example\r\n", 403),
+        ("Origin: null\r\n", 403),
+        ("Origin: \r\n", 403),
+        ("Origin: https://app.example\r\nOrigin: https://evil.example\r\n", 403),
+        ("Origin: https://evil.example\r\nSec-Fetch-Site: same-origin\r\n", 403),
+    ] {
+        let want = if status == 200 { "" } else { "bad_origin" };
+        assert_eq!(ask("GET", poll, headers), (status, want.into()), "{headers}");
+    }
+    // What changes something needs to be known for sure.
+    let ack = "/ack?user=al&id=00000001:1";
+    assert_eq!(ask("POST", ack, ""), (403, "bad_origin".into()));
+    assert_ne!(ask("POST", ack, "Origin: https://app.example\r\n").0, 403);
+    // A token that a page has put somewhere itself needs none of this, where the page may use the server.
+    let reply = request(&server, "GET", poll, &format!("{}{own}", bearer(&al())), "");
+    assert_eq!(reply.status, 200);
+    // WebSockets, too.
+    for way in [Way::Ws, Way::Phoenix] {
+        let foreign = format!("{cookie}Origin: https://evil.example\r\n");
+        let reply = Client::open(&server, way, "", &foreign).err().unwrap();
+        assert_eq!(reply.error(), (403, "bad_origin"), "{way:?}");
+        let known = format!("{cookie}Origin: https://app.example\r\n");
+        assert!(Client::open(&server, way, "", &known).is_ok(), "{way:?}");
+    }
+}
+
+#[test]
+fn any_origin_is_none_that_is_named() {
+    let server = serve(&[REQUIRED, ("THRONG_AUTH_COOKIE", "session")]);
+    let cookie = format!("Cookie: throng_token=x; session={}\r\n", al());
+    let ask = |headers: &str| {
+        let headers = format!("{cookie}{headers}");
+        request(&server, "GET", "/poll?topic=room:1&timeout=0", &headers, "")
+    };
+    assert_eq!(ask("").status, 200);
+    let foreign = ask("Origin: https://app.example\r\n");
+    assert_eq!(foreign.error(), (403, "bad_origin"));
+    assert_eq!(header(&foreign.head, "access-control-allow-credentials"), None);
+    // Without a name there is no such cookie.
+    let none = serve(&[REQUIRED, ("THRONG_AUTH_COOKIE", "")]);
+    let reply = request(&none, "GET", "/poll?topic=room:1&timeout=0", &cookie, "");
+    assert_eq!(reply.error(), (401, "token_required"));
+}
+
+/// A page of another origin reads answers to its cookies only where it is told that it may.
+#[test]
+fn credentials_are_allowed_to_named_origins_only() {
+    let server = server();
+    let cookie = format!("Cookie: throng_token={}\r\n", al());
+    for (method, origin, allowed) in [
+        ("GET", "https://app.example", true),
+        ("OPTIONS", "https://app.example", true),
+        ("GET", "https://evil.example", false),
+        ("OPTIONS", "https://evil.example", false),
+    ] {
+        let headers = format!("{cookie}Origin: {origin}\r\n");
+        let reply = request(&server, method, "/poll?topic=room:1&timeout=0", &headers, "");
+        let head = reply.head;
+        let want = allowed.then_some("true");
+        assert_eq!(header(&head, "access-control-allow-credentials"), want, "{method}: {head}");
+        let want = allowed.then_some(origin);
+        assert_eq!(header(&head, "access-control-allow-origin"), want, "{method}: {head}");
+        assert_eq!(header(&head, "vary"), Some("Origin"));
+    }
+    // Where no cookie can hold a token, nothing of it is said.
+    let origins = ("THRONG_CLIENT_CORS_ORIGINS", "https://app.example");
+    for settings in [vec![origins, ("THRONG_AUTH_COOKIE", "")], vec![origins]] {
+        let server = match settings.len() {
+            2 => serve(&settings),
+            _ => serve_with(&settings),
+        };
+        let headers = "Origin: https://app.example\r\n";
+        let reply = request(&server, "GET", "/healthz", headers, "");
+        assert_eq!(header(&reply.head, "access-control-allow-credentials"), None);
+    }
+    // `*` beside a name stays `*`, with which a browser sends no cookies.
+    let both = serve(&[("THRONG_CLIENT_CORS_ORIGINS", "*,https://app.example")]);
+    let reply = request(&both, "GET", "/healthz", "Origin: https://app.example\r\n", "");
+    assert_eq!(header(&reply.head, "access-control-allow-origin"), Some("*"));
+    assert_eq!(header(&reply.head, "access-control-allow-credentials"), None);
+}
+
+/// What phoenix.js 1.8 sends for its option `authToken`.
+#[test]
+fn phoenix_clients_bring_tokens_in_their_own_ways() {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+    let server = server();
+    let token = al();
+    for encoded in [STANDARD_NO_PAD.encode(&token), URL_SAFE_NO_PAD.encode(&token)] {
+        let offer = format!("Sec-WebSocket-Protocol: phoenix, base64url.bearer.phx.{encoded}\r\n");
+        let mut client = Client::open(&server, Way::Phoenix, "", &offer).ok().unwrap();
+        assert_eq!(client.join("room:1", json!({}))["status"], "ok");
+        assert_eq!(client.join("other", json!({}))["response"]["reason"], "unauthorized");
+    }
+    let padded = STANDARD.encode(b"x");
+    for wrong in [&*padded, "!", "", &"A".repeat(100)] {
+        let offer = format!("Sec-WebSocket-Protocol: phoenix, base64url.bearer.phx.{wrong}\r\n");
+        let refused = Client::open(&server, Way::Phoenix, "", &offer).err().unwrap();
+        assert_eq!(refused.status, 403, "{wrong}");
+    }
+    let sent = format!("X-Phoenix-AuthToken: {token}\r\n");
+    let mut client = Client::open(&server, Way::Longpoll, "", &sent).ok().unwrap();
+    assert_eq!(client.join("room:1", json!({}))["status"], "ok");
+    let refused = Client::open(&server, Way::Longpoll, "", "").err().unwrap();
+    assert_eq!(refused.error(), (403, "token_required"));
+}
+
+/// The first command says who somebody is.
+#[test]
+fn a_stranger_on_ws_says_first_who_it_is() {
+    let server = server();
+    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    for command in [
+        json!({"type": "subscribe", "topic": "room:1"}),
+        json!({"type": "publish", "topic": "room:1", "data": 1}),
+        json!({"type": "presence", "topic": "room:1"}),
+        json!({"type": "history", "topic": "room:1"}),
+        json!({"type": "login", "user": "al"}),
+        json!({"type": "logout", "user": "al"}),
+        json!({"type": "unsubscribe", "topic": "room:1"}),
+        json!({"type": "presence_update", "topic": "room:1", "meta": {}}),
+        json!({"type": "ack", "topic": "work:1", "message": "00000001:1"}),
+    ] {
+        assert_eq!(client.ask(command.clone()), "token_required", "{command}");
+    }
+    assert_eq!(client.ask(json!({"type": "ping"})), json!({}));
+    assert_eq!(client.ask(json!({"type": "refresh", "token": al()})), "not_connected");
+    assert_eq!(client.ask(json!({"type": "connect"})), "bad_token");
+    assert_eq!(client.ask(json!({"type": "connect", "token": ""})), "invalid_token");
+    // It is told nothing that everybody else is.
+    let mut known = Client::open(&server, Way::Ws, "", &bearer(&al())).ok().unwrap();
+    server.post("/api/broadcast", json!({"data": "to all"}));
+    assert_eq!(known.until("message"), "to all");
+    let exp = now_s() + 600;
+    let token = token(with(listener("al", &["room:*"]), json!({"exp": exp, "users": ["team"]})));
+    let connected = client.ask(json!({"type": "connect", "token": token}));
+    assert_eq!(connected, json!({"users": ["al", "team"], "expires": exp}));
+    assert_eq!(client.ask(json!({"type": "connect", "token": token})), "already_connected");
+    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "other"})), "not_granted");
+    let entered = client.ask(json!({"type": "subscribe", "topic": "room:1"}));
+    assert_eq!(entered["topic"], "room:1");
+    for (target, body) in [
+        ("/api/broadcast", json!({"data": "again"})),
+        ("/api/send", json!({"user": "team", "data": "team"})),
+        ("/api/publish", json!({"topic": "room:1", "data": "room"})),
+    ] {
+        server.post(target, body.clone());
+        // And not what was said before.
+        assert_eq!(client.until("message"), body["data"]);
+    }
+}
+
+/// One who says nothing goes.
+#[test]
+fn a_stranger_that_says_nothing_is_closed() {
+    let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
+    let mut silent = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let mut busy = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    assert_eq!(busy.ask(json!({"type": "connect", "token": "x.y.z"})), "invalid_token");
+    let mut known = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    known.ask(json!({"type": "connect", "token": al()}));
+    let begun = std::time::Instant::now();
+    assert_eq!(silent.closed(), "unauthorized");
+    assert_eq!(busy.closed(), "unauthorized");
+    assert!(begun.elapsed().as_secs() < 8);
+    assert_eq!(known.ask(json!({"type": "ping"})), json!({}));
+    server.until("both are counted", |server| {
+        server.metric("throng_connections_closed_total{reason=\"unauthorized\"}") == 2.0
+    });
+}
