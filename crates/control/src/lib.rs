@@ -37,7 +37,7 @@ mod tests;
 mod thread;
 pub mod webhook;
 
-pub use api::{REVOCATIONS, openapi};
+pub use api::{REVOCATIONS, access, openapi};
 pub use http::access::{Access, AccessSettings, ApiKey};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use keys::KeyFetcher;

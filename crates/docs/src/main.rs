@@ -1,10 +1,11 @@
-//! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, the
-//! command line. `cargo run -p docs` writes them; a test fails when they are not what the code says.
+//! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, who may
+//! call what, the command line. `cargo run -p docs` writes them; a test fails when they are not what the code says.
 //!
 //! What people write on these pages stands in the Markdown files beside this one.
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod api;
 mod command_line;
 mod configuration;
@@ -16,10 +17,11 @@ use std::process::ExitCode;
 const COMMAND: &str = "cargo run -p docs";
 
 /// The pages by name.
-fn pages() -> Result<[(&'static str, String); 3], String> {
+fn pages() -> Result<[(&'static str, String); 4], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
+        ("access.md", whole(&access::page())),
         ("command-line.md", whole(&command_line::page(throng::command()))),
     ])
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use auth::Principal;
 use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken};
 
-use crate::http::{Method, Rejection, Route};
+use crate::http::{Endpoint, Method, Rejection, Route};
 use crate::request::{Interrupt, Request, Respond};
 use crate::websocket::Decoder;
 use crate::{Codecs, Settings};
@@ -122,6 +122,12 @@ pub trait Protocol: Sync {
     /// A protocol that answers [`Recognised::No`] to an empty slice is never asked.
     fn recognise(&self, _first: &[u8]) -> Recognised {
         Recognised::No
+    }
+
+    /// The paths that [`Protocol::route`] answers, and what clients need for them. It is asked for no
+    /// other.
+    fn endpoints(&self) -> &'static [Endpoint] {
+        &[]
     }
 
     /// Answers an HTTP request if its path is one of this protocol's; else gives nothing. Of several
@@ -424,6 +430,11 @@ impl Protocols {
     /// One of each name, in the order in which they were added.
     pub fn names(&self) -> impl Iterator<Item = ProtocolRef> {
         self.names.iter().copied()
+    }
+
+    /// A row for each path of HTTP.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.names.iter().flat_map(|protocol| protocol.endpoints()).copied()
     }
 
     /// Whose a connection is, by its first bytes; nobody's as long as more must come.

@@ -63,6 +63,7 @@ pages! {
     operations: "docs/operations.md",
     store: "docs/store.md",
     security: "docs/security.md",
+    access: "docs/access.md",
     load_testing: "docs/load-testing.md",
     benchmarks: "docs/benchmarks.md",
     architecture: "docs/architecture.md",

@@ -38,7 +38,7 @@ use calls::Calls;
 use crate::dashboard;
 use crate::http::Rejection;
 use crate::http::access::{Needs, Row, Table};
-use crate::http::guard::{Guard, guard};
+use crate::http::guard::{Guard, OPEN_FOLDER, guard};
 use crate::http::middleware::surround;
 use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
@@ -110,6 +110,20 @@ fn monitor_calls() -> Calls<Arc<Monitor>> {
 /// A row for each call.
 fn rows() -> Vec<Row> {
     [calls().rows(), monitor_calls().rows()].concat()
+}
+
+/// What each call of the admin port needs, for those who write about it: method, path and `nothing`,
+/// `any` key, or the scope. The dashboard's files are one row.
+pub fn access() -> Vec<[&'static str; 3]> {
+    let is_file = |row: &&Row| row.path.starts_with(OPEN_FOLDER);
+    let rows = rows();
+    let needs = |row: &Row| if row.needs == Needs::Nothing { "nothing" } else { row.needs.scope() };
+    let calls = rows.iter().filter(|row| !is_file(row));
+    let mut all: Vec<_> = calls.map(|row| [row.method, row.path, needs(row)]).collect();
+    if let Some(file) = rows.iter().find(is_file) {
+        all.push([file.method, "/dashboard/{file}", needs(file)]);
+    }
+    all
 }
 
 /// All that the admin port answers.

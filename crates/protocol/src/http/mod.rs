@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod answer;
+mod endpoint;
 mod history;
 mod identity;
 pub mod media;
@@ -18,6 +19,7 @@ pub use answer::{
     ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
     status_line,
 };
+pub use endpoint::{Endpoint, Grant, Needs};
 pub use identity::TOKEN_PARAMETER;
 pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
 pub use protocol::{Http, reject_unread, without_room};

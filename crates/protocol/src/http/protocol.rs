@@ -8,8 +8,8 @@ use proxies::{ProxyHeader, forwarded, x_forwarded_for};
 
 use super::answer::{healthy, short_answer};
 use super::{
-    ACK, ANY_ORIGIN, HEALTH, HttpRequest, Method, Parsed, Rejection, Route, answer, error_body,
-    parse, reject,
+    ACK, ANY_ORIGIN, Endpoint, Grant, HEALTH, HttpRequest, Method, Needs, Parsed, Rejection, Route,
+    answer, error_body, parse, reject,
 };
 use crate::protocol::{Delivery, Liveness, Peer, Protocol, Protocols, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
@@ -17,6 +17,57 @@ use crate::{Codecs, Settings};
 
 /// What goes before the body of a request that asks for it.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What HTTP itself answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Publish,
+    Acknowledge,
+    Presence,
+    History,
+    Status,
+    Health,
+}
+
+/// Its paths; a request has no other way to them.
+const OWN: [(Own, &str); 6] = [
+    (Own::Publish, "/publish"),
+    (Own::Acknowledge, ACK),
+    (Own::Presence, "/presence"),
+    (Own::History, "/history"),
+    (Own::Status, "/status"),
+    (Own::Health, HEALTH),
+];
+
+impl Own {
+    fn at(path: &str) -> Option<Self> {
+        OWN.iter().find(|(_, own)| *own == path).map(|(own, _)| *own)
+    }
+
+    /// The method that it takes, and what clients need for it.
+    const fn row(self) -> (&'static str, Needs) {
+        match self {
+            Own::Publish => ("POST", Needs::Grants(&[Grant::Publish])),
+            Own::Acknowledge => ("POST", Needs::User),
+            Own::Presence => ("GET", Needs::Grants(&[Grant::Subscribe, Grant::Presence])),
+            Own::History => ("GET", Needs::Grants(&[Grant::History])),
+            Own::Status | Own::Health => ("GET", Needs::Nothing),
+        }
+    }
+}
+
+/// A row for each of them.
+const ENDPOINTS: [Endpoint; OWN.len()] = {
+    let mut rows = [Endpoint::new("", "", Needs::Nothing); OWN.len()];
+    let mut at = 0;
+    while at < OWN.len() {
+        let (own, path) = OWN[at];
+        let (methods, needs) = own.row();
+        rows[at] = Endpoint::new(methods, path, needs);
+        at += 1;
+    }
+    rows
+};
 
 /// HTTP before or between requests: nothing is ever pushed to it.
 pub struct Http;
@@ -36,6 +87,10 @@ impl Protocol for Http {
 
     fn liveness(&self, _settings: &Settings) -> Liveness {
         Liveness::Nobody
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        &ENDPOINTS
     }
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
@@ -111,31 +166,35 @@ fn dispatch(
         route.preflight(out);
         return Ok(Request::Answered { keep_alive });
     }
-    if let Some(asked) = protocols.names().find_map(|protocol| protocol.route(route, out)) {
+    let has_path = |row: &Endpoint| row.path == path;
+    let mut here = protocols.names().filter(|protocol| protocol.endpoints().iter().any(has_path));
+    if let Some(asked) = here.find_map(|protocol| protocol.route(route, out)) {
         return asked;
     }
     let head_only = method == Method::Head;
     let get = head_only || method == Method::Get;
-    match (path, method) {
-        ("/publish", Method::Post) => return route.publish(),
-        (ACK, Method::Post) => return route.acknowledge(),
-        ("/presence", Method::Get) => return route.presence(),
-        ("/history", Method::Get) => return route.history(),
-        ("/presence" | "/history", Method::Head) => {
+    match (Own::at(path), method) {
+        (Some(Own::Publish), Method::Post) => return route.publish(),
+        (Some(Own::Acknowledge), Method::Post) => return route.acknowledge(),
+        (Some(Own::Presence), Method::Get) => return route.presence(),
+        (Some(Own::History), Method::Get) => return route.history(),
+        (Some(Own::Presence | Own::History), Method::Head) => {
             short_answer(200, route.cors, b"", keep_alive, true, out);
         }
-        ("/status", _) if get && route.settings.status_page => return Ok(route.status(out)?),
-        (path, _) if get && route.file(path, out) => {}
-        (HEALTH, _) if get => healthy(route.cors, keep_alive, head_only, out),
-        ("/presence" | "/history" | HEALTH, _) => {
+        (Some(Own::Status), _) if get && route.settings.status_page => {
+            return Ok(route.status(out)?);
+        }
+        (Some(Own::Health), _) if get => healthy(route.cors, keep_alive, head_only, out),
+        (None, _) if get && route.file(path, out) => {}
+        (Some(Own::Presence | Own::History | Own::Health), _) => {
             route.get()?;
         }
-        ("/publish" | ACK, _) => {
+        (Some(Own::Publish | Own::Acknowledge), _) => {
             let body = error_body("method_not_allowed", "use POST here");
             let headers = format!("Allow: POST, OPTIONS\r\n{}", route.cors);
             short_answer(405, &headers, &body, keep_alive, head_only, out);
         }
-        _ => {
+        (Some(Own::Status) | None, _) => {
             return Err(Rejection::new(
                 404,
                 "not_found",

@@ -6,7 +6,7 @@ use super::{
     Address, Annotations, Content, EVENT_TOKEN_EXPIRING, Form, PhoenixError, Serializer, Status,
     TOPIC_PHOENIX,
 };
-use crate::http::{LONGPOLL, Method, Rejection, Route};
+use crate::http::{Endpoint, LONGPOLL, Method, Needs, Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
 use crate::websocket::frame::{self, Opcode};
@@ -67,6 +67,13 @@ impl Protocol for Phoenix {
         match self.polled {
             true => Liveness::Nobody,
             false => Liveness::Client { silence_seconds: settings.phoenix_silence_seconds },
+        }
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        match self.polled {
+            false => const { &[Endpoint::new("GET", "/socket/websocket", Needs::Token)] },
+            true => const { &[Endpoint::new("GET, POST", LONGPOLL, Needs::Token)] },
         }
     }
 

@@ -1,6 +1,8 @@
 //! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
 
-use crate::http::{Answer, Listener, Method, Rejection, Route, error_body, short_answer};
+use crate::http::{
+    Answer, Endpoint, Grant, Listener, Method, Needs, Rejection, Route, error_body, short_answer,
+};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Poll, Request};
 use crate::{Codecs, Settings, json};
@@ -25,6 +27,10 @@ impl Protocol for LongPoll {
     /// A poll has a time of its own.
     fn liveness(&self, _settings: &Settings) -> Liveness {
         Liveness::Nobody
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/poll", Needs::Grants(&[Grant::Subscribe]))] }
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr2;
 
-use crate::http::{Method, Route, status_line};
+use crate::http::{Endpoint, Grant, Method, Needs, Route, status_line};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
@@ -74,6 +74,10 @@ impl Protocol for Sse {
 
     fn liveness(&self, settings: &Settings) -> Liveness {
         Liveness::ServerInSilence { seconds: settings.sse_heartbeat_seconds }
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/sse", Needs::Grants(&[Grant::Subscribe]))] }
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {

@@ -1,6 +1,6 @@
 //! HTTP stream: an endless chunked answer (RFC 9112, section 7.1), one JSON object a line.
 
-use crate::http::{Method, Rejection, Route, status_line};
+use crate::http::{Endpoint, Grant, Method, Needs, Rejection, Route, status_line};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Entry, Interrupt};
 use crate::{Codecs, Request, Settings, json};
@@ -59,6 +59,10 @@ impl Protocol for Stream {
 
     fn liveness(&self, settings: &Settings) -> Liveness {
         Liveness::ServerInSilence { seconds: settings.stream_heartbeat_seconds }
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/stream", Needs::Grants(&[Grant::Subscribe]))] }
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {

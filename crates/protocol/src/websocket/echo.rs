@@ -4,7 +4,7 @@ use super::frame::Opcode;
 use super::json::{by_window, open};
 use super::read::{Frames, Outcome};
 use super::{Event, close};
-use crate::http::{Method, Route};
+use crate::http::{Endpoint, Method, Needs, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings};
@@ -34,6 +34,10 @@ impl Protocol for Echo {
 
     fn liveness(&self, settings: &Settings) -> Liveness {
         Liveness::Client { silence_seconds: settings.ws_silence_seconds }
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/echo", Needs::Grants(&[]))] }
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {

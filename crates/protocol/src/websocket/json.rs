@@ -4,7 +4,7 @@ use super::deflate::WINDOW_BITS_MAX;
 use super::frame::{self, Opcode};
 use super::read::{self, Frames};
 use super::{close, command, data, handshake};
-use crate::http::{Rejection, Route};
+use crate::http::{Endpoint, Needs, Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
@@ -35,6 +35,10 @@ impl Protocol for WebSocket {
             seconds: settings.ws_ping_seconds,
             silence_seconds: settings.ws_silence_seconds,
         }
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/ws", Needs::TokenByCommand)] }
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
