@@ -14,6 +14,7 @@ mod key_file;
 mod keys;
 mod parse;
 mod print;
+mod public;
 mod renames;
 mod setting;
 mod size;
@@ -33,6 +34,7 @@ pub use address::Resolve;
 pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};
 pub use print::{default_file, effective, quoted};
+pub use public::{CHECKLIST, Finding, Point, Verdict};
 pub use setting::{Kind, Setting};
 pub use source::{ReadSecret, Sources};
 pub use table::{

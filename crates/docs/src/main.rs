@@ -7,6 +7,7 @@
 
 mod access;
 mod api;
+mod checklist;
 mod command_line;
 mod configuration;
 
@@ -17,10 +18,11 @@ use std::process::ExitCode;
 const COMMAND: &str = "cargo run -p docs";
 
 /// The pages by name.
-fn pages() -> Result<[(&'static str, String); 4], String> {
+fn pages() -> Result<[(&'static str, String); 5], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
+        ("security.md", checklist::within("security.md")?),
         ("access.md", whole(&access::page())),
         ("command-line.md", whole(&command_line::page(throng::command()))),
     ])

@@ -125,6 +125,9 @@ pub struct Config {
     /// Only say whether the configuration is good.
     #[arg(long)]
     pub check: bool,
+    /// Judge it by the checklist of a server that faces the public, point by point.
+    #[arg(long, requires = "check")]
+    pub public: bool,
 }
 
 #[cfg(feature = "tune")]

@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read)",
+            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read, config --public)",
         )
     };
 }
@@ -49,10 +49,12 @@ Examples:
   throng config --default > throng.toml  A file with every setting, explained
   throng config --check                  Whether it is good
   throng config --config new.toml --check
+  throng config --check --public         Whether it is one for the public
 
 Exit status:
   0  it is good
-  2  it has mistakes; all are printed, each with its place and what to do";
+  2  it has mistakes; all are printed, each with its place and what to do
+  3  with --public: it is good, but not for the public";
 
 #[cfg(feature = "flood")]
 pub const FLOOD: &str = "\

@@ -1,0 +1,189 @@
+//! Whether a configuration is one for a server that faces the public: the checklist, point by point.
+
+mod points;
+
+use crate::{Config, Loaded};
+
+/// How a point stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It may be meant so: somebody should look.
+    Warning,
+    /// Not for the public.
+    Error,
+}
+
+impl Verdict {
+    /// Its name, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Error => "error",
+        }
+    }
+}
+
+/// A point of the checklist.
+pub struct Point {
+    /// A word or two.
+    pub name: &'static str,
+    /// What it protects, and against whom.
+    pub about: &'static str,
+    /// The settings that it is about; `topics` and `keys` are tables.
+    pub settings: &'static [&'static str],
+    judge: fn(&Config, u64) -> Judged,
+}
+
+/// What is found at a point.
+pub struct Finding {
+    /// The point.
+    pub point: &'static Point,
+    /// How it stands.
+    pub verdict: Verdict,
+    /// What is so, and what to do.
+    pub text: String,
+}
+
+/// How a point stands, and why.
+type Judged = (Verdict, String);
+
+/// The checklist.
+pub const CHECKLIST: &[Point] = &[
+    Point {
+        name: "tokens",
+        about: "Everybody is who they say, and may do what is meant for them, only with a token.",
+        settings: &["auth.required", "auth.anonymous_grants", "client.insecure"],
+        judge: points::tokens,
+    },
+    Point {
+        name: "token keys",
+        about: "Nobody guesses the key that tokens are signed with, or stands between this server and \
+                whoever publishes it.",
+        settings: &["auth.hmac_key", "auth.hmac_key_file", "auth.jwks_urls"],
+        judge: points::token_keys,
+    },
+    Point {
+        name: "issuers",
+        about: "A token that somebody else issued, or that is for another service, is none here.",
+        settings: &["auth.issuers", "auth.audience"],
+        judge: points::issuers,
+    },
+    Point {
+        name: "origins",
+        about: "Pages of other sites don't use this server from your users' browsers.",
+        settings: &["client.cors_origins"],
+        judge: points::origins,
+    },
+    Point {
+        name: "publishing",
+        about: "Clients publish only where somebody has thought of it.",
+        settings: &["client.publish_prefixes", "topics"],
+        judge: points::publishing,
+    },
+    Point {
+        name: "TLS",
+        about: "Nobody on the way reads tokens and messages: a proxy in front has TLS, and nothing but \
+                the proxy reaches the client port.",
+        settings: &["client.listen"],
+        judge: points::tls,
+    },
+    Point {
+        name: "proxies",
+        about: "Nobody but your proxies says where a client is, and each client counts by its own \
+                address.",
+        settings: &["client.trusted_proxies", "client.proxy_header"],
+        judge: points::proxies,
+    },
+    Point {
+        name: "addresses",
+        about: "No single host takes all connections, or opens them as fast as it can.",
+        settings: &[
+            "limits.connections_per_address_max",
+            "limits.longpoll_sessions_per_address_max",
+            "limits.accept_per_second_max",
+        ],
+        judge: points::addresses,
+    },
+    Point {
+        name: "rates",
+        about: "No single connection publishes or joins as fast as it can.",
+        settings: &["limits.publishes_per_second_max", "limits.joins_per_second_max"],
+        judge: points::rates,
+    },
+    Point {
+        name: "users",
+        about: "No single user takes all connections, or keeps the server busy by many of them.",
+        settings: &[
+            "limits.connections_per_user_max",
+            "limits.topics_per_user_max",
+            "limits.commands_per_second_per_user_max",
+            "limits.bytes_per_second_per_user_max",
+            "limits.publishes_per_second_per_user_max",
+            "limits.joins_per_second_per_user_max",
+        ],
+        judge: points::users,
+    },
+    Point {
+        name: "times",
+        about: "Who dribbles a request in, or doesn't answer any more, holds nothing for long.",
+        settings: &[
+            "timeouts.head_seconds",
+            "timeouts.tcp_user_timeout_seconds",
+            "timeouts.tcp_keepalive_seconds",
+        ],
+        judge: points::times,
+    },
+    Point {
+        name: "memory",
+        about: "A crowd is refused before the system ends the process.",
+        settings: &["limits.memory_bytes_max"],
+        judge: points::memory,
+    },
+    Point {
+        name: "admin port",
+        about: "Strangers don't reach the port of applications and operators, which has no TLS.",
+        settings: &["admin.listen"],
+        judge: points::admin_port,
+    },
+    Point {
+        name: "API keys",
+        about: "A program that loses its key loses no more than the program may do.",
+        settings: &["admin.api_key", "admin.api_key_file", "keys"],
+        judge: points::api_keys,
+    },
+    Point {
+        name: "webhooks",
+        about: "Nobody reads or forges what the application is asked and told.",
+        settings: &["webhook.url", "webhook.secret", "topics"],
+        judge: points::webhooks,
+    },
+    Point {
+        name: "store",
+        about: "Revocations, cursors and history survive a restart.",
+        settings: &["store.data"],
+        judge: points::store,
+    },
+    Point {
+        name: "status page",
+        about: "Strangers don't see how many are connected.",
+        settings: &["client.status_page"],
+        judge: points::status_page,
+    },
+];
+
+impl Loaded {
+    /// Judges the configuration point by point. `now_s` is the time, in seconds since 1970.
+    pub fn judge(&self, now_s: u64) -> Vec<Finding> {
+        let judge = |point: &'static Point| {
+            let (verdict, text) = (point.judge)(&self.config, now_s);
+            Finding { point, verdict, text }
+        };
+        CHECKLIST.iter().map(judge).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,386 @@
+//! How each point of the checklist stands.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Judged;
+use super::Verdict::{Error, Ok, Warning};
+use crate::{Config, Publish};
+
+/// A key that is sent in a header has at least so many characters: what `openssl rand -hex 16` gives.
+const KEY_CHARS_MIN: usize = 32;
+
+/// Characters that differ in a key that was drawn at random, at the least.
+const KEY_CHARS_DISTINCT: usize = 10;
+
+/// A request's head may take so long, in seconds, before it looks like a mistake.
+const HEAD_SECONDS_MAX: u64 = 30;
+
+fn ok(text: &str) -> Judged {
+    (Ok, text.into())
+}
+
+fn warning(text: impl Into<String>) -> Judged {
+    (Warning, text.into())
+}
+
+fn error(text: impl Into<String>) -> Judged {
+    (Error, text.into())
+}
+
+pub(super) fn tokens(config: &Config, _: u64) -> Judged {
+    let grants = &config.auth.anonymous_grants;
+    if !config.has_tokens() {
+        return error(
+            "nobody needs a token: whoever reaches the client port is anyone. Give [auth] a key, and \
+             set auth.required = true",
+        );
+    }
+    let any = grants.iter().find(|grant| grant.starts_with("publish:") && grant.contains('*'));
+    if let Some(grant) = any {
+        return error(format!(
+            "without a token one may publish to any number of topics ({grant:?} in \
+             auth.anonymous_grants): take that away"
+        ));
+    }
+    match (config.auth.required, config.client.insecure) {
+        (true, false) => ok("no connection and no request without a token"),
+        (true, true) => warning(
+            "tokens are required, so client.insecure = true is for nothing: take it away, or it \
+             hides when tokens are required no longer",
+        ),
+        (false, _) if grants.is_empty() => warning(
+            "without a token one may connect, and do nothing: auth.required = true refuses that, too",
+        ),
+        (false, _) => warning(format!(
+            "without a token one may do this: {}. If that is meant, it is fine",
+            grants.join(", ")
+        )),
+    }
+}
+
+/// Whether a secret looks as if somebody has thought of it.
+fn is_weak(secret: &str) -> bool {
+    let mut chars: Vec<char> = secret.chars().collect();
+    chars.sort_unstable();
+    chars.dedup();
+    let words = secret.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 1);
+    chars.len() < KEY_CHARS_DISTINCT || words.count() > 3
+}
+
+pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
+    let auth = &config.auth;
+    if !config.has_tokens() {
+        return warning("there is no key for tokens, as \"tokens\" says");
+    }
+    if let Some(url) = auth.jwks_urls.iter().find(|url| is_plain_http(url)) {
+        return error(format!(
+            "{url} (auth.jwks_urls) is fetched without TLS: who stands between gives this server keys \
+             of their own. Write https://"
+        ));
+    }
+    if !auth.hmac_key.is_empty() && is_weak(&auth.hmac_key) {
+        return error(
+            "auth.hmac_key looks like words, which are tried with any token at leisure: make it of \
+             openssl rand -hex 32",
+        );
+    }
+    ok("no key that is guessed, and none that is fetched without TLS")
+}
+
+pub(super) fn issuers(config: &Config, _: u64) -> Judged {
+    let auth = &config.auth;
+    match (auth.issuers.is_empty(), auth.audience.is_empty()) {
+        _ if !config.has_tokens() => warning("there are no tokens, as \"tokens\" says"),
+        (true, _) if !auth.jwks_urls.is_empty() => error(
+            "any issuer counts whose keys are fetched, also for others of its customers: name yours \
+             in auth.issuers",
+        ),
+        (_, true) => warning(
+            "auth.audience is not set, so tokens are for nobody in particular: with one, a token \
+             that another service was given can't be used here",
+        ),
+        (true, false) => warning("auth.issuers is empty: whoever has the key issues tokens"),
+        (false, false) => ok("tokens of named issuers, for this server"),
+    }
+}
+
+pub(super) fn origins(config: &Config, _: u64) -> Judged {
+    let any = config.client.cors_origins.iter().any(|origin| origin == "*");
+    let plain = config.client.cors_origins.iter().find(|origin| is_plain_http(origin));
+    let what = "client.cors_origins is \"*\", so pages of any site may connect from your users' \
+                browsers: name your own, like \"https://www.example.com\"";
+    match (any, config.auth.required, plain) {
+        (true, true, _) => warning(format!("{what}. (They need a token, though.)")),
+        (true, false, _) => error(what),
+        (false, _, Some(origin)) => {
+            warning(format!("{origin} (client.cors_origins) is without TLS: write https://"))
+        }
+        (false, ..) => ok("only pages of named origins connect from a browser"),
+    }
+}
+
+pub(super) fn publishing(config: &Config, _: u64) -> Judged {
+    let every = |prefix: &String| prefix.is_empty() || prefix == "*";
+    if config.client.publish_prefixes.iter().any(every) {
+        let what = "clients may publish to every topic (client.publish_prefixes): name prefixes, or \
+                    set publish in rules of [[topics]]";
+        return if config.auth.required { warning(what) } else { error(what) };
+    }
+    let open = config.topics.iter().find(|rule| {
+        rule.pattern == "*" && matches!(rule.publish, Some(Publish::Allow | Publish::Others))
+    });
+    match open {
+        Some(_) if config.auth.required => warning(
+            "the rule of [[topics]] for \"*\" lets clients publish to every topic they are \
+                     granted",
+        ),
+        Some(_) => error("the rule of [[topics]] for \"*\" lets clients publish to every topic"),
+        None => ok("clients publish to what rules name"),
+    }
+}
+
+pub(super) fn tls(config: &Config, _: u64) -> Judged {
+    let listen = config.client.listen;
+    match reach(listen) {
+        Reach::Host => ok("only this host reaches the client port: the proxy with TLS on it"),
+        Reach::Network => warning(format!(
+            "{listen} (client.listen) has no TLS: see to it that nothing but the proxy with TLS \
+             reaches it"
+        )),
+        Reach::All => error(format!(
+            "{listen} (client.listen) takes connections without TLS from everywhere: listen on \
+             127.0.0.1, or a private address, behind a proxy with TLS"
+        )),
+    }
+}
+
+/// A prefix of IPv4, or of IPv6, that is no wider than this is one network of somebody's.
+const PREFIX_BITS_MIN: [u8; 2] = [8, 16];
+
+pub(super) fn proxies(config: &Config, _: u64) -> Judged {
+    let trusted = &config.client.trusted_proxies;
+    let is_wide = |entry: &&String| {
+        let Some((address, bits)) = entry.split_once('/') else { return false };
+        let least = PREFIX_BITS_MIN[usize::from(address.contains(':'))];
+        bits.parse::<u8>().is_ok_and(|bits| bits < least)
+    };
+    match trusted.iter().find(is_wide) {
+        Some(entry) => error(format!(
+            "{entry} (client.trusted_proxies) is half the world, and each of it may say that it is \
+             any other address: name the proxies"
+        )),
+        None if trusted.is_empty() => warning(
+            "client.trusted_proxies is empty: behind a proxy all clients have its address, and share \
+             one address's limits",
+        ),
+        None => ok("only named proxies say where clients are"),
+    }
+}
+
+pub(super) fn addresses(config: &Config, _: u64) -> Judged {
+    let limits = &config.limits;
+    let (each, all) = (limits.connections_per_address_max, limits.connections_max);
+    if each == 0 {
+        return error(
+            "one host may take all connections: set limits.connections_per_address_max to what an \
+             office behind one address needs, some hundreds",
+        );
+    }
+    if each > all / 2 {
+        return warning(format!(
+            "two hosts may take all connections: limits.connections_per_address_max is {each}, and \
+             limits.connections_max {all}"
+        ));
+    }
+    if limits.longpoll_sessions_per_address_max == 0 {
+        return warning("limits.longpoll_sessions_per_address_max is 0, no limit");
+    }
+    if limits.accept_per_second_max == 0 {
+        return warning(
+            "limits.accept_per_second_max is 0, no limit: set it to what the application behind can \
+             bear when all come back at once",
+        );
+    }
+    ok("each address has a share, and connections come no faster than they may")
+}
+
+pub(super) fn rates(config: &Config, _: u64) -> Judged {
+    let limits = &config.limits;
+    for (key, value) in [
+        ("limits.publishes_per_second_max", limits.publishes_per_second_max),
+        ("limits.joins_per_second_max", limits.joins_per_second_max),
+    ] {
+        if value == 0 {
+            return error(format!(
+                "{key} is 0, no limit: a single connection may keep a core busy"
+            ));
+        }
+    }
+    ok("a connection that does too much is left unread for a while")
+}
+
+pub(super) fn users(config: &Config, _: u64) -> Judged {
+    let limits = &config.limits;
+    for (key, value) in [
+        ("limits.commands_per_second_per_user_max", limits.commands_per_second_per_user_max),
+        ("limits.bytes_per_second_per_user_max", limits.bytes_per_second_per_user_max),
+        ("limits.publishes_per_second_per_user_max", limits.publishes_per_second_per_user_max),
+        ("limits.joins_per_second_per_user_max", limits.joins_per_second_per_user_max),
+    ] {
+        if value == 0 {
+            return error(format!("{key} is 0, no limit: a single user may keep all cores busy"));
+        }
+    }
+    for (key, value) in [
+        ("limits.connections_per_user_max", limits.connections_per_user_max),
+        ("limits.topics_per_user_max", limits.topics_per_user_max),
+    ] {
+        if value == 0 {
+            return warning(format!(
+                "{key} is 0, no limit: one token is enough to take all there are"
+            ));
+        }
+    }
+    ok("a user who does too much is refused")
+}
+
+pub(super) fn times(config: &Config, _: u64) -> Judged {
+    let timeouts = &config.timeouts;
+    if timeouts.head_seconds > HEAD_SECONDS_MAX {
+        return warning(format!(
+            "a request may take {} s to arrive (timeouts.head_seconds): 10 are enough",
+            timeouts.head_seconds
+        ));
+    }
+    if timeouts.tcp_user_timeout_seconds == 0 || timeouts.tcp_keepalive_seconds == 0 {
+        return warning(
+            "peers that are gone without a word are kept for long: set timeouts.tcp_keepalive_seconds \
+             and tcp_user_timeout_seconds",
+        );
+    }
+    ok("slow requests and silent peers are let go")
+}
+
+pub(super) fn memory(config: &Config, _: u64) -> Judged {
+    match config.limits.memory_bytes_max {
+        0 => warning(
+            "limits.memory_bytes_max is 0, which is 90 % of the cgroup's limit: fine if there is one, \
+             no limit if not",
+        ),
+        _ => ok("new connections are refused in time"),
+    }
+}
+
+pub(super) fn admin_port(config: &Config, _: u64) -> Judged {
+    let listen = config.admin.listen;
+    let has_key = !config.admin.api_key.is_empty() || !config.keys.is_empty();
+    match (reach(listen), has_key) {
+        (Reach::All, _) => error(format!(
+            "{listen} (admin.listen) is reached from everywhere, and keys travel without TLS: listen \
+             on 127.0.0.1 or a private address"
+        )),
+        (Reach::Network, _) => warning(format!(
+            "{listen} (admin.listen) is a private address: keys travel without TLS in that network"
+        )),
+        (Reach::Host, false) => warning(
+            "whoever is on this host may do everything: make a key (throng key new), unless nobody \
+             else is there",
+        ),
+        (Reach::Host, true) => ok("only this host reaches the admin port, and needs a key"),
+    }
+}
+
+pub(super) fn api_keys(config: &Config, now_s: u64) -> Judged {
+    let key = &config.admin.api_key;
+    if !key.is_empty() && is_weak(key) {
+        return error("admin.api_key looks like words: make it of openssl rand -hex 24");
+    }
+    if !key.is_empty() && key.chars().count() < KEY_CHARS_MIN {
+        return warning(format!(
+            "admin.api_key has fewer than {KEY_CHARS_MIN} characters: make it of openssl rand -hex 24"
+        ));
+    }
+    let expired = |expires: Option<u64>| expires.is_some_and(|expires| expires <= now_s);
+    if let Some(key) = config.keys.iter().find(|key| expired(key.expires)) {
+        return warning(format!(
+            "the key {:?} has expired: take its [[keys]] table away",
+            key.name
+        ));
+    }
+    match (key.is_empty(), config.keys.is_empty()) {
+        (true, true) => warning("there is no key, as \"admin port\" says"),
+        (false, true) => warning(
+            "all programs have the key for everything: give each one of its own with the scopes that \
+             it needs (throng key new)",
+        ),
+        _ => ok("programs have keys of their own"),
+    }
+}
+
+pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
+    let own = config.topics.iter().filter_map(|rule| rule.webhook_url.as_deref());
+    let all = || Some(&*config.webhook.url).filter(|url| !url.is_empty()).into_iter();
+    let mut urls = all().chain(own);
+    if let Some(url) = urls.clone().find(|url| is_plain_http(url)) {
+        return error(format!(
+            "{url} is asked without TLS: who stands between decides for the application. Write \
+             https://"
+        ));
+    }
+    if urls.next().is_some() && config.webhook.secret.is_empty() {
+        return warning(
+            "webhook.secret is not set: the application can't tell this server from anybody else",
+        );
+    }
+    ok("webhooks go over TLS or stay on this host")
+}
+
+pub(super) fn store(config: &Config, _: u64) -> Judged {
+    match (config.store.data.is_empty(), config.has_tokens()) {
+        (false, _) => ok("what must survive a restart is on disk"),
+        (true, true) => {
+            warning("store.data is not set: a token that is revoked counts again after a restart")
+        }
+        (true, false) => warning("store.data is not set: history ends with the process"),
+    }
+}
+
+pub(super) fn status_page(config: &Config, _: u64) -> Judged {
+    match config.client.status_page {
+        true => warning("client.status_page = true shows everybody how many are connected"),
+        false => ok("there is none"),
+    }
+}
+
+/// Who reaches an address.
+enum Reach {
+    Host,
+    /// A private network.
+    Network,
+    All,
+}
+
+fn reach(address: SocketAddr) -> Reach {
+    let ip = address.ip().to_canonical();
+    let is_private = match ip {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
+    };
+    match (ip.is_loopback(), is_private) {
+        (true, _) => Reach::Host,
+        (false, true) => Reach::Network,
+        (false, false) => Reach::All,
+    }
+}
+
+/// Whether a URL or an origin is without TLS, and not on this host.
+fn is_plain_http(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    host != "localhost" && !is_loopback
+}

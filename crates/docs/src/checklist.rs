@@ -1,0 +1,39 @@
+//! The checklist of a public server, in a page that people write.
+
+use std::fmt::Write;
+
+/// Where the table begins and ends in the page.
+const BEGIN: &str = "<!-- Made from the code by `cargo run -p docs`. -->\n";
+const END: &str = "<!-- Until here. -->\n";
+
+/// The page with the table as the code has it.
+///
+/// # Errors
+/// When the page can't be read, or has no place for the table.
+pub fn within(name: &str) -> Result<String, String> {
+    let path = super::folder().join(name);
+    let page = std::fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
+    let place = page.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some((before, after))
+    });
+    let (before, after) = place.ok_or(format!("{name} has no place for the checklist"))?;
+    Ok(format!("{before}{BEGIN}{}{END}{after}", table()))
+}
+
+fn table() -> String {
+    let mut out =
+        "\n| point | what it protects, against whom | settings |\n| --- | --- | --- |\n".to_owned();
+    for point in config::CHECKLIST {
+        let link = |key: &&str| match *key {
+            "topics" => "[`[[topics]]`](configuration.md#rules-by-topic)".to_owned(),
+            "keys" => "[`[[keys]]`](configuration.md#keys-of-the-api)".to_owned(),
+            // As the page of settings makes its anchors.
+            key => format!("[`{key}`](configuration.md#{})", key.replace('.', "")),
+        };
+        let settings: Vec<String> = point.settings.iter().map(link).collect();
+        let _ = writeln!(out, "| {} | {} | {} |", point.name, point.about, settings.join(", "));
+    }
+    out.push('\n');
+    out
+}
