@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::rules::matches;
 
+use crate::signing;
 use crate::source::Read;
 use crate::url::{is_origin, webhook};
 use crate::values::Rule;
@@ -16,6 +17,9 @@ use crate::{Config, Join, Origin, Publish, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
+
+/// The least length of a key that signs, in bytes.
+const SIGNING_KEY_BYTES_MIN: usize = 32;
 
 /// Room for what a transport puts around a payload, in bytes.
 const FRAMING_BYTES: u64 = 1024;
@@ -47,6 +51,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     secret("admin.api_key", "a key", &config.admin.api_key, &mut checks);
     secret("webhook.secret", "a secret", &config.webhook.secret, &mut checks);
     auth::check_auth(config, &mut checks);
+    signing_key(&config.webhook.signing_key, &mut checks);
     numbers(config, &mut checks);
     presence(config, &mut checks);
     history::check_sections(config, &mut checks);
@@ -120,6 +125,20 @@ fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
         format!(
             "{name} has no spaces and only ASCII characters, since it is sent in a header: try \
              openssl rand -hex 24"
+        )
+    });
+}
+
+fn signing_key(text: &str, checks: &mut Checks<'_>) {
+    let key = "webhook.signing_key";
+    let bytes = signing::key(text).map(|bytes| bytes.len());
+    checks.require(&[key], bytes.is_some(), || {
+        "what follows whsec_ is no base64: try openssl rand -base64 32 behind it".into()
+    });
+    let long = text.is_empty() || bytes.is_none_or(|bytes| bytes >= SIGNING_KEY_BYTES_MIN);
+    checks.require(&[key], long, || {
+        format!(
+            "a key that signs has at least {SIGNING_KEY_BYTES_MIN} bytes: try openssl rand -hex 32"
         )
     });
 }

@@ -17,6 +17,7 @@ mod print;
 mod public;
 mod renames;
 mod setting;
+mod signing;
 mod size;
 mod source;
 mod suggestion;
@@ -36,6 +37,7 @@ pub use keys::{KEY_KEYS, KeyHash, KeyRule};
 pub use print::{default_file, effective, quoted};
 pub use public::{CHECKLIST, Finding, Point, Verdict};
 pub use setting::{Kind, Setting};
+pub use signing::key as signing_key;
 pub use source::{ReadSecret, Sources};
 pub use table::{
     Admin, Auth, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,

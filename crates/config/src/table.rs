@@ -314,6 +314,8 @@ settings! {
         url: String = Live, Text, r#""""#;
         /// What is sent with each request as Authorization: Bearer, at least 16 characters; "" sends none.
         secret: String = Secret, Text, r#""""#;
+        /// What each request is signed with (HMAC-SHA256 of its id, its timestamp and its body), at least 32 bytes of text, or whsec_ and the base64 of so many; "" signs nothing.
+        signing_key: String = Secret, Text, r#""""#;
         /// How long an event may take to be answered, waiting to be sent included; then its client gets an error.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.

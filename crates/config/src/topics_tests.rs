@@ -221,6 +221,22 @@ fn the_webhook_url_is_checked_and_its_secret_hidden() {
         assert!(error.contains("topics[0].webhook_url: a URL is printed"), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
     }
+    for (key, wrong) in [
+        ("31 bytes are one too few, too few", None),
+        ("only thirty bytes, two too few", Some("has at least 32 bytes")),
+        ("whsec_no base64, but more than thirty-two bytes", Some("no base64")),
+        ("whsec_c2hvcnQ=", Some("has at least 32 bytes")),
+        ("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", None),
+    ] {
+        let loaded = load(&format!("[webhook]\nsigning_key = \"{key}\"\n"));
+        match (loaded, wrong) {
+            (Ok(_), None) => {}
+            (Err(error), Some(wrong)) => {
+                assert!(error.contains(wrong) && !error.contains(key), "{error}");
+            }
+            (loaded, _) => panic!("{key}: {:?}", loaded.err()),
+        }
+    }
     let secret = "0123456789abcdef";
     let loaded = with("", &[("THRONG_WEBHOOK_SECRET", secret)]).unwrap();
     assert_eq!(loaded.config.webhook.secret, secret);

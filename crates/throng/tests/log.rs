@@ -121,6 +121,7 @@ fn configuration(application: SocketAddr, secret: &str) -> String {
     format!(
         "[admin]\napi_key = \"{API_KEY}\"\n\
          [webhook]\nurl = \"http://{application}/hook\"\nsecret = \"{secret}\"\n\
+         signing_key = \"signing-s3cret-signing-s3cret-0123456789\"\n\
          [[topics]]\npattern = \"ask:*\"\njoin = \"webhook\"\n\
          [[topics]]\npattern = \"log:*\"\nhistory_messages_max = 10\ndurable = true\n"
     )

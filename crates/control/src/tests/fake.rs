@@ -507,6 +507,7 @@ pub fn webhook() -> (Arc<Dispatcher>, Worker) {
     let settings = webhook::Settings {
         url: None,
         secret: None,
+        signing_key: None,
         timeout: Duration::from_secs(1),
         batch_events_max: 1,
     };

@@ -12,6 +12,7 @@ use hyper_util::client::legacy::{self, Client as Pool};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::error::{ErrorKind, RequestError};
+use super::signature::{self, RequestId, SigningKey};
 use crate::outgoing::{AGENT, Connector, chain, connector};
 
 /// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
@@ -23,6 +24,15 @@ const ANSWER_BYTES: usize = 1 << 20;
 
 /// See [`ANSWER_BYTES`].
 const ANSWER_BYTES_PER_EVENT: usize = 16 << 10;
+
+/// What proves to the application who sends.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Proof {
+    /// Goes as bearer token.
+    pub secret: Option<String>,
+    /// Signs.
+    pub key: Option<SigningKey>,
+}
 
 /// Connections to all applications.
 #[derive(Clone)]
@@ -44,11 +54,12 @@ impl Client {
     pub async fn post(
         &self,
         url: &str,
-        secret: Option<&str>,
+        id: &RequestId,
+        proof: &Proof,
         events: usize,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, RequestError> {
-        let request = request(url, secret, body)?;
+        let request = request(url, id, proof, body)?;
         let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
         read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT).await
     }
@@ -56,15 +67,18 @@ impl Client {
 
 fn request(
     url: &str,
-    secret: Option<&str>,
+    id: &RequestId,
+    proof: &Proof,
     body: Vec<u8>,
 ) -> Result<Request<Full<Bytes>>, RequestError> {
+    let signed = signature::headers(id, proof.key.as_ref(), &body);
     let mut request = Request::post(url)
         .header(CONTENT_TYPE, "application/json")
         .header(USER_AGENT, AGENT)
         .body(Full::new(body.into()))
         .map_err(|error| RequestError::new(ErrorKind::Unreachable, chain(&error)))?;
-    if let Some(secret) = secret {
+    request.headers_mut().extend(signed);
+    if let Some(secret) = &proof.secret {
         let invalid = |_| {
             // More words about it would show it.
             let cause = "the secret can't be sent in a header: it must be visible ASCII";

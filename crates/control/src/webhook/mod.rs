@@ -24,6 +24,7 @@ mod client;
 mod error;
 mod intake;
 mod queue;
+mod signature;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -39,6 +40,7 @@ use intake::{Counts, Intake};
 
 pub use error::ErrorKind;
 pub use intake::UrlStats;
+pub use signature::SigningKey;
 pub use worker::Worker;
 
 /// What stays as it is while the node runs.
@@ -67,10 +69,18 @@ pub struct Settings {
     pub url: Option<Arc<str>>,
     /// What proves to the application who sends; goes as bearer token.
     pub secret: Option<String>,
+    /// Signs each request.
+    pub signing_key: Option<SigningKey>,
     /// How long a request may take, from the shard that makes it to the last byte of the answer.
     pub timeout: Duration,
     /// How many events an HTTP request may carry.
     pub batch_events_max: usize,
+}
+
+impl Settings {
+    fn proof(&self) -> client::Proof {
+        client::Proof { secret: self.secret.clone(), key: self.signing_key.clone() }
+    }
 }
 
 impl fmt::Debug for Settings {
@@ -78,6 +88,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("url", &self.url.as_deref().map(error::shown))
             .field("secret", &self.secret.as_ref().map(|_| "(secret)"))
+            .field("signing_key", &self.signing_key)
             .field("timeout", &self.timeout)
             .field("batch_events_max", &self.batch_events_max)
             .finish()

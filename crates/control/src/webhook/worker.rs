@@ -14,6 +14,7 @@ use super::client::Client;
 use super::error::{ErrorKind, Log, RequestError, shown};
 use super::intake::PendingRequest;
 use super::queue::{Queue, QueueKey};
+use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
 /// The control thread's side: sends requests to the application.
@@ -160,12 +161,12 @@ impl Worker {
         };
         self.dispatcher.http_requests.fetch_add(1, Ordering::Relaxed);
         let body = body::write(requests.iter().map(|request| &request.ask));
-        let (secret, events) = (settings.secret.clone(), requests.len());
+        let (proof, events) = (settings.proof(), requests.len());
         let of = key.clone();
         let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
         let request = async move {
             let began = Instant::now();
-            let answer = client.post(&of.url, secret.as_deref(), events, body).await;
+            let answer = client.post(&of.url, &RequestId::random(), &proof, events, body).await;
             let result = answer.and_then(|body| {
                 body::read(&body, events)
                     .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))

@@ -128,6 +128,7 @@ fn settings(url: &str) -> Settings {
     Settings {
         url: Some(url.into()),
         secret: None,
+        signing_key: None,
         timeout: Duration::from_secs(60),
         batch_events_max: 100,
     }

@@ -196,6 +196,8 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
     control::webhook::Settings {
         url: text(&config.url).map(Arc::from),
         secret: text(&config.secret),
+        signing_key: config::signing_key(&config.signing_key)
+            .and_then(control::webhook::SigningKey::new),
         timeout: Duration::from_millis(config.timeout_milliseconds),
         batch_events_max: held(config.batch_events_max),
     }
