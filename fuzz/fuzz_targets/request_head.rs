@@ -50,6 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
                 id,
                 peer: Default::default(),
                 speaker: &|| Principal::anonymous(Vec::new()),
+                verdicts: &[],
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),
                 open: false,

@@ -38,10 +38,12 @@ pub enum Decision {
 /// Which of the application's hooks decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Whether a client may join.
-    Join,
-    /// What a client's event is answered.
-    Event,
+    /// Whether a client may enter.
+    Subscribe,
+    /// What a client's message is answered.
+    Message,
+    /// Whether a client's message is published.
+    Publish,
 }
 
 /// What whoever carries out the action needs to know of the topic, so that its rule is not looked
@@ -54,6 +56,15 @@ pub struct Permit {
     pub durable: bool,
     /// Members know of each other.
     pub presence: bool,
+}
+
+/// A decision that is no refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consent {
+    /// It may be done.
+    Given(Permit),
+    /// It may be done if the application says so.
+    Asked(Hook),
 }
 
 /// Who gets what a client publishes.
@@ -87,8 +98,20 @@ impl Decision {
         match self {
             Decision::Allow(permit) => Ok(permit),
             Decision::Deny(deny) => Err(deny),
-            Decision::Ask(Hook::Join) => Err(Deny::JoinAsks),
-            Decision::Ask(Hook::Event) => Err(Deny::PublishAsks),
+            Decision::Ask(Hook::Subscribe) => Err(Deny::JoinAsks),
+            Decision::Ask(Hook::Message | Hook::Publish) => Err(Deny::PublishAsks),
+        }
+    }
+
+    /// The decision where the application can be asked.
+    ///
+    /// # Errors
+    /// Why it may not be done.
+    pub fn undenied(self) -> Result<Consent, Deny> {
+        match self {
+            Decision::Allow(permit) => Ok(Consent::Given(permit)),
+            Decision::Ask(hook) => Ok(Consent::Asked(hook)),
+            Decision::Deny(deny) => Err(deny),
         }
     }
 

@@ -11,8 +11,8 @@ pub enum Deny {
     JoinRefused,
     /// The application would have to allow it, and can't be asked here.
     #[error(
-        "the application decides who may enter this topic, and only Phoenix clients can ask: \
-         connect to /socket, or let the application call /api/subscribe"
+        "the application decides who may enter this topic, and can't be asked here: enter it on a \
+         connection, or let the application call /api/subscribe"
     )]
     JoinAsks,
     /// The topic is another user's own.
@@ -27,10 +27,7 @@ pub enum Deny {
     )]
     PublishRefused,
     /// The application gets what clients send, and can't be asked here.
-    #[error(
-        "what clients send to this topic goes to the application, and only from Phoenix clients: \
-         connect to /socket"
-    )]
+    #[error("what clients send to this topic goes to the application, and can't be sent from here")]
     PublishAsks,
     /// Only the application publishes to users' own topics and to everyone.
     #[error("clients may not send to this topic")]

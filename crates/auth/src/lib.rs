@@ -18,7 +18,7 @@ mod scope;
 mod tests;
 
 pub use authenticator::{Authenticator, TokenError, TokenMark, TopicToken, Verified};
-pub use decision::{Action, Audience, Decision, Hook, Permit};
+pub use decision::{Action, Audience, Consent, Decision, Hook, Permit};
 pub use deny::Deny;
 pub use grants::{Grants, Patterns};
 pub use policy::{LoginRule, Policy};

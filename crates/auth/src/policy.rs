@@ -34,7 +34,7 @@ pub enum LoginRule {
 /// let alice = Principal::anonymous(vec!["alice".into()]);
 /// let decide = |topic| policy.decide(&alice, Action::Subscribe, &policy.topic(topic));
 /// assert!(matches!(decide("news"), Decision::Allow(_)));
-/// assert_eq!(decide("doc:7"), Decision::Ask(Hook::Join));
+/// assert_eq!(decide("doc:7"), Decision::Ask(Hook::Subscribe));
 /// // Another user's own topic is another user's.
 /// assert_eq!(decide("@bob"), Decision::Deny(Deny::AnotherUser));
 ///
@@ -121,13 +121,14 @@ impl Policy {
                 _ if !reachable => Decision::Deny(Deny::AnotherUser),
                 JoinRule::Allow => Decision::Allow(Permit::of(topic)),
                 JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
-                JoinRule::Webhook => Decision::Ask(Hook::Join),
+                JoinRule::Webhook => Decision::Ask(Hook::Subscribe),
             },
             Action::Publish => match topic.publish() {
                 _ if !topic.kind.is_ordinary() => Decision::Deny(Deny::PublishOwn),
                 PublishRule::Allow | PublishRule::Others => Decision::Allow(Permit::of(topic)),
                 PublishRule::Refuse => Decision::Deny(Deny::PublishRefused),
-                PublishRule::Webhook => Decision::Ask(Hook::Event),
+                PublishRule::Webhook => Decision::Ask(Hook::Message),
+                PublishRule::Ask => Decision::Ask(Hook::Publish),
             },
             Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
             // Whoever may enter a topic may read what was before.
@@ -136,7 +137,7 @@ impl Policy {
                 _ if principal.owns(topic.kind) => Decision::Allow(Permit::of(topic)),
                 JoinRule::Allow => Decision::Allow(Permit::of(topic)),
                 JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
-                JoinRule::Webhook => Decision::Ask(Hook::Join),
+                JoinRule::Webhook => Decision::Ask(Hook::Subscribe),
             },
             Action::Acknowledge(user) => match topic.kind {
                 TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),

@@ -221,8 +221,8 @@ fn a_permit_says_what_the_rule_says_of_the_topic() {
     assert_eq!(permit("log:1"), Permit { durable: true, ..Permit::default() });
     assert_eq!(permit("open:1"), Permit::default());
     let asks = |action| policy.decide(&anonymous, action, &policy.topic("asks:1"));
-    assert_eq!(asks(Action::Subscribe), Decision::Ask(Hook::Join));
-    assert_eq!(asks(Action::Publish), Decision::Ask(Hook::Event));
+    assert_eq!(asks(Action::Subscribe), Decision::Ask(Hook::Subscribe));
+    assert_eq!(asks(Action::Publish), Decision::Ask(Hook::Message));
 }
 
 /// Clients compare codes, and some Phoenix applications reasons: they never change.

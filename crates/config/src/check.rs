@@ -164,7 +164,7 @@ fn topics(config: &Config, read: &mut Read) {
         }
         let asks = match (typed.join, typed.publish) {
             (Join::Webhook, _) => Some("join"),
-            (_, Some(Publish::Webhook)) => Some("publish"),
+            (_, Some(Publish::Webhook | Publish::Ask)) => Some("publish"),
             _ => None,
         };
         let own_known = rule.invalid.contains("webhook_url") || typed.webhook_url.is_some();

@@ -45,7 +45,7 @@ pub use table::{
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
-pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender};
+pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence};
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -231,7 +231,7 @@ mod tests {
                 "[[topics]]\npattern = \"a\"\nclient_events = \"all\"\n",
                 &[],
                 "throng.toml:3:17: topics[0].client_events: expected one of \"allow\", \
-                 \"others\", \"refuse\", \"webhook\", found \"all\"; it is called publish now",
+                 \"others\", \"refuse\", \"webhook\", \"ask\", found \"all\"; it is called publish now",
             ),
             (
                 "",

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
-use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Typed, shown};
+use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Silence, Typed, shown};
 use crate::values::{Rule, Values};
 
 /// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
@@ -316,7 +316,9 @@ settings! {
         secret: String = Secret, Text, r#""""#;
         /// What each request is signed with (HMAC-SHA256 of its id, its timestamp and its body), at least 32 bytes of text, or whsec_ and the base64 of so many; "" signs nothing.
         signing_key: String = Secret, Text, r#""""#;
-        /// How long an event may take to be answered, waiting to be sent included; then its client gets an error.
+        /// What becomes of a subscription or a publish that the application was asked about and has not decided, as it is slow, in error, or not there: deny or allow.
+        silence: Silence = Live, Choice(Silence::WORDS), r#""deny""#;
+        /// How long an event may take to be answered, waiting to be sent included; then webhook.silence decides.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.
         batch_events_max: u64 = Live, Number(1, 10_000), "256";

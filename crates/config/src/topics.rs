@@ -17,9 +17,9 @@ table_keys! {
     TopicRule;
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
     pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""room:*""#);
-    /// Whether a client may enter; webhook asks the application, for Phoenix clients only: others are refused.
+    /// Whether a client may enter; webhook asks the application.
     join: Join = Choice(Join::WORDS), Default(r#""allow""#);
-    /// Whether clients may publish to the topic: allow gives it to all members, others to all but the sender, webhook to the application; left out, it is refused unless client.publish_prefixes allows it.
+    /// Whether clients may publish to the topic: allow gives it to all members, others to all but the sender, webhook to the application, which answers the client, and ask to all members if the application allows it; left out, it is refused unless client.publish_prefixes allows it.
     publish: Option<Publish> = Choice(Publish::WORDS), Unset(r#""others""#);
     /// Tell members who else is there.
     presence: bool = Bool, Default("false");

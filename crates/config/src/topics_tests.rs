@@ -117,7 +117,7 @@ fn errors_in_rules_say_where_and_what_to_write() {
             "throng.toml:11:11: topics[3].pattern: expected a text of 1 to 254 bytes, found \"{}…: it has 255 bytes",
             &long[..59]
         ),
-        "throng.toml:12:11: topics[3].publish: expected one of \"allow\", \"others\", \"refuse\", \"webhook\", found \"all\"",
+        "throng.toml:12:11: topics[3].publish: expected one of \"allow\", \"others\", \"refuse\", \"webhook\", \"ask\", found \"all\"",
     ];
     for want in want {
         assert!(errors.lines().any(|line| line == want), "{want}\nin\n{errors}");

@@ -132,7 +132,17 @@ words! {
 }
 
 words! {
-    /// Whether a Phoenix client may join a topic.
+    /// What an application that says nothing is taken to have said.
+    Silence {
+        /// No.
+        Deny = "deny";
+        /// Yes.
+        Allow = "allow";
+    }
+}
+
+words! {
+    /// Whether a client may join a topic.
     Join {
         /// It may.
         Allow = "allow";
@@ -154,5 +164,7 @@ words! {
         Refuse = "refuse";
         /// The application gets it.
         Webhook = "webhook";
+        /// The application is asked whether all members get it.
+        Ask = "ask";
     }
 }

@@ -2,18 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use auth::{Permit, Principal};
-use model::{CloseReason, Name, Publication, ResumeRequest};
-use protocol::request::{Authenticate, Hold, Open, ReplyTo as To, Respond, Subscribe};
+use auth::{Action, Decision, Principal};
+use model::{CloseReason, Name};
+use protocol::request::{Authenticate, Hold, Open, ReplyTo as To, Respond};
 use protocol::websocket::Decoder;
-use protocol::{Delivery, ProtocolRef, Reader, Request, data, http};
+use protocol::{Delivery, ProtocolRef, Reader, Request, http};
 
-use crate::answers::{NOT_SUBSCRIBED, named};
+use crate::answers::NOT_SUBSCRIBED;
 use crate::command::Answer;
 use crate::connection::{Flag, PendingToken, Phase};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
+use crate::hold::Holds;
 use crate::lists::Lists;
 use crate::log::code_of;
 use crate::metrics::{Counter, Limited, Metrics};
@@ -23,8 +24,9 @@ use crate::phoenix::Channels;
 use crate::poll::Polls;
 use crate::presence::Presences;
 use crate::principal::principal;
-use crate::quota::over_message;
+use crate::publish::Publishes;
 use crate::recovery::ReplyTo;
+use crate::subscribe::Subscribes;
 use crate::webhook::Webhook;
 
 /// Answers that are gathered before they are sent, in bytes.
@@ -74,6 +76,7 @@ impl Actions<'_> {
         let (id, now_s) = (core.id(slot, serial), core.unix_s());
         let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
         let from = out.len();
+        let held = core.table.cold_mut(slot).and_then(|cold| cold.held.take());
         let mut reader = Reader {
             settings: &core.settings.session,
             protocols: core.shared.protocols,
@@ -82,6 +85,7 @@ impl Actions<'_> {
             speaker: &speaker,
             stranger,
             now_s,
+            verdicts: held.as_ref().map_or(&[], |held| &held.verdicts),
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,
@@ -92,6 +96,11 @@ impl Actions<'_> {
             && let Some(cold) = core.table.cold_or_new(slot)
         {
             cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
+        }
+        if read.taken == 0
+            && let Some(cold) = core.table.cold_mut(slot)
+        {
+            cold.held = held;
         }
         if let Some(client) = client
             && !self.connections.request_from(slot, client, bytes, from, out)
@@ -144,17 +153,38 @@ impl Actions<'_> {
                 connections.rates.has_joined(&mut connections.core, slot);
                 self.polls().poll(slot, *poll, out);
             }
-            Request::Subscribe(id, subscription, permit) => {
-                connections.subscribe(slot, protocol, id, subscription, permit, out);
+            Request::Subscribe(id, subscription, consent) => {
+                Subscribes { connections, webhook: self.webhook }.subscribe(
+                    slot,
+                    protocol,
+                    id,
+                    subscription,
+                    consent,
+                    out,
+                );
             }
             Request::Unsubscribe(id, topic) => {
-                connections.unsubscribe(slot, protocol, &id, &topic, out);
+                Subscribes { connections, webhook: self.webhook }
+                    .unsubscribe(slot, protocol, &id, &topic, out);
             }
-            Request::Publish { publication, permit, to: To::Http(respond) } => {
-                connections.publish_request(slot, publication, permit, respond, from, out);
+            Request::Publish { publication, consent, to: To::Http(respond) } => {
+                Publishes { connections, webhook: self.webhook }.request(
+                    slot,
+                    publication,
+                    consent,
+                    respond,
+                    from,
+                    out,
+                );
             }
-            Request::Publish { publication, permit, to: To::Id(id) } => {
-                connections.publish_by_id(slot, protocol, id, publication, permit, out);
+            Request::Publish { publication, consent, to: To::Id(id) } => {
+                Publishes { connections, webhook: self.webhook }.by_id(
+                    slot,
+                    id,
+                    publication,
+                    consent,
+                    out,
+                );
             }
             Request::Acknowledge { acknowledgement, to, principal } => {
                 let principal = principal.unwrap_or_else(|| connections.core.principal(slot));
@@ -170,11 +200,23 @@ impl Actions<'_> {
             Request::Logout(id, user) => {
                 connections.logout_request(slot, protocol, &id, &user, out);
             }
+            Request::Presence { topic, to: To::Id(id) }
+                if connections.core.must_be_member(slot, &topic) =>
+            {
+                let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
+                protocol.reply(&id, refused, &mut connections.core.codecs, out);
+            }
             Request::Presence { topic, to } => {
                 Presences { connections }.tell(slot, protocol, topic, to, from, out);
             }
             Request::UpdatePresence(id, topic, meta) => {
                 Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
+            }
+            Request::History { page, to: To::Id(id) }
+                if connections.core.must_be_member(slot, &page.topic) =>
+            {
+                let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
+                protocol.reply(&id, refused, &mut connections.core.codecs, out);
             }
             Request::History { page, to } => {
                 let to = match to {
@@ -191,6 +233,10 @@ impl Actions<'_> {
                 connections.authenticate(slot, pending, out);
             }
             Request::Hold(Hold::Keys) => connections.hold_for_keys(slot),
+            Request::Hold(Hold::Subscribe { topics, users, transport }) => {
+                let asked = (topics, users, transport);
+                Holds { connections, webhook: self.webhook }.hold(slot, asked, out);
+            }
             Request::Close(close) => connections.close_after(slot, close, out),
         }
     }
@@ -294,107 +340,6 @@ impl Connections {
         }
     }
 
-    fn publish_by_id(
-        &mut self,
-        slot: u32,
-        protocol: ProtocolRef,
-        id: Box<str>,
-        publication: Publication,
-        permit: Permit,
-        out: &mut Vec<u8>,
-    ) {
-        let topic = publication.topic.clone();
-        let publication = publication.sent_by(self.core.sender(slot));
-        if permit.durable {
-            self.core.publish_durable(slot, publication, Answer::Id(id));
-        } else {
-            let published = self.core.publish(publication);
-            self.reply_published(protocol, &id, &published, out);
-        }
-        self.rates.has_published(&mut self.core, slot, &topic);
-    }
-
-    fn unsubscribe(
-        &mut self,
-        slot: u32,
-        protocol: ProtocolRef,
-        id: &str,
-        topic: &Name,
-        out: &mut Vec<u8>,
-    ) {
-        let named = named("topic", topic);
-        self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
-        let result = match self.leave(slot, topic) {
-            true => Ok(named.as_str()),
-            false => Err(("not_subscribed", NOT_SUBSCRIBED)),
-        };
-        protocol.reply(id, result, &mut self.core.codecs, out);
-    }
-
-    fn subscribe(
-        &mut self,
-        slot: u32,
-        protocol: ProtocolRef,
-        id: Box<str>,
-        subscription: Subscribe,
-        permit: Permit,
-        out: &mut Vec<u8>,
-    ) {
-        let Subscribe { topic, since, tags, meta } = subscription;
-        self.rates.has_joined(&mut self.core, slot);
-        let meta = meta.as_deref().unwrap_or("{}");
-        self.core.count_meta(meta);
-        if let Err(wrong) = data::meta(meta, self.core.settings.presence_meta_bytes_max) {
-            return protocol.reply(&id, Err(("bad_meta", &wrong)), &mut self.core.codecs, out);
-        }
-        let max = self.core.settings.session.topics_per_connection_max;
-        let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
-        if !is_in && self.core.hub.count(slot) >= max {
-            let full = data::too_many_topics(max);
-            let full = ("too_many_topics", full.as_str());
-            self.core.metrics.limited[Limited::Topics as usize].add(1);
-            return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
-        }
-        if !is_in && let Some(limited) = self.rates.quota.topics_reached(&self.core, slot) {
-            let full = over_message(limited);
-            let full = ("too_many_topics", full.as_str());
-            return protocol.reply(&id, Err(full), &mut self.core.codecs, out);
-        }
-        if is_in && since.is_some() {
-            // It begins anew from there: what it is still owed is among what it asks for.
-            let hash = self.core.broker.hash(&topic);
-            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
-            self.recovery.end_topic(slot, hash);
-        }
-        self.join_with(slot, &topic, permit.presence, meta);
-        // The reply comes first.
-        Lists { core: &mut self.core }.forget(slot, &topic);
-        if is_in {
-            self.chosen.insert(slot, self.core.broker.hash(&topic));
-        }
-        self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
-        if is_in && since.is_none() {
-            let named = named("topic", &topic);
-            protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
-            return Lists { core: &mut self.core }.send_of(slot, protocol, &topic, out);
-        }
-        let all = None;
-        let request = ResumeRequest {
-            all,
-            topics: since.map(|since| (topic.clone(), since)).into_iter().collect(),
-        };
-        self.recover(|recovery, core| {
-            recovery.begin(
-                core,
-                slot,
-                std::slice::from_ref(&topic),
-                &request,
-                ReplyTo::Id(id, topic.clone()),
-                out,
-            )
-        });
-    }
-
     /// For an answer to a request that did not come in time.
     pub(crate) fn request_timeout(&mut self, slot: u32) {
         let mut out = Vec::new();
@@ -415,6 +360,13 @@ impl Connections {
 }
 
 impl Core {
+    /// Whether the application decides who enters a topic, and has not let this connection in.
+    fn must_be_member(&self, slot: u32, topic: &str) -> bool {
+        let policy = &self.settings.session.policy;
+        let decision = policy.decide(&self.principal(slot), Action::History, &policy.topic(topic));
+        matches!(decision, Decision::Ask(_)) && !self.hub.topics_of(slot).any(|name| name == topic)
+    }
+
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
     pub(crate) fn count_answer(&mut self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {

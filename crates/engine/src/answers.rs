@@ -10,6 +10,9 @@ pub(crate) const NO_USER: &str = "this connection has no user: connect with the 
 /// The error to whoever speaks of a topic that it is not in.
 pub(crate) const NOT_SUBSCRIBED: &str = "this connection is not in that topic";
 
+/// An answer that has nothing to say.
+pub(crate) const NOTHING: Content<'static> = Content::Json("{}");
+
 /// `{"topic":"…"}`
 pub(crate) fn named(key: &str, name: &str) -> String {
     let mut out = format!("{{\"{key}\":").into_bytes();
@@ -52,6 +55,19 @@ pub(crate) fn refuse(
     response.push(b'}');
     let response = String::from_utf8_lossy(&response);
     answer(protocol, message, Status::Error, Content::Json(&response), out);
+}
+
+/// Tells a client what became of what it sent.
+pub(crate) fn phoenix_published(
+    protocol: ProtocolRef,
+    message: &ClientMessage,
+    published: &Result<Position, broker::PublishError>,
+    out: &mut Vec<u8>,
+) {
+    match published {
+        Ok(_) => answer(protocol, message, Status::Ok, NOTHING, out),
+        Err(error) => refuse(protocol, message, &error.to_string(), out),
+    }
 }
 
 /// Appends one message as the protocol writes it. What can't be written (names are checked, so that

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use auth::TokenMark;
 use broker::Delivery;
-use model::{CloseReason, ConnectionId, Name};
+use model::{CloseReason, ConnectionId, Name, Publication};
 use protocol::phoenix::ClientMessage;
+use protocol::request::Subscribe;
 
 use crate::reply::Reply;
 use crate::settings::Settings;
@@ -110,10 +111,8 @@ pub enum Command {
         slot: u32,
         /// Which of those that had the slot.
         serial: u32,
-        /// What was asked.
+        /// What waits for it.
         hook: PendingHook,
-        /// The message that was asked about.
-        message: Box<ClientMessage>,
         /// The answer.
         response: WebhookResponse,
     },
@@ -315,13 +314,19 @@ pub struct ConnectionInfo {
     pub outbox_bytes: usize,
 }
 
-/// What the application is asked about a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What waits for the application's answer.
+#[derive(Debug)]
 pub enum PendingHook {
-    /// Whether the client may join; with the number of the request.
-    Join(u32),
-    /// What to answer to an event.
-    Event,
+    /// A Phoenix client that wants to join, with the number of the request.
+    Join(u32, Box<ClientMessage>),
+    /// A request that is held, with the number of the question and the topic that it is about.
+    Hold(u32, Name),
+    /// A client that wants to enter a topic by a command, with the number of the question.
+    Subscribe(u32, Box<Subscribe>),
+    /// A message whose answer is the application's.
+    Message(Answer),
+    /// A message that is published if the application allows it.
+    Publish(Box<Publication>, Answer),
 }
 
 /// What a session's shard is asked.

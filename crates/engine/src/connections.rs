@@ -11,7 +11,7 @@ use protocol::request::Entry;
 
 use crate::cbor::{ImportError, Text, Who};
 use crate::chosen::Chosen;
-use crate::connection::{ColdState, Connection, Flag, Phase};
+use crate::connection::{ColdState, Connection, Flag, Phase, Subscribing};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
 use crate::lists::Lists;
@@ -163,6 +163,8 @@ impl Connections {
             cold.input = Vec::new();
             cold.decoder = None;
             cold.poll = None;
+            cold.held = None;
+            cold.subscribing = Vec::new();
             (cold.paused, cold.waits) = (false, false);
             (cold.stranger_since_s, cold.token) = (None, None);
             cold.closing = Some(close);
@@ -229,8 +231,8 @@ impl Connections {
         for user in &principal.users {
             self.join(slot, &model::name::personal(user), false);
         }
-        for Entry { topic, permit } in entries {
-            self.join(slot, topic, permit.presence);
+        for Entry { topic, permit, meta } in entries {
+            self.join_with(slot, topic, permit.presence, meta.as_deref().unwrap_or("{}"));
         }
         for user in &principal.users {
             for topic in self.core.shared.subscriptions.of(user) {
@@ -277,6 +279,31 @@ impl Connections {
             self.core.entries.leave(slot, topic, self.core.now_us);
         }
         left.is_some()
+    }
+
+    /// Gives up what the client asked to enter by a command, and the application has not answered: that is
+    /// said in `out`. False when it asked for no such thing.
+    pub(crate) fn give_up_subscribing(
+        &mut self,
+        slot: u32,
+        topic: &str,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let core = &mut self.core;
+        let (Some(protocol), Some(cold)) = (core.protocol(slot), core.table.cold_mut(slot)) else {
+            return false;
+        };
+        let all = std::mem::take(&mut cold.subscribing);
+        let (given_up, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|subscribing| subscribing.topic == topic);
+        cold.subscribing = rest;
+        for Subscribing { id, .. } in &given_up {
+            let message =
+                "the connection was to leave the topic before the application had answered";
+            protocol.reply(id, Err(("not_subscribed", message)), &mut core.codecs, out);
+        }
+        core.table.trim(slot);
+        !given_up.is_empty()
     }
 
     /// The connection leaves all of its topics, and stays open.

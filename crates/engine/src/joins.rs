@@ -113,9 +113,15 @@ impl Joins {
 
     /// The application is asked whether the join is allowed. Gives the number of the request.
     pub fn ask(&mut self, slot: u32, topic: u64, name: &str) -> u32 {
-        self.requests = self.requests.wrapping_add(1);
-        let pending = Pending { topic, name: name.into(), request: self.requests };
+        let request = self.number();
+        let pending = Pending { topic, name: name.into(), request };
         self.pending.entry(slot).or_default().push(pending);
+        request
+    }
+
+    /// The number of the next request to the application about a join, or about what is like one.
+    pub fn number(&mut self) -> u32 {
+        self.requests = self.requests.wrapping_add(1);
         self.requests
     }
 

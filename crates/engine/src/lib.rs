@@ -24,6 +24,7 @@
 
 mod actions;
 mod answers;
+mod ask;
 mod cbor;
 mod chosen;
 mod command;
@@ -38,6 +39,7 @@ mod entries;
 pub mod filter;
 mod flow;
 mod handle;
+mod hold;
 mod input;
 mod joins;
 mod lines;
@@ -65,6 +67,7 @@ mod refuse;
 mod reply;
 mod roomy;
 mod settings;
+mod subscribe;
 pub mod sync;
 #[cfg(test)]
 mod testing;
@@ -90,4 +93,6 @@ pub use reply::Reply;
 pub use roomy::Roomy;
 pub use settings::{SILENCE_SECONDS_MAX, Settings};
 pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
-pub use webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+pub use webhook::{
+    Changes, Full, Refusal as HookRefusal, Webhook, WebhookKind, WebhookRequest, WebhookResponse,
+};

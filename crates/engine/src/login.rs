@@ -101,7 +101,8 @@ impl Connections {
             return Ok((LoggedIn { users, already: true }, Vec::new()));
         }
         let max = self.core.settings.session.topics_per_connection_max;
-        if self.core.hub.count(slot) + self.core.joins.pending(slot) >= max {
+        let subscribing = self.core.table.cold(slot).map_or(0, |cold| cold.subscribing.len());
+        if self.core.hub.count(slot) + self.core.joins.pending(slot) + subscribing >= max {
             return Err(LoginError::TooManyTopics);
         }
         self.rates.quota.forget(slot);
@@ -166,6 +167,7 @@ impl Connections {
 
     /// Takes a connection out of a topic; what it is owed of it goes to `out`.
     pub(crate) fn leave_topic(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) -> bool {
+        self.give_up_subscribing(slot, topic, out);
         self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
         let left = self.leave(slot, topic);
         self.phoenix_left(slot, topic, out);

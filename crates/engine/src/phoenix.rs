@@ -1,31 +1,27 @@
 //! What a Phoenix client asks for: joins, leaves, and events for its topics.
 
-use auth::{Action, Decision, Permit, Principal};
+use auth::{Action, Consent, Decision, Hook, Permit, Principal};
 use model::ResumeRequest;
 use model::event::check_event;
 use model::name::{check_name, check_topic};
-use model::{Attributes, Publication, Rule, Topic};
+use model::{Attributes, Publication, Topic};
 use protocol::history::NO_HISTORY;
 use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
 use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef};
 
-use crate::answers::{NO_USER, acknowledged_json, answer, refuse, say};
-use crate::command::{Answer, Command, PendingHook};
+use crate::answers::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
+use crate::ask::{Ask, ask, busy};
+use crate::command::{Answer, PendingHook};
 use crate::connection::PendingToken;
 use crate::connections::Connections;
+use crate::hold::too_large_meta;
 use crate::metrics::Limited;
 use crate::page_reads::PageReads;
+use crate::publish::Publishes;
 use crate::quota::over_message;
 use crate::recovery::ReplyTo;
-use crate::webhook::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
-
-/// Requests about one connection that the application has not answered: more are refused, so that no
-/// client fills the queue of all.
-const HOOKS_PENDING_MAX: u32 = 128;
-
-/// An answer that has nothing to say.
-const NOTHING: Content<'static> = Content::Json("{}");
+use crate::webhook::{Webhook, WebhookResponse};
 
 /// The Phoenix clients of an engine: their channels, and their long-poll sessions.
 pub(crate) struct Channels<'a> {
@@ -119,16 +115,11 @@ impl Channels<'_> {
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             Decision::Allow(permit) => {
                 self.connections.core.joins.insert(slot, hash, join_ref(&message));
-                self.phoenix_joined(slot, message, permit, "{}".into(), out);
+                self.phoenix_joined(slot, message, permit, "{}".into(), None, out);
             }
             Decision::Ask(_) => {
                 self.connections.core.joins.insert(slot, hash, join_ref(&message));
-                let joins = &mut self.connections.core.joins;
-                let hook = PendingHook::Join(joins.ask(slot, hash, &message.topic));
-                if let Some(message) = self.ask(slot, hook, topic.rule, message) {
-                    self.connections.core.joins.remove(slot, hash);
-                    refuse(protocol, &message, FULL, out);
-                }
+                self.ask_join(slot, protocol, hash, message, out);
             }
         }
     }
@@ -150,7 +141,7 @@ impl Channels<'_> {
         let decision = decide(Action::Subscribe);
         let since = phoenix::join_since(&message.payload).ok().flatten();
         let reads = since.is_some_and(|since| since.token().is_none());
-        if decision.is_allowed()
+        if !matches!(decision, Decision::Deny(_))
             && reads
             && let Decision::Deny(deny) = decide(Action::History)
         {
@@ -177,10 +168,12 @@ impl Channels<'_> {
         message: ClientMessage,
         permit: Permit,
         response: Box<str>,
+        meta: Option<Box<str>>,
         out: &mut Vec<u8>,
     ) {
         let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
-        let meta = phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
+        let own = || phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
+        let meta = meta.as_deref().or_else(own);
         let topic = message.topic.clone();
         if !self.connections.core.is_own(slot, &topic) {
             self.connections.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
@@ -278,15 +271,31 @@ impl Channels<'_> {
             Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             // To the application an event may have any name: nobody else hears it.
-            Decision::Ask(_) => {
-                if let Some(message) = self.ask(slot, PendingHook::Event, topic.rule, message) {
-                    refuse(protocol, &message, FULL, out);
-                }
+            Decision::Ask(Hook::Message) => {
+                let consent = Consent::Asked(Hook::Message);
+                self.phoenix_publish(slot, protocol, message, consent, out);
             }
-            Decision::Allow(permit) => match check_event(&message.event) {
-                Ok(()) => self.phoenix_publish(slot, protocol, message, permit, out),
-                Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
-            },
+            Decision::Ask(hook) => {
+                self.phoenix_say(slot, protocol, message, Consent::Asked(hook), out)
+            }
+            Decision::Allow(permit) => {
+                self.phoenix_say(slot, protocol, message, Consent::Given(permit), out);
+            }
+        }
+    }
+
+    /// Publishes an event that members hear.
+    fn phoenix_say(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        match check_event(&message.event) {
+            Ok(()) => self.phoenix_publish(slot, protocol, message, consent, out),
+            Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
         }
     }
 
@@ -313,22 +322,22 @@ impl Channels<'_> {
         slot: u32,
         protocol: ProtocolRef,
         mut message: ClientMessage,
-        permit: Permit,
+        consent: Consent,
         out: &mut Vec<u8>,
     ) {
-        let Some(serial) =
-            self.connections.core.table.get(slot).map(|connection| connection.serial)
-        else {
-            return;
+        // What the application answers to it is the application's, the key included.
+        let key = match consent {
+            Consent::Asked(Hook::Message) => Ok(None),
+            Consent::Given(_) | Consent::Asked(_) => phoenix::take_key(&mut message.payload),
         };
-        let topic = message.topic.clone();
-        let key = match phoenix::take_key(&mut message.payload) {
+        let key = match key {
             Ok(key) => key,
             Err(wrong) => return refuse(protocol, &message, &wrong, out),
         };
+        let topic = &message.topic;
         if protocol.delivery() == Delivery::Gathered
             && let Some(why) =
-                self.connections.rates.publish_refusal(&mut self.connections.core, slot, &topic)
+                self.connections.rates.publish_refusal(&mut self.connections.core, slot, topic)
         {
             return refuse(protocol, &message, why, out);
         }
@@ -337,24 +346,12 @@ impl Channels<'_> {
             topic: message.topic.clone(),
             event: Some(message.event.clone()).filter(|event| event != "message"),
             data: std::mem::replace(&mut message.payload, empty),
-            except: permit
-                .audience
-                .leaves_sender_out()
-                .then(|| self.connections.core.id(slot, serial)),
+            except: None,
             attributes: Attributes::of(Vec::new(), key),
         };
-        let publication = publication.sent_by(self.connections.core.sender(slot));
-        if permit.durable {
-            self.connections.core.publish_durable(
-                slot,
-                publication,
-                Answer::Phoenix(message.into()),
-            );
-        } else {
-            let published = self.connections.core.publish(publication);
-            phoenix_published(protocol, &message, &published, out);
-        }
-        self.connections.rates.has_published(&mut self.connections.core, slot, &topic);
+        let to = Answer::Phoenix(message.into());
+        let Channels { connections, webhook } = self;
+        Publishes { connections, webhook: *webhook }.publish(slot, publication, consent, to, out);
     }
 
     fn phoenix_ack(
@@ -446,106 +443,89 @@ impl Channels<'_> {
         }
     }
 
-    /// Asks the application. Gives the message back when it can't be asked now.
-    fn ask(
+    /// Asks the application whether the client may join.
+    fn ask_join(
         &mut self,
         slot: u32,
-        hook: PendingHook,
-        rule: Option<&Rule>,
-        mut message: ClientMessage,
-    ) -> Option<ClientMessage> {
-        let (Some(webhook), Some(connection)) =
-            (self.webhook, self.connections.core.table.get(slot))
-        else {
-            return Some(message);
+        protocol: ProtocolRef,
+        hash: u64,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let number = core.joins.ask(slot, hash, &message.topic);
+        let users = core.users(slot).map(Into::into).collect();
+        // The payload is needed again when it is allowed.
+        let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
+        let hook = PendingHook::Join(number, message.into());
+        let asked = Ask { payload, ..Ask::subscribe(topic, users, protocol.name(), hook) };
+        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+            return;
         };
-        if self
-            .connections
-            .core
-            .table
-            .cold(slot)
-            .is_some_and(|cold| cold.hooks_pending >= HOOKS_PENDING_MAX)
-        {
-            return Some(message);
-        }
-        let (handle, serial) = (self.connections.core.handle.clone(), connection.serial);
-        // A join's payload is needed again when it is allowed.
-        let (kind, payload) = match hook {
-            PendingHook::Join(_) => (WebhookKind::Join, message.payload.clone()),
-            PendingHook::Event => {
-                let empty = model::Data::Binary([].into());
-                (WebhookKind::Event, std::mem::replace(&mut message.payload, empty))
+        let response = match core.settings.silence_allows {
+            true => WebhookResponse::yes(),
+            false => WebhookResponse::Error(busy().into()),
+        };
+        for hook in unasked.hooks {
+            if let PendingHook::Join(number, message) = hook {
+                return self.join_decided(slot, protocol, number, *message, response, out);
             }
-        };
-        let back = message.clone();
-        let request = WebhookRequest {
-            url: rule.and_then(|rule| rule.webhook_url.clone()),
-            kind,
-            topic: message.topic.clone(),
-            event: message.event.clone(),
-            payload,
-            users: self.connections.core.users(slot).map(Into::into).collect(),
-            connection: self.connections.core.id(slot, serial),
-            reply: Box::new(move |response| {
-                handle.send(Command::WebhookAnswered {
-                    slot,
-                    serial,
-                    hook,
-                    message: Box::new(message),
-                    response,
-                });
-            }),
-        };
-        if let Err(Full) = webhook.send(request) {
-            return Some(back);
         }
-        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
-            cold.hooks_pending += 1;
-        }
-        None
     }
 
-    /// The application has answered.
-    pub(crate) fn webhook_answered(
+    /// The application has answered whether a client may join.
+    pub(crate) fn join_answered(
         &mut self,
         slot: u32,
-        hook: PendingHook,
-        message: &ClientMessage,
-        response: &WebhookResponse,
+        number: u32,
+        message: ClientMessage,
+        response: WebhookResponse,
     ) {
-        if let Some(cold) = self.connections.core.table.cold_mut(slot) {
-            cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
-        }
-        self.connections.core.table.trim(slot);
         let Some(protocol) = self.connections.core.protocol(slot) else {
             return;
         };
         let mut out = Vec::new();
-        match hook {
-            PendingHook::Event => {
-                let status = if response.ok { Status::Ok } else { Status::Error };
-                answer(protocol, message, status, Content::Json(&response.response), &mut out);
-            }
-            PendingHook::Join(number) => {
-                let hash = self.connections.core.broker.hash(&message.topic);
-                if self.connections.core.joins.answered(slot, hash, number) {
-                    if response.ok {
-                        let response = response.response.clone();
-                        // The rule may be another one than when the application was asked.
-                        let permit = Permit::of(
-                            &self.connections.core.settings.session.policy.topic(&message.topic),
-                        );
-                        self.phoenix_joined(slot, message.clone(), permit, response, &mut out);
-                    } else {
-                        self.connections.core.joins.remove(slot, hash);
-                        let response = Content::Json(&response.response);
-                        answer(protocol, message, Status::Error, response, &mut out);
-                    }
-                }
-            }
-        }
+        self.join_decided(slot, protocol, number, message, response, &mut out);
         if !out.is_empty() {
             self.connections.send(slot, &out, 0);
+        }
+    }
+
+    fn join_decided(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        number: u32,
+        message: ClientMessage,
+        response: WebhookResponse,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let hash = core.broker.hash(&message.topic);
+        if !core.joins.answered(slot, hash, number) {
+            return;
+        }
+        let meta_bytes_max = core.settings.presence_meta_bytes_max;
+        let decided = match response.decided(core.settings.silence_allows) {
+            Ok((_, changes))
+                if changes.meta.as_ref().is_some_and(|it| it.len() > meta_bytes_max) =>
+            {
+                Err(Box::new(too_large_meta()))
+            }
+            decided => decided,
+        };
+        match decided {
+            Ok((response, changes)) => {
+                // The rule may be another one than when the application was asked.
+                let settings = core.settings.clone();
+                let permit = Permit::of(&settings.session.policy.topic(&message.topic));
+                self.phoenix_joined(slot, message, permit, response, changes.meta, out);
+            }
+            Err(refusal) => {
+                core.joins.remove(slot, hash);
+                let response = Content::Json(&refusal.response);
+                answer(protocol, &message, Status::Error, response, out);
+            }
         }
     }
 }
@@ -591,23 +571,7 @@ impl Connections {
     }
 }
 
-/// Tells a client what became of what it sent.
-pub(crate) fn phoenix_published(
-    protocol: ProtocolRef,
-    message: &ClientMessage,
-    published: &Result<model::Position, broker::PublishError>,
-    out: &mut Vec<u8>,
-) {
-    match published {
-        Ok(_) => answer(protocol, message, Status::Ok, NOTHING, out),
-        Err(error) => refuse(protocol, message, &error.to_string(), out),
-    }
-}
-
 /// The join's ref, as the client knows it; clients of old versions have just the message's.
 fn join_ref(message: &ClientMessage) -> &str {
     message.join_ref.as_deref().or(message.ref_.as_deref()).unwrap_or_default()
 }
-
-/// Why the application can't be asked.
-const FULL: &str = "the application is busy: try again later";

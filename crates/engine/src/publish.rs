@@ -1,45 +1,294 @@
 //! What clients publish and acknowledge.
 
-use auth::Permit;
+use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
 use model::{Name, Position, Publication};
-use protocol::ProtocolRef;
-use protocol::http;
+use protocol::phoenix::{Content, Status};
 use protocol::request::Respond;
+use protocol::{ProtocolRef, data, http};
 
-use crate::actions::Actions;
-use crate::answers::acknowledged_json;
-use crate::command::{Answer, Command};
+use crate::answers::{acknowledged_json, answer, phoenix_published};
+use crate::ask::{Ask, ask, busy, kind};
+use crate::command::{Answer, Command, PendingHook};
 use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::metrics::Limited;
+use crate::webhook::{Changes, Refusal, Webhook, WebhookResponse};
 
-impl Actions<'_> {
+/// What clients publish, and what they send to the application.
+pub(crate) struct Publishes<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+/// What became of what a client sent.
+enum Sent {
+    /// It was published, or could not be.
+    Published(Result<Position, PublishError>),
+    /// The application has answered with the text of a JSON value.
+    Answered(Box<str>),
+    /// The application did not want it.
+    Refused(Box<Refusal>),
+}
+
+impl Publishes<'_> {
+    /// `POST /publish`. One that is durable waits until what it publishes is on disk, one that the
+    /// application is asked about for the answer.
+    pub(crate) fn request(
+        &mut self,
+        slot: u32,
+        publication: Publication,
+        consent: Consent,
+        respond: Respond,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let connections = &mut *self.connections;
+        let topic = &publication.topic;
+        if let Some(why) = connections.rates.publish_refusal(&mut connections.core, slot, topic) {
+            http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
+            return connections.answered(slot, from, respond.keep_alive, out);
+        }
+        match consent {
+            Consent::Given(permit) if !permit.durable => {
+                let topic = publication.topic.clone();
+                let published = connections.core.publish(publication).map_err(refused);
+                http::publish_answer(&respond, published, out);
+                connections.answered(slot, from, respond.keep_alive, out);
+                connections.rates.has_published(&mut connections.core, slot, &topic);
+            }
+            Consent::Given(_) | Consent::Asked(_) => {
+                if connections.wait_for_answer(slot, out) {
+                    self.publish(slot, publication, consent, Answer::Http(respond), out);
+                }
+            }
+        }
+    }
+
+    /// By a command with an id.
+    pub(crate) fn by_id(
+        &mut self,
+        slot: u32,
+        id: Box<str>,
+        publication: Publication,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        self.publish(slot, publication, consent, Answer::Id(id), out);
+    }
+
+    /// Publishes, or asks the application first. The answer goes to `out` if it is there at once; that to
+    /// a request is sent in any case.
+    pub(crate) fn publish(
+        &mut self,
+        slot: u32,
+        publication: Publication,
+        consent: Consent,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let topic = publication.topic.clone();
+        // A request has said whose it is.
+        let publication = match to {
+            Answer::Http(_) => publication,
+            Answer::Id(_) | Answer::Phoenix(_) => publication.sent_by(core.sender(slot)),
+        };
+        match consent {
+            Consent::Given(permit) => {
+                let publication = core.without_sender(slot, publication, permit, &to);
+                if permit.durable {
+                    core.publish_durable(slot, publication, to);
+                } else {
+                    let published = core.publish(publication);
+                    self.tell(slot, to, Sent::Published(published), out);
+                }
+            }
+            Consent::Asked(hook) => self.ask(slot, hook, publication, to, out),
+        }
+        self.connections.rates.has_published(&mut self.connections.core, slot, &topic);
+    }
+
+    fn ask(
+        &mut self,
+        slot: u32,
+        hook: Hook,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        let (users, transport): (Vec<Name>, _) = match to {
+            Answer::Http(_) => (publication.sender().cloned().into_iter().collect(), "http"),
+            Answer::Id(_) | Answer::Phoenix(_) => {
+                (core.users(slot).map(Into::into).collect(), protocol.name())
+            }
+        };
+        let attributes = publication.attributes.as_deref();
+        let tags = attributes.map(|it| it.tags.clone()).unwrap_or_default();
+        let key = attributes.and_then(|it| it.key.clone());
+        let (topic, event) = (publication.topic.clone(), publication.event.clone());
+        // Phoenix applications know each event by its name, the usual one as well.
+        let event = match &to {
+            Answer::Phoenix(message) => Some(message.event.clone()),
+            Answer::Http(_) | Answer::Id(_) => event,
+        };
+        let (payload, hook, kind) = match hook {
+            Hook::Message => (publication.data, PendingHook::Message(to), kind(hook)),
+            Hook::Publish | Hook::Subscribe => {
+                let payload = publication.data.clone();
+                let hook_pending = PendingHook::Publish(Box::new(publication), to);
+                (payload, hook_pending, kind(hook))
+            }
+        };
+        let payload = Some(payload);
+        let asked = Ask { kind, topic, event, payload, tags, key, users, transport, hook };
+        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+            return;
+        };
+        // What comes later must not overtake what the application is asked about still.
+        let allowed = core.settings.silence_allows && !unasked.behind_others;
+        for hook in unasked.hooks {
+            match hook {
+                PendingHook::Publish(publication, to) if allowed => {
+                    self.allowed(Some(slot), *publication, to, out);
+                }
+                PendingHook::Publish(_, to) | PendingHook::Message(to) => {
+                    self.tell(slot, to, Sent::Refused(busy().into()), out);
+                }
+                PendingHook::Join(..) | PendingHook::Hold(..) | PendingHook::Subscribe(..) => {}
+            }
+        }
+    }
+
+    /// The application has answered a message.
+    pub(crate) fn answered(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
+        let sent = match response.decided(false) {
+            Ok((response, _)) => Sent::Answered(response),
+            Err(refusal) => Sent::Refused(refusal),
+        };
+        self.send(slot, to, sent);
+    }
+
+    /// The application has decided about a message, whose connection is gone where there is no slot: the
+    /// client may have sent it as its last one.
+    pub(crate) fn decided(
+        &mut self,
+        slot: Option<u32>,
+        mut publication: Publication,
+        to: Answer,
+        response: WebhookResponse,
+    ) {
+        let settings = &self.connections.core.settings;
+        let bytes_max = settings.session.message_bytes_max;
+        let refusal = match response.decided(settings.silence_allows) {
+            Ok((_, changes)) => {
+                let Changes { meta: _, payload, tags, key } = *changes;
+                publication.data = payload.unwrap_or(publication.data);
+                publication.change(tags, key);
+                if publication.data.bytes() <= bytes_max {
+                    let mut out = Vec::new();
+                    self.allowed(slot, publication, to, &mut out);
+                    if let Some(slot) = slot.filter(|_| !out.is_empty()) {
+                        self.connections.send(slot, &out, 0);
+                    }
+                    return;
+                }
+                let too_large = data::too_large(bytes_max);
+                let why =
+                    format!("the application's answer has no message that may be: {too_large}");
+                Box::new(Refusal::silent("unanswered", &why))
+            }
+            Err(refusal) => refusal,
+        };
+        if let Some(slot) = slot {
+            self.send(slot, to, Sent::Refused(refusal));
+        }
+    }
+
+    /// Publishes what the application has allowed.
+    fn allowed(
+        &mut self,
+        slot: Option<u32>,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        // The rule may be another one than when the application was asked.
+        let settings = core.settings.clone();
+        let permit = Permit::of(&settings.session.policy.topic(&publication.topic));
+        match slot {
+            Some(slot) if permit.durable => core.publish_durable(slot, publication, to),
+            Some(slot) => {
+                let published = core.publish(publication);
+                self.tell(slot, to, Sent::Published(published), out);
+            }
+            None => {
+                let options = Options::default();
+                core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
+            }
+        }
+    }
+
     /// What a client published is on disk, or is not.
     pub(crate) fn published(
         &mut self,
         slot: u32,
-        answer: Answer,
+        to: Answer,
         result: Result<Position, PublishError>,
     ) {
+        self.send(slot, to, Sent::Published(result));
+    }
+
+    /// Tells a client later what became of what it sent.
+    fn send(&mut self, slot: u32, to: Answer, sent: Sent) {
+        let mut out = Vec::new();
+        self.tell(slot, to, sent, &mut out);
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+
+    /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
+    fn tell(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
         let Some(protocol) = self.connections.core.protocol(slot) else {
             return;
         };
-        let mut out = Vec::new();
-        match answer {
-            Answer::Id(id) => self.connections.reply_published(protocol, &id, &result, &mut out),
-            Answer::Phoenix(message) => {
-                crate::phoenix::phoenix_published(protocol, &message, &result, &mut out)
-            }
+        match to {
+            Answer::Id(id) => self.connections.reply_sent(protocol, &id, &sent, out),
+            Answer::Phoenix(message) => match &sent {
+                Sent::Published(result) => phoenix_published(protocol, &message, result, out),
+                Sent::Answered(response) => {
+                    answer(protocol, &message, Status::Ok, Content::Json(response), out);
+                }
+                Sent::Refused(refusal) => {
+                    let response = Content::Json(&refusal.response);
+                    answer(protocol, &message, Status::Error, response, out);
+                }
+            },
             Answer::Http(respond) => {
-                let result = result.map_err(refused);
-                return self.connections.answer_late(slot, respond.keep_alive, |out| {
-                    http::publish_answer(&respond, result, out);
+                let keep_alive = respond.keep_alive;
+                self.connections.answer_late(slot, keep_alive, |out| match sent {
+                    Sent::Published(result) => {
+                        http::publish_answer(&respond, result.map_err(refused), out);
+                    }
+                    Sent::Answered(response) => {
+                        http::json_answer(&respond, response.as_bytes(), out);
+                    }
+                    Sent::Refused(refusal) => {
+                        let Refusal { status, code, message, .. } = *refusal;
+                        let (code, message) = (String::from(code), String::from(message));
+                        let rejection = http::Rejection::new(status, code, message);
+                        http::reject(&rejection, &respond.cors, keep_alive, false, out);
+                    }
                 });
             }
         }
-        self.connections.send(slot, &out, 0);
     }
 }
 
@@ -74,46 +323,21 @@ impl Connections {
         self.core.resumed.push(slot);
     }
 
-    /// `POST /publish`. A durable one waits until what it publishes is on disk.
-    pub(crate) fn publish_request(
-        &mut self,
-        slot: u32,
-        publication: Publication,
-        permit: Permit,
-        respond: Respond,
-        from: usize,
-        out: &mut Vec<u8>,
-    ) {
-        let topic = publication.topic.clone();
-        if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, &topic) {
-            http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
-            return self.answered(slot, from, respond.keep_alive, out);
-        }
-        if !permit.durable {
-            let published = self.core.publish(publication).map_err(refused);
-            http::publish_answer(&respond, published, out);
-            self.answered(slot, from, respond.keep_alive, out);
-            return self.rates.has_published(&mut self.core, slot, &topic);
-        }
-        if !self.wait_for_answer(slot, out) {
-            return;
-        }
-        self.core.publish_durable(slot, publication, Answer::Http(respond));
-        self.rates.has_published(&mut self.core, slot, &topic);
-    }
-
-    pub(crate) fn reply_published(
-        &mut self,
-        protocol: ProtocolRef,
-        id: &str,
-        published: &Result<Position, PublishError>,
-        out: &mut Vec<u8>,
-    ) {
-        let answer = match published {
-            Ok(id) => Ok(protocol::json::published(*id)),
-            Err(error) => Err((error.code(), error.to_string())),
+    fn reply_sent(&mut self, protocol: ProtocolRef, id: &str, sent: &Sent, out: &mut Vec<u8>) {
+        let published;
+        let message;
+        let result = match sent {
+            Sent::Published(Ok(id)) => {
+                published = protocol::json::published(*id);
+                Ok(published.as_str())
+            }
+            Sent::Published(Err(error)) => {
+                message = error.to_string();
+                Err((error.code(), message.as_str()))
+            }
+            Sent::Answered(response) => Ok(&**response),
+            Sent::Refused(refusal) => Err((&*refusal.code, &*refusal.message)),
         };
-        let result = answer.as_deref().map_err(|(code, message)| (*code, message.as_str()));
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
 
@@ -159,6 +383,20 @@ impl Connections {
 }
 
 impl Core {
+    /// A Phoenix client that publishes to all others is left out itself.
+    fn without_sender(
+        &self,
+        slot: u32,
+        publication: Publication,
+        permit: Permit,
+        to: &Answer,
+    ) -> Publication {
+        let leaves_out = permit.audience.leaves_sender_out() && matches!(to, Answer::Phoenix(_));
+        let connection = self.table.get(slot).filter(|_| leaves_out);
+        let except = connection.map(|connection| self.id(slot, connection.serial));
+        Publication { except, ..publication }
+    }
+
     pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {
         let published = self.broker.publish(publication, None);
         if published == Err(PublishError::Overloaded) {

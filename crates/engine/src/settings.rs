@@ -62,6 +62,8 @@ pub struct Settings {
     pub token_expiry: Expiry,
     /// What a member may say about itself, in bytes.
     pub presence_meta_bytes_max: usize,
+    /// An application that does not answer allows what it was asked about.
+    pub silence_allows: bool,
 }
 
 impl Settings {
@@ -103,6 +105,7 @@ impl Settings {
             longpoll_sessions_per_address_max: 0,
             token_expiry: Expiry { warning_s: 60, spread_s: 30 },
             presence_meta_bytes_max: 100,
+            silence_allows: false,
         }
     }
 }

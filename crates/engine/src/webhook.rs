@@ -9,9 +9,9 @@ use crate::reply::Reply;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {
-    /// Takes a request, whose `reply` is then called once, from any thread; or refuses it while
-    /// too many wait, and then the reply is not called.
-    fn send(&self, request: WebhookRequest) -> Result<(), Full>;
+    /// Takes requests, which stay together and in their order, and whose `reply` is then called once
+    /// each, from any thread; or refuses all of them while too many wait, and then no reply is called.
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full>;
 }
 
 /// Too many requests wait already.
@@ -26,12 +26,18 @@ pub struct WebhookRequest {
     pub kind: WebhookKind,
     /// The topic it is about.
     pub topic: Name,
-    /// The event's name: `phx_join` for a join.
-    pub event: Name,
-    /// What the client sent with it.
-    pub payload: Data,
-    /// Who the connection belongs to; may be nobody.
+    /// The name of a message's event, if it has one.
+    pub event: Option<Name>,
+    /// What the client sent with it; nothing where it could not.
+    pub payload: Option<Data>,
+    /// The tags of a message.
+    pub tags: Vec<Name>,
+    /// The key of a message.
+    pub key: Option<Name>,
+    /// Who asks; may be nobody.
     pub users: Vec<Name>,
+    /// The name of the transport.
+    pub transport: &'static str,
     /// The connection. Requests of one connection are answered in their order.
     pub connection: ConnectionId,
     /// Told the answer.
@@ -52,17 +58,101 @@ impl fmt::Debug for WebhookRequest {
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookKind {
-    /// Whether the connection may join the topic.
-    Join,
-    /// What to answer to an event.
-    Event,
+    /// Whether the client may enter the topic.
+    Subscribe,
+    /// What to answer to a message.
+    Message,
+    /// Whether a message is published.
+    Publish,
 }
 
-/// The application's answer, or what is said in its place when it has none.
+impl WebhookKind {
+    /// Its name for applications.
+    pub fn name(self) -> &'static str {
+        match self {
+            WebhookKind::Subscribe => "subscribe",
+            WebhookKind::Message => "message",
+            WebhookKind::Publish => "publish",
+        }
+    }
+}
+
+/// The application's answer, or why it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookResponse {
-    /// The reply's status: ok or error.
-    pub ok: bool,
-    /// The reply's response: the text of a JSON value.
+pub enum WebhookResponse {
+    /// Yes.
+    Ok {
+        /// What the client is told: the text of a JSON value.
+        response: Box<str>,
+        /// What is to be done otherwise than the client asked.
+        changes: Box<Changes>,
+    },
+    /// No.
+    Error(Box<Refusal>),
+    /// The application has not answered, for this reason.
+    Silent(&'static str),
+}
+
+/// What the application changes about what it allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Of a subscription: what the client shows in the topic's presence, the text of a JSON object.
+    pub meta: Option<Box<str>>,
+    /// Of a message: what is published in place of its payload.
+    pub payload: Option<Data>,
+    /// Of a message: its tags.
+    pub tags: Option<Vec<Name>>,
+    /// Of a message: its key.
+    pub key: Option<Name>,
+}
+
+/// Why something is not done that the application would have to allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status where it is answered by HTTP.
+    pub status: u16,
+    /// Its name for programs.
+    pub code: Box<str>,
+    /// For people.
+    pub message: Box<str>,
+    /// What a Phoenix client is told: the text of a JSON value.
     pub response: Box<str>,
+}
+
+impl Refusal {
+    /// The application did not say it: something is in the way.
+    pub fn silent(code: &str, reason: &str) -> Self {
+        let mut response = b"{\"reason\":".to_vec();
+        protocol::json::string(reason, &mut response);
+        response.push(b'}');
+        Refusal {
+            status: 503,
+            code: code.into(),
+            message: reason.into(),
+            response: String::from_utf8_lossy(&response).into(),
+        }
+    }
+}
+
+impl WebhookResponse {
+    /// Yes, and nothing more.
+    pub fn yes() -> Self {
+        WebhookResponse::Ok { response: "{}".into(), changes: Box::default() }
+    }
+
+    /// What it means where yes and no are the question.
+    ///
+    /// # Errors
+    /// Why it may not be done.
+    pub(crate) fn decided(
+        self,
+        silence_allows: bool,
+    ) -> Result<(Box<str>, Box<Changes>), Box<Refusal>> {
+        match self {
+            WebhookResponse::Ok { response, changes } => Ok((response, changes)),
+            WebhookResponse::Error(refusal) => Err(refusal),
+            WebhookResponse::Silent(_) if silence_allows => Ok(("{}".into(), Box::default())),
+            WebhookResponse::Silent(reason) => Err(Refusal::silent("unanswered", reason).into()),
+        }
+    }
 }

@@ -70,6 +70,20 @@ impl Publication {
     }
 }
 
+impl Publication {
+    /// Puts other tags and another key in place of what it has, where some are given.
+    pub fn change(&mut self, tags: Option<Vec<Name>>, key: Option<Name>) {
+        if let Some(tags) = tags
+            && (!tags.is_empty() || self.attributes.is_some())
+        {
+            self.attributes.get_or_insert_default().tags = tags;
+        }
+        if key.is_some() {
+            self.attributes.get_or_insert_default().key = key;
+        }
+    }
+}
+
 /// The attributes that only a few messages have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {

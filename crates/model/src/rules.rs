@@ -28,6 +28,8 @@ pub enum PublishRule {
     Others,
     /// The application gets it, and its answer is the reply.
     Webhook,
+    /// The application is asked first; what it allows is published to all members.
+    Ask,
 }
 
 /// One rule.

@@ -185,7 +185,8 @@ pub fn string(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-pub(crate) fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
+/// Appends texts as a JSON array.
+pub fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (at, name) in names.into_iter().enumerate() {
         if at > 0 {

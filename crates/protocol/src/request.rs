@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use auth::{Permit, Principal};
+use auth::{Consent, Permit, Principal};
 use model::name::{check_name, check_topic};
 use model::{
     CloseReason, ConnectionId, Encoding, Name, Position, Publication, ResumeRequest, ResumeToken,
@@ -35,7 +35,7 @@ pub enum Request {
     /// A long poll: nothing is in `out` yet.
     Poll(Box<Poll>),
     /// Enter a topic.
-    Subscribe(Box<str>, Subscribe, Permit),
+    Subscribe(Box<str>, Subscribe, Consent),
     /// Leave a topic.
     Unsubscribe(Box<str>, Name),
     /// Publish.
@@ -44,7 +44,7 @@ pub enum Request {
         /// notes; an HTTP request has said whose it is.
         publication: Publication,
         /// What its topic's rule says.
-        permit: Permit,
+        consent: Consent,
         /// How to answer.
         to: ReplyTo,
     },
@@ -89,7 +89,7 @@ pub enum Request {
     Longpoll(Longpoll),
     /// Say by a token who one is, or that one still is.
     Authenticate(Authenticate),
-    /// Nothing yet: the same bytes are to be read again when this is known.
+    /// Nothing yet: the same bytes are to be read again when this is known. Nothing is in `out`.
     Hold(Hold),
     /// Close, after the last bytes that are in `out`.
     Close(CloseReason),
@@ -120,6 +120,16 @@ pub enum TokenPurpose {
 pub enum Hold {
     /// The keys of its token's issuer are being fetched.
     Keys,
+    /// The application has still to say whether these users may enter these topics; it is then known by
+    /// [`Reader::verdicts`](crate::Reader::verdicts).
+    Subscribe {
+        /// The topics, without those that the application has spoken of already.
+        topics: Vec<Name>,
+        /// Who wants to enter them.
+        users: Vec<Name>,
+        /// The name of the transport that the request is for.
+        transport: &'static str,
+    },
 }
 
 /// Why a request isn't carried out now.
@@ -135,6 +145,16 @@ impl From<Rejection> for Interrupt {
     fn from(rejection: Rejection) -> Self {
         Interrupt::Rejection(rejection)
     }
+}
+
+/// What the application has said of a topic that a request wants to enter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The topic.
+    pub topic: Name,
+    /// The meta that the client shows in the topic's presence, if the application gave one: the text of a
+    /// JSON object. Or why it may not enter.
+    pub result: Result<Option<Box<str>>, Rejection>,
 }
 
 /// How a request is answered.
@@ -181,6 +201,8 @@ pub struct Entry {
     pub topic: Name,
     /// What its rule says.
     pub permit: Permit,
+    /// What the application has it show of itself in the topic's presence: the text of a JSON object.
+    pub meta: Option<Box<str>>,
 }
 
 /// A request to enter a topic.

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use auth::{Action, Permit, Principal};
+use auth::{Action, Consent, Principal};
 use model::name::{check_name, check_topic};
 use model::{CloseReason, Data, Encoding, Message, Name, Publication, ResumeRequest};
 use protocol::request::{Acknowledgement, Open, ReplyTo, Request, Subscribe};
@@ -103,11 +103,11 @@ impl Protocol for Line {
 fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) -> Outcome {
     let (topic, behind) = rest.split_once(' ').unwrap_or((rest, ""));
     let (name, id): (Name, Box<str>) = (topic.into(), command.into());
-    let decide = |action| -> Result<Permit, (&'static str, String)> {
+    let decide = |action| -> Result<Consent, (&'static str, String)> {
         check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
         let policy = &reader.settings.policy;
         let decision = policy.decide(&(reader.speaker)(), action, &policy.topic(topic));
-        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
+        decision.undenied().map_err(|deny| (deny.code(), deny.to_string()))
     };
     match (reader.open, command) {
         (false, "HELLO") => {
@@ -129,12 +129,12 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
         }
         (true, "UNSUB") => Ok(Request::Unsubscribe(id, name)),
         (true, "PUB") => {
-            let permit = decide(Action::Publish)?;
+            let consent = decide(Action::Publish)?;
             if behind.len() > reader.settings.message_bytes_max {
                 return Err(("message_too_large", "the message is too large".into()));
             }
             let publication = Publication::new(topic, Data::Text(behind.into()));
-            Ok(Request::Publish { publication, permit, to: ReplyTo::Id(id) })
+            Ok(Request::Publish { publication, consent, to: ReplyTo::Id(id) })
         }
         (true, "ACK") => {
             let acknowledgement = Acknowledgement::read(None, Some(topic), Some(behind))?;

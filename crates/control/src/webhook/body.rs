@@ -2,10 +2,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::Data;
+use model::name::check_name;
+use model::{Data, Name};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use shard::{WebhookKind, WebhookRequest, WebhookResponse};
+use shard::{Changes, HookRefusal, WebhookRequest, WebhookResponse};
 
 /// The response of a reply that has none.
 const NO_RESPONSE: &str = "{}";
@@ -21,7 +22,10 @@ pub(super) fn event_bytes(ask: &WebhookRequest) -> usize {
 /// What a client makes a request hold in memory, in bytes: its payload and the names in it.
 pub(super) fn held_bytes(ask: &WebhookRequest) -> usize {
     let users: usize = ask.users.iter().map(|user| user.len()).sum();
-    ask.payload.bytes() + ask.topic.len() + ask.event.len() + users
+    let tags: usize = ask.tags.iter().map(|tag| tag.len()).sum();
+    let payload = ask.payload.as_ref().map_or(0, Data::bytes);
+    let name = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
+    payload + ask.topic.len() + name(&ask.event) + name(&ask.key) + tags + users
 }
 
 /// The body of the HTTP request that carries these requests, in their order.
@@ -39,32 +43,37 @@ pub(super) fn write<'a>(asks: impl Iterator<Item = &'a WebhookRequest>) -> Vec<u
 }
 
 fn event(out: &mut Vec<u8>, ask: &WebhookRequest) {
-    let kind = match ask.kind {
-        WebhookKind::Join => "join",
-        WebhookKind::Event => "event",
-    };
     out.extend_from_slice(br#"{"kind":"#);
-    string(out, kind);
+    string(out, ask.kind.name());
     out.extend_from_slice(br#","topic":"#);
     string(out, &ask.topic);
-    out.extend_from_slice(br#","event":"#);
-    string(out, &ask.event);
-    out.extend_from_slice(br#","payload":"#);
-    payload(out, &ask.payload);
+    if let Some(event) = &ask.event {
+        out.extend_from_slice(br#","event":"#);
+        string(out, event);
+    }
+    if let Some(data) = &ask.payload {
+        out.extend_from_slice(br#","payload":"#);
+        payload(out, data);
+    }
+    if !ask.tags.is_empty() {
+        out.extend_from_slice(br#","tags":"#);
+        strings(out, &ask.tags);
+    }
+    if let Some(key) = &ask.key {
+        out.extend_from_slice(br#","key":"#);
+        string(out, key);
+    }
     out.extend_from_slice(br#","user":"#);
     match ask.users.first() {
         Some(user) => string(out, user),
         None => out.extend_from_slice(b"null"),
     }
-    out.extend_from_slice(br#","users":["#);
-    for (at, user) in ask.users.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        string(out, user);
-    }
-    out.extend_from_slice(br#"],"connection":"#);
+    out.extend_from_slice(br#","users":"#);
+    strings(out, &ask.users);
+    out.extend_from_slice(br#","connection":"#);
     string(out, &ask.connection.to_string());
+    out.extend_from_slice(br#","transport":"#);
+    string(out, ask.transport);
     out.push(b'}');
 }
 
@@ -78,6 +87,10 @@ fn payload(out: &mut Vec<u8>, data: &Data) {
             out.extend_from_slice(br#"","encoding":"base64"}"#);
         }
     }
+}
+
+fn strings(out: &mut Vec<u8>, texts: &[Name]) {
+    protocol::json::strings(texts, out);
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {
@@ -98,6 +111,25 @@ struct Reply<'a> {
     // `default` is for where there is none: a null that is there is a response.
     #[serde(borrow, default, deserialize_with = "some")]
     response: Option<&'a RawValue>,
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "some")]
+    payload: Option<&'a RawValue>,
+    /// Of the payload.
+    encoding: Option<String>,
+    tags: Option<Vec<String>>,
+    key: Option<String>,
+}
+
+/// What a response that is an error may say to clients that are no Phoenix clients.
+#[derive(Deserialize)]
+struct Reason<'a> {
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reason: Option<&'a RawValue>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -117,6 +149,8 @@ fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::
 pub(super) enum AnswerError {
     #[error("{0}")]
     Json(String),
+    #[error("{0}")]
+    Value(String),
     #[error("{events} events were answered by {replies} replies")]
     Count { events: usize, replies: usize },
 }
@@ -128,15 +162,14 @@ pub(super) type Responses = Vec<Result<WebhookResponse, AnswerError>>;
 /// event only.
 pub(super) fn read(body: &[u8], events: usize) -> Result<Responses, AnswerError> {
     if body.trim_ascii().is_empty() {
-        let ok = WebhookResponse { ok: true, response: NO_RESPONSE.into() };
-        return Ok(vec![Ok(ok); events]);
+        return Ok(vec![Ok(WebhookResponse::yes()); events]);
     }
     let answer: Answer = object(body)?;
     let replies = answer.replies;
     if replies.len() != events {
         return Err(AnswerError::Count { events, replies: replies.len() });
     }
-    let reply = |raw: &RawValue| object(raw.get().as_bytes()).map(response);
+    let reply = |raw: &RawValue| object(raw.get().as_bytes()).and_then(response);
     Ok(replies.into_iter().map(reply).collect())
 }
 
@@ -144,21 +177,68 @@ fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
     protocol::object::read(body).map_err(|error| AnswerError::Json(error.to_string()))
 }
 
-fn response(reply: Reply) -> WebhookResponse {
-    let response =
-        match reply.response.map(|raw| (raw, protocol::data::from_json(raw, Some("json")))) {
-            None => NO_RESPONSE.into(),
-            Some((_, Ok(Data::Json(text)))) => text,
-            // Unreachable with this encoding.
-            Some((raw, _)) => raw.get().into(),
-        };
-    WebhookResponse { ok: reply.status == Status::Ok, response }
+fn response(reply: Reply) -> Result<WebhookResponse, AnswerError> {
+    let response = reply.response.map_or_else(|| NO_RESPONSE.into(), compact);
+    if reply.status == Status::Error {
+        return Ok(WebhookResponse::Error(Box::new(refusal(response))));
+    }
+    let meta = reply.meta.map(compact);
+    if meta.as_ref().is_some_and(|meta| !meta.starts_with('{')) {
+        return Err(AnswerError::Value("meta is no object".into()));
+    }
+    let data = |raw| protocol::data::from_json(raw, reply.encoding.as_deref());
+    let payload = reply.payload.map(data).transpose().map_err(AnswerError::Value)?;
+    let tags = reply.tags.map(model::tags::list).transpose().map_err(AnswerError::Value)?;
+    if let Some(error) = reply.key.as_deref().and_then(|key| check_name(key).err()) {
+        return Err(AnswerError::Value(format!("key: {error}")));
+    }
+    let changes = Changes { meta, payload, tags, key: reply.key.map(Name::from) };
+    Ok(WebhookResponse::Ok { response, changes: Box::new(changes) })
+}
+
+/// The text of a JSON value in one line.
+fn compact(raw: &RawValue) -> Box<str> {
+    match protocol::data::from_json(raw, Some("json")) {
+        Ok(Data::Json(text)) => text,
+        // Unreachable with this encoding.
+        _ => raw.get().into(),
+    }
+}
+
+/// The code of a refusal for which the application has given none.
+const REFUSED: &str = "forbidden";
+
+/// A code of the application's, in bytes.
+const CODE_BYTES_MAX: usize = 64;
+
+/// A message of the application's, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 10;
+
+/// Why the application refuses: its `code`, and its `message` or `reason`, as far as it says so.
+fn refusal(response: Box<str>) -> HookRefusal {
+    let reason: Option<Reason> = object(response.as_bytes()).ok();
+    let text = |raw: Option<&RawValue>| -> Option<String> { serde_json::from_str(raw?.get()).ok() };
+    let code = reason.as_ref().and_then(|reason| text(reason.code));
+    let code = code.filter(|code| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        (1..=CODE_BYTES_MAX).contains(&code.len()) && code.bytes().all(plain)
+    });
+    let message = reason.and_then(|reason| text(reason.message).or_else(|| text(reason.reason)));
+    let message = message.filter(|message| message.len() <= MESSAGE_BYTES_MAX);
+    HookRefusal {
+        status: 403,
+        code: code.as_deref().unwrap_or(REFUSED).into(),
+        message: message.as_deref().unwrap_or("the application refuses it").into(),
+        response,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
+
+    use shard::WebhookKind;
 
     use super::super::tests::ask;
     use super::*;
@@ -172,10 +252,11 @@ mod tests {
     fn an_event_is_written_with_all_that_is_known_of_it() {
         let mut request = ask(7);
         request.topic = "room:\"1\"".into();
-        request.payload = Data::Json(r#"{"n":1.00}"#.into());
+        request.payload = Some(Data::Json(r#"{"n":1.00}"#.into()));
         let want = json!({
-            "kind": "event", "topic": "room:\"1\"", "event": "say", "payload": {"n": 1.0},
+            "kind": "message", "topic": "room:\"1\"", "event": "say", "payload": {"n": 1.0},
             "user": "alice", "users": ["alice", "bob"], "connection": "00000009-0-7-3",
+            "transport": "phoenix",
         });
         assert_eq!(written(&request), want);
         let raw = String::from_utf8(write([&request].into_iter())).unwrap();
@@ -185,15 +266,21 @@ mod tests {
     #[test]
     fn payloads_that_are_no_json_become_json() {
         let mut request = ask(7);
-        request.kind = WebhookKind::Join;
+        request.kind = WebhookKind::Publish;
         request.users.clear();
-        request.payload = Data::Text("a\n\"b\"".into());
+        (request.tags, request.key) = (vec!["a".into(), "b\"".into()], Some("k".into()));
+        request.payload = Some(Data::Text("a\n\"b\"".into()));
         let event = written(&request);
-        assert_eq!(event["kind"], "join");
+        assert_eq!(event["kind"], "publish");
+        assert_eq!((&event["tags"], &event["key"]), (&json!(["a", "b\""]), &json!("k")));
         assert_eq!(event["payload"], "a\n\"b\"");
         assert_eq!((&event["user"], &event["users"]), (&Value::Null, &json!([])));
-        request.payload = Data::Binary([0, 255].into());
+        request.payload = Some(Data::Binary([0, 255].into()));
         assert_eq!(written(&request)["payload"], json!({"data": "AP8=", "encoding": "base64"}));
+        (request.kind, request.payload, request.event) = (WebhookKind::Subscribe, None, None);
+        let event = written(&request);
+        assert_eq!(event["kind"], "subscribe");
+        assert!(event.get("payload").is_none() && event.get("event").is_none(), "{event}");
     }
 
     #[test]
@@ -204,9 +291,18 @@ mod tests {
         assert_eq!(names, ["00000009-0-0-3", "00000009-0-1-3", "00000009-0-2-3"]);
     }
 
+    /// Whether a response is ok, and what it has.
+    fn plain(response: WebhookResponse) -> (bool, String) {
+        match response {
+            WebhookResponse::Ok { response, .. } => (true, response.into()),
+            WebhookResponse::Error(refusal) => (false, refusal.response.into()),
+            WebhookResponse::Silent(reason) => panic!("{reason}"),
+        }
+    }
+
     fn responses(body: &str) -> Vec<Option<(bool, String)>> {
         let responses = read(body.as_bytes(), 1).unwrap().into_iter();
-        responses.map(|v| v.ok().map(|v| (v.ok, v.response.into()))).collect()
+        responses.map(|v| v.ok().map(plain)).collect()
     }
 
     #[test]
@@ -230,8 +326,62 @@ mod tests {
         for reply in ["1", "null", "[]", r#"["ok",1]"#, r#"{"status":"later"}"#] {
             let body = format!(r#"{{"replies":[{{}},{reply},{{"status":"error"}}]}}"#);
             let responses = read(body.as_bytes(), 3).unwrap();
-            let oks: Vec<_> = responses.into_iter().map(|v| v.ok().map(|v| v.ok)).collect();
+            let oks: Vec<_> = responses.into_iter().map(|v| v.ok().map(|v| plain(v).0)).collect();
             assert_eq!(oks, [Some(true), None, Some(false)], "{reply}");
+        }
+    }
+
+    #[test]
+    fn what_the_application_changes_is_read_or_an_error() {
+        let changes = |reply: &str| {
+            let body = format!(r#"{{"replies":[{reply}]}}"#);
+            match read(body.as_bytes(), 1).unwrap().remove(0) {
+                Ok(WebhookResponse::Ok { changes, .. }) => Some(*changes),
+                other => other.err().map(|_| None).unwrap_or_else(|| panic!("{reply}")),
+            }
+        };
+        let some = |reply| changes(reply).unwrap_or_else(|| panic!("{reply}"));
+        assert_eq!(some("{}"), Changes::default());
+        assert_eq!(some(r#"{"meta":{ "a": 1 }}"#).meta.as_deref(), Some(r#"{"a":1}"#));
+        assert_eq!(some(r#"{"payload":"hi"}"#).payload, Some(Data::Text("hi".into())));
+        assert_eq!(some(r#"{"payload":null}"#).payload, Some(Data::Json("null".into())));
+        let bytes = some(r#"{"payload":"AP8=","encoding":"base64"}"#).payload;
+        assert_eq!(bytes, Some(Data::Binary([0, 255].into())));
+        let named = some(r#"{"tags":["a","a"],"key":"k"}"#);
+        assert_eq!((named.tags, named.key), (Some(vec!["a".into()]), Some("k".into())));
+        for wrong in [
+            r#"{"meta":1}"#,
+            r#"{"meta":"{}"}"#,
+            r#"{"payload":1,"encoding":"base64"}"#,
+            r#"{"payload":"?","encoding":"base64"}"#,
+            r#"{"payload":1,"encoding":"gzip"}"#,
+            r#"{"tags":[""]}"#,
+            r#"{"tags":"a"}"#,
+            r#"{"key":"a\nb"}"#,
+            r#"{"key":""}"#,
+        ] {
+            assert_eq!(changes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_application_says_as_far_as_that_may_be_said() {
+        let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(MESSAGE_BYTES_MAX + 1));
+        let none = (REFUSED, "the application refuses it");
+        for (response, want) in [
+            (r#"{"code":"muted_1","message":"be quiet"}"#, ("muted_1", "be quiet")),
+            (r#"{"reason":"members only"}"#, (REFUSED, "members only")),
+            (r#"{"code":"No Code\r\n","message":1}"#, none),
+            (r#"{"code":""}"#, none),
+            (r#""members only""#, none),
+            ("{}", none),
+            (long.as_str(), none),
+        ] {
+            let body = format!(r#"{{"replies":[{{"status":"error","response":{response}}}]}}"#);
+            let read = read(body.as_bytes(), 1).unwrap().remove(0).unwrap();
+            let WebhookResponse::Error(refusal) = read else { panic!("{read:?}") };
+            assert_eq!((&*refusal.code, &*refusal.message), want, "{response}");
+            assert_eq!((refusal.status, &*refusal.response), (403, response));
         }
     }
 
@@ -283,10 +433,10 @@ mod tests {
             let responses = read(&body, replies.len()).unwrap();
             prop_assert_eq!(responses.len(), replies.len());
             for (response, (ok, value)) in responses.into_iter().zip(replies) {
-                let response = response.unwrap();
-                prop_assert_eq!(response.ok, ok);
-                prop_assert!(!response.response.contains(['\n', '\r']));
-                let read: Value = serde_json::from_str(&response.response).unwrap();
+                let (is_ok, response) = plain(response.unwrap());
+                prop_assert_eq!(is_ok, ok);
+                prop_assert!(!response.contains(['\n', '\r']));
+                let read: Value = serde_json::from_str(&response).unwrap();
                 prop_assert_eq!(read, value);
             }
         }
@@ -306,8 +456,9 @@ mod tests {
             if let Ok(responses) = read(body.as_bytes(), events) {
                 prop_assert_eq!(responses.len(), events);
                 for response in responses.into_iter().flatten() {
-                    let read = serde_json::from_str::<Value>(&response.response);
-                    prop_assert!(read.is_ok(), "{}", response.response);
+                    let (_, response) = plain(response);
+                    let read = serde_json::from_str::<Value>(&response);
+                    prop_assert!(read.is_ok(), "{response}");
                 }
             }
         }

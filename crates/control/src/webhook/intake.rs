@@ -61,7 +61,10 @@ pub(super) struct PendingRequest {
 impl PendingRequest {
     /// Passes on the application's response.
     pub fn respond(mut self, response: WebhookResponse) {
-        let count = if response.ok { &self.counts.ok } else { &self.counts.error };
+        let count = match response {
+            WebhookResponse::Ok { .. } => &self.counts.ok,
+            WebhookResponse::Error(_) | WebhookResponse::Silent(_) => &self.counts.error,
+        };
         count.fetch_add(1, Ordering::Relaxed);
         self.end(response);
     }
@@ -193,29 +196,51 @@ impl Intake {
         }
     }
 
-    /// Puts a request for this URL to the others; rejects it at the limits, and after the end.
-    pub fn put(&self, ask: WebhookRequest, url: Option<Arc<str>>) -> Result<(), Full> {
-        let bytes = body::held_bytes(&ask);
+    /// Puts requests, each for its URL, to the others; rejects all of them at the limits of one, and after
+    /// the end.
+    pub fn put(&self, asks: Vec<(WebhookRequest, Option<Arc<str>>)>) -> Result<(), Full> {
         let mut state = self.lock();
-        let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
-        if !state.open || !self.has_room(&share, bytes) {
-            self.counts.unanswered[ErrorKind::Full as usize].fetch_add(1, Ordering::Relaxed);
-            share.rejected.fetch_add(1, Ordering::Relaxed);
-            state.rejected = Some(share.url.clone());
-            return Err(Full);
+        // What each URL would have then, of those that these are for.
+        let mut shares: Vec<(Arc<Share>, usize, usize)> = Vec::with_capacity(1);
+        let (mut all, mut all_bytes) = (0, 0);
+        for (ask, url) in &asks {
+            let bytes = body::held_bytes(ask);
+            let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
+            let at = shares.iter().position(|(known, ..)| Arc::ptr_eq(known, &share));
+            let at = at.unwrap_or_else(|| {
+                shares.push((share, 0, 0));
+                shares.len() - 1
+            });
+            let (share, events, held) = &mut shares[at];
+            (*events, *held) = (*events + 1, *held + bytes);
+            let (share, events, held) = (share.clone(), *events, *held);
+            (all, all_bytes) = (all + 1, all_bytes + bytes);
+            if !state.open || !self.has_room(&share, (events, held), (all, all_bytes)) {
+                let rejected = asks.len() as u64;
+                self.counts.unanswered[ErrorKind::Full as usize]
+                    .fetch_add(rejected, Ordering::Relaxed);
+                share.rejected.fetch_add(rejected, Ordering::Relaxed);
+                state.rejected = Some(share.url.clone());
+                return Err(Full);
+            }
         }
-        self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
-        share.waiting.fetch_add(1, Ordering::Relaxed);
-        share.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Under the lock, so that the oldest come first.
-        let (accepted_at, counts) = (Instant::now(), self.counts.clone());
-        let request =
-            PendingRequest { ask, accepted_at, url, bytes, share, counts, has_response: false };
-        state.requests.push_back(request);
         // The worker takes all at once, so only the first must wake it: a wake-up is a system call.
-        let first = state.requests.len() == 1;
+        let first = state.requests.is_empty();
+        // Under the lock, so that the oldest come first.
+        let accepted_at = Instant::now();
+        for (ask, url) in asks {
+            let bytes = body::held_bytes(&ask);
+            let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
+            self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+            self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counts.accepted.fetch_add(1, Ordering::Relaxed);
+            share.waiting.fetch_add(1, Ordering::Relaxed);
+            share.bytes.fetch_add(bytes, Ordering::Relaxed);
+            let counts = self.counts.clone();
+            let request =
+                PendingRequest { ask, accepted_at, url, bytes, share, counts, has_response: false };
+            state.requests.push_back(request);
+        }
         drop(state);
         if first {
             self.ready.notify_one();
@@ -223,15 +248,22 @@ impl Intake {
         Ok(())
     }
 
-    /// To be called under the lock, since the numbers grow only there.
-    fn has_room(&self, share: &Share, bytes: usize) -> bool {
-        let waiting = self.counts.waiting.load(Ordering::Relaxed);
-        let held = self.counts.waiting_bytes.load(Ordering::Relaxed);
+    /// Whether a URL may have so many more events and bytes, the last of which is one of so many more of
+    /// all URLs. To be called under the lock, since the numbers grow only there.
+    fn has_room(
+        &self,
+        share: &Share,
+        (more, more_bytes): (usize, usize),
+        (all, all_bytes): (usize, usize),
+    ) -> bool {
+        let waiting = self.counts.waiting.load(Ordering::Relaxed) + all - more;
+        let held = self.counts.waiting_bytes.load(Ordering::Relaxed) + all_bytes - more_bytes;
         let own = share.waiting.load(Ordering::Relaxed);
         let own_held = share.bytes.load(Ordering::Relaxed);
-        let few = own < self.events_per_url_max && self.events.has_room(own, waiting, 1);
+        let few = own + more <= self.events_per_url_max && self.events.has_room(own, waiting, more);
         // A request that is alone is accepted however large it is: else it could never be sent.
-        few && (waiting == 0 || self.bytes.has_room(own_held, held, bytes))
+        let alone = waiting == 0 && more == 1;
+        few && (alone || self.bytes.has_room(own_held, held, more_bytes))
     }
 
     /// What waits for each URL, by the name that a log may hold; no more than so many, those first
@@ -312,14 +344,14 @@ pub(super) mod tests {
     fn the_intake_is_bounded_in_bytes_too() {
         let counts = Arc::new(Counts::default());
         let sized = |bytes: usize| WebhookRequest {
-            payload: Data::Text("x".repeat(bytes).into()),
+            payload: Some(Data::Text("x".repeat(bytes).into())),
             ..ask(1)
         };
         let names = body::held_bytes(&sized(0));
         // Of which a quarter is reserved.
         let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
         let held = || counts.waiting_bytes.load(Ordering::Relaxed);
-        let took = |bytes: usize| intake.put(sized(bytes), None).is_ok();
+        let took = |bytes: usize| intake.put(vec![(sized(bytes), None)]).is_ok();
         assert!(took(600 - names) && took(400 - names));
         assert_eq!(held(), 1000);
         assert!(!took(0), "it has a topic and an event at least");
@@ -337,13 +369,14 @@ pub(super) mod tests {
 
     #[test]
     fn however_many_urls_hang_the_next_one_has_room() {
-        let sized = || WebhookRequest { payload: Data::Text("x".repeat(1000).into()), ..ask(1) };
+        let sized =
+            || WebhookRequest { payload: Some(Data::Text("x".repeat(1000).into())), ..ask(1) };
         let bytes = body::held_bytes(&sized());
         for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
             let intake = Intake::new(&fixed, Arc::default());
             let took = |url: &str| {
                 let url: Arc<str> = url.into();
-                (0..).take_while(|_| intake.put(sized(), Some(url.clone())).is_ok()).count()
+                (0..).take_while(|_| intake.put(vec![(sized(), Some(url.clone()))]).is_ok()).count()
             };
             let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
             // Half of what is free of three quarters, each time, and never less than is reserved.
@@ -365,7 +398,7 @@ pub(super) mod tests {
         let intake = Intake::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
         let took = |n: usize| {
             let url: Arc<str> = format!("http://hangs/{n}").into();
-            (0..).take_while(|_| intake.put(ask(1), Some(url.clone())).is_ok()).count()
+            (0..).take_while(|_| intake.put(vec![(ask(1), Some(url.clone()))]).is_ok()).count()
         };
         let taken: Vec<_> = (0..200).map(took).collect();
         assert_eq!(taken[0], 7_500);
@@ -376,7 +409,7 @@ pub(super) mod tests {
     #[test]
     fn a_url_has_its_own_bound() {
         let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
-        let put = |url: &str| intake.put(ask(1), Some(url.into())).is_ok();
+        let put = |url: &str| intake.put(vec![(ask(1), Some(url.into()))]).is_ok();
         assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
         assert!(put("b"));
         intake.take().unwrap().pop_front().unwrap().fail(ErrorKind::Timeout);
@@ -384,10 +417,33 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn requests_that_belong_together_are_taken_or_rejected_together() {
+        let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
+        let put = |urls: &[&str]| {
+            intake
+                .put(
+                    urls.iter()
+                        .map(|url| (ask(1), Some(format!("http://{url}/").into())))
+                        .collect(),
+                )
+                .is_ok()
+        };
+        assert!(put(&["a", "b", "a"]));
+        assert!(!put(&["b", "a", "a"]), "the second is one too many of its URL");
+        assert!(put(&["b", "b", "a"]) && !put(&["c", "b"]) && put(&["c"]));
+        let rejected = |url: &str| {
+            let url = format!("http://{url}/");
+            intake.urls(9).into_iter().find(|(it, _)| *it == url).unwrap().1
+        };
+        assert_eq!((rejected("a").rejected, rejected("b").rejected), (3, 2));
+        assert_eq!(intake.take().unwrap().len(), 7);
+    }
+
+    #[test]
     fn urls_of_former_configurations_are_forgotten() {
         let intake = Intake::new(&fixed(9, 9, 1 << 20), Arc::default());
         for n in 0..3 * URLS_MAX {
-            intake.put(ask(1), Some(format!("http://a/{n}").into())).unwrap();
+            intake.put(vec![(ask(1), Some(format!("http://a/{n}").into()))]).unwrap();
             drop(intake.take());
         }
         assert!(intake.urls(usize::MAX).len() <= URLS_MAX);
@@ -402,7 +458,7 @@ pub(super) mod tests {
             request.ask.reply = Box::new(move |response| sender.send(response).unwrap());
         }
         let [first, second, third] = requests;
-        let sent = WebhookResponse { ok: true, response: "1".into() };
+        let sent = WebhookResponse::yes();
         first.respond(sent.clone());
         second.fail(ErrorKind::Timeout);
         drop(third);

@@ -182,8 +182,12 @@ impl Dispatcher {
 }
 
 impl Webhook for Dispatcher {
-    fn send(&self, request: WebhookRequest) -> Result<(), Full> {
-        let url = request.url.clone().or_else(|| self.settings().url.clone());
-        self.intake.put(request, url)
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full> {
+        let settings = self.settings();
+        let with_url = |request: WebhookRequest| {
+            let url = request.url.clone().or_else(|| settings.url.clone());
+            (request, url)
+        };
+        self.intake.put(requests.into_iter().map(with_url).collect())
     }
 }

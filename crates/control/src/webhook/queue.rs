@@ -163,7 +163,7 @@ mod tests {
     fn a_batch_ends_before_it_is_large_but_has_one_event_at_least() {
         let mut queue = Queue::default();
         for slot in 0..4 {
-            let payload = Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into());
+            let payload = Some(Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into()));
             queue.put(request(WebhookRequest { payload, ..ask(slot) }));
         }
         assert_eq!(slots(&queue.take(100).unwrap()), [0, 1]);
@@ -220,10 +220,10 @@ mod tests {
         assert_eq!(used.len(), 4);
         for n in 0..64 {
             let other = WebhookRequest {
-                kind: WebhookKind::Join,
+                kind: WebhookKind::Subscribe,
                 topic: "other".into(),
-                event: "phx_join".into(),
-                payload: Data::Text("other".into()),
+                event: None,
+                payload: Some(Data::Text("other".into())),
                 users: Vec::new(),
                 ..ask(n)
             };

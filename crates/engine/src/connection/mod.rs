@@ -1,5 +1,6 @@
 //! A connection: plain data, and a box for what few connections need at a time.
 
+mod held;
 mod poll;
 mod record;
 mod session;
@@ -11,6 +12,7 @@ use model::{CloseReason, Encoding};
 use protocol::websocket::Decoder;
 use tables::Slab;
 
+pub(crate) use held::{Held, Subscribing};
 pub(crate) use poll::{Poll, PollHistory, PollStart};
 pub(crate) use record::ColdRecord;
 pub(crate) use session::{Asking, Session, Waiter};
@@ -210,6 +212,10 @@ pub(crate) struct ColdState {
     pub asking: Option<Box<Asking>>,
     /// Requests to the application about it that are not answered.
     pub hooks_pending: u32,
+    /// A request that is held until the application has spoken of its topics.
+    pub held: Option<Box<Held>>,
+    /// Topics that the application has still to let it enter.
+    pub subscribing: Vec<Subscribing>,
     /// Why the connection ends when everything has left.
     pub closing: Option<CloseReason>,
 }
@@ -227,6 +233,8 @@ impl ColdState {
             && self.stranger_since_s.is_none()
             && self.token.is_none()
             && self.hooks_pending == 0
+            && self.held.is_none()
+            && self.subscribing.is_empty()
             && self.closing.is_none()
     }
 }

@@ -8,6 +8,7 @@ use model::{CloseReason, Encoding};
 use protocol::{Protocol, Protocols};
 
 use super::ColdState;
+use super::held::{HeldRecord, Subscribing, SubscribingRecord};
 use super::poll::PollRecord;
 use super::session::{AskingRecord, SessionRecord};
 use super::token::PendingTokenRecord;
@@ -49,6 +50,11 @@ pub(crate) struct ColdRecord {
     stranger_since_s: Option<u32>,
     #[n(13)]
     token: Option<PendingTokenRecord>,
+    #[n(14)]
+    held: Option<HeldRecord>,
+    /// Nothing where there is none.
+    #[n(15)]
+    subscribing: Option<Vec<SubscribingRecord>>,
 }
 
 impl ColdRecord {
@@ -77,6 +83,8 @@ impl ColdState {
             session,
             asking,
             hooks_pending,
+            held,
+            subscribing,
             closing,
         } = self;
         ColdRecord {
@@ -94,6 +102,9 @@ impl ColdState {
             closing: closing.map(|close| close as u8),
             stranger_since_s: *stranger_since_s,
             token: token.as_ref().map(|token| token.export()),
+            held: held.as_ref().map(|held| held.export()),
+            subscribing: (!subscribing.is_empty())
+                .then(|| subscribing.iter().map(Subscribing::export).collect()),
         }
     }
 
@@ -127,6 +138,10 @@ impl ColdState {
             session: record.session.map(|session| session.import(metrics).into()),
             asking: record.asking.map(|asking| asking.import(protocols)).transpose()?.map(Box::new),
             hooks_pending: record.hooks_pending,
+            held: record.held.map(|held| Box::new(held.import())),
+            subscribing: (record.subscribing.into_iter().flatten())
+                .map(SubscribingRecord::import)
+                .collect(),
             closing: closing.transpose()?,
             stranger_since_s: record.stranger_since_s,
             token: record.token.map(|token| Box::new(token.into())),

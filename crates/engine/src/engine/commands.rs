@@ -10,15 +10,21 @@ use protocol::Delivery;
 
 use super::Engine;
 use super::sweep::Drain;
-use crate::command::{Command, ConnectionInfo, Target, TopicInfo};
+use crate::ask;
+use crate::command::{Command, ConnectionInfo, PendingHook, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
+use crate::hold::Holds;
 use crate::lists::Lists;
 use crate::output::{Describe, Output};
 use crate::page_reads::PageReads;
+use crate::phoenix::Channels;
 use crate::poll::Polls;
 use crate::presence::Presences;
+use crate::publish::Publishes;
+use crate::subscribe::Subscribes;
+use crate::webhook::WebhookResponse;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
 /// publishers are told that the server is behind.
@@ -278,10 +284,12 @@ fn run_command(engine: &mut Engine, command: Command) {
             let describe = Describe { members, connections, reply };
             engine.connections.core.outputs.push(Output::Describe(describe.into()));
         }
-        Command::WebhookAnswered { slot, serial, hook, message, response } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                engine.channels().webhook_answered(slot, hook, &message, &response);
+        Command::WebhookAnswered { slot, serial, hook, response } => {
+            let here = is_same(&engine.connections.core, slot, serial);
+            if here {
+                ask::answered(&mut engine.connections.core, slot);
             }
+            answered(engine, here.then_some(slot), hook, response);
         }
         Command::Session { session, request, from } => {
             engine.channels().session_request(session, request, from);
@@ -332,7 +340,8 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::Published { slot, serial, answer, result } => {
             if is_same(&engine.connections.core, slot, serial) {
-                engine.actions().published(slot, answer, result);
+                let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
+                Publishes { connections, webhook }.published(slot, answer, result);
             }
         }
         Command::PresenceListed { slot, serial, query, list } => {
@@ -346,6 +355,35 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.drain = Some(Drain::begin(&mut engine.connections, seconds));
             }
         }
+    }
+}
+
+/// The application has answered what a connection asked, which has ended where no slot is given.
+fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response: WebhookResponse) {
+    let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
+    match (hook, slot) {
+        (PendingHook::Publish(publication, to), slot) => {
+            Publishes { connections, webhook }.decided(slot, *publication, to, response);
+        }
+        (PendingHook::Message(to), Some(slot)) => {
+            Publishes { connections, webhook }.answered(slot, to, response);
+        }
+        (PendingHook::Join(number, message), Some(slot)) => {
+            Channels { connections, webhook }.join_answered(slot, number, *message, response);
+        }
+        (PendingHook::Hold(number, topic), Some(slot)) => {
+            Holds { connections, webhook }.answered(slot, number, topic, response);
+        }
+        (PendingHook::Subscribe(number, subscription), Some(slot)) => {
+            Subscribes { connections, webhook }.answered(slot, number, *subscription, response);
+        }
+        (
+            PendingHook::Message(_)
+            | PendingHook::Join(..)
+            | PendingHook::Hold(..)
+            | PendingHook::Subscribe(..),
+            None,
+        ) => {}
     }
 }
 

@@ -323,6 +323,8 @@ fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
         // The second in which it began is not counted.
         Some(poll) if poll.deadline_s < core.now_s() => Due::PollOver,
         Some(_) => Due::Nothing,
+        // The application's answers have a time of their own.
+        None if cold.is_some_and(|cold| cold.hooks_pending > 0) => Due::Nothing,
         None if silence_s > core.asking_seconds_max() => Due::Close(CloseReason::Internal),
         None => Due::Nothing,
     }

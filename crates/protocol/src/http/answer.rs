@@ -132,7 +132,7 @@ pub fn reject(
         503 | 429 => "Retry-After: 1\r\n",
         _ => "",
     };
-    let body = error_body(rejection.code, &rejection.message);
+    let body = error_body(&rejection.code, &rejection.message);
     short_answer(rejection.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
 }
 

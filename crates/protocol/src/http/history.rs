@@ -7,7 +7,6 @@ use crate::history::{self, PageFields};
 use crate::query;
 use crate::request::PageRequest;
 use crate::request::{Interrupt, ReplyTo, Request};
-use auth::Action;
 use model::name::check_name;
 use model::{Name, TopicKind};
 
@@ -50,7 +49,7 @@ impl Route<'_> {
         }
         let principal = self.principal(users)?;
         let tokens = self.topic_tokens(&topic_tokens)?;
-        self.decide_with(&principal, Action::History, &page.topic, &tokens)?;
+        self.reads(&principal, &tokens, &page.topic)?;
         Ok(Request::History { page, to: ReplyTo::Http(self.respond()) })
     }
 }

@@ -32,7 +32,7 @@ impl Route<'_> {
             .into());
         };
         let tokens = self.topic_tokens(&query.topic_tokens)?;
-        self.decide_with(&principal, auth::Action::Presence, topic, &tokens)?;
+        let _ = self.decide_with(&principal, auth::Action::Presence, topic, &tokens)?;
         Ok(Request::Presence { topic: topic.clone(), to: ReplyTo::Http(self.respond()) })
     }
 

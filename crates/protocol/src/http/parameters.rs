@@ -5,8 +5,8 @@ use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
 use super::{Rejection, Route};
 use crate::query;
-use crate::request::{Entry, Interrupt, Open, Request};
-use auth::{Action, Permit, Principal, TokenError, TopicToken};
+use crate::request::{Entry, Hold, Interrupt, Open, Request, Verdict};
+use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
 use model::{Encoding, Name, ResumeRequest, ResumeToken, Since, SinceError, TopicKind, tags};
 
@@ -56,13 +56,13 @@ impl Listener {
 }
 
 impl Route<'_> {
-    /// Whether the principal may do this with the topic, where the policy doesn't ask the application.
+    /// Whether the principal may do this with the topic, or the application has to say so.
     pub(crate) fn decide(
         &self,
         principal: &Principal,
         action: Action<'_>,
         topic: &str,
-    ) -> Result<Permit, Rejection> {
+    ) -> Result<Consent, Rejection> {
         self.decide_with(principal, action, topic, &[])
     }
 
@@ -73,10 +73,10 @@ impl Route<'_> {
         action: Action<'_>,
         topic: &str,
         tokens: &[TopicToken],
-    ) -> Result<Permit, Rejection> {
+    ) -> Result<Consent, Rejection> {
         let policy = &self.settings.policy;
         let decision = policy.decide_with(principal, action, &policy.topic(topic), tokens);
-        decision.unasked().map_err(denied)
+        decision.undenied().map_err(denied)
     }
 
     /// What the tokens for single topics say that came with the request.
@@ -88,6 +88,68 @@ impl Route<'_> {
         verified.collect::<Result<_, TokenError>>().map_err(token_rejected)
     }
 
+    /// Decides whether the principal may enter these topics, and read the past of those of which it asks for
+    /// that: all of them, or none. Where the application has still to say so the request is held.
+    pub(crate) fn entries(
+        &self,
+        principal: &Principal,
+        tokens: &[TopicToken],
+        names: Vec<Name>,
+        past: impl Fn(&Name) -> bool,
+    ) -> Result<Vec<Entry>, Interrupt> {
+        let (mut entries, mut asked) = (Vec::with_capacity(names.len()), Vec::new());
+        for topic in names {
+            let consent = self.decide_with(principal, Action::Subscribe, &topic, tokens)?;
+            if past(&topic) {
+                // The application is asked once for both.
+                let _ = self.decide_with(principal, Action::History, &topic, tokens)?;
+            }
+            match (consent, self.verdict(&topic)) {
+                (Consent::Given(permit), _) => entries.push(Entry { topic, permit, meta: None }),
+                (Consent::Asked(_), None) => asked.push(topic),
+                (Consent::Asked(_), Some(verdict)) => {
+                    let meta = verdict.result.clone()?;
+                    let permit = Permit::of(&self.settings.policy.topic(&topic));
+                    entries.push(Entry { topic, permit, meta });
+                }
+            }
+        }
+        match asked.is_empty() {
+            true => Ok(entries),
+            false => Err(self.hold(asked, principal)),
+        }
+    }
+
+    /// Decides whether the principal may read the past of a topic.
+    pub(crate) fn reads(
+        &self,
+        principal: &Principal,
+        tokens: &[TopicToken],
+        topic: &Name,
+    ) -> Result<(), Interrupt> {
+        match (self.decide_with(principal, Action::History, topic, tokens)?, self.verdict(topic)) {
+            (Consent::Given(_), _) => Ok(()),
+            (Consent::Asked(_), Some(verdict)) => Ok(verdict.result.clone().map(|_| ())?),
+            (Consent::Asked(_), None) => Err(self.hold(vec![topic.clone()], principal)),
+        }
+    }
+
+    /// What the application has said of a topic.
+    fn verdict(&self, topic: &str) -> Option<&Verdict> {
+        self.verdicts.iter().find(|verdict| verdict.topic == topic)
+    }
+
+    fn hold(&self, topics: Vec<Name>, principal: &Principal) -> Interrupt {
+        let transport = match self.request.path {
+            "/sse" => "sse",
+            "/stream" => "stream",
+            "/poll" => "poll",
+            "/ws" => "ws",
+            _ => "http",
+        };
+        Interrupt::Hold(Hold::Subscribe { topics, users: principal.users.clone(), transport })
+    }
+
     /// Reads the parameters of a listener's request and decides about each topic.
     pub(crate) fn listener(&self) -> Result<Listener, Interrupt> {
         let mut query = self.query()?;
@@ -95,14 +157,9 @@ impl Route<'_> {
         // The users of a token are more than the request names, maybe.
         self.check_topics(principal.users.len() + query.topics.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;
-        let mut topics = Vec::with_capacity(query.topics.len());
-        for topic in std::mem::take(&mut query.topics) {
-            let permit = self.decide_with(&principal, Action::Subscribe, &topic, &tokens)?;
-            if query.resume.reads_history(&topic) {
-                self.decide_with(&principal, Action::History, &topic, &tokens)?;
-            }
-            topics.push(Entry { topic, permit });
-        }
+        let names = std::mem::take(&mut query.topics);
+        let past = |topic: &Name| query.resume.reads_history(topic);
+        let topics = self.entries(&principal, &tokens, names, past)?;
         Ok(Listener { principal, topics, query, stranger: false })
     }
 

@@ -95,6 +95,7 @@ impl Protocol for Http {
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s);
+        let verdicts = reader.verdicts;
         let (taken, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
             Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
@@ -104,7 +105,8 @@ impl Protocol for Http {
                 reader.peer.client = client(settings, &request, reader.peer);
                 let cors = answer::cors(settings, &request);
                 let peer = reader.peer;
-                let route = Route { settings, id, peer, now_s, request: &request, cors: &cors };
+                let request = &request;
+                let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
                 match before_body(reader.protocols, &route, out) {
                     true => (0, Request::Rejected),
                     false => {
@@ -117,11 +119,16 @@ impl Protocol for Http {
                 reader.peer.client = client(settings, &request, reader.peer);
                 let cors = answer::cors(settings, &request);
                 let peer = reader.peer;
-                let route = Route { settings, id, peer, now_s, request: &request, cors: &cors };
+                let request = &request;
+                let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
+                let from = out.len();
                 match dispatch(reader.protocols, &route, out) {
                     Ok(asked) => (taken, asked),
                     // It comes again.
-                    Err(Interrupt::Hold(hold)) => (0, Request::Hold(hold)),
+                    Err(Interrupt::Hold(hold)) => {
+                        out.truncate(from);
+                        (0, Request::Hold(hold))
+                    }
                     Err(Interrupt::Rejection(rejection)) => {
                         reject_route(reader.protocols, &route, &rejection, out);
                         (taken, Request::Answered { keep_alive: request.keep_alive })

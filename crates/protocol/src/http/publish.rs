@@ -5,14 +5,14 @@ use super::parameters::Query;
 use super::{Rejection, Route};
 use crate::data;
 use crate::request::{Interrupt, ReplyTo, Request};
-use auth::Permit;
+use auth::Consent;
 use model::event::{self, check_event};
 use model::name::check_name;
 use model::{Attributes, Data, Name, Publication};
 
 impl Route<'_> {
     /// Where and how a request publishes, as far as the head says.
-    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Permit), Interrupt> {
+    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Consent), Interrupt> {
         self.page()?;
         if self.media() == Media::Multipart {
             let message = "a message is one body, and this one is of several parts: send text, or JSON \
@@ -31,7 +31,7 @@ impl Route<'_> {
         };
         let topic = std::mem::take(topic);
         let principal = self.principal(std::mem::take(&mut query.users))?;
-        let permit = self.decide(&principal, auth::Action::Publish, &topic)?;
+        let consent = self.decide(&principal, auth::Action::Publish, &topic)?;
         query.users = principal.users;
         if let Some((code, message)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
             let status = if code == event::RESERVED { 403 } else { 400 };
@@ -40,11 +40,11 @@ impl Route<'_> {
         if let Some(error) = query.key.as_deref().and_then(|key| check_name(key).err()) {
             return Err(Rejection::new(400, "bad_key", error).into());
         }
-        Ok((topic, query, permit))
+        Ok((topic, query, consent))
     }
 
     pub(super) fn publish(&self) -> Result<Request, Interrupt> {
-        let (topic, query, permit) = self.publish_wanted()?;
+        let (topic, query, consent) = self.publish_wanted()?;
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
             let message = crate::data::too_large(self.settings.message_bytes_max);
@@ -54,7 +54,7 @@ impl Route<'_> {
         let attributes = Attributes::of(query.tags, query.key);
         let publication = Publication { topic, event: query.event, data, except: None, attributes };
         let publication = publication.sent_by(query.users.into_iter().next());
-        Ok(Request::Publish { publication, permit, to: ReplyTo::Http(self.respond()) })
+        Ok(Request::Publish { publication, consent, to: ReplyTo::Http(self.respond()) })
     }
 
     fn media(&self) -> Media {

@@ -9,14 +9,18 @@ pub struct Rejection {
     /// The status.
     pub status: u16,
     /// The error's name in the JSON body.
-    pub code: &'static str,
+    pub code: Cow<'static, str>,
     /// What is invalid, and what would be valid.
     pub message: Cow<'static, str>,
 }
 
 impl Rejection {
     /// A rejection with this status, the error's name, and a message that says what is invalid.
-    pub fn new(status: u16, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Rejection { status, code, message: message.into() }
+    pub fn new(
+        status: u16,
+        code: impl Into<Cow<'static, str>>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Rejection { status, code: code.into(), message: message.into() }
     }
 }

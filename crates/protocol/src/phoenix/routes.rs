@@ -29,7 +29,7 @@ pub fn longpoll_rejection(
         _ => Status::BadRequest,
     };
     let mut body = Vec::new();
-    longpoll::rejection(status, rejection.code, &rejection.message, &mut body);
+    longpoll::rejection(status, &rejection.code, &rejection.message, &mut body);
     json_answer(respond, &body, out);
 }
 

@@ -154,7 +154,7 @@ mod tests {
     fn the_welcome_greets_and_each_line_is_a_chunk() {
         let mut out = Vec::new();
         let id = ConnectionId { node: model::NodeId(9), shard: 1, slot: 20, serial: 3 };
-        let topics = [Entry { topic: "a\"b".into(), permit: Default::default() }];
+        let topics = [Entry { topic: "a\"b".into(), permit: Default::default(), meta: None }];
         welcome("", id, &["foo".into()], &topics, &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();

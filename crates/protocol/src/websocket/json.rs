@@ -140,7 +140,7 @@ pub(super) fn open(
             if welcome && !route.is_by_header() =>
         {
             handshake::response(&accept, None, None, out);
-            close(CloseReason::Unauthorized.code(), code, out);
+            close(CloseReason::Unauthorized.code(), &code, out);
             return Ok(Request::Close(CloseReason::Unauthorized));
         }
         listener => listener?,

@@ -5,7 +5,7 @@ use super::{Context, Event, Limits, Role, close, command, data};
 use crate::Settings;
 use crate::protocol::{Read, Reader, Speaker};
 use crate::request::{Authenticate, ReplyTo, Request};
-use auth::{Action, Permit, TopicToken};
+use auth::{Action, Consent, TopicToken};
 use model::CloseReason;
 use model::name::personal;
 
@@ -159,21 +159,21 @@ fn allowed(
     Ok(Outcome::Ask(match kind {
         command::CommandKind::Subscribe(subscribe, token) => {
             let token = peer.topic_token(token.as_deref())?;
-            let permit = peer.decide(Action::Subscribe, &subscribe.topic, token.as_ref())?;
+            let consent = peer.decide(Action::Subscribe, &subscribe.topic, token.as_ref())?;
             if subscribe.since.as_ref().is_some_and(|since| since.token().is_none()) {
                 let _ = peer.decide(Action::History, &subscribe.topic, token.as_ref())?;
             }
-            Request::Subscribe(id.into(), subscribe, permit)
+            Request::Subscribe(id.into(), subscribe, consent)
         }
         command::CommandKind::Unsubscribe(topic) => Request::Unsubscribe(id.into(), topic),
         command::CommandKind::Publish(publication) => {
-            let permit = decide(Action::Publish, &publication.topic)?;
+            let consent = decide(Action::Publish, &publication.topic)?;
             let max = settings.message_bytes_max;
             if publication.data.bytes() > max {
                 let message = crate::data::too_large(max);
                 return Err(("message_too_large", message));
             }
-            Request::Publish { publication, permit, to: ReplyTo::Id(id.into()) }
+            Request::Publish { publication, consent, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::Acknowledge(acknowledgement) => {
             let to = ReplyTo::Id(id.into());
@@ -221,11 +221,11 @@ impl Peer<'_> {
         action: Action<'_>,
         topic: &str,
         token: Option<&TopicToken>,
-    ) -> Result<Permit, (&'static str, String)> {
+    ) -> Result<Consent, (&'static str, String)> {
         let policy = &self.settings.policy;
         let topic = policy.topic(topic);
         let decision = policy.decide_with(&(self.speaker)(), action, &topic, token);
-        decision.unasked().map_err(|deny| (deny.code(), deny.to_string()))
+        decision.undenied().map_err(|deny| (deny.code(), deny.to_string()))
     }
 
     /// What a token for one topic says that came with a command.

@@ -37,7 +37,7 @@ run({
   joins_and_events: async () => {
     const { asked, requests } = await application(({ kind, topic, event, payload }) => {
       if (topic.startsWith("asked:no")) return reply({ reason: "members only" }, "error");
-      if (kind === "join") return reply({ welcome: topic });
+      if (kind === "subscribe") return reply({ welcome: topic });
       if (event === "fail") return reply({ reason: "so it is" }, "error");
       if (event === "list") return reply([1, "é"]);
       return event === "bare" ? {} : reply({ echo: payload });
@@ -49,16 +49,17 @@ run({
       const channel = await tryJoin(socket, topic, { token: "s3cret", meta: { name: "A" } });
       assert.deepEqual(channel.answer, reply({ welcome: topic }));
       const about = (event) => asked.filter((it) => it.topic === topic && it.event === event);
-      const [{ connection, ...join }] = about("phx_join");
+      const [{ connection, ...join }] = asked.filter((it) => it.topic === topic);
       assert.match(connection, /^[0-9a-f]{8}-\d+-\d+-\d+$/);
       const payload = { token: "s3cret", meta: { name: "A" } };
-      assert.deepEqual(join, { kind: "join", topic, event: "phx_join", payload, user, users: [user] });
+      const who = { user, users: [user], transport: "phoenix" };
+      assert.deepEqual(join, { kind: "subscribe", topic, payload, ...who });
       const state = await channel.inbox.next("presence_state");
       assert.equal(state[user].metas[0].name, "A", "meta comes from the join that was allowed");
 
       assert.deepEqual(await push(channel, "say", { hi: "é" }), reply({ echo: { hi: "é" } }));
       const [said] = about("say");
-      const want = { kind: "event", topic, event: "say", payload: { hi: "é" }, user, users: [user] };
+      const want = { kind: "message", topic, event: "say", payload: { hi: "é" }, ...who };
       assert.deepEqual(said, { ...want, connection });
       assert.deepEqual(await push(channel, "fail", {}), refused("so it is"));
       assert.deepEqual(await push(channel, "list", {}), reply([1, "é"]));
@@ -70,7 +71,7 @@ run({
       assert.deepEqual(echoes, [...echoes.keys()]);
       assert.deepEqual(about("count").map(({ payload }) => payload.at), echoes);
 
-      // Whom the application has let in may read what was before; others can't ask for it.
+      // Whom the application has let in may read what was before; for others it is asked.
       const kept = await tryJoin(socket, `kept:${kind.name}`);
       assert.equal(kept.answer.status, "ok");
       await publish(kept.topic, { n: 1 });
@@ -78,7 +79,9 @@ run({
       assert.equal(page.status, "ok", JSON.stringify(page));
       assert.deepEqual(page.response.messages.map(({ data }) => data), [{ n: 1 }]);
       const { status } = await json(`http://${server.client}/history?topic=${kept.topic}`);
-      assert.equal(status, 403);
+      assert.equal(status, 200);
+      const { event, transport } = asked.findLast((it) => it.topic === kept.topic);
+      assert.deepEqual([event, transport], [undefined, "http"]);
 
       const no = await tryJoin(socket, `asked:no-${kind.name}`);
       assert.deepEqual(no.answer, refused("members only"));
@@ -103,7 +106,7 @@ run({
 
   failures: async () => {
     let mode = 500;
-    await application(({ kind }) => (kind === "join" && mode === 500 ? reply({}) : mode));
+    await application(({ kind }) => (kind === "subscribe" && mode === 500 ? reply({}) : mode));
     const socket = connect(LATEST, { rejoinAfterMs: () => 1e6 });
     const channel = await join(socket, "asked:a");
     const error = refused("the application answered with an error");

@@ -51,8 +51,8 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     // Nor does a worker that never ran.
     let fixed = fixed(9, 1);
     let (dispatcher, worker) = Dispatcher::new(fixed, settings(""));
-    dispatcher.send(ask(1)).unwrap();
+    dispatcher.send(vec![ask(1)]).unwrap();
     drop(worker);
     assert_eq!(dispatcher.stats().unanswered[ErrorKind::Stopped as usize], 1);
-    assert_eq!(dispatcher.send(ask(1)), Err(Full));
+    assert_eq!(dispatcher.send(vec![ask(1)]), Err(Full));
 }

@@ -28,11 +28,14 @@ const SECRET: &str = "s3cret-of-the-hook";
 pub fn ask(slot: u32) -> WebhookRequest {
     WebhookRequest {
         url: None,
-        kind: WebhookKind::Event,
+        kind: WebhookKind::Message,
         topic: "room:1".into(),
-        event: "say".into(),
-        payload: Data::Json("{}".into()),
+        event: Some("say".into()),
+        payload: Some(Data::Json("{}".into())),
+        tags: Vec::new(),
+        key: None,
         users: vec!["alice".into(), "bob".into()],
+        transport: "phoenix",
         connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
         reply: Box::new(|_| ()),
     }
@@ -108,6 +111,11 @@ impl App {
     }
 }
 
+/// What a response holds that did not come in time.
+fn late() -> String {
+    format!(r#"{{"reason":"{}"}}"#, ErrorKind::Timeout.reason())
+}
+
 /// Replies that say which event they are for.
 fn echo(events: &[Value]) -> Response {
     let replies = events.iter().map(|event| json!({"response": event["payload"]}));
@@ -156,20 +164,20 @@ impl Bench {
     fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
         let sender = self.sender.clone();
         let reply = Box::new(move |response| drop(sender.send((n, response))));
-        let payload = Data::Json(n.to_string().into());
-        self.dispatcher.send(WebhookRequest {
-            url: url.map(Into::into),
-            payload,
-            reply,
-            ..ask(slot)
-        })
+        let payload = Some(Data::Json(n.to_string().into()));
+        let url = url.map(Into::into);
+        self.dispatcher.send(vec![WebhookRequest { url, payload, reply, ..ask(slot) }])
     }
 
     /// The next response: whose it is, whether it is ok, and its response.
     async fn response(&mut self) -> (u32, bool, String) {
         let next = tokio::time::timeout(Duration::from_secs(30), self.responses.recv()).await;
         let (n, response) = next.expect("a response").unwrap();
-        (n, response.ok, response.response.into())
+        match response {
+            WebhookResponse::Ok { response, .. } => (n, true, response.into()),
+            WebhookResponse::Error(refusal) => (n, false, refusal.response.into()),
+            WebhookResponse::Silent(reason) => (n, false, format!(r#"{{"reason":"{reason}"}}"#)),
+        }
     }
 
     /// Asks once, and checks that it fails so.
@@ -293,7 +301,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
     let app = app(OPEN, echo).await;
     let fixed = fixed(9, 2);
     let (dispatcher, mut worker) = Dispatcher::new(fixed, settings(&app.url));
-    (0..2).for_each(|_| dispatcher.send(ask(1)).unwrap());
+    (0..2).for_each(|_| dispatcher.send(vec![ask(1)]).unwrap());
     let touched = worker.sort(dispatcher.intake.take().unwrap());
     let mut batches = tokio::task::JoinSet::new();
     let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
@@ -356,7 +364,7 @@ async fn a_request_goes_on_for_those_that_have_time() {
     app.gate.add_permits(1);
     assert_eq!(bench.response().await, (1, true, "1".into()));
     assert_eq!(app.sizes(3).await, [1, 1, 2]);
-    assert_eq!(bench.response().await, (2, false, ErrorKind::Timeout.response().response.into()));
+    assert_eq!(bench.response().await, (2, false, late()));
     app.gate.add_permits(1);
     assert_eq!(bench.response().await, (3, true, "3".into()));
 }
@@ -369,7 +377,7 @@ async fn a_shorter_timeout_holds_at_once() {
     app.sizes(1).await;
     let timeout = Duration::from_millis(10);
     bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
-    assert_eq!(bench.response().await, (1, false, ErrorKind::Timeout.response().response.into()));
+    assert_eq!(bench.response().await, (1, false, late()));
 }
 
 #[tokio::test]
@@ -468,8 +476,9 @@ async fn threads_of_all_shards_may_ask_at_once() {
                 for n in shard * 100..shard * 100 + 100 {
                     let sender = sender.clone();
                     let reply = Box::new(move |response| drop(sender.send((n, response))));
-                    let payload = Data::Json(n.to_string().into());
-                    dispatcher.send(WebhookRequest { payload, reply, ..ask(shard) }).unwrap();
+                    let payload = Some(Data::Json(n.to_string().into()));
+                    let request = WebhookRequest { payload, reply, ..ask(shard) };
+                    dispatcher.send(vec![request]).unwrap();
                 }
             })
         })

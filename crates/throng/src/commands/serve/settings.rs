@@ -63,6 +63,7 @@ fn rules(config: &Config, demo: bool) -> Rules {
             config::Publish::Allow => PublishRule::Allow,
             config::Publish::Others => PublishRule::Others,
             config::Publish::Webhook => PublishRule::Webhook,
+            config::Publish::Ask => PublishRule::Ask,
         }),
         presence: rule.presence,
         webhook_url: rule.webhook_url.as_deref().map(Arc::from),
@@ -334,6 +335,7 @@ pub(super) fn settings(
             warning_s: held(config.auth.expiry_warning_seconds),
             spread_s: held(config.auth.expiry_spread_seconds),
         },
+        silence_allows: config.webhook.silence == config::Silence::Allow,
     }
 }
 

@@ -28,15 +28,15 @@ use crate::handle::{Handle, Shared};
 use crate::recovery::simulation::late::Late;
 use crate::settings::Settings;
 use crate::testing::{self, ClientEnd, Driver};
-use crate::webhook::{Full, Webhook, WebhookRequest, WebhookResponse};
+use crate::webhook::{Full, Refusal, Webhook, WebhookRequest, WebhookResponse};
 
 /// An application that answers when the scene says so.
 #[derive(Default)]
 struct App(Mutex<Vec<WebhookRequest>>);
 
 impl Webhook for App {
-    fn send(&self, request: WebhookRequest) -> Result<(), Full> {
-        self.0.lock().unwrap().push(request);
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full> {
+        self.0.lock().unwrap().extend(requests);
         Ok(())
     }
 }
@@ -70,6 +70,7 @@ fn rules() -> Rules {
         Rule { history: compact(), ..rule("state/*") },
         Rule { presence: true, ..rule("seen/*") },
         Rule { join: JoinRule::Webhook, publish: Some(PublishRule::Webhook), ..rule("asked/*") },
+        Rule { join: JoinRule::Webhook, publish: Some(PublishRule::Ask), ..rule("both/*") },
     ];
     Rules { rules, publish_prefixes: vec!["".into()], ..Rules::default() }
 }
@@ -299,7 +300,16 @@ impl Scene {
             Answer(ok) => {
                 let requests = std::mem::take(&mut *self.app.0.lock().unwrap());
                 for request in requests {
-                    let response = WebhookResponse { ok: *ok, response: r#"{"by":"app"}"#.into() };
+                    let response: Box<str> = r#"{"by":"app"}"#.into();
+                    let response = match ok {
+                        true => WebhookResponse::Ok { response, changes: Box::default() },
+                        false => WebhookResponse::Error(Box::new(Refusal {
+                            status: 403,
+                            code: "no".into(),
+                            message: "the app says no".into(),
+                            response,
+                        })),
+                    };
                     (request.reply)(response);
                 }
             }

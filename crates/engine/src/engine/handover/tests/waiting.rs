@@ -366,6 +366,61 @@ fn joins_lists_and_webhooks_wait_as_before() {
     }
 }
 
+/// A request that is held, subscriptions and messages of /ws, and their answers.
+#[test]
+fn what_the_application_is_asked_waits_as_before() {
+    let held = "topic=plain&topic=asked/1&topic=asked/2";
+    let pipelined = format!("{}{}", get(&format!("/poll?{held}&timeout=0")), get("/healthz"));
+    let post =
+        "POST /publish?topic=both/1&user=u9 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi";
+    let ws = |at: usize, id: usize, kind: &str, topic: &str| {
+        let data = if kind == "publish" { r#","data":1"# } else { "" };
+        text(at, &format!(r#"{{"type":"{kind}","id":{id},"topic":"{topic}"{data}}}"#))
+    };
+    for ok in [true, false] {
+        let steps = [
+            Open(0, 0, get(&format!("/sse?user=u0&{held}"))),
+            Open(1, 1, get(&format!("/stream?{held}"))),
+            Open(2, 0, pipelined.clone()),
+            Open(3, 1, socket("/ws?user=u3", "")),
+            Open(4, 0, socket(&format!("/ws?{held}"), "")),
+            Open(5, 0, post.into()),
+            ws(3, 1, "subscribe", "asked/1"),
+            ws(3, 2, "subscribe", "asked/3"),
+            ws(3, 3, "unsubscribe", "asked/3"),
+            ws(3, 4, "publish", "both/1"),
+            ws(3, 5, "publish", "asked/1"),
+            ws(3, 6, "ping", ""),
+            Wait(5),
+            Answer(ok),
+            Publish("asked/1", "heard by members".into()),
+            Read(0),
+            Read(1),
+            Read(2),
+            Read(3),
+            Read(4),
+            Read(5),
+            ws(3, 7, "subscribe", "both/1"),
+            Answer(true),
+            Publish("both/1", "heard by one".into()),
+            Read(3),
+        ];
+        for is_late in [false, true] {
+            check("hooks", is_late, &steps);
+        }
+        let texts = Scene::play(&steps, false, |_| false).texts();
+        for (client, text) in texts.iter().enumerate().take(5) {
+            assert_eq!(text.contains("heard by members"), ok && client != 2, "{client}: {text}");
+        }
+        let status =
+            |client: usize| texts[client].split(' ').nth(1).unwrap_or_default().to_string();
+        let want = if ok { "200" } else { "403" };
+        assert_eq!([0, 1, 2, 5].map(status), [want; 4], "{texts:?}");
+        assert!(texts[2].contains(r#"\"status\":\"ok\""#), "it goes on: {}", texts[2]);
+        assert!(texts[3].contains("heard by one"), "{}", texts[3]);
+    }
+}
+
 #[test]
 fn lists_wait_on_every_transport_as_before() {
     let big = fill(20_000);

@@ -1,0 +1,131 @@
+//! How the application is asked.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use auth::Hook;
+use model::{Data, Name};
+
+use crate::command::{Command, PendingHook};
+use crate::core::Core;
+use crate::count::count;
+use crate::webhook::{Full, Refusal, Webhook, WebhookKind, WebhookRequest};
+
+/// Requests about one connection that the application has not answered: more are refused, so that no
+/// client fills the queue of all.
+const HOOKS_PENDING_MAX: u32 = 128;
+
+/// What the application is asked about a connection.
+pub(crate) struct Ask {
+    pub kind: WebhookKind,
+    pub topic: Name,
+    pub event: Option<Name>,
+    pub payload: Option<Data>,
+    pub tags: Vec<Name>,
+    pub key: Option<Name>,
+    pub users: Vec<Name>,
+    pub transport: &'static str,
+    /// What waits for the answer.
+    pub hook: PendingHook,
+}
+
+impl Ask {
+    /// Whether these users may enter a topic.
+    pub fn subscribe(
+        topic: Name,
+        users: Vec<Name>,
+        transport: &'static str,
+        hook: PendingHook,
+    ) -> Self {
+        let (kind, event, payload) = (WebhookKind::Subscribe, None, None);
+        Ask { kind, topic, event, payload, tags: Vec::new(), key: None, users, transport, hook }
+    }
+}
+
+/// The kind of question that a policy's hook is.
+pub(crate) fn kind(hook: Hook) -> WebhookKind {
+    match hook {
+        Hook::Subscribe => WebhookKind::Subscribe,
+        Hook::Message => WebhookKind::Message,
+        Hook::Publish => WebhookKind::Publish,
+    }
+}
+
+/// The application can't be asked now; what would have waited for its answers.
+pub(crate) struct Unasked {
+    pub hooks: Vec<PendingHook>,
+    /// The connection has asked for something that is not answered.
+    pub behind_others: bool,
+}
+
+/// Why it can't be asked.
+pub(crate) fn busy() -> Refusal {
+    Refusal::silent("overloaded", "the application is busy: try again later")
+}
+
+/// Asks the application, all together. The answers come as [`Command::WebhookAnswered`].
+pub(crate) fn ask(
+    core: &mut Core,
+    webhook: Option<&dyn Webhook>,
+    slot: u32,
+    asks: Vec<Ask>,
+) -> Result<(), Unasked> {
+    let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
+    let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
+    let (asked, several) = (count(asks.len()), asks.len() > 1);
+    let (Some(webhook), Some(serial)) =
+        (webhook, core.table.get(slot).map(|connection| connection.serial))
+    else {
+        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+    };
+    // A request with several topics is one: their number has a limit of its own.
+    if pending >= HOOKS_PENDING_MAX && !several {
+        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+    }
+    let mut places = Vec::with_capacity(asks.len());
+    let policy = core.settings.clone();
+    let requests = asks.into_iter().map(|ask| {
+        let Ask { kind, topic, event, payload, tags, key, users, transport, hook } = ask;
+        // Where it is when nobody takes the request.
+        let place = Arc::new(Mutex::new(Some(hook)));
+        places.push(place.clone());
+        let handle = core.handle.clone();
+        let rule = policy.session.policy.topic(&topic).rule;
+        WebhookRequest {
+            url: rule.and_then(|rule| rule.webhook_url.clone()),
+            kind,
+            topic,
+            event,
+            payload,
+            tags,
+            key,
+            users,
+            transport,
+            connection: core.id(slot, serial),
+            reply: Box::new(move |response| {
+                if let Some(hook) = take(&place) {
+                    handle.send(Command::WebhookAnswered { slot, serial, hook, response });
+                }
+            }),
+        }
+    });
+    let requests = requests.collect();
+    if let Err(Full) = webhook.send(requests) {
+        return unasked(places.iter().filter_map(|place| take(place)).collect());
+    }
+    if let Some(cold) = core.table.cold_or_new(slot) {
+        cold.hooks_pending += asked;
+    }
+    Ok(())
+}
+
+/// One of a connection's questions was answered.
+pub(crate) fn answered(core: &mut Core, slot: u32) {
+    if let Some(cold) = core.table.cold_mut(slot) {
+        cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
+    }
+    core.table.trim(slot);
+}
+
+fn take(place: &Mutex<Option<PendingHook>>) -> Option<PendingHook> {
+    place.lock().unwrap_or_else(PoisonError::into_inner).take()
+}

@@ -1,0 +1,132 @@
+//! An application that the server asks: it answers as a test wants, and keeps what it was sent.
+#![allow(dead_code)]
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Stream, TIMEOUT, header};
+
+/// What the application does with a request.
+pub enum Act {
+    /// A reply for each event.
+    Reply(Vec<Value>),
+    /// This whole HTTP answer.
+    Raw(String),
+    /// It never answers.
+    Hang,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub head: String,
+    pub body: String,
+    pub events: Vec<Value>,
+}
+
+type Decide = dyn Fn(&[Value]) -> Act + Send + Sync;
+
+/// An application on a port of its own.
+pub struct Application {
+    pub address: SocketAddr,
+    pub requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Application {
+    /// One that replies to each event by itself.
+    pub fn replying(reply: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Self {
+        Application::start(move |events| Act::Reply(events.iter().map(&reply).collect()))
+    }
+
+    pub fn start(decide: impl Fn(&[Value]) -> Act + Send + Sync + 'static) -> Self {
+        Application::on(TcpListener::bind("127.0.0.1:0").unwrap(), decide)
+    }
+
+    /// On a port that is known before it starts.
+    pub fn on(
+        listener: TcpListener,
+        decide: impl Fn(&[Value]) -> Act + Send + Sync + 'static,
+    ) -> Self {
+        let address = listener.local_addr().unwrap();
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (seen, decide): (_, Arc<Decide>) = (requests.clone(), Arc::new(decide));
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let (seen, decide) = (seen.clone(), decide.clone());
+                std::thread::spawn(move || serve(socket, &seen, &*decide));
+            }
+        });
+        Application { address, requests }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    /// All events so far, in the order in which they came.
+    pub fn events(&self) -> Vec<Value> {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().flat_map(|request| request.events.clone()).collect()
+    }
+
+    /// The events so far of these kinds.
+    pub fn of(&self, kinds: &[&str]) -> Vec<Value> {
+        let mut events = self.events();
+        events.retain(|event| kinds.contains(&event["kind"].as_str().unwrap()));
+        events
+    }
+
+    /// Waits until the events are as many as these.
+    pub fn until(&self, what: &str, mut is_so: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let events = self.events();
+            if is_so(&events) {
+                return events;
+            }
+            assert!(Instant::now() < end, "waited in vain until {what}: {events:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
+    use std::io::Read;
+    socket.set_nodelay(true).unwrap();
+    let mut stream = Stream::new(socket);
+    loop {
+        let head = stream.head_if_any();
+        if !head.ends_with("\r\n\r\n") {
+            return;
+        }
+        let length = header(&head, "content-length").unwrap().parse().unwrap();
+        let mut body = vec![0; length];
+        if stream.reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let body = String::from_utf8(body).unwrap();
+        let read: Value = serde_json::from_str(&body).unwrap();
+        let events = read["events"].as_array().unwrap().clone();
+        let act = decide(&events);
+        seen.lock().unwrap().push(Request { head, body, events });
+        let answer = match act {
+            Act::Reply(replies) => {
+                let body = json!({"replies": replies}).to_string();
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            }
+            Act::Raw(answer) => answer,
+            Act::Hang => {
+                // Until the server gives it up.
+                let _ = stream.reader.read(&mut [0]);
+                return;
+            }
+        };
+        use std::io::Write;
+        if stream.reader.get_mut().write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! The application decides and answers: every hook, for every transport, with an application that is
+//! there, slow, hostile, or not there.
+
+mod application;
+mod support;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use application::{Act, Application};
+use serde_json::{Value, json};
+use support::{Server, Stream, command, header, json as request, receive, text, websocket};
+
+/// A server that asks this application.
+fn serve(url: &str, settings: &[(&str, &str)]) -> Server {
+    let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks/topics.toml");
+    let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
+    throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
+    throng.arg(topics);
+    Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url)], settings].concat())
+}
+
+/// Lets members in, and says what it knows of others.
+fn members_only(event: &Value) -> Value {
+    match event["user"].as_str() {
+        Some("alice") => json!({"meta": {"role": "editor"}}),
+        Some("carol") => json!({}),
+        _ => json!({
+            "status": "error",
+            "response": {"code": "members_only", "message": "ask the owner of the document"},
+        }),
+    }
+}
+
+fn error(body: &Value) -> (&str, &str) {
+    let text = |key: &str| body["error"][key].as_str().unwrap_or_else(|| panic!("{body}"));
+    (text("code"), text("message"))
+}
+
+const REFUSED: (&str, &str) = ("members_only", "ask the owner of the document");
+
+#[test]
+fn the_application_decides_who_enters_by_every_transport() {
+    let app = Application::replying(members_only);
+    let server = serve(&app.url(), &[]);
+    server.publish("doc:1", json!("before"));
+    let mut open = Vec::new();
+    for (path, user, transport) in
+        [("/sse", "alice", "sse"), ("/stream", "alice", "stream"), ("/poll", "alice", "poll")]
+    {
+        let target = format!("{path}?topic=doc:1&topic=plain:1&user={user}&since=start&timeout=0");
+        if path == "/poll" {
+            let (status, body) = server.get(&target);
+            assert_eq!((status, &body["messages"][0]["data"]), (200, &json!("before")), "{body}");
+        } else {
+            let mut stream = server.listen(&target);
+            let heard = match path {
+                "/sse" => loop {
+                    let data = stream.data();
+                    if data == "before" {
+                        break data;
+                    }
+                },
+                _ => loop {
+                    let object = stream.object();
+                    if object["data"] == "before" {
+                        break "before".into();
+                    }
+                },
+            };
+            assert_eq!(heard, "before");
+            open.push(stream);
+        }
+        let event = app.events().pop().unwrap();
+        let connection = event["connection"].clone();
+        assert!(connection.as_str().is_some_and(|id| id.split('-').count() == 4), "{event}");
+        let want = json!({
+            "kind": "subscribe", "topic": "doc:1", "user": user, "users": [user],
+            "connection": connection, "transport": transport,
+        });
+        assert_eq!(event, want);
+        // Who is refused learns what the application says, and enters nothing.
+        let (status, body) = server.get(&target.replace("alice", "bob"));
+        assert_eq!((status, error(&body)), (403, REFUSED), "{path}");
+        let (status, body) = server.get(&format!("{path}?topic=plain:1&topic=doc:1&timeout=0"));
+        assert_eq!((status, error(&body)), (403, REFUSED), "{path}: nobody is no member");
+    }
+    assert_eq!(server.api("GET", "/api/topics/plain:1", None).1["members"], 2);
+    // What is open reads nothing, and a request for what was before is asked about, too.
+    for (path, ok) in [("/history", "messages"), ("/presence", "users")] {
+        let (status, body) = server.get(&format!("{path}?topic=doc:1&user=carol"));
+        assert_eq!((status, body[ok].is_null()), (200, false), "{body}");
+        assert_eq!(app.events().pop().unwrap()["transport"], "http");
+        let (status, body) = server.get(&format!("{path}?topic=doc:1&user=bob"));
+        assert_eq!((status, error(&body)), (403, REFUSED), "{path}");
+    }
+}
+
+#[test]
+fn a_websocket_enters_when_the_application_has_said_so() {
+    let app = Application::replying(members_only);
+    let server = serve(&app.url(), &[]);
+    let mut alice = websocket(&server, "user=alice");
+    let answer = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
+    assert_eq!(answer["ok"]["topic"], "doc:1", "{answer}");
+    let list = receive(&mut alice);
+    assert_eq!(list["data"]["alice"]["metas"][0]["role"], "editor", "its meta: {list}");
+    server.publish("doc:1", json!(1));
+    assert_eq!(receive(&mut alice)["data"], 1);
+    // It is in: it may look.
+    let page = command(&mut alice, json!({"type": "history", "id": 2, "topic": "doc:1"}));
+    assert_eq!(page["ok"]["messages"][0]["data"], 1, "{page}");
+
+    let mut bob = websocket(&server, "user=bob");
+    for (id, kind) in ["subscribe", "history", "presence"].into_iter().enumerate() {
+        let answer = command(&mut bob, json!({"type": kind, "id": id, "topic": "doc:1"}));
+        let want = if kind == "subscribe" { REFUSED.0 } else { "not_subscribed" };
+        assert_eq!(error(&answer).0, want, "{answer}");
+    }
+    // The handshake is a request like others.
+    let url = format!("ws://{}/ws?user=bob&topic=doc:1", server.client);
+    let refused = tungstenite::client(url.as_str(), server.connect()).unwrap_err();
+    assert!(refused.to_string().contains("403"), "{refused}");
+    let mut carol = websocket(&server, "user=carol&topic=doc:1");
+    server.publish("doc:1", json!(2));
+    while receive(&mut carol)["data"] != 2 {}
+    let transports: Vec<_> = app.events().iter().map(|it| it["transport"].clone()).collect();
+    assert!(transports.iter().all(|it| it == "ws"), "{transports:?}");
+}
+
+#[test]
+fn several_topics_of_a_request_are_asked_together() {
+    let app = Application::replying(members_only);
+    let server = serve(&app.url(), &[]);
+    let topics: String = (0..40).map(|n| format!("&topic=doc:{n}")).collect();
+    let stream = server.listen(&format!("/stream?user=carol&topic=plain:1{topics}"));
+    let sizes = |app: &Application| -> Vec<usize> {
+        app.requests.lock().unwrap().iter().map(|request| request.events.len()).collect()
+    };
+    assert_eq!(sizes(&app), [40]);
+    drop(stream);
+    // On one connection, one request after the other, with what is pipelined behind it.
+    let mut socket = Stream::new(server.connect());
+    socket.send(
+        "GET /poll?topic=doc:1&user=carol&timeout=0 HTTP/1.1\r\nHost: t\r\n\r\n\
+         GET /poll?topic=doc:1&user=bob HTTP/1.1\r\nHost: t\r\n\r\n\
+         GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n\
+         GET /sse?topic=doc:1&user=carol HTTP/1.1\r\nHost: t\r\n\r\n",
+    );
+    let statuses = [(); 3].map(|()| socket.answer().0);
+    assert_eq!(statuses, [200, 403, 200]);
+    assert!(socket.head().starts_with("HTTP/1.1 200 "));
+    assert_eq!(sizes(&app), [40, 1, 1, 1]);
+}
+
+#[test]
+fn whoever_leaves_while_the_application_thinks_is_not_let_in() {
+    let (send, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let app = Application::start(move |events| {
+        if events[0]["topic"] == "doc:slow" {
+            wait.lock().unwrap().recv().unwrap();
+        }
+        Act::Reply(events.iter().map(|_| json!({})).collect())
+    });
+    let server = serve(&app.url(), &[]);
+    let waiting = |server: &Server, events: f64| {
+        server.until("the application is asked", |server| {
+            server.metric("throng_webhook_waiting") == events
+        });
+    };
+    // A request whose client goes away.
+    let mut gone = server.connect();
+    gone.write_all(b"GET /sse?topic=doc:slow HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    waiting(&server, 1.0);
+    drop(gone);
+    server
+        .until("it is gone", |server| server.api("GET", "/api/stats", None).1["connections"] == 0);
+    send.send(()).unwrap();
+    waiting(&server, 0.0);
+    // A command that is taken back.
+    let mut socket = websocket(&server, "user=alice");
+    let say = |socket: &mut support::WebSocket, command: Value| {
+        socket.send(tungstenite::Message::text(command.to_string())).unwrap();
+    };
+    say(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:slow"}));
+    waiting(&server, 1.0);
+    // Others are done meanwhile.
+    let pong = command(&mut socket, json!({"type": "ping", "id": 2}));
+    assert_eq!(pong["id"], 2);
+    let given_up =
+        command(&mut socket, json!({"type": "unsubscribe", "id": 3, "topic": "doc:slow"}));
+    assert_eq!((&given_up["id"], error(&given_up).0), (&json!(1), "not_subscribed"));
+    let left = receive(&mut socket);
+    assert_eq!((&left["id"], &left["ok"]["topic"]), (&json!(3), &json!("doc:slow")));
+    send.send(()).unwrap();
+    waiting(&server, 0.0);
+    assert_eq!(server.api("GET", "/api/topics/doc:slow", None).1["members"], 0);
+    // And once more, for good.
+    say(&mut socket, json!({"type": "subscribe", "id": 4, "topic": "doc:slow"}));
+    send.send(()).unwrap();
+    assert_eq!(receive(&mut socket)["ok"]["topic"], "doc:slow");
+    server.until_members("doc:slow", 1);
+}
+
+/// Posts to /publish; the status and the body.
+fn post(server: &Server, topic: &str, user: &str, data: Value) -> (u16, Value) {
+    request(server.client, "POST", &format!("/publish?topic={topic}&user={user}"), Some(data), "")
+}
+
+#[test]
+fn messages_go_to_the_application_and_its_answers_come_back() {
+    let app = Application::replying(|event| match event["payload"]["n"].as_i64() {
+        Some(n) if n < 0 => {
+            json!({"status": "error", "response": {"code": "sold_out", "message": "none left"}})
+        }
+        Some(n) => json!({"response": {"total": n * 2}}),
+        None => json!({"response": [event["payload"], event["tags"], event["event"]]}),
+    });
+    let server = serve(&app.url(), &[]);
+    let mut socket = websocket(&server, "user=alice&topic=order:1");
+    let publish = |id: i64, data: Value| json!({"type": "publish", "id": id, "topic": "order:1", "data": data});
+    let answer = command(&mut socket, publish(1, json!({"n": 4})));
+    assert_eq!(answer, json!({"type": "reply", "id": 1, "ok": {"total": 8}}));
+    let answer = command(&mut socket, publish(2, json!({"n": -1})));
+    assert_eq!(error(&answer), ("sold_out", "none left"));
+    assert_eq!(post(&server, "order:1", "bob", json!({"n": 21})), (200, json!({"total": 42})));
+    let (status, body) = post(&server, "order:1", "bob", json!({"n": -1}));
+    assert_eq!((status, error(&body)), (403, ("sold_out", "none left")));
+    let tagged = json!({"type": "publish", "id": 3, "topic": "order:1", "event": "cancel", "tags": ["a"], "data": "x"});
+    assert_eq!(command(&mut socket, tagged)["ok"], json!(["x", ["a"], "cancel"]));
+    let told = app.events();
+    let want = json!({
+        "kind": "message", "topic": "order:1", "payload": {"n": 21}, "user": "bob",
+        "users": ["bob"], "connection": told[2]["connection"], "transport": "http",
+    });
+    assert_eq!(told[2], want);
+    assert_eq!((&told[0]["transport"], &told[0]["user"]), (&json!("ws"), &json!("alice")));
+    // Members hear nothing of all that; answers come in the order of the messages.
+    for n in 0..100 {
+        socket.send(tungstenite::Message::text(publish(n, json!({"n": n})).to_string())).unwrap();
+    }
+    for n in 0..100 {
+        let answer = receive(&mut socket);
+        assert_eq!((&answer["id"], &answer["ok"]["total"]), (&json!(n), &json!(n * 2)), "{answer}");
+    }
+}
+
+/// Lets pass, refuses, and changes what clients say.
+fn moderator(event: &Value) -> Value {
+    if event["kind"] != "publish" {
+        return json!({});
+    }
+    match event["payload"].as_str() {
+        Some("spam") => json!({"status": "error", "response": {"reason": "no spam"}}),
+        Some("damn") => json!({"payload": {"text": "d***"}, "tags": ["mild"]}),
+        Some("bytes") => json!({"payload": "AP8=", "encoding": "base64"}),
+        Some("huge") => json!({"payload": "x".repeat(2 << 20)}),
+        Some("wrong") => json!({"payload": 1, "encoding": "base64"}),
+        _ => json!({}),
+    }
+}
+
+#[test]
+fn what_clients_publish_is_allowed_refused_or_changed() {
+    let app = Application::replying(moderator);
+    let server = serve(&app.url(), &[]);
+    let mut member = server.listen("/stream?topic=chat:1");
+    member.object();
+    let mut socket = websocket(&server, "user=alice");
+    let mut say = |text: &str| {
+        command(&mut socket, json!({"type": "publish", "id": 1, "topic": "chat:1", "data": text}))
+    };
+    assert!(say("hello")["ok"]["id"].is_string());
+    let heard = member.object();
+    assert_eq!((&heard["data"], &heard["sender"]), (&json!("hello"), &json!("alice")), "{heard}");
+    assert_eq!(error(&say("spam")), ("forbidden", "no spam"));
+    assert!(say("damn")["ok"].is_object());
+    let heard = member.object();
+    assert_eq!((&heard["data"], &heard["tags"]), (&json!({"text": "d***"}), &json!(["mild"])));
+    assert_eq!(heard["sender"], "alice");
+    assert!(say("bytes")["ok"].is_object());
+    assert_eq!(member.object()["encoding"], "base64");
+    for wrong in ["huge", "wrong"] {
+        assert_eq!(error(&say(wrong)).0, "unanswered", "{wrong}");
+    }
+    let (status, body) = post(&server, "chat:1", "bob", json!("hi"));
+    assert_eq!((status, body["id"].is_string()), (200, true), "{body}");
+    let heard = member.object();
+    assert_eq!((&heard["data"], &heard["sender"]), (&json!("hi"), &json!("bob")));
+    let (status, body) = post(&server, "chat:1", "bob", json!("spam"));
+    assert_eq!((status, error(&body)), (403, ("forbidden", "no spam")));
+    // Who enters by the application's leave publishes by it, too.
+    let mut both = websocket(&server, "user=alice&topic=both:1");
+    let said = json!({"type": "publish", "id": 1, "topic": "both:1", "data": "damn"});
+    both.send(tungstenite::Message::text(said.to_string())).unwrap();
+    let heard = [receive(&mut both), receive(&mut both)];
+    assert!(heard.iter().any(|it| it["data"]["text"] == "d***"), "{heard:?}");
+    let kinds: Vec<_> = app.events().iter().rev().take(2).map(|it| it["kind"].clone()).collect();
+    assert_eq!(kinds, ["publish", "subscribe"]);
+}
+
+/// The answers come slowly and the messages fast: none overtakes another, also where some are changed.
+#[test]
+fn what_one_connection_publishes_stays_in_order() {
+    let app = Application::start(|events| {
+        std::thread::sleep(Duration::from_millis(3));
+        let reply = |event: &Value| match event["payload"].as_i64() {
+            Some(n) if n % 7 == 0 => json!({"payload": n}),
+            _ => json!({}),
+        };
+        Act::Reply(events.iter().map(reply).collect())
+    });
+    let server = serve(&app.url(), &[("THRONG_WEBHOOK_BATCH_EVENTS_MAX", "5")]);
+    let mut member = server.listen("/stream?topic=kept:1");
+    let mut hear = || loop {
+        let object = member.object();
+        if object["type"] == "message" || object.get("data").is_some() {
+            return object["data"].clone();
+        }
+    };
+    let mut socket = websocket(&server, "user=alice");
+    for n in 0..120 {
+        let said = json!({"type": "publish", "id": n, "topic": "kept:1", "data": n});
+        socket.send(tungstenite::Message::text(said.to_string())).unwrap();
+    }
+    let heard: Vec<_> = (0..120).map(|_| hear().as_i64().unwrap()).collect();
+    assert_eq!(heard, (0..120).collect::<Vec<_>>());
+    // What was sent last is published though its sender has gone.
+    let last = json!({"type": "publish", "id": 1, "topic": "kept:1", "data": "goodbye"});
+    socket.send(tungstenite::Message::text(last.to_string())).unwrap();
+    drop(socket);
+    assert_eq!(hear(), "goodbye");
+    // More than 128 at a time are too many.
+    let mut socket = websocket(&server, "user=alice");
+    for n in 0..400 {
+        let said = json!({"type": "publish", "id": n, "topic": "chat:1", "data": n});
+        socket.send(tungstenite::Message::text(said.to_string())).unwrap();
+    }
+    let busy = (0..400).filter(|_| receive(&mut socket)["error"]["code"] == "overloaded").count();
+    assert!(busy > 100, "{busy}");
+}
+
+/// All that an application may do instead of an answer, and what clients get then.
+#[test]
+fn what_a_silent_application_means_is_a_setting() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let raw = |answer: &str| {
+        let answer = answer.to_string();
+        Application::start(move |_| Act::Raw(answer.clone())).url()
+    };
+    let json_of = |body: &str| {
+        raw(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    };
+    let huge = "x".repeat(3 << 20);
+    let hang = Application::start(|_| Act::Hang);
+    let urls = [
+        format!("http://{closed}/"),
+        hang.url(),
+        raw("HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno"),
+        raw("HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+        json_of(&huge),
+        json_of("[]"),
+        json_of(r#"{"replies":[]}"#),
+        json_of(r#"{"replies":[{},{}]}"#),
+        json_of(r#"{"replies":[{"meta":7,"tags":[""]}]}"#),
+        json_of(r#"{"replies":[{"status":"perhaps"}]}"#),
+    ];
+    for url in &urls {
+        for (silence, status) in [("deny", 503), ("allow", 200)] {
+            let settings = [
+                ("THRONG_WEBHOOK_SILENCE", silence),
+                ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300"),
+            ];
+            let server = serve(url, &settings);
+            let began = Instant::now();
+            for path in ["/poll?timeout=0&topic=doc:1", "/history?topic=doc:1"] {
+                let (got, body) = server.get(path);
+                assert_eq!(got, status, "{url} {silence} {path}: {body}");
+                if status != 200 {
+                    assert_eq!(error(&body).0, "unanswered");
+                }
+            }
+            assert_eq!(post(&server, "chat:1", "a", json!(1)).0, status, "{url} {silence}");
+            let mut socket = websocket(&server, "user=alice");
+            let enter = json!({"type": "subscribe", "id": 1, "topic": "doc:1"});
+            let answer = command(&mut socket, enter);
+            assert_eq!(answer["ok"].is_object(), silence == "allow", "{url}: {answer}");
+            // Nobody else can answer a message.
+            assert_eq!(post(&server, "order:1", "a", json!(1)).0, 503, "{url} {silence}");
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+    }
+}
+
+/// With a queue of one event, most of a crowd is not asked about.
+#[test]
+fn a_full_queue_is_a_silence_too() {
+    let hang = Application::start(|_| Act::Hang);
+    for (silence, status) in [("deny", 503), ("allow", 200)] {
+        let settings = [
+            ("THRONG_WEBHOOK_SILENCE", silence),
+            ("THRONG_WEBHOOK_QUEUE_EVENTS_MAX", "2"),
+            ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000"),
+        ];
+        let server = serve(&hang.url(), &settings);
+        let mut first = server.connect();
+        first.write_all(b"GET /sse?topic=doc:1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        server.until("it waits", |server| server.metric("throng_webhook_waiting") == 1.0);
+        let (got, body) = text(server.client, "GET", "/poll?timeout=0&topic=doc:2", None, "");
+        assert_eq!(got, status, "{body}");
+        assert_eq!(post(&server, "chat:1", "a", json!(1)).0, status);
+        let mut socket = websocket(&server, "");
+        let answer = command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
+        assert_eq!(answer["ok"].is_object(), silence == "allow", "{answer}");
+        let (got, body) = post(&server, "order:1", "a", json!(1));
+        assert_eq!((got, error(&body).0), (503, "overloaded"));
+        // The one that waits holds nobody up, and ends with the server.
+        server.signal("-TERM");
+        let mut rest = String::new();
+        let _ = first.read_to_string(&mut rest);
+    }
+}
+
+#[test]
+fn each_request_is_signed() {
+    let app = Application::replying(|_| json!({}));
+    let key = "0123456789abcdef0123456789abcdef";
+    let server = serve(&app.url(), &[("THRONG_WEBHOOK_SIGNING_KEY", key)]);
+    assert_eq!(server.get("/poll?timeout=0&topic=doc:1").0, 200);
+    let seen = app.requests.lock().unwrap().pop().unwrap();
+    let field = |name: &str| header(&seen.head, name).unwrap_or_else(|| panic!("{}", seen.head));
+    let signed = format!("{}.{}.{}", field("webhook-id"), field("webhook-timestamp"), seen.body);
+    // By another implementation.
+    let mut openssl = Command::new("openssl");
+    openssl.args(["dgst", "-sha256", "-hmac", key, "-binary"]);
+    let mut openssl = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    openssl.stdin.take().unwrap().write_all(signed.as_bytes()).unwrap();
+    let digest = openssl.wait_with_output().unwrap().stdout;
+    use base64::Engine;
+    let want = base64::engine::general_purpose::STANDARD.encode(digest);
+    assert_eq!(field("webhook-signature"), format!("v1,{want}"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let sent: u64 = field("webhook-timestamp").parse().unwrap();
+    assert!(now.as_secs().abs_diff(sent) < 60);
+}
