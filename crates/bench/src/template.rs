@@ -5,12 +5,21 @@
 pub struct Template {
     /// The literal pieces, with the number between each two.
     pieces: Vec<Box<[u8]>>,
+    /// In place of the number, the text of that number.
+    texts: Option<std::sync::Arc<[String]>>,
 }
 
 impl Template {
     /// Parses a template.
     pub fn new(text: &str) -> Self {
-        Self { pieces: text.split("{n}").map(|piece| piece.as_bytes().into()).collect() }
+        let pieces = text.split("{n}").map(|piece| piece.as_bytes().into()).collect();
+        Self { pieces, texts: None }
+    }
+
+    /// Returns the template with a text of its own for each number; those behind the last begin anew.
+    #[must_use]
+    pub fn with_texts(self, texts: std::sync::Arc<[String]>) -> Self {
+        Self { texts: Some(texts), ..self }
     }
 
     /// Returns the template with these bytes appended.
@@ -26,7 +35,10 @@ impl Template {
     pub fn expand(&self, number: usize, out: &mut Vec<u8>) {
         out.clear();
         let mut digits = [0u8; 20];
-        let digits = decimal(number as u64, &mut digits);
+        let digits = match &self.texts {
+            Some(texts) => texts[number % texts.len()].as_bytes(),
+            None => decimal(number as u64, &mut digits),
+        };
         for (i, piece) in self.pieces.iter().enumerate() {
             if i > 0 {
                 out.extend_from_slice(digits);

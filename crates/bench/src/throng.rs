@@ -78,6 +78,28 @@ impl Throng {
         connections: usize,
         sender: Sender,
     ) -> Result<Self> {
+        Self::start_set(binary, shards, connections, sender, &[])
+    }
+
+    /// Does the same with these settings, as environment variables.
+    ///
+    /// # Errors
+    /// As [`Throng::start_build`].
+    pub fn start_with(
+        shards: usize,
+        connections: usize,
+        settings: &[(&str, String)],
+    ) -> Result<Self> {
+        Self::start_set(&binary()?, shards, connections, Sender::IoUring, settings)
+    }
+
+    fn start_set(
+        binary: &Path,
+        shards: usize,
+        connections: usize,
+        sender: Sender,
+        settings: &[(&str, String)],
+    ) -> Result<Self> {
         let clients = free_server_address()?;
         let admin = free_server_address()?;
         let log = std::env::temp_dir().join(format!(
@@ -98,6 +120,7 @@ impl Throng {
             // The user's throng.toml in the current folder must not be read.
             .current_dir(std::env::temp_dir())
             .envs(QUIET.iter().copied())
+            .envs(settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("the log")?)
             .stderr(file);
