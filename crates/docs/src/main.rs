@@ -10,6 +10,8 @@ mod api;
 mod checklist;
 mod command_line;
 mod configuration;
+#[cfg(test)]
+mod unsafe_code;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
