@@ -157,7 +157,7 @@ pub const CHECKLIST: &[Point] = &[
     Point {
         name: "webhooks",
         about: "Nobody reads or forges what the application is asked and told.",
-        settings: &["webhook.url", "webhook.secret", "topics"],
+        settings: &["webhook.url", "webhook.signing_key", "webhook.secret", "topics"],
         judge: points::webhooks,
     },
     Point {

@@ -327,9 +327,18 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
              https://"
         ));
     }
-    if urls.next().is_some() && config.webhook.secret.is_empty() {
+    let keys = [
+        ("webhook.signing_key", &config.webhook.signing_key),
+        ("webhook.secret", &config.webhook.secret),
+    ];
+    for (name, key) in keys {
+        if !key.is_empty() && is_weak(key) {
+            return error(format!("{name} looks like words: make it of openssl rand -hex 32"));
+        }
+    }
+    if urls.next().is_some() && keys.iter().all(|(_, key)| key.is_empty()) {
         return warning(
-            "webhook.secret is not set: the application can't tell this server from anybody else",
+            "webhook.signing_key is not set: the application can't tell this server from anybody else",
         );
     }
     ok("webhooks go over TLS or stay on this host")

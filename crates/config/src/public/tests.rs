@@ -120,6 +120,8 @@ fn each_mistake_is_found_at_its_point() {
         ),
         (&[("THRONG_WEBHOOK_URL", "http://app.example/throng")], "", "webhooks", Error),
         (&[("THRONG_WEBHOOK_URL", "https://app.example/throng")], "", "webhooks", Warning),
+        (&[("THRONG_WEBHOOK_SIGNING_KEY", words)], "", "webhooks", Error),
+        (&[("THRONG_WEBHOOK_SECRET", words)], "", "webhooks", Error),
         (&[("THRONG_STORE_DATA", "")], "", "store", Warning),
         (&[("THRONG_CLIENT_STATUS_PAGE", "true")], "", "status page", Warning),
     ] {
