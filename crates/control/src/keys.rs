@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use token::Jwks;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -48,27 +49,25 @@ pub(crate) async fn fetch(node: Arc<Node>) {
         let jwks = node.live().jwks.clone();
         let urls = jwks.begin(unix_seconds());
         if !urls.is_empty() {
-            let fetches = urls.iter().map(|url| fetch_set(&client, url));
-            let answers = futures_util::future::join_all(fetches).await;
-            for (url, answer) in urls.iter().zip(answers) {
-                let taken =
-                    answer.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string()));
-                match taken {
-                    Ok(keys) => tracing::debug!(url, keys, "keys of tokens were fetched"),
-                    Err(error) => {
-                        tracing::warn!(
-                            url,
-                            error,
-                            "keys of tokens can't be fetched: those from before stay, and tokens with \
-                             others are refused"
-                        );
-                    }
-                }
-            }
-            jwks.end();
+            let fetches = urls.iter().map(|url| take(&client, &jwks, url));
+            futures_util::future::join_all(fetches).await;
+            jwks.end(unix_seconds());
         }
         // What is due or wanted meanwhile is seen.
         let _ = timeout(LOOK, node.keys.0.notified()).await;
+    }
+}
+
+/// Fetches a set, and takes it as soon as it is there: nobody waits for another issuer that is slow.
+async fn take(client: &Client<Connector, Empty<Bytes>>, jwks: &Jwks, url: &str) {
+    let answer = fetch_set(client, url).await;
+    match answer.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string())) {
+        Ok(keys) => tracing::debug!(url, keys, "keys of tokens were fetched"),
+        Err(error) => tracing::warn!(
+            url,
+            error,
+            "keys of tokens can't be fetched: those from before stay, and tokens with others are refused"
+        ),
     }
 }
 

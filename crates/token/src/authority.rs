@@ -142,14 +142,23 @@ impl Authority {
             );
             verified.is_ok_and(|right| right).then(|| key.issuer.clone())
         };
-        let by = keys.iter().find_map(&mut is_by).or_else(|| self.jwks.find(&mut is_by));
-        let Some(bound_to) = by else {
+        let own = keys.iter().find_map(&mut is_by).is_some();
+        let published = if own { None } else { self.jwks.find(&mut is_by) };
+        if !own && published.is_none() {
             return Err(self.unsigned(algorithm, id, tries, now_s));
-        };
+        }
         let payload =
             decode(payload).map_err(|_| TokenError::Malformed("its claims are not base64url"))?;
         let claims = Claims::read(&payload)?;
-        if bound_to.is_some_and(|issuer| claims.iss.as_deref() != Some(&*issuer)) {
+        let issuer = claims.iss.as_deref();
+        let speaks = match published {
+            // A key of the configuration, which is the operator's.
+            None => true,
+            Some(Some(bound_to)) => issuer == Some(&*bound_to),
+            // Where it stands says nothing of whose it is: it is not for those who publish their own.
+            Some(None) => !issuer.is_some_and(|issuer| self.jwks.has_own(issuer)),
+        };
+        if !speaks {
             return Err(TokenError::Issuer);
         }
         let Settings { issuers, audience, .. } = &self.settings;

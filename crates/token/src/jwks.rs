@@ -6,8 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::key::{Key, KeyError, KeySet};
 
-/// Keys are not fetched again sooner than this, in seconds, whatever tokens say.
+/// Keys are not fetched again sooner than this after the last answer, in seconds, whatever tokens say.
 pub const FETCH_SECONDS_MIN: u64 = 5;
+
+/// An issuer that does not answer is asked again after this, in seconds, and sooner if a token needs it.
+const RETRY_SECONDS: u64 = 30;
+
+/// Who is to fetch keys, and has not begun after so many seconds, never will.
+const WANTED_SECONDS_MAX: u64 = 10;
 
 /// The published keys of all issuers.
 pub struct Jwks {
@@ -15,7 +21,7 @@ pub struct Jwks {
     /// Keys are fetched again so long after they were, in seconds.
     refresh_s: u64,
     held: RwLock<Held>,
-    /// Counts the answers to fetches.
+    /// Counts the answers and the ends of fetches.
     version: AtomicU64,
     wake: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
@@ -32,12 +38,12 @@ struct Source {
 struct Held {
     /// By source.
     sets: Vec<Option<KeySet>>,
-    /// When the last fetch began, in seconds since 1970.
-    begun_s: u64,
+    /// When the last fetch ended, in seconds since 1970.
+    ended_s: u64,
     /// A fetch is under way.
     fetching: bool,
-    /// Somebody waits for a key that is not known.
-    wanted: bool,
+    /// Since when somebody waits for a key that is not known.
+    wanted_s: Option<u64>,
 }
 
 impl fmt::Debug for Jwks {
@@ -112,15 +118,20 @@ impl Jwks {
     pub fn begin(&self, now_s: u64) -> Vec<String> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let missing = held.sets.iter().any(Option::is_none);
-        let wait_s = if held.wanted || missing { FETCH_SECONDS_MIN } else { self.refresh_s };
-        if held.fetching || self.is_empty() || now_s < held.begun_s + wait_s {
+        let wait_s = match (held.wanted_s, missing) {
+            (Some(_), _) => FETCH_SECONDS_MIN,
+            (None, true) => RETRY_SECONDS.min(self.refresh_s),
+            (None, false) => self.refresh_s,
+        };
+        if held.fetching || self.is_empty() || now_s.abs_diff(held.ended_s) < wait_s {
             return Vec::new();
         }
-        (held.fetching, held.wanted, held.begun_s) = (true, false, now_s);
+        (held.fetching, held.wanted_s) = (true, None);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
-    /// Takes what was fetched from an address. What can't be read leaves the keys as they were.
+    /// Takes what was fetched from an address: whoever waits for one of these keys goes on, while others may
+    /// still be fetched. What can't be read leaves the keys as they were.
     ///
     /// # Errors
     /// When it is no set of keys.
@@ -132,16 +143,27 @@ impl Jwks {
             set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
             held.sets[at] = Some(set.clone());
         }
+        drop(held);
+        self.version.fetch_add(1, Ordering::Relaxed);
         Ok(keys)
     }
 
-    /// All answers have come, or their time is over: whoever waits goes on.
-    pub fn end(&self) {
-        self.held.write().unwrap_or_else(PoisonError::into_inner).fetching = false;
+    /// All answers have come, or their time is over, at this time in seconds since 1970: whoever waits goes
+    /// on. A slow answer counts from its end: else the next fetch would begin as soon as it is there, and
+    /// tokens with keys that nobody has would wait for ever.
+    pub fn end(&self, now_s: u64) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        (held.fetching, held.ended_s) = (false, now_s);
+        drop(held);
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the ends of fetches.
+    /// True when this issuer publishes its keys at an address of its own.
+    pub(crate) fn has_own(&self, issuer: &str) -> bool {
+        self.sources.iter().any(|source| source.issuer.as_deref() == Some(issuer))
+    }
+
+    /// Counts the answers and the ends of fetches.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -155,11 +177,12 @@ impl Jwks {
     /// A token names a key that is not known, at this time in seconds since 1970.
     pub(crate) fn missing(&self, now_s: u64) -> Missing {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if held.fetching || held.wanted {
+        let begins = |since_s: u64| now_s.abs_diff(since_s) < WANTED_SECONDS_MAX;
+        if held.fetching || held.wanted_s.is_some_and(begins) {
             return Missing::Coming;
         }
-        if now_s >= held.begun_s + FETCH_SECONDS_MIN {
-            held.wanted = true;
+        if held.wanted_s.is_none() && now_s.abs_diff(held.ended_s) >= FETCH_SECONDS_MIN {
+            held.wanted_s = Some(now_s);
             drop(held);
             if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
                 wake();

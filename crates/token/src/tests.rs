@@ -344,24 +344,28 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert!(jwks.begin(100).is_empty(), "one at a time");
     assert_eq!(verify(&first, 101), Err(TokenError::KeysComing));
     let version = authority.keys_version();
-    jwks.end();
+    jwks.end(101);
     assert_ne!(authority.keys_version(), version);
     // They could not be fetched: that is not the token's fault.
     assert_eq!(verify(&first, 102), Err(TokenError::KeysUnavailable));
-    assert!(jwks.begin(104).is_empty());
-    assert_eq!(jwks.begin(105).len(), 1);
+    assert!(jwks.begin(106).is_empty(), "nobody needs them");
+    assert_eq!(verify(&first, 106), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(106).len(), 1);
+    let version = authority.keys_version();
     assert_eq!(jwks.fetched(&url, &set(&[("1", "RS256", RSA.0)])), Ok(1));
-    jwks.end();
-    assert_eq!(verify(&first, 105), Ok(()));
+    assert_ne!(authority.keys_version(), version, "nobody waits for the others");
+    assert_eq!(verify(&first, 106), Ok(()));
+    // It answers slowly, and the time from there counts.
+    jwks.end(110);
 
     // The issuer has a new key.
-    assert_eq!(verify(&second, 106), Err(TokenError::UnknownKey), "just fetched");
-    assert_eq!(verify(&second, 110), Err(TokenError::KeysComing));
-    assert_eq!(jwks.begin(110).len(), 1);
+    assert_eq!(verify(&second, 111), Err(TokenError::UnknownKey), "just fetched");
+    assert_eq!(verify(&second, 115), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(115).len(), 1);
     let both = set(&[("1", "RS256", RSA.0), ("2", "ES256", P256.0)]);
     assert_eq!(jwks.fetched(&url, &both), Ok(2));
-    jwks.end();
-    assert_eq!((verify(&first, 111), verify(&second, 111)), (Ok(()), Ok(())));
+    jwks.end(115);
+    assert_eq!((verify(&first, 116), verify(&second, 116)), (Ok(()), Ok(())));
     // Who names keys that nobody has makes the server fetch now and then, and no more.
     let fetches = (0..60)
         .map(|second| {
@@ -370,7 +374,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
             let begun = jwks.begin(200 + second).len();
             if begun > 0 {
                 assert_eq!(answer, Err(TokenError::KeysComing));
-                jwks.end();
+                jwks.end(200 + second);
             } else {
                 assert_eq!(answer, Err(TokenError::UnknownKey));
             }
@@ -387,9 +391,37 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert_eq!(jwks.fetched(&url, br#"{"keys":[]}"#), Err(KeyError::Empty));
     assert_eq!(verify(&first, 900), Ok(()), "what can't be read changes nothing");
     assert_eq!(jwks.fetched(&url, &set(&[("2", "ES256", P256.0)])), Ok(1));
-    jwks.end();
+    jwks.end(858);
     assert_eq!(verify(&first, 862), Err(TokenError::UnknownKey));
     assert!(woken.load(std::sync::atomic::Ordering::Relaxed) >= 14);
+    // The clock is set back.
+    assert_eq!(verify(&first, 10), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(10).len(), 1);
+    jwks.end(10);
+    // Whoever should fetch them never does.
+    assert_eq!(verify(&first, 20), Err(TokenError::KeysComing));
+    assert_eq!(verify(&first, 29), Err(TokenError::KeysComing));
+    assert_eq!(verify(&first, 30), Err(TokenError::UnknownKey));
+}
+
+/// However slowly issuers answer, a token waits for one fetch only.
+#[test]
+fn keys_that_never_come_are_not_waited_for_for_ever() {
+    let urls = ["https://a.example/keys".to_string(), "https://b.example/keys".to_string()];
+    let jwks = Arc::new(Jwks::new(&urls, &[], 300));
+    let authority =
+        Authority::new(Settings::default(), jwks.clone(), Arc::default(), Arc::default());
+    let token = signed_by("1", "RS256", RSA.0, &json!({}));
+    let verify = |now_s| authority.verify(&token, now_s).map(|_| ());
+    for begun_s in (100..200).step_by(10) {
+        assert_eq!(verify(begun_s), Err(TokenError::KeysComing));
+        assert_eq!(jwks.begin(begun_s).len(), 2);
+        // One answers at once, the other never.
+        jwks.fetched(&urls[1], &set(&[("2", "ES256", P256.0)])).unwrap();
+        assert_eq!(verify(begun_s + 4), Err(TokenError::KeysComing));
+        jwks.end(begun_s + 5);
+        assert_eq!(verify(begun_s + 5), Err(TokenError::KeysUnavailable));
+    }
 }
 
 /// A key that nobody publishes.
@@ -397,22 +429,28 @@ const OTHER_P256: &str = include_str!("tests/other_p256.pem");
 
 #[test]
 fn no_issuer_speaks_for_another() {
-    let urls = ["https://a.example/keys".to_string(), "https://b.example/t/keys".to_string()];
-    let issuers = ["https://a.example/".to_string(), "https://b.example/t".to_string()];
+    // The keys of the last are at an address of somebody else.
+    let urls = ["https://a.example/keys", "https://b.example/t/keys", "https://keys.example/c"];
+    let urls = urls.map(String::from);
+    let issuers = ["https://a.example/", "https://b.example/t", "https://c.example"];
+    let issuers = issuers.map(String::from);
     let jwks = Arc::new(Jwks::new(&urls, &issuers, 300));
-    jwks.begin(0);
     jwks.begin(100);
     jwks.fetched(&urls[0], &set(&[("1", "RS256", RSA.0)])).unwrap();
     jwks.fetched(&urls[1], &set(&[("1", "ES256", P256.0)])).unwrap();
-    jwks.end();
+    jwks.fetched(&urls[2], &set(&[("1", "EdDSA", ED.0)])).unwrap();
+    jwks.end(100);
     let settings = Settings { issuers: issuers.to_vec(), ..Settings::default() };
     let authority = Authority::new(settings, jwks, Arc::default(), Arc::default());
-    let (a, b) = (json!({ "iss": issuers[0] }), json!({ "iss": issuers[1] }));
+    let [a, b, c] = issuers.map(|issuer| json!({ "iss": issuer }));
     for (name, key, claims, want) in [
         ("RS256", RSA.0, &a, Ok(())),
         ("ES256", P256.0, &b, Ok(())),
         ("RS256", RSA.0, &b, Err(TokenError::Issuer)),
         ("ES256", P256.0, &a, Err(TokenError::Issuer)),
+        ("EdDSA", ED.0, &c, Ok(())),
+        ("EdDSA", ED.0, &a, Err(TokenError::Issuer)),
+        ("EdDSA", ED.0, &b, Err(TokenError::Issuer)),
     ] {
         let token = signed_by("1", name, key, claims);
         assert_eq!(authority.verify(&token, 101).map(|_| ()), want, "{name} {claims}");
