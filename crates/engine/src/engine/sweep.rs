@@ -277,8 +277,9 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
             return Due::Close(CloseReason::Unauthorized);
         }
     }
+    // A poll that waits is in its topics, too.
     if pass.tokens
-        && connection.phase() == Phase::Open
+        && matches!(connection.phase(), Phase::Open | Phase::Waiting)
         && let Some(due) = core.credentials.due(slot, core.unix_s(), core.settings.token_expiry)
     {
         return Due::Token(due);

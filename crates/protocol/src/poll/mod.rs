@@ -1,7 +1,8 @@
 //! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
 
 use crate::http::{
-    Answer, Endpoint, Grant, Listener, Method, Needs, Rejection, Route, error_body, short_answer,
+    ANY_ORIGIN, Answer, Endpoint, Grant, Listener, Method, Needs, Rejection, Route, error_body,
+    reject, short_answer,
 };
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Poll, Request};
@@ -47,10 +48,15 @@ impl Protocol for LongPoll {
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
+        if matches!(close, CloseReason::TokenExpired | CloseReason::TokenRevoked) {
+            let message = "the poll's token counts no longer: get a new one from whoever issued it";
+            let rejection = Rejection::new(401, close.name(), message);
+            return reject(&rejection, ANY_ORIGIN, false, false, out);
+        }
         let message = format!("the server ended the poll: {}; ask again", close.name());
         let body = error_body(close.name(), &message);
         let seconds = retry_ms.div_ceil(1_000);
-        let headers = format!("Retry-After: {seconds}\r\nAccess-Control-Allow-Origin: *\r\n");
+        let headers = format!("Retry-After: {seconds}\r\n{ANY_ORIGIN}");
         Answer {
             status: 503,
             headers: &headers,
