@@ -178,7 +178,11 @@ fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) 
         Action::Publish => any(&patterns.publish),
         Action::Presence => any(&patterns.presence),
         Action::History => principal.owns(topic.kind) || any(&patterns.history),
-        Action::Acknowledge(user) | Action::Logout(user) => principal.is(user),
+        // Else whoever may enter nothing would learn which topics are acknowledged.
+        Action::Acknowledge(user) => {
+            principal.is(user) && (!topic.kind.is_ordinary() || any(&patterns.subscribe))
+        }
+        Action::Logout(user) => principal.is(user),
         // A token names its users; others are not in what it grants.
         Action::Login(user) => principal.is(user),
     }

@@ -187,8 +187,10 @@ impl Actions<'_> {
                 );
             }
             Request::Acknowledge { acknowledgement, to, principal } => {
+                // A request says who makes it, and is in no topic.
+                let entered = principal.is_none().then_some(slot);
                 let principal = principal.unwrap_or_else(|| connections.core.principal(slot));
-                let done = connections.core.acknowledge(&principal, acknowledgement);
+                let done = connections.core.acknowledge(entered, &principal, acknowledgement);
                 match to {
                     To::Http(respond) => {
                         connections.respond_acknowledged(slot, done, &respond, from, out);

@@ -366,11 +366,8 @@ impl Channels<'_> {
             Err(wrong) => return refuse(protocol, message, &wrong, out),
         };
         let acknowledged = Acknowledgement { user: None, topic: Some(message.topic.clone()), id };
-        match self
-            .connections
-            .core
-            .acknowledge(&self.connections.core.principal(slot), acknowledged)
-        {
+        let core = &mut self.connections.core;
+        match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
             Ok((topic, place)) => {
                 let response = acknowledged_json(&topic, place);
                 answer(protocol, message, Status::Ok, Content::Json(&response), out);

@@ -356,8 +356,13 @@ impl Connections {
                 http::json_answer(respond, body.as_bytes(), out);
             }
             Err(error) => {
-                let conflict = error == history::AcknowledgeError::Epoch;
-                let status = if conflict { 409 } else { 400 };
+                let status = match error {
+                    history::AcknowledgeError::Epoch => 409,
+                    history::AcknowledgeError::NotGranted => 403,
+                    history::AcknowledgeError::NotAcknowledged
+                    | history::AcknowledgeError::Ahead
+                    | history::AcknowledgeError::NoUser => 400,
+                };
                 let refused = http::Rejection::new(status, error.code(), error.to_string());
                 http::reject(&refused, &respond.cors, respond.keep_alive, false, out);
             }

@@ -70,7 +70,7 @@ pub enum FileError {
     },
     /// It should hold a secret and is empty.
     #[error(
-        "{}: the file is empty: it must hold the API key (openssl rand -hex 24 makes a new one)",
+        "{}: the file is empty: it must hold the key (openssl rand -hex 24 makes a new one)",
         .0.display()
     )]
     Empty(PathBuf),

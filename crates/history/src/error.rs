@@ -69,6 +69,9 @@ pub enum AcknowledgeError {
          connection's users"
     )]
     NoUser,
+    /// Neither may the user enter the topic, nor is it in it.
+    #[error("this is not granted: it takes a token that lets its bearer enter the topic")]
+    NotGranted,
 }
 
 impl AcknowledgeError {
@@ -79,6 +82,7 @@ impl AcknowledgeError {
             AcknowledgeError::Epoch => "epoch_changed",
             AcknowledgeError::Ahead => "bad_id",
             AcknowledgeError::NoUser => "no_user",
+            AcknowledgeError::NotGranted => "not_granted",
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use auth::{Action, Principal};
+use auth::{Action, Deny, Principal};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use history::{AcknowledgeError, GivenUp, Gone, Piece, Pull, TopicCursor};
@@ -533,9 +533,11 @@ impl CatchupTable {
 
 impl Core {
     /// A client says what a user has got. Gives the topic and the place that is acknowledged now.
-    /// Whoever says so may speak for its own users only, and names the first of them by naming none.
+    /// Whoever says so may speak for its own users only, and names the first of them by naming none. The
+    /// topic is one that it may enter, or is in: on this connection, or on each by a stored subscription.
     pub(crate) fn acknowledge(
         &mut self,
+        slot: Option<u32>,
         principal: &Principal,
         acknowledged: Acknowledgement,
     ) -> Result<(Name, Position), AcknowledgeError> {
@@ -546,7 +548,17 @@ impl Core {
         let topic = topic.unwrap_or_else(|| personal(&user));
         let policy = &self.settings.session.policy;
         let decision = policy.decide(principal, Action::Acknowledge(&user), &policy.topic(&topic));
-        decision.unasked().map_err(|_| AcknowledgeError::NoUser)?;
+        let is_in = || {
+            slot.is_some_and(|slot| self.hub.topics_of(slot).any(|name| *name == topic))
+                || self.shared.subscriptions.of(&user).contains(&topic)
+        };
+        match decision.unasked() {
+            Ok(_) => {}
+            Err(Deny::NotGranted) if !principal.is(&user) => return Err(AcknowledgeError::NoUser),
+            Err(Deny::NotGranted) if is_in() => {}
+            Err(Deny::NotGranted) => return Err(AcknowledgeError::NotGranted),
+            Err(_) => return Err(AcknowledgeError::NoUser),
+        }
         let offset = self.history().acknowledge(&user, &topic, id)?;
         announce_acknowledged(self, &user, &topic, offset);
         Ok((topic, Position { offset, ..id }))

@@ -337,7 +337,12 @@ impl World {
             let acknowledged =
                 Acknowledgement { user: Some(user.as_str().into()), topic: Some(name.into()), id };
             let principal = auth::Principal::anonymous(vec![user.as_str().into()]);
-            self.shards[0].engine.connections.core.acknowledge(&principal, acknowledged).unwrap();
+            self.shards[0]
+                .engine
+                .connections
+                .core
+                .acknowledge(None, &principal, acknowledged)
+                .unwrap();
             self.shards[0].perform();
             let cursor = self.acknowledged.get_mut(&(user.clone(), topic)).unwrap();
             *cursor = (*cursor).max(number + 1);
