@@ -242,16 +242,14 @@ impl Client {
     /// Connects with a token in the query, and enters a topic.
     pub fn enter(server: &Server, way: Way, token: &str, topic: &str) -> Self {
         let topics = if way.is_phoenix() { String::new() } else { format!("&topic={topic}") };
-        let members =
-            || server.api("GET", &format!("/api/topics/{topic}"), None).1["members"].as_u64();
-        let before = members().unwrap_or(0);
+        let before = members(server, topic);
         let opened = Client::open(server, way, &format!("token={token}{topics}"), "");
         let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
         if way.is_phoenix() {
             let joined = client.join(topic, json!({}));
             assert_eq!(joined["status"], "ok", "{way:?}: {joined}");
         }
-        server.until("it is in the topic", |_| members().unwrap_or(0) == before + 1);
+        server.until("it is in the topic", |server| members(server, topic) == before + 1);
         client
     }
 
@@ -320,8 +318,7 @@ impl Client {
                 let kind = object["type"].as_str().unwrap().to_string();
                 match &*kind {
                     "close" => closed(object["reason"].as_str().unwrap()),
-                    "message" => (kind, object["data"].clone()),
-                    _ => (kind, object),
+                    _ => named(kind, object),
                 }
             }
             Wire::Poll(stream) => {
@@ -339,9 +336,7 @@ impl Client {
                         Value::Array(parts) => phoenix(parts),
                         object => {
                             let kind = object["type"].as_str().unwrap().to_string();
-                            let is_message = kind == "message";
-                            let data = if is_message { object["data"].clone() } else { value };
-                            (kind, data)
+                            named(kind, value)
                         }
                     }
                 }
@@ -402,6 +397,19 @@ impl Client {
             assert_eq!(code, want, "{reason}");
         }
         reason
+    }
+}
+
+/// How many connections are in a topic.
+pub fn members(server: &Server, topic: &str) -> u64 {
+    server.api("GET", &format!("/api/topics/{topic}"), None).1["members"].as_u64().unwrap_or(0)
+}
+
+/// A message by its event, with its data; others by their type.
+fn named(kind: String, object: Value) -> (String, Value) {
+    match (&*kind, object["event"].as_str()) {
+        ("message", event) => (event.unwrap_or("message").into(), object["data"].clone()),
+        _ => (kind, object),
     }
 }
 

@@ -1,0 +1,185 @@
+//! Tokens that expire while their connections are open.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::kit::*;
+use crate::support::*;
+
+const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
+
+fn of(user: &str, seconds: u64) -> String {
+    token(with(everything(user), json!({"exp": now_s() + seconds})))
+}
+
+#[test]
+fn a_client_is_warned_and_then_closed_on_every_transport() {
+    let server = serve(&[REQUIRED, NO_SPREAD, ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "3")]);
+    std::thread::scope(|scope| {
+        for way in LASTING {
+            let server = &server;
+            scope.spawn(move || {
+                let (user, exp) = (format!("{way:?}"), now_s() + 5);
+                let token = token(with(everything(&user), json!({"exp": exp})));
+                let topic = format!("room:{way:?}");
+                let mut client = Client::enter(server, way, &token, &topic);
+                let warning = client.until("token_expiring");
+                assert!(now_s() >= exp - 3 && now_s() < exp, "{way:?}");
+                assert_eq!(warning["expires"], exp, "{way:?}: {warning}");
+                assert!(warning["seconds"].as_u64().unwrap() <= 3, "{way:?}: {warning}");
+                // It goes on until then.
+                server.publish(&topic, json!("still"));
+                assert_eq!(client.until("message"), "still", "{way:?}");
+                let reason = client.closed();
+                assert!((exp..exp + 4).contains(&now_s()), "{way:?}");
+                if way != Way::Longpoll {
+                    assert_eq!(reason, "token_expired", "{way:?}");
+                }
+                // And doesn't come back.
+                let reply = Client::open(server, way, &format!("token={token}"), "").err().unwrap();
+                assert_eq!(reply.error().1, "token_expired", "{way:?}");
+                let want = match way {
+                    Way::Ws => 4401,
+                    Way::Phoenix | Way::Longpoll => 403,
+                    _ => 401,
+                };
+                assert_eq!(reply.status, want, "{way:?}");
+            });
+        }
+        // A poll that waits ends then.
+        scope.spawn(|| {
+            let exp = now_s() + 3;
+            let token = token(with(everything("poller"), json!({"exp": exp})));
+            let target = format!("topic=room:poll&token={token}");
+            let mut client = Client::open(&server, Way::Poll, &target, "").ok().unwrap();
+            assert_eq!(client.closed(), "token_expired");
+            assert!((exp..exp + 4).contains(&now_s()));
+        });
+    });
+}
+
+#[test]
+fn an_expired_token_gets_401_with_a_challenge() {
+    let server = serve(&[]);
+    let late = token(with(everything("al"), json!({"exp": now_s() - 1})));
+    for target in [
+        "/sse?topic=room:1",
+        "/stream?topic=room:1",
+        "/poll?topic=room:1",
+        "/presence?topic=room:1",
+        "/history?topic=room:1",
+    ] {
+        let reply = request(&server, "GET", target, &bearer(&late), "");
+        assert_eq!(reply.error(), (401, "token_expired"), "{target}");
+        let challenge = header(&reply.head, "www-authenticate").unwrap();
+        assert_eq!(challenge, "Bearer realm=\"throng\", error=\"invalid_token\"");
+    }
+    // A program sees the status of a handshake; a page of a browser sees a close frame only.
+    let refused = Client::open(&server, Way::Ws, "", &bearer(&late)).err().unwrap();
+    assert_eq!(refused.error(), (401, "token_expired"));
+    let refused = Client::open(&server, Way::Ws, &format!("token={late}"), "").err().unwrap();
+    assert_eq!(refused.error(), (4401, "token_expired"));
+    let early = token(with(everything("al"), json!({"nbf": now_s() + 600})));
+    let reply = request(&server, "GET", "/sse", &bearer(&early), "");
+    assert_eq!(reply.error(), (401, "invalid_token"));
+}
+
+#[test]
+fn a_refreshed_token_keeps_the_connection() {
+    let server = serve(&[REQUIRED, NO_SPREAD, ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "2")]);
+    std::thread::scope(|scope| {
+        for way in [Way::Ws, Way::Phoenix, Way::Longpoll] {
+            let server = &server;
+            scope.spawn(move || {
+                let (user, topic) = (format!("{way:?}"), format!("room:{way:?}"));
+                let mut client = Client::enter(server, way, &of(&user, 4), &topic);
+                let refresh = |client: &mut Client, token: &str| match way {
+                    Way::Ws => client.ask(json!({"type": "refresh", "token": token})),
+                    _ => {
+                        let payload = json!({"access_token": token});
+                        let answer = client.push(&topic, "access_token", payload);
+                        match answer["status"] == "ok" {
+                            true => answer["response"].clone(),
+                            false => json!("refused"),
+                        }
+                    }
+                };
+                client.until("token_expiring");
+                // One that is worth nothing changes nothing.
+                for wrong in [&*of("bo", 600), "x.y.z", "", &token(json!({"sub": user, "exp": 1}))]
+                {
+                    assert!(refresh(&mut client, wrong).is_string(), "{way:?} {wrong}");
+                }
+                // It may grant less than before.
+                let exp = now_s() + 5;
+                let claims = with(listener(&user, &["other"]), json!({"exp": exp}));
+                let renewed = refresh(&mut client, &token(claims));
+                assert_eq!(renewed, json!({"users": [user], "expires": exp}), "{way:?}");
+                // What it has entered stays, and what it asks for is judged by the new one.
+                server.publish(&topic, json!("still"));
+                assert_eq!(client.until("message"), "still", "{way:?}");
+                match way {
+                    Way::Ws => {
+                        let subscribe = |topic: &str| json!({"type": "subscribe", "topic": topic});
+                        assert_eq!(client.ask(subscribe("room:2")), "not_granted");
+                        assert_eq!(client.ask(subscribe("other"))["topic"], "other");
+                    }
+                    _ => {
+                        let refused = client.join("room:2", json!({}));
+                        assert_eq!(refused["response"]["reason"], "unauthorized");
+                        assert_eq!(client.join("other", json!({}))["status"], "ok");
+                    }
+                }
+                client.until("token_expiring");
+                client.closed();
+                assert!(now_s() >= exp, "{way:?}");
+            });
+        }
+    });
+}
+
+/// What expires at one moment doesn't end at one moment.
+#[test]
+fn ends_are_spread() {
+    let server = serve(&[REQUIRED, ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "5")]);
+    let exp = now_s() + 2;
+    let token = token(with(everything("al"), json!({"exp": exp})));
+    let mut clients: Vec<Client> = (0..60)
+        .map(|_| Client::open(&server, Way::Ws, &format!("token={token}"), "").ok().unwrap())
+        .collect();
+    let begun = Instant::now();
+    let mut seconds: Vec<u64> = std::thread::scope(|scope| {
+        let waits: Vec<_> = clients
+            .iter_mut()
+            .map(|client| {
+                scope.spawn(move || {
+                    assert_eq!(client.closed(), "token_expired");
+                    now_s()
+                })
+            })
+            .collect();
+        waits.into_iter().map(|wait| wait.join().unwrap()).collect()
+    });
+    seconds.sort_unstable();
+    assert!(seconds[0] >= exp && seconds[59] <= exp + 8, "{seconds:?}");
+    seconds.dedup();
+    assert!(seconds.len() >= 4, "{seconds:?}");
+    assert!(begun.elapsed() < Duration::from_secs(12));
+}
+
+/// Whoever has no token, or one without an end, stays.
+#[test]
+fn what_does_not_expire_stays() {
+    let server = serve(&[NO_SPREAD, ("THRONG_AUTH_ANONYMOUS_GRANTS", "subscribe:room:*")]);
+    let mut anonymous = Client::open(&server, Way::Sse, "topic=room:1", "").ok().unwrap();
+    let mut endless = Client::enter(&server, Way::Sse, &token(everything("al")), "room:1");
+    let mut short = Client::enter(&server, Way::Sse, &of("bo", 1), "room:1");
+    assert_eq!(short.closed(), "token_expired");
+    std::thread::sleep(Duration::from_secs(2));
+    server.publish("room:1", json!("here"));
+    assert_eq!(
+        (anonymous.until("message"), endless.until("message")),
+        (json!("here"), json!("here"))
+    );
+}

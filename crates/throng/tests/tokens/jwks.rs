@@ -1,0 +1,317 @@
+//! Keys that issuers publish, by a server of this test: they come late, change, or don't come.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use crate::kit::*;
+use crate::support::*;
+
+/// A public key in PEM as one of a set.
+fn jwk(pem: &str, id: &str) -> Value {
+    let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = STANDARD.decode(text).unwrap();
+    let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let (end, common) = (der.len(), json!({"kid": id, "use": "sig"}));
+    match end {
+        // The last of it is the key.
+        44 => with(common, json!({"kty": "OKP", "crv": "Ed25519", "x": part(&der[12..])})),
+        // 2,048 bits and the exponent.
+        294 => {
+            let (n, e) = (part(&der[end - 261..end - 5]), part(&der[end - 3..]));
+            with(common, json!({"kty": "RSA", "n": n, "e": e}))
+        }
+        other => panic!("a key of {other} bytes"),
+    }
+}
+
+/// What an issuer answers.
+#[derive(Clone)]
+enum Answer {
+    Keys(Vec<Value>),
+    Text(&'static str),
+    Error,
+    /// Nothing ever.
+    Silence,
+}
+
+/// Issuers by their paths, `/a/keys` and so on.
+struct Issuers {
+    address: SocketAddr,
+    answer: Arc<Mutex<Box<dyn Fn(&str) -> (Duration, Answer) + Send>>>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Issuers {
+    fn new(answer: impl Fn(&str) -> (Duration, Answer) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Issuers::on(listener, answer)
+    }
+
+    fn on(
+        listener: TcpListener,
+        answer: impl Fn(&str) -> (Duration, Answer) + Send + 'static,
+    ) -> Self {
+        let address = listener.local_addr().unwrap();
+        let answer: Arc<Mutex<Box<dyn Fn(&str) -> _ + Send>>> =
+            Arc::new(Mutex::new(Box::new(answer)));
+        let requests = Arc::new(AtomicUsize::new(0));
+        let (answers, counter) = (answer.clone(), requests.clone());
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (answers, counter) = (answers.clone(), counter.clone());
+                thread::spawn(move || {
+                    let mut stream = Stream::new(socket.unwrap());
+                    loop {
+                        let head = stream.head_if_any();
+                        let Some(path) = head.split(' ').nth(1) else { return };
+                        counter.fetch_add(1, Ordering::Relaxed);
+                        let (delay, answer) = answers.lock().unwrap()(path);
+                        thread::sleep(delay);
+                        let (status, body) = match answer {
+                            Answer::Keys(keys) => ("200 OK", json!({"keys": keys}).to_string()),
+                            Answer::Text(text) => ("200 OK", text.into()),
+                            Answer::Error => ("500 Internal Server Error", String::new()),
+                            Answer::Silence => {
+                                stream.rest();
+                                return;
+                            }
+                        };
+                        let length = body.len();
+                        let text =
+                            format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+                        let _ = stream.reader.get_mut().write_all(text.as_bytes());
+                    }
+                });
+            }
+        });
+        Issuers { address, answer, requests }
+    }
+
+    fn set(&self, answer: impl Fn(&str) -> (Duration, Answer) + Send + 'static) {
+        *self.answer.lock().unwrap() = Box::new(answer);
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn serve(&self, paths: &[&str], issuers: &[&str]) -> Server {
+        let list =
+            |paths: &[&str]| paths.iter().map(|path| self.url(path)).collect::<Vec<_>>().join(",");
+        let (urls, issuers) = (list(paths), list(issuers));
+        let urls = ("THRONG_AUTH_JWKS_URLS", &*urls);
+        serve_with(&[REQUIRED, urls, ("THRONG_AUTH_ISSUERS", &issuers)])
+    }
+}
+
+fn at_once(keys: Vec<Value>) -> impl Fn(&str) -> (Duration, Answer) {
+    move |_| (Duration::ZERO, Answer::Keys(keys.clone()))
+}
+
+fn rsa(id: &str) -> String {
+    signed("RS256", RSA.0, Some(id), listener("al", &["room:*"]))
+}
+
+fn ed(id: &str) -> String {
+    signed("EdDSA", ED.0, Some(id), listener("al", &["room:*"]))
+}
+
+fn poll(server: &Server, token: &str) -> (u16, String) {
+    let reply = get(server, &format!("/poll?topic=room:1&timeout=0&token={token}"));
+    (reply.status, reply.error().1.into())
+}
+
+fn refused(status: u16, code: &str) -> (u16, String) {
+    (status, code.into())
+}
+
+#[test]
+fn a_token_waits_on_every_transport_until_its_keys_have_come() {
+    let late = Duration::from_secs(2);
+    let issuers = Issuers::new(move |_| (late, Answer::Keys(vec![jwk(RSA.1, "1")])));
+    let server = issuers.serve(&["/a/keys"], &[]);
+    let (begun, token) = (Instant::now(), rsa("1"));
+    thread::scope(|scope| {
+        for way in LASTING {
+            let (server, token) = (&server, &token);
+            scope.spawn(move || {
+                let topic = if way.is_phoenix() { "" } else { "&topic=room:1" };
+                let opened = Client::open(server, way, &format!("token={token}{topic}"), "");
+                let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
+                if way.is_phoenix() {
+                    assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
+                }
+            });
+        }
+        scope.spawn(|| assert_eq!(poll(&server, &token).0, 200));
+        // With a body that is read before it is known whether it counts.
+        scope.spawn(|| {
+            let reply = request(&server, "POST", "/publish?topic=room:1", &bearer(&token), "hi");
+            assert_eq!(reply.error(), (403, "not_granted"));
+        });
+        // A command and what is sent behind it.
+        scope.spawn(|| {
+            let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+            let Wire::Ws(socket) = &mut client.wire else { panic!() };
+            for command in [
+                json!({"type": "connect", "token": token, "id": 1}),
+                json!({"type": "subscribe", "topic": "room:1", "id": 2}),
+            ] {
+                socket.send(tungstenite::Message::text(command.to_string())).unwrap();
+            }
+            assert_eq!(client.until("reply")["ok"]["users"], json!(["al"]));
+            assert_eq!(client.until("reply")["ok"]["topic"], "room:1");
+        });
+    });
+    assert!(begun.elapsed() > Duration::from_millis(1_500), "they were there before");
+    assert_eq!(issuers.requests(), 1);
+}
+
+#[test]
+fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
+    let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
+    let server = issuers.serve(&["/keys"], &[]);
+    server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
+    let mut ws = Client::open(&server, Way::Ws, &format!("token={}", rsa("1")), "").ok().unwrap();
+    let query = format!("token={}", rsa("1"));
+    let mut phoenix = Client::open(&server, Way::Phoenix, &query, "").ok().unwrap();
+    issuers.set(at_once(vec![jwk(ED.1, "2")]));
+    // Fetched a moment ago.
+    assert_eq!(poll(&server, &ed("2")), refused(401, "invalid_token"));
+    thread::sleep(Duration::from_secs(6));
+    assert_eq!(issuers.requests(), 1, "nobody has asked for it");
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(poll(&server, &ed("2")).0, 200));
+        scope.spawn(|| {
+            let answer = ws.ask(json!({"type": "refresh", "token": ed("2")}));
+            assert_eq!(answer["users"], json!(["al"]));
+        });
+        scope.spawn(|| {
+            let payload = json!({"access_token": ed("2")});
+            let answer = phoenix.push("room:1", "access_token", payload);
+            assert_eq!(answer["status"], "ok", "{answer}");
+        });
+    });
+    assert_eq!(issuers.requests(), 2);
+    assert_eq!(poll(&server, &rsa("1")), refused(401, "invalid_token"));
+    // The name alone is nothing.
+    let named = signed("RS256", RSA.0, Some("2"), json!({"sub": "al"}));
+    assert_eq!(poll(&server, &named).0, 401);
+}
+
+/// Nobody makes this server ask the issuer all the time.
+#[test]
+fn a_flood_of_unknown_keys_leads_to_few_fetches() {
+    let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
+    let server = issuers.serve(&["/keys"], &[]);
+    server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
+    let begun = Instant::now();
+    let count = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for part in 0..4 {
+            let (server, count) = (&server, &count);
+            scope.spawn(move || {
+                while begun.elapsed() < Duration::from_secs(8) {
+                    let at = count.fetch_add(1, Ordering::Relaxed);
+                    assert_eq!(
+                        poll(server, &ed(&format!("{part}-{at}"))),
+                        refused(401, "invalid_token")
+                    );
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while begun.elapsed() < Duration::from_secs(8) {
+                assert_eq!(poll(&server, &rsa("1")).0, 200, "known keys are not waited for");
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+    });
+    let (fetches, forged) = (issuers.requests(), count.load(Ordering::Relaxed));
+    assert!((2..=3).contains(&fetches), "{fetches} fetches in 8 s");
+    assert!(forged > 300, "{forged}");
+}
+
+#[test]
+fn an_issuer_that_is_down_is_not_the_tokens_fault() {
+    // The port is known, and nobody listens there.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}/keys");
+    let server = serve_with(&[REQUIRED, ("THRONG_AUTH_JWKS_URLS", &url)]);
+    server.until("it is known", |server| poll(server, &rsa("1")).0 == 503);
+    let reply = get(&server, &format!("/sse?topic=room:1&token={}", rsa("1")));
+    assert_eq!(reply.error(), (503, "keys_unavailable"));
+    assert!(header(&reply.head, "retry-after").is_some(), "{reply:?}");
+    let mut stranger = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let answer = stranger.ask(json!({"type": "connect", "token": rsa("1")}));
+    assert_eq!(answer, "keys_unavailable");
+    // Other things go on.
+    assert_eq!(poll(&server, "x.y.z"), refused(401, "invalid_token"));
+    let listener = TcpListener::bind(address).unwrap();
+    let _issuers = Issuers::on(listener, at_once(vec![jwk(RSA.1, "1")]));
+    server.until("its keys have come", |server| poll(server, &rsa("1")).0 == 200);
+}
+
+#[test]
+fn an_issuer_that_never_answers_holds_nobody_for_ever() {
+    let issuers = Issuers::new(|path| match path.starts_with("/slow") {
+        true => (Duration::ZERO, Answer::Silence),
+        false => (Duration::ZERO, Answer::Keys(vec![jwk(RSA.1, "1")])),
+    });
+    let server = issuers.serve(&["/slow/keys", "/quick/keys"], &[]);
+    let begun = Instant::now();
+    assert_eq!(poll(&server, &rsa("1")).0, 200);
+    assert!(begun.elapsed() < Duration::from_secs(3), "it has waited for the other one");
+    assert_eq!(poll(&server, &ed("2")), refused(503, "keys_unavailable"));
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn what_is_no_set_of_keys_changes_nothing() {
+    let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
+    let server = issuers.serve(&["/keys"], &[]);
+    server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
+    for answer in
+        [Answer::Text("{\"keys\":[{\"kty\":\"oct\",\"k\":\"AAAA\",\"kid\":\"2\"}]}"), Answer::Error]
+    {
+        issuers.set(move |_| (Duration::ZERO, answer.clone()));
+        let before = issuers.requests();
+        server.until("they are fetched again", |server| {
+            let _ = poll(server, &ed("2"));
+            issuers.requests() > before
+        });
+        assert_eq!(poll(&server, &rsa("1")).0, 200);
+        // What is published is no shared key.
+        let forged = signed("HS256", "\0\0\0", Some("2"), listener("al", &["*"]));
+        assert_eq!(poll(&server, &forged), refused(401, "invalid_token"));
+    }
+}
+
+#[test]
+fn no_issuer_speaks_for_another() {
+    let issuers = Issuers::new(|path| {
+        let key = if path.starts_with("/a/") { jwk(RSA.1, "1") } else { jwk(ED.1, "1") };
+        (Duration::ZERO, Answer::Keys(vec![key]))
+    });
+    let server = issuers.serve(&["/a/keys", "/b/keys"], &["/a", "/b"]);
+    let by = |issuer: &str| with(listener("al", &["room:*"]), json!({"iss": issuers.url(issuer)}));
+    let a = |issuer| signed("RS256", RSA.0, Some("1"), by(issuer));
+    let b = |issuer| signed("EdDSA", ED.0, Some("1"), by(issuer));
+    assert_eq!((poll(&server, &a("/a")).0, poll(&server, &b("/b")).0), (200, 200));
+    for forged in [a("/b"), b("/a"), a("/c"), b(""), rsa("1")] {
+        assert_eq!(poll(&server, &forged), refused(401, "invalid_token"));
+    }
+}

@@ -1,0 +1,237 @@
+//! What nobody is to learn: tokens and keys from the server's own texts, and topics from its refusals.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::kit::*;
+use crate::support::*;
+
+/// What must not be said anywhere.
+const MARK: &str = "s3cret";
+
+/// The key is one of the secrets.
+const SECRET: &str = "s3cret-s3cret-s3cret-s3cret-s3cret";
+
+#[test]
+fn no_token_and_no_key_is_in_a_log_or_an_answer() {
+    let folder = std::env::temp_dir().join(format!("throng-tokens-log-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = folder.join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--config",
+        TOPICS,
+    ]);
+    let settings = [
+        ("THRONG_LOG_LEVEL", "trace"),
+        ("THRONG_AUTH_HMAC_KEY", SECRET),
+        REQUIRED,
+        ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0"),
+    ];
+    let server =
+        Server::run_in(&folder, command, &settings, Stdio::from(File::create(&log).unwrap()));
+    let of = |claims: Value| {
+        signed("HS256", SECRET, Some("key-s3cret"), with(claims, json!({"note": MARK})))
+    };
+    let good = of(with(everything("al"), json!({"jti": "jti-1", "exp": now_s() + 3})));
+    let other = signed("HS256", KEY, Some("key-s3cret"), json!({"sub": MARK}));
+    let late = of(with(everything("al"), json!({"exp": 1})));
+    let topic = of(json!({"sub": "al", "topic": "room:2"}));
+    let wrong_claims = [
+        json!({"sub": "s3cret\n"}),
+        json!({"sub": 7, "aud": MARK}),
+        json!({"exp": MARK}),
+        json!({"throng": {"s3cret": []}}),
+        json!({"throng": {"subscribe": MARK}}),
+        json!({"throng": {"info": MARK}}),
+        json!({"users": [MARK, 7]}),
+    ];
+    let tokens: Vec<String> =
+        [good.clone(), other, late, topic.clone(), format!("{MARK}.x.y"), MARK.into()]
+            .into_iter()
+            .chain(wrong_claims.into_iter().map(of))
+            .collect();
+    for token in &tokens {
+        for way in LASTING {
+            let topics = if way.is_phoenix() { "" } else { "&topic=room:1" };
+            let mut client = match Client::open(&server, way, &format!("token={token}{topics}"), "")
+            {
+                Ok(client) => client,
+                Err(_) => continue,
+            };
+            if way.is_phoenix() {
+                client.join("room:2", json!({"token": token}));
+                client.push("room:2", "access_token", json!({"access_token": token}));
+            }
+        }
+        let cookie =
+            format!("Cookie: throng_token={token}\r\nOrigin: http://{}\r\n", server.client);
+        for headers in [bearer(token), cookie, format!("X-Phoenix-AuthToken: {token}\r\n")] {
+            for target in [
+                "/sse?topic=x",
+                "/poll?topic=room:1&timeout=0",
+                "/history?topic=room:1",
+                "/ws",
+                "/nothing",
+            ] {
+                let target = format!("{target}&topic_token={token}");
+                let mut stream = Stream::new(server.connect());
+                stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n{headers}\r\n"));
+                stream.head();
+            }
+        }
+        let mut ws = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+        ws.ask(json!({"type": "connect", "token": token}));
+        ws.ask(json!({"type": "refresh", "token": token}));
+        ws.ask(json!({"type": "subscribe", "topic": "room:2", "token": token}));
+    }
+    let mut lasting = Client::open(&server, Way::Ws, &format!("token={good}"), "");
+    server.post("/api/revoke", json!({"jti": "jti-2"}));
+    if let Ok(client) = &mut lasting {
+        client.closed();
+    }
+    // Everything that answers with what it knows.
+    let mut said = String::new();
+    for target in [
+        "/api/config",
+        "/api/stats",
+        "/api/users/al",
+        "/api/topics",
+        "/api/topics/room:1/members",
+        "/api/revocations",
+        "/api/top",
+        "/api/samples",
+        "/api/openapi.json",
+        "/metrics",
+        "/api/messages",
+    ] {
+        said += &text(server.admin, "GET", target, None, "").1;
+    }
+    let shown = Command::new(env!("CARGO_BIN_EXE_throng"))
+        .args(["config", "--config", TOPICS])
+        .envs(settings)
+        .output()
+        .unwrap();
+    said += &String::from_utf8_lossy(&shown.stdout);
+    server.signal("-HUP");
+    server.signal("-TERM");
+    let mut server = server;
+    server.child.wait().unwrap();
+    said += &std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("connections") && said.len() > 10_000, "{said}");
+    // No part of a token: the header of all is the same, and not of interest.
+    let parts =
+        tokens.iter().flat_map(|token| token.split('.').skip(1)).filter(|part| part.len() > 8);
+    for part in parts.chain([MARK]) {
+        let at = said.find(part);
+        assert_eq!(at, None, "{part}: {}", &said[at.unwrap_or(0)..][..200]);
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// A stranger, and one to whom they are not granted, are told the same of all topics: of those with members,
+/// rules, presence or a history, of those that are refused to everybody, and of those that nobody has heard of.
+#[test]
+fn refusals_say_nothing_of_topics() {
+    const NAMES: [&str; 6] = ["room:here", "room:none", "closed:1", "work:now", "free", "none"];
+    let server = serve(&[("THRONG_CLIENT_PUBLISH_PREFIXES", "free")]);
+    for topic in NAMES.iter().filter(|topic| !topic.contains("none")) {
+        server.publish(topic, json!("x"));
+    }
+    let everything = token(everything("al"));
+    let _members: Vec<Client> = ["room:here", "work:now", "free"]
+        .into_iter()
+        .map(|topic| Client::enter(&server, Way::Ws, &everything, topic))
+        .collect();
+    let bo = token(json!({"sub": "bo", "throng": {}}));
+    // The date and nothing else may differ; the names are of one length in what is compared.
+    let same = |what: &str, answers: Vec<String>| {
+        let plain: Vec<String> =
+            answers.iter().zip(NAMES).map(|(answer, name)| answer.replace(name, "NAME")).collect();
+        for answer in &plain[1..] {
+            assert_eq!(*answer, plain[0], "{what}");
+        }
+    };
+    for (who, headers) in [("a stranger", String::new()), ("another user", bearer(&bo))] {
+        for (method, path) in [
+            ("GET", "/sse?"),
+            ("GET", "/stream?"),
+            ("GET", "/poll?timeout=0&"),
+            ("GET", "/presence?"),
+            ("GET", "/history?"),
+            ("GET", "/history?since=last:5&"),
+            ("GET", "/history?since=00000001:7&"),
+            ("GET", "/sse?since=start&"),
+            ("GET", "/sse?since=00000001:7&"),
+            ("POST", "/publish?"),
+            ("POST", "/publish?event=presence_state&"),
+            ("POST", "/publish?key=%00&"),
+        ] {
+            let answers = NAMES.map(|name| {
+                let reply = request(&server, method, &format!("{path}topic={name}"), &headers, "");
+                assert_eq!(reply.error(), (403, "not_granted"), "{who}: {path} {name}");
+                format!("{}{}", reply.head, reply.body)
+            });
+            same(&format!("{who}: {path}"), answers.to_vec());
+        }
+        let acks = NAMES.map(|name| {
+            let target = format!("/ack?user=bo&topic={name}&id=00000001:1");
+            let reply = request(&server, "POST", &target, &headers, "");
+            format!("{}{}", reply.head, reply.body)
+        });
+        same(&format!("{who}: /ack"), acks.to_vec());
+        // A handshake names topics, too.
+        let shakes = NAMES.map(|name| {
+            let reply = handshake(&server, &format!("/ws?topic={name}"), &headers).err().unwrap();
+            format!("{} {} {}", reply.status, reply.head, reply.body)
+        });
+        same(&format!("{who}: /ws"), shakes.to_vec());
+        for command in [
+            json!({"type": "subscribe"}),
+            json!({"type": "subscribe", "since": "start"}),
+            json!({"type": "subscribe", "since": "00000001:7"}),
+            json!({"type": "unsubscribe"}),
+            json!({"type": "publish", "data": 1}),
+            json!({"type": "presence"}),
+            json!({"type": "history"}),
+            json!({"type": "presence_update", "meta": {}}),
+            json!({"type": "ack", "message": "00000001:1"}),
+        ] {
+            let mut socket = handshake(&server, "/ws", &headers).ok().unwrap();
+            receive(&mut socket);
+            let answers = NAMES.map(|name| {
+                let fields = with(command.clone(), json!({"topic": name, "id": 1}));
+                socket.send(tungstenite::Message::text(fields.to_string())).unwrap();
+                let answer = receive(&mut socket);
+                assert!(answer["error"].is_object(), "{fields}: {answer}");
+                answer.to_string()
+            });
+            same(&format!("{who}: {command}"), answers.to_vec());
+        }
+        for way in [Way::Phoenix, Way::Longpoll] {
+            let mut client = Client::open(&server, way, "", &headers).ok().unwrap();
+            for (event, payload) in [
+                ("phx_join", json!({})),
+                ("phx_join", json!({"since": "start"})),
+                ("phx_join", json!({"since": "00000001:7"})),
+                ("phx_join", json!({"meta": {}})),
+                ("say", json!({})),
+                ("ack", json!({"id": "00000001:1"})),
+                ("history", json!({})),
+                ("presence_update", json!({})),
+                ("phx_leave", json!({})),
+            ] {
+                let answers =
+                    NAMES.map(|name| client.push(name, event, payload.clone()).to_string());
+                same(&format!("{who}: {way:?} {event}"), answers.to_vec());
+            }
+        }
+    }
+}
