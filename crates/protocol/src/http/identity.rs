@@ -21,6 +21,9 @@ use crate::request::{Hold, Interrupt};
 /// The query parameter with a token.
 pub const TOKEN_PARAMETER: &str = "token";
 
+/// The code of the error where a request names users whose token it doesn't have.
+pub(crate) const NOT_YOUR_USER: &str = "not_your_user";
+
 /// How the subprotocol begins in which phoenix.js 1.8 sends a token, in base64.
 const PHOENIX_PREFIX: &str = "base64url.bearer.phx.";
 
@@ -59,7 +62,7 @@ impl Route<'_> {
         if named.iter().any(|user| !verified.users.contains(user)) {
             let message = "user names somebody whose token this is not: leave user away, or name \
                            users of the token";
-            return Err(Rejection::new(403, "not_your_user", message).into());
+            return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
         }
         Ok(verified.into())
     }

@@ -27,4 +27,5 @@ pub use rejection::Rejection;
 pub use route::Route;
 
 pub(crate) use answer::short_answer;
+pub(crate) use identity::NOT_YOUR_USER;
 pub(crate) use parameters::{Listener, Query, not_utf8};

@@ -4,11 +4,15 @@ use super::deflate::WINDOW_BITS_MAX;
 use super::frame::{self, Opcode};
 use super::read::{self, Frames};
 use super::{close, command, data, handshake};
-use crate::http::{Endpoint, Needs, Rejection, Route};
+use crate::http::{Endpoint, NOT_YOUR_USER, Needs, Rejection, Route};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
+use auth::Deny;
 use model::{CloseReason, Data, Encoding, Message};
+
+/// The code of a close frame for 403.
+const FORBIDDEN: u16 = 4403;
 
 /// A WebSocket with JSON messages.
 pub struct WebSocket {
@@ -122,6 +126,17 @@ pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
     }
 }
 
+/// The code of the close frame for a client whose token doesn't count, or not for what it asks for: a page
+/// of a browser doesn't see the status of an answer to its handshake.
+fn close_code(rejection: &Rejection) -> Option<u16> {
+    match (rejection.status, &*rejection.code) {
+        (401, _) => Some(CloseReason::Unauthorized.code()),
+        (403, NOT_YOUR_USER) => Some(FORBIDDEN),
+        (403, code) if code == Deny::NotGranted.code() => Some(FORBIDDEN),
+        _ => None,
+    }
+}
+
 /// Opens a WebSocket, with a message that says who it is if it has a `welcome`.
 pub(super) fn open(
     route: &Route<'_>,
@@ -135,12 +150,12 @@ pub(super) fn open(
         false => route.listener(),
     };
     let listener = match listener {
-        // A page of a browser doesn't see the status of this answer, but the code of a close frame.
-        Err(Interrupt::Rejection(Rejection { status: 401, code, .. }))
-            if welcome && !route.is_by_header() =>
-        {
+        Err(Interrupt::Rejection(rejection)) if welcome && !route.is_by_header() => {
+            let Some(code) = close_code(&rejection) else {
+                return Err(rejection.into());
+            };
             handshake::response(&accept, None, None, out);
-            close(CloseReason::Unauthorized.code(), &code, out);
+            close(code, &rejection.code, out);
             return Ok(Request::Close(CloseReason::Unauthorized));
         }
         listener => listener?,
