@@ -3,6 +3,8 @@
 
 #[path = "tokens/attacks.rs"]
 mod attacks;
+#[path = "tokens/clients.rs"]
+mod clients;
 #[path = "tokens/expiry.rs"]
 mod expiry;
 #[path = "tokens/grants.rs"]

@@ -13,6 +13,8 @@ fn opened(server: &Server, way: Way, query: &str) -> (u16, String) {
     }
     match Client::open(server, way, query, "") {
         Ok(_) => (200, String::new()),
+        // A close frame says the same in its own way.
+        Err(reply) if reply.status == 4403 => (403, reply.error().1.into()),
         Err(reply) => (reply.status, reply.error().1.into()),
     }
 }

@@ -189,7 +189,9 @@ fn refusals_say_nothing_of_topics() {
         same(&format!("{who}: /ack"), acks.to_vec());
         // A handshake names topics, too.
         let shakes = NAMES.map(|name| {
-            let reply = handshake(&server, &format!("/ws?topic={name}"), &headers).err().unwrap();
+            let opened = Client::open(&server, Way::Ws, &format!("topic={name}"), &headers);
+            let reply = opened.err().unwrap();
+            assert_eq!(reply.error().1, "not_granted");
             format!("{} {} {}", reply.status, reply.head, reply.body)
         });
         same(&format!("{who}: /ws"), shakes.to_vec());

@@ -1,0 +1,249 @@
+// Clients of others that bring tokens: phoenix.js on both of its transports, and pages in Chromium.
+"use strict";
+
+const crypto = require("node:crypto");
+const http = require("node:http");
+const path = require("node:path");
+const packages = path.join(__dirname, "../phoenix");
+const lib = require(`${packages}/lib.cjs`);
+const { assert, server, sleep, until, connect, tryJoin, join, push, publish, KINDS, POLLED, LATEST, run } = lib;
+
+// Signs claims as an application does, without a library.
+function token(claims) {
+  const part = (value) => Buffer.from(JSON.stringify(value)).toString("base64url");
+  const text = `${part({ alg: "HS256", typ: "JWT" })}.${part(claims)}`;
+  return `${text}.${crypto.createHmac("sha256", server.key).update(text).digest("base64url")}`;
+}
+
+const soon = (seconds) => Math.floor(Date.now() / 1000) + seconds;
+const listener = (sub, more = {}) => token({ sub, throng: { subscribe: ["room:*"] }, ...more });
+
+// Every way in which a client of this kind brings a token, on both transports.
+function ways(kind, token) {
+  const transports = POLLED.includes(kind) ? [undefined, "longpoll"] : [undefined];
+  return transports.flatMap((transport) => {
+    const all = [{ transport, params: { token } }];
+    if (kind.name.startsWith("new")) all.push({ transport, authToken: token });
+    return all;
+  });
+}
+
+// Events of the topic `phoenix`, which belong to no channel.
+function connectionEvents(socket) {
+  const events = [];
+  socket.onMessage(({ topic, event, payload }) => topic === "phoenix" && events.push({ event, payload }));
+  return events;
+}
+
+async function inChromium(of) {
+  const { chromium } = require(`${packages}/node_modules/playwright-core`);
+  const site = http.createServer((_, response) => {
+    response.writeHead(200, { "Content-Type": "text/html" });
+    response.end("<!doctype html><title>t</title>");
+  });
+  await new Promise((done) => site.listen(server.port, "127.0.0.1", done));
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+  });
+  try {
+    const page = await browser.newPage();
+    const requests = [];
+    page.on("request", (request) => request.url().includes("/sse") && requests.push(request.url()));
+    const answers = [];
+    page.on("response", (answer) => answer.url().includes("/sse") && answers.push(answer.status()));
+    await of({ page, requests, answers });
+  } finally {
+    await browser.close();
+    site.close();
+  }
+}
+
+// An EventSource of the page, whose events come to `window.events`.
+const open = ({ url, withCredentials }) => {
+  window.events = [];
+  window.source = new EventSource(url, { withCredentials });
+  for (const name of ["open", "error", "message", "token_expiring"]) {
+    window.source.addEventListener(name, ({ data }) => window.events.push([name, data ?? null]));
+  }
+};
+const events = (page, name) => page.evaluate((name) => window.events.filter(([it]) => it === name), name);
+
+// From the first event to the end: warned, cut off, refused once, and quiet then.
+async function livesAndDies({ page, requests, answers }, source, topic) {
+  requests.length = answers.length = 0;
+  await page.evaluate(open, source);
+  await until("it is open", async () => (await events(page, "open")).length === 1);
+  await publish(topic, "hello");
+  await until("it hears", async () => (await events(page, "message")).length === 1);
+  await until("it is warned", async () => (await events(page, "token_expiring")).length === 1);
+  const [[, warning]] = await events(page, "token_expiring");
+  assert.equal(JSON.parse(warning).type, "token_expiring");
+  await until("it has given up", () => page.evaluate(() => window.source.readyState === EventSource.CLOSED));
+  assert.deepEqual(answers, [200, 401]);
+  await sleep(2000);
+  assert.equal(requests.length, 2, "it has asked again");
+}
+
+run({
+  async phoenix() {
+    for (const kind of KINDS) {
+      for (const way of ways(kind, listener("al"))) {
+        const what = `${kind.name} ${Object.keys(way)} ${way.transport}`;
+        const socket = connect(kind, way);
+        const channel = await join(socket, "room:1");
+        const refused = await tryJoin(socket, "other:1");
+        assert.deepEqual(refused.answer, { status: "error", response: { reason: "unauthorized" } }, what);
+        await publish("room:1", { text: what });
+        const message = await channel.inbox.next("message");
+        assert.equal(message.data?.text ?? message.text, what);
+        socket.disconnect();
+        await until("it is gone", async () => (await lib.members("room:1")) === 0);
+      }
+    }
+  },
+
+  async phoenix_without_a_token() {
+    for (const transport of [undefined, "longpoll"]) {
+      for (const params of [{}, { token: "x.y.z" }, { token: listener("al", { exp: 1 }) }, { user: "al" }]) {
+        const socket = connect(LATEST, { transport, params, reconnectAfterMs: () => 60000 });
+        let failed = false;
+        socket.onError(() => (failed = true));
+        await until("it is refused", () => failed);
+        assert.equal(socket.isConnected(), false);
+        socket.disconnect();
+      }
+    }
+  },
+
+  async phoenix_refresh() {
+    await Promise.all(
+      [undefined, "longpoll"].map(async (transport) => {
+        const [user, topic] = [`al-${transport}`, `room:${transport}`];
+        const authToken = listener(user, { exp: soon(4) });
+        const socket = connect(LATEST, { transport, authToken, reconnectAfterMs: () => 60000 });
+        const told = connectionEvents(socket);
+        const channel = await join(socket, topic);
+        const expiring = () => told.filter(({ event }) => event === "token_expiring");
+        await until("it is warned", () => expiring().length === 1);
+        const exp = soon(5);
+        const answer = await push(channel, "access_token", { access_token: listener(user, { exp }) });
+        assert.deepEqual(answer, { status: "ok", response: { users: [user], expires: exp } });
+        const wrong = await push(channel, "access_token", { access_token: listener("bo") });
+        assert.equal(wrong.status, "error");
+        await until("it is warned again", () => expiring().length === 2);
+        assert.equal(expiring()[1].payload.expires, exp);
+        await publish(topic, { still: true });
+        await channel.inbox.next("message");
+        assert.equal(socket.closes.length, 0);
+        const heard = () => transport || socket.closes.length > 0;
+        await until("it is closed", () => !socket.isConnected() && heard());
+        assert.ok(soon(0) >= exp);
+        if (!transport) assert.deepEqual(socket.closes, [4402]);
+        socket.disconnect();
+      }),
+    );
+  },
+
+  async event_source_with_a_token_in_its_url() {
+    await inChromium(async (tab) => {
+      await tab.page.goto(`http://localhost:${server.port}/`);
+      const url = `http://${server.client}/sse?topic=room:1&token=${listener("al", { exp: soon(8) })}`;
+      await livesAndDies(tab, { url }, "room:1");
+      // What the documentation says a page does: a new one before the old one ends.
+      const source = (exp) => `http://${server.client}/sse?topic=room:2&token=${listener("al", { exp: soon(exp) })}`;
+      await tab.page.evaluate(
+        ({ first, second }) => {
+          window.heard = [];
+          const listen = (url) => {
+            const source = new EventSource(url);
+            source.onmessage = ({ data }) => window.heard.includes(data) || window.heard.push(data);
+            source.addEventListener("token_expiring", () => {
+              listen(second).onopen = () => source.close();
+            });
+            return source;
+          };
+          listen(first);
+        },
+        { first: source(4), second: source(600) },
+      );
+      const end = Date.now() + 7000;
+      let sent = 0;
+      await until("it listens", async () => (await lib.members("room:2")) > 0);
+      while (Date.now() < end) {
+        await publish("room:2", `${sent++}`);
+        await sleep(50);
+      }
+      const all = [...Array(sent).keys()].map(String);
+      await until("all have come", async () => (await tab.page.evaluate(() => window.heard.length)) === sent);
+      assert.deepEqual(await tab.page.evaluate(() => window.heard), all);
+    });
+  },
+
+  async event_source_with_a_cookie() {
+    await inChromium(async (tab) => {
+      const { page, answers } = tab;
+      const url = `http://localhost:${new URL(`http://${server.client}`).port}/sse?topic=room:1`;
+      const bring = (token) => page.context().addCookies([{ name: "throng_token", value: token, url }]);
+      await page.goto(`http://localhost:${server.port}/`);
+      // Without one, and with one that the page doesn't let travel.
+      for (const withCredentials of [true, false]) {
+        answers.length = 0;
+        await page.evaluate(open, { url, withCredentials });
+        await until("it has given up", () => page.evaluate(() => window.source.readyState === EventSource.CLOSED));
+        assert.deepEqual(answers, [401]);
+        await bring(listener("al", { exp: soon(600) }));
+      }
+      await bring(listener("al", { exp: soon(8) }));
+      await livesAndDies(tab, { url, withCredentials: true }, "room:1");
+      // A page of another origin, to which the browser gives the cookie as well: ports make no other site.
+      await bring(listener("al", { exp: soon(600) }));
+      const foreign = http.createServer((_, response) => response.end("<!doctype html>"));
+      await new Promise((done) => foreign.listen(0, "127.0.0.1", done));
+      await page.goto(`http://localhost:${foreign.address().port}/`);
+      answers.length = 0;
+      await page.evaluate(open, { url, withCredentials: true });
+      await until("it is refused", () => page.evaluate(() => window.source.readyState === EventSource.CLOSED));
+      assert.equal((await events(page, "open")).length, 0);
+      // Neither with a request of which it would not see the answer.
+      const ack = url.replace("/sse?topic=room:1", "/publish?topic=room:1");
+      await page.evaluate(
+        (ack) => fetch(ack, { method: "POST", mode: "no-cors", credentials: "include", body: "evil" }).catch(() => {}),
+        ack,
+      );
+      // And a WebSocket, for which a browser asks nobody.
+      const code = await page.evaluate(
+        (url) =>
+          new Promise((done) => {
+            const socket = new WebSocket(url);
+            socket.onopen = () => done("open");
+            socket.onerror = () => done("error");
+          }),
+        url.replace("http:", "ws:").replace("/sse", "/ws"),
+      );
+      assert.equal(code, "error");
+      foreign.close();
+    });
+  },
+
+  async websocket_of_a_page() {
+    await inChromium(async ({ page }) => {
+      await page.goto(`http://localhost:${server.port}/`);
+      const closed = (query) =>
+        page.evaluate(
+          (url) =>
+            new Promise((done) => {
+              const socket = new WebSocket(url);
+              socket.onclose = ({ code, reason }) => done([code, reason]);
+            }),
+          `ws://${server.client}/ws?${query}`,
+        );
+      assert.deepEqual(await closed("token=x.y.z"), [4401, "invalid_token"]);
+      assert.deepEqual(await closed(`token=${listener("al", { exp: 1 })}`), [4401, "token_expired"]);
+      assert.deepEqual(await closed("topic=room:1"), [4401, "token_required"]);
+      assert.deepEqual(await closed(`token=${listener("al")}&topic=other`), [4403, "not_granted"]);
+      assert.deepEqual(await closed(`token=${listener("al")}&user=bo`), [4403, "not_your_user"]);
+      assert.deepEqual(await closed(`token=${listener("al", { exp: soon(1) })}`), [4402, "token_expired"]);
+    });
+  },
+});
