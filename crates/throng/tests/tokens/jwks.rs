@@ -42,10 +42,13 @@ enum Answer {
     Silence,
 }
 
+/// What is answered at a path, and after what time.
+type Answering = Box<dyn Fn(&str) -> (Duration, Answer) + Send>;
+
 /// Issuers by their paths, `/a/keys` and so on.
 struct Issuers {
     address: SocketAddr,
-    answer: Arc<Mutex<Box<dyn Fn(&str) -> (Duration, Answer) + Send>>>,
+    answer: Arc<Mutex<Answering>>,
     requests: Arc<AtomicUsize>,
 }
 
@@ -60,8 +63,7 @@ impl Issuers {
         answer: impl Fn(&str) -> (Duration, Answer) + Send + 'static,
     ) -> Self {
         let address = listener.local_addr().unwrap();
-        let answer: Arc<Mutex<Box<dyn Fn(&str) -> _ + Send>>> =
-            Arc::new(Mutex::new(Box::new(answer)));
+        let answer: Arc<Mutex<Answering>> = Arc::new(Mutex::new(Box::new(answer)));
         let requests = Arc::new(AtomicUsize::new(0));
         let (answers, counter) = (answer.clone(), requests.clone());
         thread::spawn(move || {
