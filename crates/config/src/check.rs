@@ -77,6 +77,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
         checks.require(&["webhook.url"], false, || reason);
     }
+    events(config, &mut checks);
     topics(config, checks.read);
     keys::check(config, checks.read);
     let level = &config.log.level;
@@ -127,6 +128,21 @@ fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
              openssl rand -hex 24"
         )
     });
+}
+
+/// What the application may be told.
+const EVENTS: [&str; 6] = ["connected", "disconnected", "joined", "left", "occupied", "vacated"];
+
+fn events(config: &Config, checks: &mut Checks<'_>) {
+    let key = "webhook.events";
+    for event in &config.webhook.events {
+        checks.require(&[key], EVENTS.contains(&&**event), || {
+            format!("{event:?} is no event: there are {}", EVENTS.join(", "))
+        });
+    }
+    let somewhere = config.webhook.events.is_empty() || !config.webhook.url.is_empty();
+    checks
+        .require(&[key, "webhook.url"], somewhere, || "events need a URL: set webhook.url".into());
 }
 
 fn signing_key(text: &str, checks: &mut Checks<'_>) {

@@ -318,6 +318,16 @@ settings! {
         signing_key: String = Secret, Text, r#""""#;
         /// What becomes of a subscription or a publish that the application was asked about and has not decided, as it is slow, in error, or not there: deny or allow.
         silence: Silence = Live, Choice(Silence::WORDS), r#""deny""#;
+        /// What the application is told: connected, disconnected, joined, left, occupied, vacated; the last four only of topics whose rule has events = true. [] tells nothing.
+        events: Vec<String> = Live, List, "[]";
+        /// Events to tell that may wait; more are dropped, and the application is told how many.
+        event_queue_events_max: u64 = Fixed, Number(1, 100_000_000), "100000";
+        /// What those events may hold.
+        event_queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        /// How long an event is offered to an application that does not take it; then it is dropped.
+        event_retry_seconds: u64 = Live, Number(1, 30 * DAY), "86400";
+        /// How long a topic must stay occupied or vacated before that is told.
+        occupancy_milliseconds: u64 = Live, Number(0, 600_000), "1000";
         /// How long an event may take to be answered, waiting to be sent included; then webhook.silence decides.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.

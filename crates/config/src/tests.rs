@@ -111,7 +111,12 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
         // What tokens may do needs a key to check them with.
         let needs_key = section == "auth" && setting.key != "auth.hmac_key";
         let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
-        let base = if needs_key { &base[..] } else { &[] };
+        let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
+        let base = match setting.key {
+            "webhook.events" => &url[..],
+            _ if needs_key => &base[..],
+            _ => &[],
+        };
         let plain = load("", base, &[]).unwrap();
         let (toml, text): (String, String) = match setting.kind {
             Kind::Bool => match setting.default {
@@ -134,6 +139,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             }
             Kind::Text | Kind::TextBytes(..) => ("\"debug\"".into(), "debug".into()),
             Kind::Choice(words) => (format!("\"{}\"", words[1]), words[1].into()),
+            Kind::List if setting.key == "webhook.events" => {
+                ("[\"joined\", \"left\"]".into(), "joined,left".into())
+            }
             Kind::List if setting.key == "auth.algorithms" => {
                 ("[\"HS256\", \"ES256\"]".into(), "HS256,ES256".into())
             }

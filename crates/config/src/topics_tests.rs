@@ -23,6 +23,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
         join: Join::Allow,
         publish: None,
         presence: false,
+        events: false,
         webhook_url: None,
         history_messages_max: 0,
         history_bytes_max: 1 << 20,
@@ -289,7 +290,7 @@ fn effective_prints_rules_with_their_source() {
             "presence = true # throng.toml:2",
         ]
     );
-    assert_eq!(defaults[0], "history_messages_max = 0 # default");
+    assert_eq!(defaults[0], "events = false # default");
     assert!(defaults.iter().all(|line| line.ends_with(" # default")), "{defaults:?}");
 }
 

@@ -53,7 +53,7 @@ pub fn spawn<S: Shards + 'static>(
     Runtime(runtime): Runtime,
     listener: std::net::TcpListener,
     mut node: Node<S>,
-    worker: webhook::Worker,
+    webhook::Workers { worker, teller }: webhook::Workers,
 ) -> io::Result<Running> {
     // What the samples take is no connection's.
     node.anonymous_at_start += SampleRing::BYTES;
@@ -66,6 +66,7 @@ pub fn spawn<S: Shards + 'static>(
         raise_priority();
         runtime.block_on(async {
             tokio::spawn(worker.run());
+            tokio::spawn(teller.run());
             if let Err(error) = serve(listener, Arc::new(node), stopped).await {
                 tracing::error!(%error, "the admin port failed");
             }

@@ -175,7 +175,9 @@ impl Connections {
             self.core.asking_ended(&asking, self.core.id(slot, serial));
         }
         self.core.log_close(slot, close);
+        let gone = self.core.gone(slot, close);
         self.leave_topics(slot);
+        self.core.told.extend(gone);
         if blocked && close == CloseReason::SlowConsumer {
             // It wouldn't read the rest either.
             return self.end(slot, close);
@@ -194,7 +196,9 @@ impl Connections {
         if self.core.is_open(slot) {
             self.core.log_close(slot, close);
         }
+        let gone = self.core.gone(slot, close);
         self.forget(slot, Extent::All);
+        self.core.told.extend(gone);
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;
         };
@@ -227,6 +231,7 @@ impl Connections {
             return;
         }
         self.core.hub.insert(slot);
+        self.core.tell_connected(slot, &principal.users);
         self.core.credentials.insert(slot, principal);
         for user in &principal.users {
             self.join(slot, &model::name::personal(user), false);
@@ -255,6 +260,9 @@ impl Connections {
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
         let hash = self.core.broker.hash(topic);
         let joined = self.core.enter_topic(slot, hash, topic);
+        if joined {
+            self.core.tell_joined(slot, hash, topic);
+        }
         self.rates.quota.settle(&self.core, slot);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
@@ -275,8 +283,9 @@ impl Connections {
         self.recovery.end_topic(slot, hash);
         self.core.topics_ended += usize::from(left == Some(true));
         self.rates.quota.settle(&self.core, slot);
-        if left.is_some() {
+        if let Some(ended) = left {
             self.core.entries.leave(slot, topic, self.core.now_us);
+            self.core.tell_left(slot, topic, ended);
         }
         left.is_some()
     }
@@ -323,7 +332,11 @@ impl Connections {
         self.chosen.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
+        let followed = self.core.followed(slot);
         self.core.topics_ended += self.core.hub.remove(slot) as usize;
+        if let Some(followed) = followed {
+            self.core.tell_left_all(followed);
+        }
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
         if extent == Extent::All {
             self.rates.forget(slot);
@@ -431,6 +444,7 @@ impl Connections {
             core.hub.insert(slot);
             for Text(topic) in topics {
                 core.enter_topic(slot, hash(&topic), &topic);
+                core.tell_imported(hash(&topic), &topic);
             }
         }
         if let Some(who) = record.credential {

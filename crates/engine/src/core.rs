@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::output::Outputs;
 use crate::peers::Peers;
 use crate::settings::Settings;
+use crate::told::HookEvent;
 
 /// What every part of an engine uses. It knows none of the parts: what they have to do because of it
 /// waits as an [`Effect`].
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub answers: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
+    /// What the application is to hear.
+    pub told: Vec<HookEvent>,
     /// What the driver has to do.
     pub outputs: Outputs,
     /// What the engine does as soon as the part that runs has returned.

@@ -72,6 +72,7 @@ pub mod sync;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod told;
 mod users;
 mod waiting;
 mod webhook;
@@ -92,6 +93,7 @@ pub use refuse::{refuse, refused};
 pub use reply::Reply;
 pub use roomy::Roomy;
 pub use settings::{SILENCE_SECONDS_MAX, Settings};
+pub use told::{HookEvent, HookEvents, Whose};
 pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use webhook::{
     Changes, Full, Refusal as HookRefusal, Webhook, WebhookKind, WebhookRequest, WebhookResponse,

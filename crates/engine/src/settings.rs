@@ -7,6 +7,8 @@ use quotas::Limits;
 
 use crate::credentials::Expiry;
 
+use crate::told::HookEvents;
+
 /// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
 /// looked at about once a second, so that a longer one would pass unseen.
 pub const SILENCE_SECONDS_MAX: u32 = 60_000;
@@ -64,6 +66,8 @@ pub struct Settings {
     pub presence_meta_bytes_max: usize,
     /// An application that does not answer allows what it was asked about.
     pub silence_allows: bool,
+    /// What the application wants to hear.
+    pub events: HookEvents,
 }
 
 impl Settings {
@@ -106,6 +110,7 @@ impl Settings {
             token_expiry: Expiry { warning_s: 60, spread_s: 30 },
             presence_meta_bytes_max: 100,
             silence_allows: false,
+            events: HookEvents::default(),
         }
     }
 }

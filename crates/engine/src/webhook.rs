@@ -6,12 +6,16 @@ use std::sync::Arc;
 use model::{ConnectionId, Data, Name};
 
 use crate::reply::Reply;
+use crate::told::HookEvent;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {
     /// Takes requests, which stay together and in their order, and whose `reply` is then called once
     /// each, from any thread; or refuses all of them while too many wait, and then no reply is called.
     fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full>;
+
+    /// Takes what has happened on a shard, in its order.
+    fn tell(&self, _shard: u16, _events: Vec<HookEvent>) {}
 }
 
 /// Too many requests wait already.

@@ -43,6 +43,8 @@ pub struct Rule {
     pub publish: Option<PublishRule>,
     /// Whether members know of each other.
     pub presence: bool,
+    /// Whether the application hears who comes and goes.
+    pub events: bool,
     /// The application's URL for this rule, if it is not the URL for all rules.
     pub webhook_url: Option<Arc<str>>,
     /// How the topic's messages are retained; `None` is not at all.

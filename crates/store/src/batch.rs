@@ -9,6 +9,7 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::checksum;
 use crate::error::{Damage, InternalError};
+use crate::events;
 use crate::metadata::Metadata;
 use crate::record::{MessageRow, RecordRef};
 use crate::small_tables;
@@ -55,6 +56,11 @@ pub(crate) enum Op {
         part: &'static str,
         puts: Vec<RecordPut>,
     },
+    /// Adds events for the application, and deletes those up to a number.
+    Events {
+        puts: Vec<(u64, Box<[u8]>)>,
+        through: Option<u64>,
+    },
 }
 
 /// A record of a part of the server by its key; without a value it is removed.
@@ -98,7 +104,10 @@ impl Op {
         match self {
             Op::Append(append) => Some(&append.topic),
             Op::Delete { topic, .. } => Some(topic),
-            Op::Cursor { .. } | Op::Subscriptions { .. } | Op::Records { .. } => None,
+            Op::Cursor { .. }
+            | Op::Subscriptions { .. }
+            | Op::Records { .. }
+            | Op::Events { .. } => None,
         }
     }
 }
@@ -158,6 +167,7 @@ pub(crate) fn apply<'a>(
             Op::Records { part, puts } => puts.iter().try_for_each(|(key, value)| {
                 small_tables::put_record(txn, metadata, (part, key), value.as_deref())
             })?,
+            Op::Events { puts, through } => events::change(txn, puts, *through)?,
         }
     }
     batch.sweep(plan, damaged)?;

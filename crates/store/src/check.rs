@@ -182,7 +182,8 @@ impl FileCheck<'_> {
         }
         let others = std::cell::Cell::new(0);
         let count = || others.set(others.get() + 1);
-        let tables: [(&'static str, Each<'_>); 7] = [
+        let tables: [(&'static str, Each<'_>); 8] = [
+            ("events", &|txn| source.each_event(txn, |_, _| count())),
             ("cursors", &|txn| source.each_cursor(txn, |_, _, _| count())),
             ("idempotency", &|txn| source.each_idempotency_key(txn, |_, _, _, _| count())),
             ("subscriptions", &|txn| source.each_subscriber(txn, |_, _| count())),

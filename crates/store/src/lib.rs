@@ -1,5 +1,6 @@
 //! Durable storage: messages of topics with history, users' cursors, durable subscriptions,
-//! idempotency keys, and records of other parts. A store is one redb file in a directory.
+//! idempotency keys, events that the application has still to take, and records of other parts. A store is
+//! one redb file in a directory.
 //!
 //! **Writing.** Operations go into a bounded queue. One thread takes everything that waits, writes
 //! it in one transaction, commits that to the disk (`fsync`), and calls each operation's `done` in
@@ -37,6 +38,7 @@ mod check;
 mod checksum;
 mod database;
 mod error;
+mod events;
 mod files;
 mod last_commit;
 mod metadata;

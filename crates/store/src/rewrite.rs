@@ -153,6 +153,10 @@ impl<'a> StoreBuilder<'a> {
         })
     }
 
+    fn events(&mut self, rows: &[(u64, Box<[u8]>)]) -> Result<(), InternalError> {
+        self.chunks(rows, |txn, _, row| crate::events::change(txn, std::slice::from_ref(row), None))
+    }
+
     fn end(&mut self) -> Result<(), InternalError> {
         let txn = self.db.begin_write()?;
         self.metadata.save(&txn)?;
@@ -263,6 +267,12 @@ fn copy_small_tables(
     });
     check::push_damage(damages, result, "records");
     build.records(&records)?;
+    let mut events: Vec<(u64, Box<[u8]>)> = Vec::new();
+    let result = catch_redb_panics(|| {
+        source.each_event(&read()?, |number, event| events.push((number, event.into())))
+    });
+    check::push_damage(damages, result, "events");
+    build.events(&events)?;
     build.cursors(&cursors)?;
     build.keys(&keys)?;
     build.subscriptions(&users, &names)

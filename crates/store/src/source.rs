@@ -159,6 +159,17 @@ impl<'a> Source<'a> {
     }
 }
 
+impl Source<'_> {
+    /// Events for the application, which the first format had none of.
+    pub fn each_event(
+        &self,
+        txn: &ReadTransaction,
+        each: impl FnMut(u64, &[u8]),
+    ) -> Result<(), InternalError> {
+        if self.is_first_format { Ok(()) } else { crate::events::each(txn, each) }
+    }
+}
+
 /// Decodes a topic's row of the first format.
 fn decode_first_topic(row: &[u8]) -> Result<TopicRow, RowError> {
     let mut input = Decoder(row);

@@ -11,6 +11,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase};
 
 use crate::batch::{self, Op, RecordPut};
 use crate::error::{InternalError, OpenError, QueueError, StoreError};
+use crate::events;
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
 use crate::queue::{PushError, Queue};
@@ -254,6 +255,17 @@ impl Store {
         self.push(Op::Records { part, puts }, bytes, Some(done))
     }
 
+    /// Queues events for the application, by numbers that grow, and the deletion of those up to a number,
+    /// which it has taken.
+    pub fn put_events(
+        &self,
+        puts: Vec<(u64, Box<[u8]>)>,
+        through: Option<u64>,
+    ) -> Result<(), QueueError> {
+        let bytes = puts.iter().map(|(_, event)| event.len() + 16).sum();
+        self.push(Op::Events { puts, through }, bytes, None)
+    }
+
     /// Queues a job for the reader's thread.
     pub fn read_later(&self, job: ReadJob) -> Result<(), QueueError> {
         self.reads.push(job, 0).map_err(queue_error)
@@ -413,5 +425,10 @@ impl Reader {
     /// the order of numbers.
     pub fn each_name(&self, each: impl FnMut(u32, &str)) -> Result<(), StoreError> {
         self.rows(|txn| small_tables::each_name(txn, each))
+    }
+
+    /// Passes the events that the application has not taken yet to `each`, in the order of their numbers.
+    pub fn each_event(&self, each: impl FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        self.rows(|txn| events::each(txn, each))
     }
 }

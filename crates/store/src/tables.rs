@@ -68,3 +68,7 @@ pub(crate) const RECORDS: TableDefinition<'static, (&str, &str), &[u8]> =
 /// Maps the number by which packed subscriptions refer to a topic to the topic's name and the row's
 /// checksum.
 pub(crate) const NAMES: TableDefinition<'static, u32, (&str, u64)> = TableDefinition::new("names");
+
+/// Maps the number of an event that the application has not taken yet to its bytes behind their checksum.
+/// Only what uses it makes it, so that a file without it has none; programs that don't know it leave it alone.
+pub(crate) const EVENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("events");

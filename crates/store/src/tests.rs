@@ -3,6 +3,7 @@
 
 mod earlier_formats;
 mod end_to_end;
+mod events;
 mod full_disk;
 mod kill;
 mod known_damage;

@@ -497,6 +497,7 @@ impl Op {
             Op::Records { puts, .. } => {
                 puts.iter().flat_map(|(_, value)| value).map(|value| value.len()).sum()
             }
+            Op::Events { puts, .. } => puts.iter().map(|(_, event)| event.len()).sum(),
             Op::Delete { .. } | Op::Cursor { .. } => 0,
         }
     }

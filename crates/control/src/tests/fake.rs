@@ -22,7 +22,7 @@ use tower::ServiceExt;
 
 use crate::http::admission;
 use crate::monitor::{Monitor, Sampler};
-use crate::webhook::{self, Dispatcher, Worker};
+use crate::webhook::{self, Dispatcher};
 use crate::{Live, Node, Shards, api};
 
 /// How shards and receipts behave.
@@ -497,12 +497,13 @@ fn rules() -> model::Rules {
 }
 
 /// Asks nobody.
-pub fn webhook() -> (Arc<Dispatcher>, Worker) {
+pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
     let fixed = webhook::Fixed {
         queue_events_max: 1,
         queue_events_per_url_max: 1,
         queue_bytes_max: 1 << 20,
         requests_max: 1,
+        events: webhook::EventLimits { events_max: 1, bytes_max: 1 << 10 },
     };
     let settings = webhook::Settings {
         url: None,
@@ -510,8 +511,11 @@ pub fn webhook() -> (Arc<Dispatcher>, Worker) {
         signing_key: None,
         timeout: Duration::from_secs(1),
         batch_events_max: 1,
+        events: Default::default(),
+        event_retry: Duration::from_secs(1),
+        occupancy: Duration::ZERO,
     };
-    Dispatcher::new(fixed, settings)
+    Dispatcher::new(fixed, settings, webhook::Told::default())
 }
 
 impl Bench {

@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::name::check_name;
-use model::{Data, Name};
+use model::{ConnectionId, Data, Name};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use shard::{Changes, HookRefusal, WebhookRequest, WebhookResponse};
+use shard::{Changes, HookRefusal, WebhookRequest, WebhookResponse, Whose};
 
 /// The response of a reply that has none.
 const NO_RESPONSE: &str = "{}";
@@ -63,18 +63,86 @@ fn event(out: &mut Vec<u8>, ask: &WebhookRequest) {
         out.extend_from_slice(br#","key":"#);
         string(out, key);
     }
+    who(out, &ask.users, ask.connection, ask.transport);
+    out.push(b'}');
+}
+
+/// The body of the HTTP request that carries these events, which the application is told; `lost` is how
+/// many were dropped since it last took some.
+pub(super) fn told<'a>(events: impl Iterator<Item = &'a [u8]>, lost: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(br#"{"events":["#);
+    for (at, event) in events.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(event);
+    }
+    out.push(b']');
+    if lost > 0 {
+        out.extend_from_slice(format!(r#","lost":{lost}"#).as_bytes());
+    }
+    out.push(b'}');
+    out
+}
+
+fn begin(number: u64, at_ms: u64, kind: &str) -> Vec<u8> {
+    format!(r#"{{"kind":"{kind}","id":"{number}","time":{at_ms}"#).into_bytes()
+}
+
+/// An event about a node that begins.
+pub(super) fn started(number: u64, at_ms: u64, node: &str) -> Vec<u8> {
+    let mut out = begin(number, at_ms, "started");
+    out.extend_from_slice(br#","node":"#);
+    string(&mut out, node);
+    out.push(b'}');
+    out
+}
+
+/// An event about a topic.
+pub(super) fn about_topic(number: u64, at_ms: u64, kind: &str, topic: &str) -> Vec<u8> {
+    let mut out = begin(number, at_ms, kind);
+    out.extend_from_slice(br#","topic":"#);
+    string(&mut out, topic);
+    out.push(b'}');
+    out
+}
+
+/// An event about a connection; `end` is why it has ended, and how many seconds it was there.
+pub(super) fn about_connection(
+    number: u64,
+    at_ms: u64,
+    kind: &str,
+    whose: &Whose,
+    topic: Option<&Name>,
+    end: Option<(&str, u32)>,
+) -> Vec<u8> {
+    let mut out = begin(number, at_ms, kind);
+    if let Some(topic) = topic {
+        out.extend_from_slice(br#","topic":"#);
+        string(&mut out, topic);
+    }
+    if let Some((reason, seconds)) = end {
+        out.extend_from_slice(format!(r#","reason":"{reason}","seconds":{seconds}"#).as_bytes());
+    }
+    who(&mut out, &whose.users, whose.connection, whose.transport);
+    out.push(b'}');
+    out
+}
+
+/// Whose it is, and where from.
+fn who(out: &mut Vec<u8>, users: &[Name], connection: ConnectionId, transport: &str) {
     out.extend_from_slice(br#","user":"#);
-    match ask.users.first() {
+    match users.first() {
         Some(user) => string(out, user),
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(br#","users":"#);
-    strings(out, &ask.users);
+    strings(out, users);
     out.extend_from_slice(br#","connection":"#);
-    string(out, &ask.connection.to_string());
+    string(out, &connection.to_string());
     out.extend_from_slice(br#","transport":"#);
-    string(out, ask.transport);
-    out.push(b'}');
+    string(out, transport);
 }
 
 fn payload(out: &mut Vec<u8>, data: &Data) {

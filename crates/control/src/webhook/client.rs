@@ -61,7 +61,22 @@ impl Client {
     ) -> Result<Vec<u8>, RequestError> {
         let request = request(url, id, proof, body)?;
         let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
-        read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT).await
+        read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT, true).await
+    }
+}
+
+impl Client {
+    /// Sends a body that needs no answer but that it was taken: a status of 200 to 299.
+    pub async fn tell(
+        &self,
+        url: &str,
+        id: &RequestId,
+        proof: &Proof,
+        body: Vec<u8>,
+    ) -> Result<(), RequestError> {
+        let request = request(url, id, proof, body)?;
+        let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        read(answer, ANSWER_BYTES, false).await.map(drop)
     }
 }
 
@@ -91,12 +106,16 @@ fn request(
     Ok(request)
 }
 
-async fn read(mut answer: Response<Incoming>, bytes_max: usize) -> Result<Vec<u8>, RequestError> {
+async fn read(
+    mut answer: Response<Incoming>,
+    bytes_max: usize,
+    must_be_ok: bool,
+) -> Result<Vec<u8>, RequestError> {
     let status = answer.status();
     if status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
-    if status != StatusCode::OK {
+    if !status.is_success() || must_be_ok && status != StatusCode::OK {
         let hint = if status.is_redirection() { "; redirects are not followed" } else { "" };
         return Err(RequestError::new(ErrorKind::Status, format!("status {status}{hint}")));
     }

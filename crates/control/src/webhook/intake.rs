@@ -337,6 +337,7 @@ pub(super) mod tests {
             queue_events_per_url_max: per_url_max,
             queue_bytes_max: bytes_max,
             requests_max: 1,
+            events: super::super::EventLimits { events_max: 1, bytes_max: 1 },
         }
     }
 

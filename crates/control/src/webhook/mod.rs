@@ -22,25 +22,31 @@
 mod body;
 mod client;
 mod error;
+mod events;
 mod intake;
 mod queue;
 mod signature;
+mod teller;
 #[cfg(test)]
 mod tests;
 mod worker;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use shard::{Full, Histogram, Webhook, WebhookRequest};
+use shard::{Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
+use tokio::sync::oneshot;
 
+use events::Events;
 use intake::{Counts, Intake};
 
 pub use error::ErrorKind;
+pub use events::{EventLimits, EventStats, EventStore};
 pub use intake::UrlStats;
 pub use signature::SigningKey;
+pub use teller::{Teller, Told};
 pub use worker::Worker;
 
 /// What stays as it is while the node runs.
@@ -59,6 +65,8 @@ pub struct Fixed {
     pub queue_bytes_max: usize,
     /// How many HTTP requests are under way at a time to each URL; at least one.
     pub requests_max: usize,
+    /// The bounds of what the application is told.
+    pub events: EventLimits,
 }
 
 /// What may change while the node runs: the URL for the requests that come after, the timeout for
@@ -75,9 +83,20 @@ pub struct Settings {
     pub timeout: Duration,
     /// How many events an HTTP request may carry.
     pub batch_events_max: usize,
+    /// What the application is told.
+    pub events: HookEvents,
+    /// How long an event is offered.
+    pub event_retry: Duration,
+    /// How long a topic must stay occupied or vacated before that is told.
+    pub occupancy: Duration,
 }
 
 impl Settings {
+    /// Whether the application is told anything.
+    fn tells(&self) -> bool {
+        self.events != HookEvents::default()
+    }
+
     fn proof(&self) -> client::Proof {
         client::Proof { secret: self.secret.clone(), key: self.signing_key.clone() }
     }
@@ -91,6 +110,9 @@ impl fmt::Debug for Settings {
             .field("signing_key", &self.signing_key)
             .field("timeout", &self.timeout)
             .field("batch_events_max", &self.batch_events_max)
+            .field("events", &self.events)
+            .field("event_retry", &self.event_retry)
+            .field("occupancy", &self.occupancy)
             .finish()
     }
 }
@@ -122,33 +144,76 @@ pub struct Dispatcher {
     http_requests: AtomicU64,
     latency: Histogram,
     settings: RwLock<Arc<Settings>>,
+    events: Arc<Events>,
+    /// Comes when all that could be told was.
+    told: Mutex<Option<oneshot::Receiver<()>>>,
+    stopped: AtomicBool,
+}
+
+/// The control thread's side: what it runs.
+pub struct Workers {
+    /// Asks.
+    pub worker: Worker,
+    /// Tells.
+    pub teller: Teller,
 }
 
 impl Dispatcher {
-    /// The dispatcher accepts requests at once; they are sent while the worker runs.
-    pub fn new(fixed: Fixed, settings: Settings) -> (Arc<Dispatcher>, Worker) {
+    /// The dispatcher accepts requests and events at once; they are sent while the workers run.
+    pub fn new(fixed: Fixed, settings: Settings, told: Told) -> (Arc<Dispatcher>, Workers) {
         let counts = Arc::new(Counts::default());
+        let (done, ended) = oneshot::channel();
+        let events = Arc::new(Events::new(fixed.events));
+        events.set_occupancy(settings.occupancy);
         let dispatcher = Arc::new(Dispatcher {
             intake: Intake::new(&fixed, counts.clone()),
             counts,
             http_requests: AtomicU64::new(0),
             latency: Histogram::default(),
             settings: RwLock::new(Arc::new(settings)),
+            events,
+            told: Mutex::new(Some(ended)),
+            stopped: AtomicBool::new(false),
         });
         let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
-        (dispatcher, worker)
+        let teller = Teller::new(dispatcher.clone(), told, done);
+        (dispatcher, Workers { worker, teller })
     }
 
     /// Takes new settings.
     pub fn set(&self, settings: Settings) {
+        self.events.set_occupancy(settings.occupancy);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         // The timeout may have become shorter.
         self.intake.ready.notify_one();
+        self.events.ready.notify_one();
     }
 
-    /// Ends the worker: what waits gets an error as response, and nothing is accepted any more.
+    /// Ends the workers: what waits gets an error as response, and nothing is accepted any more. Waits
+    /// some seconds for what is to be told yet; not to be called on the thread that runs the workers.
+    pub fn end(&self) {
+        self.stop();
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(told) = told {
+            // An error is the end as well.
+            let _ = told.blocking_recv();
+        }
+    }
+
+    /// The same without waiting.
     pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
         self.intake.close();
+        self.events.close();
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// What was counted of the events that the application is told.
+    pub fn event_stats(&self) -> EventStats {
+        self.events.stats()
     }
 
     /// The counters now; each is right, but they may be of different moments.
@@ -189,5 +254,9 @@ impl Webhook for Dispatcher {
             (request, url)
         };
         self.intake.put(requests.into_iter().map(with_url).collect())
+    }
+
+    fn tell(&self, shard: u16, events: Vec<HookEvent>) {
+        self.events.put(shard, events);
     }
 }

@@ -54,6 +54,11 @@ impl RequestId {
         // A request without one is as good, but for who looks for repetitions.
         RequestId(format!("msg_{:016x}", getrandom::u64().unwrap_or_default()))
     }
+
+    /// That of a request which is sent again with the same events.
+    pub fn of(first: u64, last: u64) -> Self {
+        RequestId(format!("msg_{first}_{last}"))
+    }
 }
 
 /// The headers of a request that is sent now; those of the signature only with a key.

@@ -282,7 +282,7 @@ impl Drop for Worker {
 }
 
 /// Sleeps until then, or for ever.
-async fn until(due: Option<Instant>) {
+pub(super) async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

@@ -349,7 +349,11 @@ fn run_command(engine: &mut Engine, command: Command) {
                 Presences { connections: &mut engine.connections }.listed(slot, query, list);
             }
         }
-        Command::Settings(settings) => engine.connections.core.settings = settings,
+        Command::Settings(settings) => {
+            let core = &mut engine.connections.core;
+            let before = std::mem::replace(&mut core.settings, settings);
+            core.tell_changed(&before);
+        }
         Command::Drain { seconds } => {
             if engine.drain.is_none() {
                 engine.drain = Some(Drain::begin(&mut engine.connections, seconds));

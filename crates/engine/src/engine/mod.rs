@@ -111,6 +111,7 @@ impl Engine {
             woken: Vec::new(),
             answers: 0,
             now_us: config.now_us,
+            told: Vec::new(),
             outputs: Default::default(),
             effects: Vec::new(),
         };
@@ -163,6 +164,7 @@ impl Engine {
 
     /// Exchanges the outputs that wait for `empty` ones, whose room is used again.
     pub fn take_outputs(&mut self, empty: Outputs) -> Outputs {
+        tell(self);
         std::mem::replace(&mut self.connections.core.outputs, empty)
     }
 
@@ -215,6 +217,7 @@ impl Engine {
 
     /// Serves the connections for which something came. To be called when a batch has left.
     pub fn serve_due(&mut self) {
+        tell(self);
         self.connections.recover(|recovery, core| recovery.serve_due(core));
     }
 
@@ -238,6 +241,7 @@ impl Engine {
         for slot in 0..self.connections.core.table.end() {
             self.connections.end(slot, CloseReason::Drain);
         }
+        tell(self);
     }
 
     /// The driver holds bytes for the connection that its peer doesn't take.
@@ -361,6 +365,17 @@ impl Engine {
                 self.connections.end(slot, CloseReason::SlowConsumer)
             }
             _ => self.connections.close(slot, CloseReason::SlowConsumer, &[]),
+        }
+    }
+}
+
+/// Hands on what the application is to hear.
+fn tell(engine: &mut Engine) {
+    let core = &mut engine.connections.core;
+    if !core.told.is_empty() {
+        let events = std::mem::take(&mut core.told);
+        if let Some(webhook) = &engine.webhook {
+            webhook.tell(core.number, events);
         }
     }
 }

@@ -50,7 +50,8 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     runtime().block_on(all_get_the_end(bench));
     // Nor does a worker that never ran.
     let fixed = fixed(9, 1);
-    let (dispatcher, worker) = Dispatcher::new(fixed, settings(""));
+    let (dispatcher, Workers { worker, .. }) =
+        Dispatcher::new(fixed, settings(""), Told::default());
     dispatcher.send(vec![ask(1)]).unwrap();
     drop(worker);
     assert_eq!(dispatcher.stats().unanswered[ErrorKind::Stopped as usize], 1);

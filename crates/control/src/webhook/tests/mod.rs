@@ -139,18 +139,23 @@ fn settings(url: &str) -> Settings {
         signing_key: None,
         timeout: Duration::from_secs(60),
         batch_events_max: 100,
+        events: HookEvents::default(),
+        event_retry: Duration::from_secs(60),
+        occupancy: Duration::ZERO,
     }
 }
 
 /// One URL may have half of three quarters of these events.
 fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
     let queue_events_per_url_max = queue_events_max;
-    Fixed { queue_events_max, queue_events_per_url_max, queue_bytes_max: 2 << 20, requests_max }
+    let events = EventLimits { events_max: 1_000, bytes_max: 1 << 20 };
+    let queue_bytes_max = 2 << 20;
+    Fixed { queue_events_max, queue_events_per_url_max, queue_bytes_max, requests_max, events }
 }
 
 fn bench(requests_max: usize, settings: Settings) -> Bench {
     let fixed = fixed(2666, requests_max);
-    let (dispatcher, worker) = Dispatcher::new(fixed, settings);
+    let (dispatcher, Workers { worker, .. }) = Dispatcher::new(fixed, settings, Told::default());
     let (sender, responses) = mpsc::unbounded_channel();
     Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses }
 }
@@ -300,7 +305,8 @@ async fn a_url_that_hangs_rejects_no_client_of_another() {
 async fn a_queue_is_there_while_something_is_in_it() {
     let app = app(OPEN, echo).await;
     let fixed = fixed(9, 2);
-    let (dispatcher, mut worker) = Dispatcher::new(fixed, settings(&app.url));
+    let (dispatcher, Workers { mut worker, .. }) =
+        Dispatcher::new(fixed, settings(&app.url), Told::default());
     (0..2).for_each(|_| dispatcher.send(vec![ask(1)]).unwrap());
     let touched = worker.sort(dispatcher.intake.take().unwrap());
     let mut batches = tokio::task::JoinSet::new();
@@ -408,7 +414,8 @@ async fn raw_app(answer: &'static [u8], close: bool) -> String {
 async fn a_full_queue_takes_no_more_until_something_is_answered() {
     let app = app(0, echo).await;
     let fixed = fixed(4, 1);
-    let (dispatcher, worker) = Dispatcher::new(fixed, settings(&app.url));
+    let (dispatcher, Workers { worker, .. }) =
+        Dispatcher::new(fixed, settings(&app.url), Told::default());
     let (sender, responses) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses };
     assert_eq!([1, 2, 3].map(|n| bench.ask(n, n)), [Ok(()), Ok(()), Err(Full)]);

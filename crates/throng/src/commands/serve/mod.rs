@@ -106,9 +106,18 @@ impl Server {
         shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
         let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
         let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
-        let (webhook, worker) = control::webhook::Dispatcher::new(
+        let left = reader.as_ref().map(storage::events).transpose()?.unwrap_or_default();
+        let told = control::webhook::Told {
+            store: store.clone().map(|store| {
+                Arc::new(storage::SavedEvents(store)) as Arc<dyn control::webhook::EventStore>
+            }),
+            left,
+            node: node.to_string(),
+        };
+        let (webhook, workers) = control::webhook::Dispatcher::new(
             settings::webhook_fixed(config),
             settings::webhook(config),
+            told,
         );
         let asked: Arc<dyn shard::Webhook> = webhook.clone();
         let tokens = Tokens::default();
@@ -161,7 +170,7 @@ impl Server {
                     as Arc<dyn subscriptions::SubscriptionStore>
             }),
         };
-        let control = control::spawn(runtime, listener, node, worker).map_err(|error| {
+        let control = control::spawn(runtime, listener, node, workers).map_err(|error| {
             CommandError::Runtime(format!("the admin port can't start: {error}"))
         })?;
         let connections_max = connections_max.min(capacity);
@@ -311,7 +320,8 @@ impl Server {
             handle.send(shard::Command::Drain { seconds });
         }
         self.shards.join();
-        self.webhook.stop();
+        // What has happened until now is told, or stored.
+        self.webhook.end();
         self.control.stop();
         if let Some(store) = &self.store
             && let Err(error) = store.close()

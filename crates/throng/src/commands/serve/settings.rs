@@ -66,6 +66,7 @@ fn rules(config: &Config, demo: bool) -> Rules {
             config::Publish::Ask => PublishRule::Ask,
         }),
         presence: rule.presence,
+        events: rule.events,
         webhook_url: rule.webhook_url.as_deref().map(Arc::from),
         history: history(rule).map(Arc::new),
     };
@@ -192,6 +193,7 @@ pub(super) fn presence(config: &Config) -> presence::Limits {
 }
 
 pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
+    let events = events(config);
     let config = &config.webhook;
     let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_string);
     control::webhook::Settings {
@@ -201,6 +203,22 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
             .and_then(control::webhook::SigningKey::new),
         timeout: Duration::from_millis(config.timeout_milliseconds),
         batch_events_max: held(config.batch_events_max),
+        events,
+        event_retry: Duration::from_secs(config.event_retry_seconds),
+        occupancy: Duration::from_millis(config.occupancy_milliseconds),
+    }
+}
+
+/// What the application wants to hear.
+fn events(config: &Config) -> shard::HookEvents {
+    let wants = |event: &str| config.webhook.events.iter().any(|it| it == event);
+    shard::HookEvents {
+        connected: wants("connected"),
+        disconnected: wants("disconnected"),
+        joined: wants("joined"),
+        left: wants("left"),
+        occupied: wants("occupied"),
+        vacated: wants("vacated"),
     }
 }
 
@@ -210,6 +228,10 @@ pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
         queue_events_per_url_max: held(config.webhook.queue_events_per_url_max),
         queue_bytes_max: held(config.webhook.queue_bytes_max),
         requests_max: held(config.webhook.requests_max),
+        events: control::webhook::EventLimits {
+            events_max: held(config.webhook.event_queue_events_max),
+            bytes_max: held(config.webhook.event_queue_bytes_max),
+        },
     }
 }
 
@@ -336,6 +358,7 @@ pub(super) fn settings(
             spread_s: held(config.auth.expiry_spread_seconds),
         },
         silence_allows: config.webhook.silence == config::Silence::Allow,
+        events: events(config),
     }
 }
 

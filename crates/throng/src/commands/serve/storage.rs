@@ -126,6 +126,27 @@ pub(super) fn load(
     Ok(())
 }
 
+/// An event's number, and what was written of it.
+type StoredEvent = (u64, Box<[u8]>);
+
+/// The events that the application has not taken from the process before this one.
+pub(super) fn events(store: &Reader) -> Result<Vec<StoredEvent>, CommandError> {
+    let mut events = Vec::new();
+    match store.each_event(|number, event| events.push((number, event.into()))) {
+        Ok(()) => Ok(events),
+        Err(error) => Err(CommandError::Runtime(format!("the store can't be read: {error}"))),
+    }
+}
+
+/// Keeps events in the store until the application has taken them.
+pub(super) struct SavedEvents(pub Store);
+
+impl control::webhook::EventStore for SavedEvents {
+    fn change(&self, puts: Vec<(u64, Box<[u8]>)>, through: Option<u64>) -> bool {
+        self.0.put_events(puts, through).is_ok()
+    }
+}
+
 /// Saves changes of subscriptions in the store.
 pub(super) struct SavedSubscriptions(pub Store);
 

@@ -1,0 +1,547 @@
+//! What the application is told: events in one order, each at least once.
+//!
+//! Shards put what has happened into the outbox. The control thread gives each event a number and a
+//! time, writes it into the store if there is one, and sends it behind all others: one request at a
+//! time, again and again until the application has taken it, with ever longer pauses. So events are in
+//! order for all users and connections. What waits is bounded; what does not fit is dropped, and the
+//! application is told how many were.
+//!
+//! Whether a topic is occupied is known here: each shard says when it has the first member and when the
+//! last one has gone, and it is told when it has stayed so for a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use model::Name;
+use shard::{HookEvent, HookEvents, Whose};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::body;
+
+/// Bytes of a request's events, unless one has more.
+const BATCH_BYTES_MAX: usize = 512 << 10;
+
+/// Where events survive the process.
+pub trait EventStore: Send + Sync {
+    /// Writes events, by numbers that grow, and deletes those up to a number. False when it can't.
+    fn change(&self, puts: Vec<(u64, Box<[u8]>)>, through: Option<u64>) -> bool;
+}
+
+/// What stays as it is while the node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventLimits {
+    /// Events that may wait.
+    pub events_max: usize,
+    /// What they may hold.
+    pub bytes_max: usize,
+}
+
+/// What was counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventStats {
+    /// Gauge: events that wait.
+    pub waiting: u64,
+    /// Gauge: their bytes.
+    pub waiting_bytes: u64,
+    /// Gauge: how old the oldest of them is, in seconds.
+    pub oldest_seconds: u64,
+    /// Events that the application has taken.
+    pub taken: u64,
+    /// Requests that it has not taken.
+    pub failed: u64,
+    /// Events that were dropped because too many waited.
+    pub full: u64,
+    /// Events that were dropped because nobody had taken them for too long.
+    pub expired: u64,
+    /// Events that the store could not write: they are lost if the process ends now.
+    pub unwritten: u64,
+}
+
+/// An event that waits.
+struct Waiting {
+    number: u64,
+    at_ms: u64,
+    json: Box<[u8]>,
+}
+
+/// What shards have said of a topic.
+#[derive(Default)]
+struct Topic {
+    /// The shards on which it has members.
+    shards: Vec<u16>,
+    /// The application was told that it is occupied.
+    told: bool,
+    /// When it is told otherwise, if it stays so.
+    due: Option<Instant>,
+}
+
+/// What shards have put in, and nobody has taken out.
+struct Inbox {
+    open: bool,
+    events: Vec<(u64, HookEvent)>,
+    topics: HashMap<Name, Topic>,
+    /// Topics whose time comes, the first one first.
+    due: VecDeque<(Instant, Name)>,
+    occupancy: Duration,
+}
+
+/// Events on their way to the application.
+pub(super) struct Events {
+    limits: EventLimits,
+    inbox: Mutex<Inbox>,
+    /// Notified when something was put in, and at the end.
+    pub ready: Notify,
+    waiting: AtomicU64,
+    waiting_bytes: AtomicU64,
+    oldest_ms: AtomicU64,
+    pub taken: AtomicU64,
+    pub failed: AtomicU64,
+    full: AtomicU64,
+    expired: AtomicU64,
+    unwritten: AtomicU64,
+}
+
+impl Events {
+    pub fn new(limits: EventLimits) -> Self {
+        let inbox = Inbox {
+            open: true,
+            events: Vec::new(),
+            topics: HashMap::new(),
+            due: VecDeque::new(),
+            occupancy: Duration::ZERO,
+        };
+        let zero = || AtomicU64::new(0);
+        Events {
+            limits,
+            inbox: Mutex::new(inbox),
+            ready: Notify::new(),
+            waiting: zero(),
+            waiting_bytes: zero(),
+            oldest_ms: zero(),
+            taken: zero(),
+            failed: zero(),
+            full: zero(),
+            expired: zero(),
+            unwritten: zero(),
+        }
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> EventStats {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let oldest_ms = get(&self.oldest_ms);
+        let age_ms = if oldest_ms == 0 { 0 } else { now_ms().saturating_sub(oldest_ms) };
+        EventStats {
+            waiting: get(&self.waiting) + self.lock().events.len() as u64,
+            waiting_bytes: get(&self.waiting_bytes),
+            oldest_seconds: age_ms / 1_000,
+            taken: get(&self.taken),
+            failed: get(&self.failed),
+            full: get(&self.full),
+            expired: get(&self.expired),
+            unwritten: get(&self.unwritten),
+        }
+    }
+
+    /// How long a topic must stay occupied or vacated.
+    pub fn set_occupancy(&self, occupancy: Duration) {
+        self.lock().occupancy = occupancy;
+    }
+
+    /// Takes what has happened on a shard.
+    pub fn put(&self, shard: u16, events: Vec<HookEvent>) {
+        let (at_ms, now) = (now_ms(), Instant::now());
+        let mut inbox = self.lock();
+        let inbox = &mut *inbox;
+        if !inbox.open {
+            return;
+        }
+        let waiting = self.waiting.load(Ordering::Relaxed) as usize;
+        for event in events {
+            match event {
+                HookEvent::Occupied(topic) => inbox.occupied(topic, shard, now),
+                HookEvent::Vacated(topic) => inbox.vacated(topic, shard, now),
+                HookEvent::Connected(_)
+                | HookEvent::Disconnected { .. }
+                | HookEvent::Joined(..)
+                | HookEvent::Left(..)
+                    if waiting + inbox.events.len() >= self.limits.events_max =>
+                {
+                    self.full.fetch_add(1, Ordering::Relaxed);
+                }
+                event => inbox.events.push((at_ms, event)),
+            }
+        }
+        self.ready.notify_one();
+    }
+
+    /// No more is put in. What shards have said of topics counts at once.
+    pub fn close(&self) {
+        let mut inbox = self.lock();
+        inbox.open = false;
+        inbox.occupancy = Duration::ZERO;
+        let now = Instant::now();
+        let Inbox { topics, due, .. } = &mut *inbox;
+        for (name, topic) in topics.iter_mut() {
+            if topic.due.is_some() {
+                topic.due = Some(now);
+                due.push_front((now, name.clone()));
+            }
+        }
+        drop(inbox);
+        self.ready.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    fn occupied(&mut self, name: Name, shard: u16, now: Instant) {
+        let topic = self.topics.entry(name.clone()).or_default();
+        if !topic.shards.contains(&shard) {
+            topic.shards.push(shard);
+        }
+        self.changed(name, now);
+    }
+
+    fn vacated(&mut self, name: Name, shard: u16, now: Instant) {
+        if let Some(topic) = self.topics.get_mut(&name) {
+            topic.shards.retain(|known| *known != shard);
+            self.changed(name, now);
+        }
+    }
+
+    /// Waits for the time to pass, or no longer, when all is as the application knows it.
+    fn changed(&mut self, name: Name, now: Instant) {
+        let Some(topic) = self.topics.get_mut(&name) else {
+            return;
+        };
+        let is_occupied = !topic.shards.is_empty();
+        if is_occupied == topic.told {
+            topic.due = None;
+            if !is_occupied {
+                self.topics.remove(&name);
+            }
+        } else if topic.due.is_none() {
+            let due = now + self.occupancy;
+            topic.due = Some(due);
+            self.due.push_back((due, name));
+        }
+    }
+
+    /// The topics that have stayed so for long enough, and whether they are occupied.
+    fn take_due(&mut self, now: Instant) -> Vec<(Name, bool)> {
+        let mut told = Vec::new();
+        while self.due.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((due, name)) = self.due.pop_front() else { break };
+            let Some(topic) = self.topics.get_mut(&name) else { continue };
+            // It was otherwise meanwhile.
+            if topic.due != Some(due) {
+                continue;
+            }
+            topic.due = None;
+            topic.told = !topic.told;
+            told.push((name.clone(), topic.told));
+            if !topic.told {
+                self.topics.remove(&name);
+            }
+        }
+        told
+    }
+}
+
+/// A batch that is to be sent: its first and last numbers, and its body.
+#[derive(Clone)]
+pub(super) struct Batch {
+    pub first: u64,
+    pub last: u64,
+    pub events: usize,
+    pub body: Vec<u8>,
+    /// How many events were dropped before it, as it says.
+    lost: u64,
+}
+
+/// The control thread's side.
+pub(super) struct Queue {
+    events: Arc<Events>,
+    store: Option<Arc<dyn EventStore>>,
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    /// The number of the next event.
+    next: u64,
+    /// Events that were dropped since the application was last told.
+    lost: u64,
+    full_seen: u64,
+    /// What was sent and not taken: it is sent again as it was.
+    again: Option<Batch>,
+}
+
+impl Queue {
+    /// What the process before this one has left comes first.
+    pub fn new(
+        events: Arc<Events>,
+        store: Option<Arc<dyn EventStore>>,
+        left: Vec<(u64, Box<[u8]>)>,
+    ) -> Self {
+        // Numbers go on with the time, also where nothing was left.
+        let mut next = now_ms().saturating_mul(1_000);
+        let (mut waiting, mut bytes) = (VecDeque::new(), 0);
+        for (number, row) in left {
+            let Some((at_ms, json)) = row.split_first_chunk() else { continue };
+            next = next.max(number + 1);
+            bytes += json.len();
+            let at_ms = u64::from_le_bytes(*at_ms);
+            waiting.push_back(Waiting { number, at_ms, json: json.into() });
+        }
+        let queue =
+            Queue { events, store, waiting, bytes, next, lost: 0, full_seen: 0, again: None };
+        queue.publish();
+        queue
+    }
+
+    /// The application is told that a node begins: connections of earlier ones are gone.
+    pub fn begin(&mut self, node: &str) {
+        let json = body::started(self.next, now_ms(), node);
+        self.push(now_ms(), json);
+        self.write(self.waiting.len() - 1);
+    }
+
+    /// Takes over what shards have put in. Gives when it is to be called again, if nothing is put in
+    /// before.
+    pub fn collect(&mut self, wants: HookEvents) -> Option<Instant> {
+        let now = Instant::now();
+        let (events, topics, due) = {
+            let mut inbox = self.events.lock();
+            let topics = inbox.take_due(now);
+            (std::mem::take(&mut inbox.events), topics, inbox.due.front().map(|(due, _)| *due))
+        };
+        let from = self.waiting.len();
+        for (at_ms, event) in events {
+            let json = match &event {
+                HookEvent::Connected(whose) => self.json(at_ms, "connected", whose, None, None),
+                HookEvent::Disconnected { whose, reason, seconds } => {
+                    let end = Some((reason.name(), *seconds));
+                    self.json(at_ms, "disconnected", whose, None, end)
+                }
+                HookEvent::Joined(whose, topic) => {
+                    self.json(at_ms, "joined", whose, Some(topic), None)
+                }
+                HookEvent::Left(whose, topic) => self.json(at_ms, "left", whose, Some(topic), None),
+                HookEvent::Occupied(_) | HookEvent::Vacated(_) => continue,
+            };
+            self.push(at_ms, json);
+        }
+        for (topic, occupied) in topics {
+            if occupied && wants.occupied || !occupied && wants.vacated {
+                let kind = if occupied { "occupied" } else { "vacated" };
+                let at_ms = now_ms();
+                let json = body::about_topic(self.next, at_ms, kind, &topic);
+                self.push(at_ms, json);
+            }
+        }
+        self.write(from);
+        due
+    }
+
+    fn json(
+        &self,
+        at_ms: u64,
+        kind: &str,
+        whose: &Whose,
+        topic: Option<&Name>,
+        end: Option<(&str, u32)>,
+    ) -> Vec<u8> {
+        body::about_connection(self.next, at_ms, kind, whose, topic, end)
+    }
+
+    fn push(&mut self, at_ms: u64, json: Vec<u8>) {
+        let full = self.waiting.len() >= self.events.limits.events_max
+            || self.bytes + json.len() > self.events.limits.bytes_max;
+        if full {
+            self.events.full.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.bytes += json.len();
+        self.waiting.push_back(Waiting { number: self.next, at_ms, json: json.into() });
+        self.next += 1;
+    }
+
+    /// Writes what was added into the store.
+    fn write(&mut self, from: usize) {
+        self.publish();
+        let Some(store) = &self.store else { return };
+        let row = |event: &Waiting| {
+            let row = [&event.at_ms.to_le_bytes()[..], &event.json].concat();
+            (event.number, row.into())
+        };
+        let puts: Vec<(u64, Box<[u8]>)> = self.waiting.range(from..).map(row).collect();
+        let count = puts.len() as u64;
+        if count > 0 && !store.change(puts, None) {
+            self.events.unwritten.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The next batch; nothing while nothing waits. What nobody has taken for so long is dropped first.
+    pub fn batch(&mut self, events_max: usize, retry: Duration) -> Option<Batch> {
+        self.expire(retry);
+        if self.again.is_some() {
+            return self.again.clone();
+        }
+        let full = self.events.full.load(Ordering::Relaxed);
+        self.lost += full - std::mem::replace(&mut self.full_seen, full);
+        let mut bytes = 0;
+        let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|event| {
+            let room = bytes == 0 || bytes + event.json.len() <= BATCH_BYTES_MAX;
+            bytes += event.json.len();
+            room
+        });
+        let count = fitting.count();
+        let (first, last) = (self.waiting.front()?.number, self.waiting.get(count - 1)?.number);
+        let body = body::told(self.waiting.range(..count).map(|event| &*event.json), self.lost);
+        self.again = Some(Batch { first, last, events: count, body, lost: self.lost });
+        self.again.clone()
+    }
+
+    fn expire(&mut self, retry: Duration) {
+        let retry_ms = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
+        let before_ms = now_ms().saturating_sub(retry_ms);
+        let old = self.waiting.iter().take_while(|event| event.at_ms < before_ms).count();
+        if old > 0 {
+            tracing::warn!(
+                events = old,
+                "events were dropped which the application has not taken for \
+                 webhook.event_retry_seconds"
+            );
+            self.events.expired.fetch_add(old as u64, Ordering::Relaxed);
+            self.lost += old as u64;
+            self.remove(old);
+        }
+    }
+
+    /// The application has taken the batch.
+    pub fn taken(&mut self, batch: &Batch) {
+        self.events.taken.fetch_add(batch.events as u64, Ordering::Relaxed);
+        self.lost -= batch.lost.min(self.lost);
+        let count = self.waiting.iter().take_while(|event| event.number <= batch.last).count();
+        self.remove(count);
+    }
+
+    /// It has not: the same batch is sent again.
+    pub fn failed(&self) {
+        self.events.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, count: usize) {
+        let mut through = None;
+        for event in self.waiting.drain(..count) {
+            self.bytes -= event.json.len();
+            through = Some(event.number);
+        }
+        self.again = None;
+        self.publish();
+        if let (Some(store), Some(_)) = (&self.store, through) {
+            // What is not deleted is sent once more after the next start.
+            store.change(Vec::new(), through);
+        }
+    }
+
+    fn publish(&self) {
+        let Events { waiting, waiting_bytes, oldest_ms, .. } = &*self.events;
+        waiting.store(self.waiting.len() as u64, Ordering::Relaxed);
+        waiting_bytes.store(self.bytes as u64, Ordering::Relaxed);
+        let oldest = self.waiting.front().map_or(0, |event| event.at_ms);
+        oldest_ms.store(oldest, Ordering::Relaxed);
+    }
+}
+
+fn now_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn inbox(occupancy_ms: u64) -> Inbox {
+        Inbox {
+            open: true,
+            events: Vec::new(),
+            topics: HashMap::new(),
+            due: VecDeque::new(),
+            occupancy: Duration::from_millis(occupancy_ms),
+        }
+    }
+
+    proptest! {
+        /// Whatever shards say, in whatever order: the application hears by turns that a topic is
+        /// occupied and vacated, only of what has stayed so, and at the end knows how it is.
+        #[test]
+        fn a_topic_is_told_as_it_is(
+            steps in prop::collection::vec((0u16..3, any::<bool>(), 0u64..150), 0..60),
+        ) {
+            let mut inbox = inbox(100);
+            let begin = Instant::now();
+            let (mut now_ms, mut told) = (0, Vec::new());
+            let mut shards = [false; 3];
+            // Since when it is as it is.
+            let mut since_ms = 0;
+            for (shard, occupied, pause_ms) in steps {
+                let before = shards.contains(&true);
+                shards[usize::from(shard)] = occupied;
+                let now = begin + Duration::from_millis(now_ms);
+                match occupied {
+                    true => inbox.occupied("t".into(), shard, now),
+                    false => inbox.vacated("t".into(), shard, now),
+                }
+                if shards.contains(&true) != before {
+                    since_ms = now_ms;
+                }
+                now_ms += pause_ms;
+                for (_, is_occupied) in inbox.take_due(begin + Duration::from_millis(now_ms)) {
+                    prop_assert_eq!(is_occupied, shards.contains(&true));
+                    prop_assert!(now_ms >= since_ms + 100, "it has stayed so");
+                    told.push(is_occupied);
+                }
+            }
+            told.extend(
+                inbox.take_due(begin + Duration::from_secs(3_600)).into_iter().map(|(_, is)| is),
+            );
+            prop_assert!(told.iter().enumerate().all(|(at, is)| *is == (at % 2 == 0)), "{told:?}");
+            prop_assert_eq!(told.last().copied().unwrap_or(false), shards.contains(&true));
+            prop_assert!(inbox.due.is_empty());
+            prop_assert_eq!(inbox.topics.is_empty(), !shards.contains(&true), "nothing is held");
+        }
+    }
+
+    #[test]
+    fn what_was_left_is_first_and_numbers_go_on() {
+        let limits = EventLimits { events_max: 4, bytes_max: 1 << 20 };
+        let row = |at_ms: u64| [&at_ms.to_le_bytes()[..], b"{}"].concat().into_boxed_slice();
+        let far = u64::MAX - 10;
+        let left = vec![(7, row(now_ms())), (far, row(now_ms())), (9, Box::from(*b"short"))];
+        let mut queue = Queue::new(Arc::new(Events::new(limits)), None, left);
+        assert_eq!((queue.waiting.len(), queue.next), (2, far + 1));
+        let hour = Duration::from_secs(3_600);
+        let batch = queue.batch(1, hour).unwrap();
+        assert_eq!((batch.first, batch.last, batch.events), (7, 7, 1));
+        queue.failed();
+        queue.begin("node");
+        let again = queue.batch(9, hour).unwrap();
+        assert_eq!(again.body, batch.body, "it is sent again as it was");
+        queue.taken(&again);
+        let rest = queue.batch(9, hour).unwrap();
+        assert_eq!((rest.first, rest.last, rest.events), (far, far + 1, 2));
+        assert!(queue.batch(9, Duration::ZERO).is_some(), "of this millisecond");
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(queue.batch(9, Duration::ZERO).is_none());
+        assert_eq!((queue.bytes, queue.events.stats().expired), (0, 2));
+    }
+}

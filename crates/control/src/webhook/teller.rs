@@ -1,0 +1,147 @@
+//! Sends the events that the application is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::error::{ErrorKind, Log, RequestError};
+use super::events::{Batch, EventStore, Queue};
+use super::signature::RequestId;
+use super::{Dispatcher, Settings};
+
+/// The pause after the first failure; each further one makes it twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// At the end, what waits is sent for so long.
+const END: Duration = Duration::from_secs(3);
+
+/// The control thread's side: tells the application what has happened.
+pub struct Teller {
+    dispatcher: Arc<Dispatcher>,
+    queue: Queue,
+    node: String,
+    client: Option<Client>,
+    log: Log,
+    /// Tells that this has ended.
+    _done: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+/// What a teller begins with.
+#[derive(Default)]
+pub struct Told {
+    /// Where events survive.
+    pub store: Option<Arc<dyn EventStore>>,
+    /// What the process before this one has left there: numbers, and what was written.
+    pub left: Vec<(u64, Box<[u8]>)>,
+    /// The name of this node, with which the ids of its connections begin.
+    pub node: String,
+}
+
+impl Teller {
+    pub(super) fn new(
+        dispatcher: Arc<Dispatcher>,
+        told: Told,
+        done: tokio::sync::oneshot::Sender<()>,
+    ) -> Self {
+        let Told { store, left, node } = told;
+        let queue = Queue::new(dispatcher.events.clone(), store, left);
+        let (client, log) = (None, Log::default());
+        Teller { dispatcher, queue, node, client, log, _done: Some(done) }
+    }
+
+    /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with
+    /// I/O and time.
+    pub async fn run(mut self) {
+        let mut pause = PAUSE_MIN;
+        let mut not_before = Instant::now();
+        let mut end: Option<Instant> = None;
+        let mut begun = false;
+        loop {
+            let settings = self.dispatcher.settings();
+            if !begun && settings.tells() {
+                begun = true;
+                self.queue.begin(&self.node);
+            }
+            let due = self.queue.collect(settings.events);
+            let now = Instant::now();
+            if end.is_none() && self.dispatcher.has_stopped() {
+                end = Some(now + END);
+            }
+            let batch = match &settings.url {
+                Some(_) if now >= not_before => {
+                    self.queue.batch(settings.batch_events_max, settings.event_retry)
+                }
+                _ => None,
+            };
+            let is_idle = batch.is_none();
+            if let (Some(batch), Some(url)) = (batch, settings.url.clone()) {
+                match self.send(&url, &settings, &batch, end).await {
+                    Ok(()) => {
+                        self.queue.taken(&batch);
+                        (pause, not_before) = (PAUSE_MIN, now);
+                    }
+                    Err(error) => {
+                        self.log.warn(&error, Some(&url), batch.events as u64);
+                        self.queue.failed();
+                        not_before = Instant::now() + pause;
+                        pause = (pause * 2).min(PAUSE_MAX);
+                    }
+                }
+            }
+            if end.is_some_and(|end| is_idle && now >= not_before || now >= end) {
+                return;
+            }
+            if is_idle {
+                let waits = (now < not_before).then_some(not_before);
+                let until = [due, waits, end].into_iter().flatten().min();
+                tokio::select! {
+                    () = self.dispatcher.events.ready.notified() => {}
+                    () = super::worker::until(until) => {}
+                }
+            }
+        }
+    }
+
+    /// Sends a batch, and takes over meanwhile what happens.
+    async fn send(
+        &mut self,
+        url: &str,
+        settings: &Settings,
+        batch: &Batch,
+        end: Option<Instant>,
+    ) -> Result<(), RequestError> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let client = Client::new(1).map_err(|error| {
+                    let cause = format!("TLS can't be set up: {error}");
+                    RequestError::new(ErrorKind::Unreachable, cause)
+                })?;
+                self.client.insert(client).clone()
+            }
+        };
+        let (id, proof) = (RequestId::of(batch.first, batch.last), settings.proof());
+        let request = client.tell(url, &id, &proof, batch.body.clone());
+        tokio::pin!(request);
+        let deadline = Instant::now() + settings.timeout;
+        let deadline = end.map_or(deadline, |end| end.min(deadline));
+        let mut due = None;
+        loop {
+            tokio::select! {
+                result = &mut request => return result,
+                () = tokio::time::sleep_until(deadline) => {
+                    let cause = format!("no answer within {:?}", settings.timeout);
+                    return Err(RequestError::new(ErrorKind::Timeout, cause));
+                }
+                () = self.dispatcher.events.ready.notified() => {}
+                () = super::worker::until(due) => {}
+            }
+            due = self.queue.collect(self.dispatcher.settings().events);
+        }
+    }
+}
