@@ -25,6 +25,8 @@ table_keys! {
     presence: bool = Bool, Default("false");
     /// The application hears who comes to these topics and goes, and when they are occupied and vacated, as far as webhook.events says so.
     events: bool = Bool, Default("false");
+    /// Send a client that doesn't keep up only the newest message of each key, when it reads again, in place of closing it; messages without a key are as of one.
+    conflate: bool = Bool, Default("false");
     /// Where this rule's webhooks go, in place of webhook.url.
     webhook_url: Option<String> = Text, Unset(r#""https://example.com/throng""#);
     /// Messages of a topic that are retained for those who come back; 0 is none. Of this limit and the next two, the first that is reached counts. With a store, a limit above 40960 may give up to 10 % more.

@@ -24,6 +24,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
         publish: None,
         presence: false,
         events: false,
+        conflate: false,
         webhook_url: None,
         history_messages_max: 0,
         history_bytes_max: 1 << 20,

@@ -281,6 +281,7 @@ impl Connections {
         let left = self.core.hub.leave(slot, hash, topic);
         self.chosen.remove(slot, hash);
         self.recovery.end_topic(slot, hash);
+        self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
         self.core.topics_ended += usize::from(left == Some(true));
         self.rates.quota.settle(&self.core, slot);
         if let Some(ended) = left {
@@ -329,6 +330,7 @@ impl Connections {
         self.recovery.forget(slot);
         self.core.credentials.remove(slot);
         self.core.lists_due.remove(&slot);
+        self.core.conflation.forget(slot, &self.core.metrics);
         self.chosen.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
@@ -385,6 +387,7 @@ impl Connections {
             recovery: recovery.export(slot, &name),
             rates: rates.export(slot),
             proxied: core.peers.export(slot),
+            conflated: core.conflation.export(slot),
             pages: pages.export(slot),
             credential: core.credentials.principal(slot, Vec::new()).ok().map(|it| Who::from(&it)),
         })
@@ -458,6 +461,7 @@ impl Connections {
         record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
         rates.import(slot, record.rates, waits, core.now_us);
         core.peers.import(slot, record.proxied, &core.shared);
+        core.conflation.import(slot, record.conflated, hash, &core.metrics);
         pages.import(slot, record.pages);
         rates.quota.settle(core, slot);
         if woken {

@@ -11,6 +11,7 @@ use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
 use protocol::{Codecs, Delivery, ProtocolRef};
 
 use crate::command::Command;
+use crate::conflation::Conflation;
 use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
 use crate::credentials::Credentials;
 use crate::entries::PresenceEntries;
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub credentials: Credentials,
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
     pub lists_due: HashMap<u32, Vec<Name>>,
+    /// What waits for connections that don't keep up with topics of which they get the newest alone.
+    pub conflation: Conflation,
     /// Where connections come from that come through proxies.
     pub peers: Peers,
     /// Of the log lines that peers cause.

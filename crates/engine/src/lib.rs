@@ -28,6 +28,7 @@ mod ask;
 mod cbor;
 mod chosen;
 mod command;
+mod conflation;
 mod connection;
 mod connections;
 mod core;

@@ -265,6 +265,9 @@ pub struct Metrics {
     /// Gauge: the memory that these take up, in bytes; in several outboxes of a shard they take it up
     /// once.
     pub outbox_held: Counter,
+    /// Messages of topics with `conflate` that a newer one replaced before a slow connection had taken
+    /// them.
+    pub conflated: Counter,
     /// Gauge: the memory that input takes up which is not whole, in bytes.
     pub input_bytes: Counter,
     /// Gauge: topics that have members, personal ones included.

@@ -4,6 +4,7 @@ use minicbor::{Decode, Encode};
 use model::Name;
 
 use crate::cbor::{Text, Who};
+use crate::conflation::WaitingRecord;
 use crate::connection::ColdRecord;
 use crate::entries::EntryRecord;
 use crate::flow::RatesRecord;
@@ -62,4 +63,6 @@ pub(crate) struct Record {
     pub credential: Option<Who>,
     #[n(18)]
     pub proxied: Option<ProxiedRecord>,
+    #[n(19)]
+    pub conflated: Option<Vec<WaitingRecord>>,
 }

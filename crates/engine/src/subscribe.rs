@@ -184,6 +184,7 @@ impl Connections {
             let hash = self.core.broker.hash(&topic);
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.recovery.end_topic(slot, hash);
+            self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
         }
         self.join_with(slot, &topic, permit.presence, meta);
         // The reply comes first.

@@ -47,6 +47,8 @@ pub struct Rule {
     pub events: bool,
     /// The application's URL for this rule, if it is not the URL for all rules.
     pub webhook_url: Option<Arc<str>>,
+    /// A member that doesn't keep up gets only the newest message of each key, and is not closed for it.
+    pub conflate: bool,
     /// How the topic's messages are retained; `None` is not at all.
     pub history: Option<Arc<HistoryRule>>,
 }
@@ -101,6 +103,11 @@ impl Rules {
     /// The topic's rule.
     pub fn of(&self, topic: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| matches(&rule.pattern, topic))
+    }
+
+    /// True when members of some topic get the newest alone if they don't keep up.
+    pub fn conflates_any(&self) -> bool {
+        self.rules.iter().any(|rule| rule.conflate)
     }
 
     /// True when some topic has history.

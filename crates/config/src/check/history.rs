@@ -87,6 +87,11 @@ pub(super) fn check_rule(
                            or not they were acknowledged: take compact or acknowledge away";
             errors.push(("compact", message.into()));
         }
+        if typed.conflate {
+            let message = "a client gets all messages that it has to acknowledge: take conflate or \
+                           acknowledge away";
+            errors.push(("conflate", message.into()));
+        }
         let message = dead_letter_error(&typed.dead_letter, config, rules, Some(index));
         errors.extend(message.map(|message| ("dead_letter", message)));
     } else if known("acknowledge") {

@@ -159,6 +159,10 @@ impl Reading {
         let value = self.sum(|metrics| metrics.delivered.get());
         let help = "Messages handed to connections, one for each member";
         counter(encoder, "messages_delivered", help, None, value)?;
+        let value = self.sum(|metrics| metrics.conflated.get());
+        let help =
+            "Messages that a newer one of their key replaced while they waited for a slow client";
+        counter(encoder, "messages_conflated", help, None, value)?;
         let value = self.sum(|metrics| metrics.bytes_out.get());
         counter(encoder, "sent", "Bytes written to clients", Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.bytes_in.get());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Encoding, Envelope};
+use model::{CloseReason, Encoding, Envelope};
 use protocol::Delivery;
 
 use super::Engine;
@@ -36,6 +36,11 @@ impl Engine {
             .collect();
         let protocols = self.connections.core.shared.protocols;
         let care = self.connections.recovery.catchups.care(slice.messages());
+        let topic = slice.messages().next().map(|message| message.publication.topic.clone());
+        let policy = &self.connections.core.settings.session.policy;
+        let conflates = policy.rules().conflates_any()
+            && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
+        let mut behind = Vec::new();
         for &slot in slice.slots {
             let Some(connection) = self.connections.core.table.get_mut(slot) else {
                 continue;
@@ -52,6 +57,14 @@ impl Engine {
             if connection.is_closing() {
                 continue;
             }
+            // Whoever has something to take gets the newest when it has taken that.
+            if conflates
+                && (connection.is(Flag::Blocked) || self.connections.core.conflation.holds(slot))
+                && protocols.delivery(encoding) == Delivery::Pushed
+            {
+                behind.push(slot);
+                continue;
+            }
             if self.connections.recovery.catchups.is_special(slot, connection, care, &left_out) {
                 special.push(slot);
                 continue;
@@ -60,7 +73,9 @@ impl Engine {
             self.groups[usize::from(encoding.0)].push(slot);
         }
         let messages = count(slice.messages().len());
-        let topic = slice.messages().next().map(|message| message.topic_hash);
+        // Nobody waits for those who get the newest alone.
+        let topic = slice.messages().next().filter(|_| !conflates);
+        let topic = topic.map(|message| message.topic_hash);
         let mut sessions = Vec::new();
         for encoding in Encoding::ALL {
             let number = usize::from(encoding.0);
@@ -97,12 +112,18 @@ impl Engine {
                 .record(self.connections.core.now_us.saturating_sub(since_us), 1);
         }
         let served = slice.slots.len();
-        let specials = match special.is_empty() {
+        let specials = match special.is_empty() && behind.is_empty() {
             true => Vec::new(),
             false => slice.messages().cloned().collect(),
         };
         if !special.is_empty() {
             self.connections.serve_special(&special, &specials);
+        }
+        for slot in behind {
+            let fits = self.connections.recover(|it, core| it.conflate(core, slot, &specials));
+            if !fits {
+                self.connections.close(slot, CloseReason::SlowConsumer, &[]);
+            }
         }
         for (bytes, slots) in sessions {
             let piece = Piece::new(bytes, &self.connections.core.metrics);
@@ -132,6 +153,11 @@ impl Engine {
 }
 
 impl Connections {
+    /// A connection has taken what it was sent: it gets what waited for that.
+    pub(crate) fn serve_conflated(&mut self, slot: u32) {
+        self.recover(|recovery, core| recovery.serve_conflated(core, slot));
+    }
+
     /// The members of a slice that are not served alike.
     fn serve_special(&mut self, special: &[u32], messages: &[Arc<Envelope>]) {
         let mut connections = 0;

@@ -102,6 +102,7 @@ impl Engine {
             joins: Default::default(),
             credentials: Default::default(),
             lists_due: Default::default(),
+            conflation: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),
             topics_ended: 0,
@@ -267,6 +268,7 @@ impl Engine {
         self.connections.core.set(slot, Flag::Awaiting, false);
         self.connections.core.table.trim(slot);
         if self.connections.core.is_open(slot) {
+            self.connections.serve_conflated(slot);
             Lists { core: &mut self.connections.core }.flush_due(slot);
             self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
             PageReads { connections: &mut self.connections }.next(slot);

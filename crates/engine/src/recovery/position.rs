@@ -36,10 +36,8 @@ impl CatchupTable {
 
     /// How far a connection has the topics of which the hub owes it something.
     pub(crate) fn waiting(&self, core: &Core, slot: u32) -> Vec<Behind> {
-        self.first_of_each(
-            slot,
-            core.hub.owed(slot, None).into_iter().map(|message| &message.message),
-        )
+        let owed = core.hub.owed(slot, None).into_iter().chain(core.conflation.of(slot));
+        self.first_of_each(slot, owed.map(|message| &message.message))
     }
 
     /// The places before the first message of each topic.

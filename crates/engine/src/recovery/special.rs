@@ -14,6 +14,12 @@ use crate::count::count;
 use crate::deliver::encode;
 use crate::outbox::{Chunk, Piece};
 
+/// Messages that a connection is given together of those that waited for it to read.
+const SERVED_MESSAGES: usize = 64;
+
+/// The part of an outbox's limit that their payloads may take.
+const SERVED_PART: usize = 4;
+
 /// What a slice's messages are to members that are looked at one by one.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Care {
@@ -105,6 +111,48 @@ impl Recovery {
         chosen.len()
     }
 
+    /// Notes the messages of a slice for a member that doesn't keep up, and gets the newest of each key
+    /// when it does. False when more would wait for it than may.
+    pub(crate) fn conflate(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        messages: &[Arc<Envelope>],
+    ) -> bool {
+        let Some(connection) = core.table.get(slot) else {
+            return true;
+        };
+        let id = Some(core.id(slot, connection.serial));
+        let max = core.settings.outbox_bytes_max;
+        messages.iter().all(|message| {
+            let wanted = message.publication.except != id
+                && self.admits(slot, message)
+                && self.catchups.chooses(slot, message);
+            !wanted || core.conflation.push(slot, message.clone(), max, &core.metrics)
+        })
+    }
+
+    /// A connection has taken what it was sent: it gets the next of what waits for it.
+    pub(crate) fn serve_conflated(&mut self, core: &mut Core, slot: u32) {
+        if !core.conflation.holds(slot) {
+            return;
+        }
+        let (messages_max, bytes_max) = (
+            core.settings.outbox_messages_max.min(SERVED_MESSAGES),
+            core.settings.outbox_bytes_max / SERVED_PART,
+        );
+        let messages = core.conflation.take(slot, messages_max, bytes_max, &core.metrics);
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        let bytes = match core.is(slot, Flag::Resumable) {
+            true => self.catchups.with_positions(core, slot, protocol, &messages),
+            false => encode(messages.iter(), protocol, &mut core.codecs),
+        };
+        core.metrics.delivered.add(messages.len() as u64);
+        core.send_and_wait(slot, &bytes);
+    }
+
     /// Whether a message that comes live is for this connection, or held back from it.
     pub(crate) fn admits(&mut self, slot: u32, message: &Message) -> bool {
         if !message.is_retained() {
@@ -152,6 +200,7 @@ impl Recovery {
             .map(|message| message.id.offset)
             .collect();
         let mut waiting = core.hub.owed(slot, None);
+        waiting.extend(core.conflation.of(slot));
         waiting.retain(|message| !message.is_retained() || !ours.contains(&message.id.offset));
         let waiting =
             self.catchups.first_of_each(slot, waiting.into_iter().map(|message| &message.message));
@@ -182,6 +231,9 @@ impl Recovery {
         let id = core.id(slot, connection.serial);
         let mut owed: Vec<Arc<Envelope>> =
             core.hub.owed(slot, topic).into_iter().cloned().collect();
+        let hash = topic.map(|(hash, _)| hash);
+        let conflated = core.conflation.take_topic(slot, hash, &core.metrics);
+        owed.splice(..0, conflated);
         owed.retain(|message| {
             message.publication.except != Some(id)
                 && self.admits(slot, message)

@@ -67,6 +67,7 @@ fn rules(config: &Config, demo: bool) -> Rules {
         }),
         presence: rule.presence,
         events: rule.events,
+        conflate: rule.conflate,
         webhook_url: rule.webhook_url.as_deref().map(Arc::from),
         history: history(rule).map(Arc::new),
     };
