@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use broker::Broker;
-use engine::{Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target};
+use engine::{
+    Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target,
+};
 use libfuzzer_sys::fuzz_target;
 use model::{CloseReason, Data, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules};
 
