@@ -390,6 +390,7 @@ impl Connections {
             conflated: core.conflation.export(slot),
             pages: pages.export(slot),
             credential: core.credentials.principal(slot, Vec::new()).ok().map(|it| Who::from(&it)),
+            warned: core.credentials.is_warned(slot).then_some(true),
         })
     }
 
@@ -452,6 +453,9 @@ impl Connections {
         }
         if let Some(who) = record.credential {
             core.credentials.insert(slot, &who.into());
+            if record.warned == Some(true) {
+                core.credentials.set_warned(slot);
+            }
         }
         core.joins.import(slot, record.joins, &hash);
         core.entries.import(slot, record.presence, &hash);

@@ -147,6 +147,11 @@ impl Credentials {
         warn.then_some(TokenDue::Warn(found.expires_s))
     }
 
+    /// Whether the client was told that its token expires.
+    pub fn is_warned(&self, slot: u32) -> bool {
+        self.by_slot.get(slot).is_some_and(|found| found.badge.get() & WARNED != 0)
+    }
+
     /// The client was told that its token expires.
     pub fn set_warned(&mut self, slot: u32) {
         if let Some(found) = self.by_slot.get_mut(slot) {

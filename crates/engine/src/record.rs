@@ -65,4 +65,7 @@ pub(crate) struct Record {
     pub proxied: Option<ProxiedRecord>,
     #[n(19)]
     pub conflated: Option<Vec<WaitingRecord>>,
+    /// It was told that its token expires; nothing where it was not.
+    #[n(20)]
+    pub warned: Option<bool>,
 }

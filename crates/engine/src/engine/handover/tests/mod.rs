@@ -3,6 +3,7 @@
 
 mod lives;
 mod records;
+mod tokens;
 mod waiting;
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use random::Random;
 use subscriptions::Subscriptions;
 
 use super::*;
-use crate::command::{Command, Target};
+use crate::command::{Command, Revocation, Target};
 use crate::connection::Phase;
 use crate::handle::{Handle, Shared};
 use crate::recovery::simulation::late::Late;
@@ -122,6 +123,9 @@ enum Step {
     History,
     /// The application ends all connections of a user.
     Disconnect(&'static str),
+    Revoke(&'static str),
+    /// The keys that tokens wait for have come.
+    Keys,
     Login(usize, &'static str),
     Logout(usize, &'static str),
 }
@@ -168,6 +172,7 @@ struct Scene {
     handles: Vec<Handle>,
     broker: Arc<broker::Local>,
     late: Option<Arc<Late>>,
+    issuer: Arc<tokens::Issuer>,
     app: Arc<App>,
     clients: [Option<ClientEnd>; CLIENTS],
     /// Slots and engines of the clients' connections.
@@ -180,6 +185,10 @@ struct Scene {
 
 impl Scene {
     fn new(is_late: bool) -> Self {
+        Scene::with(is_late, settings(), Arc::default())
+    }
+
+    fn with(is_late: bool, settings: Settings, issuer: Arc<tokens::Issuer>) -> Self {
         let handles: Vec<Handle> = (0..2).map(|_| testing::handle(200)).collect();
         let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
         let limits = broker::Limits {
@@ -214,7 +223,7 @@ impl Scene {
         let protocols = protocol::standard();
         let shared = Arc::new(Shared::new(NodeId(1), protocols, presence, subscriptions));
         let mut drivers =
-            testing::drivers(&handles, settings(), broker.clone(), asked, shared.clone());
+            testing::drivers(&handles, settings, broker.clone(), asked, shared.clone());
         let app = Arc::new(App::default());
         drivers.iter_mut().for_each(|driver| driver.engine.webhook = Some(app.clone()));
         Scene {
@@ -222,6 +231,7 @@ impl Scene {
             handles,
             broker,
             late,
+            issuer,
             app,
             clients: [const { None }; CLIENTS],
             places: [(0, 0); CLIENTS],
@@ -321,6 +331,14 @@ impl Scene {
                     handle.send(Command::Disconnect { target, close, reply: Box::new(|_| ()) });
                 }
             }
+            Revoke(user) => {
+                let user = Some((*user).into());
+                for handle in &self.handles {
+                    let revocation = Revocation { user: user.clone(), ..Revocation::default() };
+                    handle.send(Command::Revoke { revocation, reply: Box::new(|_| ()) });
+                }
+            }
+            Keys => self.issuer.come(),
             Login(client, user) => self.users(*client, user, true),
             Logout(client, user) => self.users(*client, user, false),
         }
@@ -361,7 +379,11 @@ impl Scene {
 
     /// All of it, to the end of each connection that ends.
     fn play(steps: &[Step], is_late: bool, upgrades: impl Fn(usize) -> bool) -> Self {
-        let mut scene = Scene::new(is_late);
+        Scene::new(is_late).played(steps, upgrades)
+    }
+
+    fn played(self, steps: &[Step], upgrades: impl Fn(usize) -> bool) -> Self {
+        let mut scene = self;
         for (at, step) in steps.iter().enumerate() {
             scene.step(step);
             if upgrades(at) {
