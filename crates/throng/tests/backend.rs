@@ -1,0 +1,163 @@
+//! The back ends of examples/backend, in Python and in Go, as processes, with a server that asks and tells
+//! them.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use support::{Server, command, json as request, websocket};
+
+/// A back end; killed at the end of the test.
+struct Backend {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/backend")
+}
+
+fn start(mut process: Command, key: &str) -> Backend {
+    process.env("PORT", "0").env("SIGNING_KEY", key).stdout(Stdio::piped());
+    let mut child = process.spawn().unwrap_or_else(|error| {
+        panic!(
+            "{process:?}: {error}: scripts/test installs the Debian packages python3 and golang-go"
+        )
+    });
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().to_string();
+    assert!(url.starts_with("http://"), "{process:?} says {line:?}");
+    Backend { child, url }
+}
+
+fn python(key: &str) -> Backend {
+    let mut process = Command::new("python3");
+    process.arg(folder().join("backend.py"));
+    start(process, key)
+}
+
+/// Built first: `go run` has a child of its own, which would outlive it.
+fn go(key: &str) -> Backend {
+    let local = Path::new("/usr/local/go/bin/go");
+    let go = if local.exists() { local.as_os_str() } else { "go".as_ref() };
+    let built = std::env::temp_dir().join(format!("throng-backend-{}", std::process::id()));
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).arg(&built).arg(folder().join("backend.go"));
+    let done = build.status().unwrap_or_else(|error| {
+        panic!("{go:?}: {error}: scripts/test installs the Debian package golang-go")
+    });
+    assert!(done.success());
+    let backend = start(Command::new(&built), key);
+    let _ = std::fs::remove_file(built);
+    backend
+}
+
+const KEY: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+fn serve(url: &str, key: &str) -> Server {
+    let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
+    throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
+    throng.arg(folder().join("throng.toml"));
+    let settings = [
+        ("THRONG_WEBHOOK_URL", url),
+        ("THRONG_WEBHOOK_SIGNING_KEY", key),
+        ("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", "100"),
+    ];
+    Server::run(throng, &settings)
+}
+
+fn online(backend: &Backend) -> Value {
+    let address = backend.url.split('/').nth(2).unwrap().parse().unwrap();
+    request(address, "GET", "/", None, "").1
+}
+
+/// All that the example does.
+fn decides_answers_and_hears(backend: &Backend) {
+    let server = serve(&backend.url, KEY);
+    let mut alice = websocket(&server, "user=alice&topic=chat:1");
+    let entered = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:7"}));
+    assert_eq!(entered["ok"]["topic"], "doc:7", "{entered}");
+    // The list is made at intervals.
+    server.until("alice shows what the back end says", |_| {
+        let list = command(&mut alice, json!({"type": "presence", "id": 2, "topic": "doc:7"}));
+        list["ok"]["presences"]["alice"]["metas"][0]["name"] == "Alice"
+    });
+    let (status, error) = server.get("/sse?user=eve&topic=doc:7");
+    assert_eq!((status, &error["error"]["code"]), (403, &json!("members_only")));
+    assert_eq!(server.get("/poll?user=bob&topic=doc:7&timeout=0").0, 200);
+
+    let mut say = |data: &str| {
+        let publish = json!({"type": "publish", "id": 3, "topic": "chat:1", "data": data});
+        alice.send(tungstenite::Message::text(publish.to_string())).unwrap();
+        // The message and the reply, in whatever order; who comes to the document is heard as well.
+        let (mut heard, mut replied) = (None, false);
+        loop {
+            let next = support::receive(&mut alice);
+            if next["error"].is_object() {
+                return next;
+            }
+            replied |= next["id"] == 3;
+            heard = heard.or((next["topic"] == "chat:1").then_some(next));
+            if replied && let Some(heard) = heard.take() {
+                return heard;
+            }
+        }
+    };
+    assert_eq!(say("hello")["data"], "hello");
+    assert_eq!(say("damn it")["data"], "d*** it");
+    assert_eq!(say("buy spam")["error"]["code"], "no_spam");
+    let order = |item: &str| {
+        let body = Some(json!({"item": item}));
+        request(server.client, "POST", "/publish?topic=order:1&user=bob", body, "")
+    };
+    assert_eq!(order("tea"), (200, json!({"ordered": "tea", "price": 3})));
+    let (status, error) = order("gold");
+    assert_eq!((status, &error["error"]["code"]), (403, &json!("unknown_item")));
+
+    let want = json!({"users": ["alice"], "topics": ["chat:1", "doc:7"]});
+    server.until("the back end knows who is there", |_| online(backend) == want);
+    drop(alice);
+    let nobody = json!({"users": [], "topics": []});
+    server.until("the back end knows that nobody is", |_| online(backend) == nobody);
+}
+
+/// Whoever has another key is believed nothing.
+fn wants_the_signature(backend: &Backend) {
+    let server = serve(&backend.url, "another key of which nobody knows anything");
+    let (status, error) = server.get("/poll?user=alice&topic=doc:7&timeout=0");
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("unanswered")), "{error}");
+    let address = backend.url.split('/').nth(2).unwrap().parse().unwrap();
+    let body = json!({"events": []});
+    for headers in [
+        "",
+        "webhook-id: a\r\nwebhook-timestamp: 1\r\nwebhook-signature: v1,AAAA\r\n",
+        "webhook-id: a\r\nwebhook-timestamp: x\r\nwebhook-signature: \r\n",
+    ] {
+        assert_eq!(request(address, "POST", "/throng", Some(body.clone()), headers).0, 401);
+    }
+}
+
+#[test]
+fn the_back_end_in_python_decides_answers_and_hears() {
+    let backend = python(KEY);
+    decides_answers_and_hears(&backend);
+    wants_the_signature(&backend);
+}
+
+#[test]
+fn the_back_end_in_go_decides_answers_and_hears() {
+    let backend = go(KEY);
+    decides_answers_and_hears(&backend);
+    wants_the_signature(&backend);
+}

@@ -1,0 +1,228 @@
+// A back end for Throng, with the standard library alone: it decides who enters documents, looks at
+// what is said in chats, takes orders, and keeps who is online.
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const bodyBytesMax = 1 << 20
+
+var members = map[string]map[string]bool{"doc:7": {"alice": true, "bob": true}}
+var prices = map[string]int{"tea": 3, "cake": 4}
+
+// An Event is what Throng asks or tells.
+type Event struct {
+	Kind       string          `json:"kind"`
+	ID         string          `json:"id"`
+	Topic      string          `json:"topic"`
+	User       string          `json:"user"`
+	Connection string          `json:"connection"`
+	Payload    json.RawMessage `json:"payload"`
+}
+
+// A Reply answers one event.
+type Reply map[string]any
+
+func ok(more Reply) Reply {
+	reply := Reply{"status": "ok"}
+	for key, value := range more {
+		reply[key] = value
+	}
+	return reply
+}
+
+func refuse(code, message string) Reply {
+	return Reply{"status": "error", "response": Reply{"code": code, "message": message}}
+}
+
+// isSigned says whether Throng has sent this body, within five minutes.
+func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
+	sent, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
+	if err != nil || now.Sub(time.Unix(sent, 0)).Abs() > 5*time.Minute {
+		return false
+	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%d.", header.Get("webhook-id"), sent)
+	mac.Write(body)
+	want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	// There may be several, with spaces between them.
+	for _, given := range strings.Split(header.Get("webhook-signature"), " ") {
+		if hmac.Equal([]byte(want), []byte(given)) {
+			return true
+		}
+	}
+	return false
+}
+
+// signingKey is webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+func signingKey(text string) ([]byte, error) {
+	if encoded, found := strings.CutPrefix(text, "whsec_"); found {
+		return base64.StdEncoding.DecodeString(encoded)
+	}
+	return []byte(text), nil
+}
+
+// decide gives the reply to a question.
+func decide(event Event) Reply {
+	switch event.Kind {
+	case "subscribe":
+		if members[event.Topic][event.User] {
+			name := strings.ToUpper(event.User[:1]) + event.User[1:]
+			return ok(Reply{"meta": Reply{"name": name}})
+		}
+		return refuse("members_only", "ask the owner of the document")
+	case "publish":
+		var text string
+		_ = json.Unmarshal(event.Payload, &text)
+		switch {
+		case strings.Contains(text, "spam"):
+			return refuse("no_spam", "this is no place for advertising")
+		case strings.Contains(text, "damn"):
+			return ok(Reply{"payload": strings.ReplaceAll(text, "damn", "d***")})
+		}
+		return ok(nil)
+	case "message":
+		var order struct {
+			Item string `json:"item"`
+		}
+		_ = json.Unmarshal(event.Payload, &order)
+		if price, known := prices[order.Item]; known {
+			return ok(Reply{"response": Reply{"ordered": order.Item, "price": price}})
+		}
+		return refuse("unknown_item", "there is tea and cake")
+	}
+	return refuse("unknown", "this back end does not know what that is")
+}
+
+// Online is who is connected, by what Throng tells. Events come at least once, with ids that grow.
+type Online struct {
+	sync.Mutex
+	lastID      uint64
+	connections map[string]string
+	topics      map[string]bool
+}
+
+// hear takes an event; false if it is none that is told.
+func (online *Online) hear(event Event) bool {
+	switch event.Kind {
+	case "started", "connected", "disconnected", "joined", "left", "occupied", "vacated":
+	default:
+		return false
+	}
+	online.Lock()
+	defer online.Unlock()
+	id, err := strconv.ParseUint(event.ID, 10, 64)
+	if err != nil || id <= online.lastID {
+		return true
+	}
+	online.lastID = id
+	switch event.Kind {
+	case "started":
+		// The node begins anew: nobody from before is connected any more.
+		online.connections, online.topics = map[string]string{}, map[string]bool{}
+	case "connected":
+		online.connections[event.Connection] = event.User
+	case "disconnected":
+		delete(online.connections, event.Connection)
+	case "occupied":
+		online.topics[event.Topic] = true
+	case "vacated":
+		delete(online.topics, event.Topic)
+	}
+	return true
+}
+
+func (online *Online) shown() Reply {
+	online.Lock()
+	defer online.Unlock()
+	seen := map[string]bool{}
+	for _, user := range online.connections {
+		if user != "" {
+			seen[user] = true
+		}
+	}
+	return Reply{"users": sorted(seen), "topics": sorted(online.topics)}
+}
+
+func sorted(set map[string]bool) []string {
+	names := []string{}
+	for name := range set {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+func main() {
+	text := os.Getenv("SIGNING_KEY")
+	if text == "" {
+		text = "a key for examples, which others know"
+	}
+	key, err := signingKey(text)
+	if err != nil {
+		log.Fatal("SIGNING_KEY: ", err)
+	}
+	port := os.Getenv("PORT")
+	if port == "" {
+		port = "9000"
+	}
+	online := &Online{connections: map[string]string{}, topics: map[string]bool{}}
+	answer := func(w http.ResponseWriter, status int, value any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(value)
+	}
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			answer(w, http.StatusOK, online.shown())
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+		if err != nil {
+			answer(w, http.StatusRequestEntityTooLarge, Reply{})
+			return
+		}
+		if !isSigned(key, r.Header, body, time.Now()) {
+			answer(w, http.StatusUnauthorized, Reply{"error": "the signature is wrong"})
+			return
+		}
+		var request struct {
+			Events []Event `json:"events"`
+		}
+		if err := json.Unmarshal(body, &request); err != nil {
+			answer(w, http.StatusBadRequest, Reply{"error": err.Error()})
+			return
+		}
+		// What is told needs no reply; what is asked has one for each, in order.
+		replies := make([]Reply, 0, len(request.Events))
+		for _, event := range request.Events {
+			if online.hear(event) {
+				replies = append(replies, ok(nil))
+			} else {
+				replies = append(replies, decide(event))
+			}
+		}
+		answer(w, http.StatusOK, Reply{"replies": replies})
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("http://%s/throng\n", listener.Addr())
+	log.Fatal(http.Serve(listener, http.HandlerFunc(handler)))
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""A back end for Throng, with the standard library alone: it decides who enters documents, looks at
+what is said in chats, takes orders, and keeps who is online."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+# webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
+PORT = int(os.environ.get("PORT", "9000"))
+BODY_BYTES_MAX = 1 << 20
+MEMBERS = {"doc:7": {"alice", "bob"}}
+PRICES = {"tea": 3, "cake": 4}
+
+
+def is_signed(headers, body, now):
+    """Whether Throng has sent this body, within five minutes."""
+    try:
+        sent = int(headers["webhook-timestamp"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    if abs(now - sent) > 300:
+        return False
+    key = base64.b64decode(KEY[6:]) if KEY.startswith("whsec_") else KEY.encode()
+    signed = f"{headers['webhook-id']}.{sent}.".encode() + body
+    want = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    # There may be several, with spaces between them.
+    given = (headers["webhook-signature"] or "").split(" ")
+    return any(hmac.compare_digest(want.encode(), one.encode()) for one in given)
+
+
+def ok(**more):
+    return {"status": "ok", **more}
+
+
+def error(code, message):
+    return {"status": "error", "response": {"code": code, "message": message}}
+
+
+def decide(event):
+    """The reply to a question."""
+    topic, user, payload = event["topic"], event["user"], event.get("payload")
+    if event["kind"] == "subscribe":
+        if user in MEMBERS.get(topic, ()):
+            return ok(meta={"name": user.title()})
+        return error("members_only", "ask the owner of the document")
+    if event["kind"] == "publish":
+        text = payload if isinstance(payload, str) else ""
+        if "spam" in text:
+            return error("no_spam", "this is no place for advertising")
+        return ok(payload=text.replace("damn", "d***")) if "damn" in text else ok()
+    if event["kind"] == "message":
+        price = PRICES.get(payload.get("item")) if isinstance(payload, dict) else None
+        if price is None:
+            return error("unknown_item", "there is tea and cake")
+        return ok(response={"ordered": payload["item"], "price": price})
+    return error("unknown", "this back end does not know what that is")
+
+
+class Online:
+    """Who is connected, by what Throng tells. Events come at least once, with ids that grow."""
+
+    def __init__(self):
+        self.last_id, self.connections, self.topics = 0, {}, set()
+
+    def hear(self, event):
+        if int(event["id"]) <= self.last_id:
+            return
+        self.last_id = int(event["id"])
+        kind = event["kind"]
+        if kind == "started":
+            # The node begins anew: nobody from before is connected any more.
+            self.connections.clear()
+            self.topics.clear()
+        elif kind == "connected":
+            self.connections[event["connection"]] = event["user"]
+        elif kind == "disconnected":
+            self.connections.pop(event["connection"], None)
+        elif kind == "occupied":
+            self.topics.add(event["topic"])
+        elif kind == "vacated":
+            self.topics.discard(event["topic"])
+
+    def shown(self):
+        users = sorted({user for user in self.connections.values() if user})
+        return {"users": users, "topics": sorted(self.topics)}
+
+
+ONLINE = Online()
+TOLD = {"started", "connected", "disconnected", "joined", "left", "occupied", "vacated"}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        length = int(self.headers.get("content-length") or 0)
+        if length > BODY_BYTES_MAX:
+            self.close_connection = True
+            return self.answer(413, {})
+        body = self.rfile.read(length)
+        if not is_signed(self.headers, body, time.time()):
+            return self.answer(401, {"error": "the signature is wrong"})
+        events = json.loads(body)["events"]
+        # What is told needs no reply; what is asked has one for each, in order.
+        for event in events:
+            if event["kind"] in TOLD:
+                ONLINE.hear(event)
+        self.answer(200, {"replies": [ok() if e["kind"] in TOLD else decide(e) for e in events]})
+
+    def do_GET(self):
+        self.answer(200, ONLINE.shown())
+
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
+    print(f"http://127.0.0.1:{server.server_port}/throng", flush=True)
+    server.serve_forever()
