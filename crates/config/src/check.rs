@@ -13,7 +13,7 @@ use crate::signing;
 use crate::source::Read;
 use crate::url::{is_origin, webhook};
 use crate::values::Rule;
-use crate::{Config, Join, Origin, Publish, SettingError};
+use crate::{Config, Join, Login, Origin, Publish, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
@@ -77,6 +77,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
         checks.require(&["webhook.url"], false, || reason);
     }
+    user_header(config, &mut checks);
     events(config, &mut checks);
     topics(config, checks.read);
     keys::check(config, checks.read);
@@ -127,6 +128,32 @@ fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
             "{name} has no spaces and only ASCII characters, since it is sent in a header: try \
              openssl rand -hex 24"
         )
+    });
+}
+
+/// Where a proxy says who somebody is, nothing else may.
+fn user_header(config: &Config, checks: &mut Checks<'_>) {
+    let (client, key) = (&config.client, "client.user_header");
+    let header = &client.user_header;
+    if header.is_empty() {
+        return;
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    checks.require(&[key], header.bytes().all(is_name), || {
+        format!("{header:?} is no header's name: letters, digits and hyphens, like X-Throng-User")
+    });
+    checks.require(&[key, "client.trusted_proxies"], !client.trusted_proxies.is_empty(), || {
+        "nobody is believed who says it: name the proxies in client.trusted_proxies".into()
+    });
+    checks.require(&[key, "client.login"], client.login == Login::Refuse, || {
+        "a client could log in as anybody: set client.login = \"refuse\"".into()
+    });
+    let auth = &config.auth;
+    let tokens = !auth.hmac_key.is_empty()
+        || !auth.public_key_files.is_empty()
+        || !auth.jwks_urls.is_empty();
+    checks.require(&[key], !tokens, || {
+        "tokens ([auth]) say who somebody is, and so does this: use one of them".into()
     });
 }
 

@@ -114,6 +114,8 @@ settings! {
         trusted_proxies: Vec<String> = Live, List, "[]";
         /// How they say it: by the header X-Forwarded-For or Forwarded of each request, or by the PROXY protocol (version 1 or 2), with which each of their connections must then begin.
         proxy_header: ProxyHeader = Live, Choice(ProxyHeader::WORDS), r#""x-forwarded-for""#;
+        /// The header in which a trusted proxy says whose each request is, like "X-Throng-User"; then a client can't say it itself: user= may only repeat it, and without it the client is nobody. "" lets clients say it, or their tokens.
+        user_header: String = Live, Text, r#""""#;
         /// Serve /status, a small public page: connections now, answers per second, mean response time.
         status_page: bool = Live, Bool, "false";
     }

@@ -112,8 +112,10 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
         let needs_key = section == "auth" && setting.key != "auth.hmac_key";
         let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
         let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
+        let proxies = [("THRONG_CLIENT_TRUSTED_PROXIES", "::1"), ("THRONG_CLIENT_LOGIN", "refuse")];
         let base = match setting.key {
             "webhook.events" => &url[..],
+            "client.user_header" => &proxies[..],
             _ if needs_key => &base[..],
             _ => &[],
         };

@@ -21,6 +21,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Who says what tokens are worth; without it everybody is who they say.
     pub auth: Option<Arc<dyn Authenticator>>,
+    /// The header in which a trusted proxy says who a request is from. Nobody is then who it says itself.
+    pub user_header: Option<String>,
     /// The cookie in which a token may come.
     pub token_cookie: Option<String>,
     /// Topics a connection may be in, its users' personal ones included.
@@ -71,6 +73,7 @@ impl Settings {
             },
             cors_origins: vec!["*".into()],
             proxies: proxies::Trusted::default(),
+            user_header: None,
             policy,
             auth: None,
             token_cookie: None,

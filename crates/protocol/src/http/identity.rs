@@ -12,6 +12,7 @@ use auth::{Principal, TokenError};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use model::Name;
+use model::name::check_name;
 
 use super::answer::origin_is_named;
 use super::{Rejection, Route};
@@ -49,6 +50,9 @@ impl Route<'_> {
     /// The token is missing where it is required, or counts for nothing: 401. It is another user's: 403.
     /// Or it can't be said yet.
     pub(crate) fn principal(&self, named: Vec<Name>) -> Result<Principal, Interrupt> {
+        if let Some(header) = &self.settings.user_header {
+            return Ok(self.by_proxy(header, &named)?);
+        }
         let Some(auth) = &self.settings.auth else {
             return Ok(Principal::anonymous(named));
         };
@@ -65,6 +69,32 @@ impl Route<'_> {
             return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
         }
         Ok(verified.into())
+    }
+
+    /// Who a trusted proxy says that it is; nobody where it doesn't say so, or where the request comes from
+    /// somebody else. The request may repeat that.
+    fn by_proxy(&self, header: &str, named: &[Name]) -> Result<Principal, Rejection> {
+        let mut values = self.request.bytes(header).filter(|_| self.peer.proxy.is_some());
+        let user = match (values.next(), values.next()) {
+            (None | Some([]), None) => None,
+            (Some(user), None) => {
+                let user = std::str::from_utf8(user).ok().filter(|user| check_name(user).is_ok());
+                let message = "the proxy names a user that can be none: see what names may hold";
+                Some(user.ok_or_else(|| Rejection::new(400, "bad_user", message))?)
+            }
+            // One of them may be the client's own.
+            (_, Some(_)) => {
+                let message = "the proxy names several users: have it replace the client's header, \
+                               and not add to it";
+                return Err(Rejection::new(400, "bad_user", message));
+            }
+        };
+        if named.iter().any(|name| user != Some(name)) {
+            let message = "user names somebody else than the proxy in front of this server does: \
+                           leave user away";
+            return Err(Rejection::new(403, "not_your_user", message));
+        }
+        Ok(Principal::anonymous(user.map(Name::from).into_iter().collect()))
     }
 
     /// True where a token is required and this request has none.

@@ -314,6 +314,7 @@ pub(super) fn settings(
             },
             cors_origins: client.cors_origins.clone(),
             proxies: proxies(config),
+            user_header: name(&config.client.user_header).map(|it| it.to_ascii_lowercase().into()),
             policy: policy(config, fixed),
             auth,
             token_cookie: Some(config.auth.cookie.clone()).filter(|name| !name.is_empty()),
