@@ -17,6 +17,7 @@
 
 pub mod api;
 pub mod args;
+pub mod attack;
 pub mod baseline;
 pub mod crowd;
 pub mod marker;

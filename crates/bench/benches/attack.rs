@@ -1,0 +1,167 @@
+//! What honest clients notice of attackers: the time of delivery, losses and closed connections, in peace,
+//! under each attack and under all at once; and what the server takes meanwhile.
+//!
+//! Half of `--connections` are honest; the attackers are in proportion (10,000 honest clients: 15,000 who
+//! dribble heads, 15,000 who never read, 5,000 half handshakes, 50 who flood with joins, 50 with bombs). All of
+//! it runs on the same cores, so what attackers take of the processor for themselves counts, too.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use bench::Args;
+use bench::api::Api;
+use bench::attack::{Attack, BUSY, Running};
+use bench::crowd::{Crowd, Plan};
+use bench::marker::{Kind, payload};
+use bench::report::{Table, milliseconds};
+use bench::throng::{Sender, Throng};
+use flood::clock::now_ns;
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+/// How long each part is measured.
+const SPAN: Duration = Duration::from_secs(15);
+
+/// Between messages to one honest user each, to all honest users, and to the busy topic.
+const SEND_EVERY: Duration = Duration::from_millis(10);
+const BROADCAST_EVERY: Duration = Duration::from_secs(1);
+const BUSY_EVERY: Duration = Duration::from_millis(100);
+
+/// How long an attack has to get under way.
+const WARM_UP: Duration = Duration::from_secs(8);
+
+/// What the server may take of memory for itself: the limits of its outboxes and of unfinished input
+/// (256 MiB and 128 MiB by default), and what connections cost.
+const MEMORY_MAX: u64 = 512 << 20;
+
+/// How much longer the slowest hundredth may take than in peace.
+const P99_TIMES_MAX: u64 = 3;
+
+fn main() -> ExitCode {
+    bench::main(run)
+}
+
+struct Part {
+    name: String,
+    delivery: Histogram<u64>,
+    lost: u64,
+    closed: u64,
+    dialled: u64,
+    memory: u64,
+    cpu: f64,
+}
+
+fn run(args: &Args) -> Result<()> {
+    if args.baseline_only {
+        return Ok(());
+    }
+    let honest = args.connections() / 2;
+    let attackers: usize = Attack::ALL.iter().map(|attack| attack.connections(honest)).sum();
+    let shards = args.shards.map_or(args.shards().max(4), |shards| shards as usize);
+    let mut server = Throng::start(shards, honest + attackers, Sender::Auto)?;
+    let (mut crowd, _) =
+        Crowd::open_all(Plan::get(server.clients, honest, "/sse?user=u{n}&topic=all"))?;
+    server.process.wait_idle(Duration::from_secs(10))?;
+
+    let mut parts = vec![part("peace", &[], &mut server, &mut crowd)?];
+    for attack in Attack::ALL {
+        parts.push(part(attack.name(), &[attack], &mut server, &mut crowd)?);
+    }
+    parts.push(part("all together", &Attack::ALL, &mut server, &mut crowd)?);
+
+    println!("\nattack: {honest} honest clients, {attackers} attackers, {shards} shards");
+    let mut table = Table::new(&[
+        "",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "lost",
+        "closed",
+        "attackers dialled",
+        "memory MB",
+        "cores",
+    ]);
+    for part in &parts {
+        table.row([
+            part.name.clone(),
+            milliseconds(part.delivery.value_at_quantile(0.5)),
+            milliseconds(part.delivery.value_at_quantile(0.99)),
+            milliseconds(part.delivery.max()),
+            part.lost.to_string(),
+            part.closed.to_string(),
+            part.dialled.to_string(),
+            format!("{:.1}", part.memory as f64 / 1e6),
+            format!("{:.2}", part.cpu),
+        ]);
+    }
+    println!("{table}");
+    let peace = parts[0].delivery.value_at_quantile(0.99).max(1_000_000);
+    for part in &parts {
+        let p99 = part.delivery.value_at_quantile(0.99);
+        let kept = part.lost == 0 && part.closed == 0;
+        let verdict = match (kept, p99 <= P99_TIMES_MAX * peace, part.memory <= MEMORY_MAX) {
+            (true, true, true) => "kept",
+            (false, ..) => "NOT KEPT: honest clients lost something",
+            (_, false, _) => "NOT KEPT: over three times the p99 of peace",
+            (.., false) => "NOT KEPT: over the cap of memory",
+        };
+        println!("{}: {verdict}", part.name);
+    }
+    Ok(())
+}
+
+fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) -> Result<Part> {
+    let honest = crowd.connections();
+    let start =
+        |attack: &Attack| Running::start(*attack, server.clients, attack.connections(honest));
+    let running = attacks.iter().map(start).collect::<Result<Vec<_>>>()?;
+    if !running.is_empty() {
+        std::thread::sleep(WARM_UP);
+    }
+    crowd.reset();
+    let (begin, cpu) = (Instant::now(), server.cpu()?);
+    let (mut expected, mut memory, mut sent) = (0, 0, 0usize);
+    let mut api = Api::new(server.admin);
+    let (mut broadcast_at, mut busy_at) = (Duration::ZERO, Duration::ZERO);
+    while begin.elapsed() < SPAN {
+        let due = SEND_EVERY * (sent as u32 + 1);
+        if begin.elapsed() >= broadcast_at {
+            let data = payload(Kind::Timed, now_ns(), 80);
+            api.post("/api/publish", &json!({"topic": "all", "data": data})).context("all")?;
+            expected += honest as u64;
+            broadcast_at += BROADCAST_EVERY;
+        }
+        if begin.elapsed() >= busy_at {
+            let data = ".".repeat(1_000);
+            api.post("/api/publish", &json!({"topic": BUSY, "data": data})).context(BUSY)?;
+            memory = memory.max(server.process.anonymous_bytes()?);
+            busy_at += BUSY_EVERY;
+        }
+        // In an order that doesn't match the shards.
+        let user = format!("u{}", (sent * 37) % honest);
+        server.send(&user, &payload(Kind::Timed, now_ns(), 80))?;
+        (expected, sent) = (expected + 1, sent + 1);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+    }
+    let cpu = (server.cpu()? - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+    // Who is late is not lost.
+    let _ = crowd.wait_messages(expected, Duration::from_secs(20));
+    let received = crowd.received();
+    let dialled = running
+        .iter()
+        .map(|attack| attack.dialled.load(std::sync::atomic::Ordering::Relaxed))
+        .sum();
+    let part = Part {
+        name: name.to_string(),
+        delivery: crowd.take_latencies(),
+        lost: expected.saturating_sub(received.messages),
+        closed: received.closed,
+        dialled,
+        memory: memory.max(server.process.anonymous_bytes()?),
+        cpu,
+    };
+    drop(running);
+    server.process.wait_idle(Duration::from_secs(30))?;
+    Ok(part)
+}
