@@ -38,7 +38,10 @@ fn client() -> String {
                     grants.iter().map(|grant| format!("`{}`", grant.name())).collect();
                 ("refused", format!("that grants {} of each topic", names.join(" and ")))
             }
-            Needs::User => ("refused", "of the user who is named".to_owned()),
+            Needs::User => (
+                "refused",
+                "of the user who is named, that grants `subscribe` of the topic".to_owned(),
+            ),
         };
         let (methods, path) = (endpoint.methods, endpoint.path);
         let _ = writeln!(out, "| `{methods} {path}` | {without} | {with} |");

@@ -212,8 +212,10 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
             }
             let granted = with_grants("al", &needed);
             assert!(!is_refused(granted), "{request} with {needed:?}: {granted}");
-        } else if with == "of the user who is named" {
-            assert!(!is_refused(none), "{request} of the user: {none}");
+        } else if with.starts_with("of the user who is named") {
+            assert_eq!(none, 403, "{request} of the user");
+            let granted = with_grants("al", &["subscribe"]);
+            assert!(!is_refused(granted), "{request} of the user: {granted}");
             let other = with_grants("bo", &GRANTS);
             assert!(is_refused(other), "{request} of another user: {other}");
         } else {

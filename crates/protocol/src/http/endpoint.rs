@@ -22,7 +22,7 @@ pub enum Needs {
     Token,
     /// A token that grants all of these for each topic that is named.
     Grants(&'static [Grant]),
-    /// A token of the user who is named.
+    /// A token of the user who is named, that grants `subscribe` where another topic than the user's own is.
     User,
 }
 

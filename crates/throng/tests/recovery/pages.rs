@@ -139,7 +139,6 @@ fn whoever_may_not_enter_a_topic_may_not_read_it() {
         refused["error"]["message"].as_str().unwrap().to_string()
     };
     refused("topic=closed:1", json!({"topic": "closed:1"}), 403, "forbidden");
-    refused("topic=asks:1", json!({"topic": "asks:1"}), 403, "forbidden");
     refused("topic=@al&user=bo", json!({"topic": "@al"}), 400, "bad_topic");
     let why = refused("topic=plain", json!({"topic": "plain"}), 400, "no_history");
     assert!(why.contains("[[topics]]") && why.contains("history_messages_max"), "{why}");
@@ -158,6 +157,11 @@ fn whoever_may_not_enter_a_topic_may_not_read_it() {
     assert_eq!((status, &answer["error"]["code"]), (400, &json!("bad_parameter")));
     let (status, answer) = node.get("/history?topic=h:1&topic=h:2");
     assert_eq!((status, &answer["error"]["code"]), (400, &json!("no_topic")));
+    // The application is asked about a request, and nobody answers. A command is for members.
+    let (status, answer) = node.get("/history?topic=asks:1");
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("unanswered")));
+    let reply = command(&mut socket, json!({"type": "history", "id": 1, "topic": "asks:1"}));
+    assert_eq!(reply["error"]["code"], "not_subscribed");
     // An unknown topic that a rule names is empty.
     assert_eq!(datas(&page(&node, "topic=h:never")), numbers(0..0));
     // What was sent to a user is the user's.
