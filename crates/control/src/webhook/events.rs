@@ -159,6 +159,8 @@ impl Events {
         if !inbox.open {
             return;
         }
+        let was_empty = inbox.events.is_empty();
+        let due_before = inbox.due.len();
         let waiting = self.waiting.load(Ordering::Relaxed) as usize;
         for event in events {
             match event {
@@ -175,7 +177,10 @@ impl Events {
                 event => inbox.events.push((at_ms, event)),
             }
         }
-        self.ready.notify_one();
+        // Whoever takes what is there takes all: a wake-up is a system call.
+        if was_empty || inbox.due.len() > due_before {
+            self.ready.notify_one();
+        }
     }
 
     /// No more is put in. What shards have said of topics counts at once.

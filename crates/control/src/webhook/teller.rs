@@ -17,6 +17,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// So long events are gathered: in a crowd that connects, to wake for each would cost as much as the crowd.
+const GATHER: Duration = Duration::from_millis(10);
+
 /// At the end, what waits is sent for so long.
 const END: Duration = Duration::from_secs(3);
 
@@ -100,7 +103,9 @@ impl Teller {
                 let waits = (now < not_before).then_some(not_before);
                 let until = [due, waits, end].into_iter().flatten().min();
                 tokio::select! {
-                    () = self.dispatcher.events.ready.notified() => {}
+                    () = self.dispatcher.events.ready.notified() => {
+                        tokio::time::sleep(GATHER).await;
+                    }
                     () = super::worker::until(until) => {}
                 }
             }
@@ -130,7 +135,7 @@ impl Teller {
         tokio::pin!(request);
         let deadline = Instant::now() + settings.timeout;
         let deadline = end.map_or(deadline, |end| end.min(deadline));
-        let mut due = None;
+        let (mut due, mut gathering) = (None, None);
         loop {
             tokio::select! {
                 result = &mut request => return result,
@@ -138,7 +143,11 @@ impl Teller {
                     let cause = format!("no answer within {:?}", settings.timeout);
                     return Err(RequestError::new(ErrorKind::Timeout, cause));
                 }
-                () = self.dispatcher.events.ready.notified() => {}
+                () = self.dispatcher.events.ready.notified(), if gathering.is_none() => {
+                    gathering = Some(Instant::now() + GATHER);
+                    continue;
+                }
+                () = super::worker::until(gathering) => gathering = None,
                 () = super::worker::until(due) => {}
             }
             due = self.queue.collect(self.dispatcher.settings().events);
