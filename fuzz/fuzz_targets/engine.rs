@@ -229,7 +229,7 @@ impl World {
             for output in list {
                 match output {
                     Output::Send { slot, confirm, .. } => {
-                        let full = self.sockets.iter().any(|it| *it == (slot, true));
+                        let full = self.sockets.contains(&(slot, true));
                         if full {
                             self.engine.blocked(slot);
                         } else if confirm {

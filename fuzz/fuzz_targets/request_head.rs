@@ -50,6 +50,8 @@ fuzz_target!(|bytes: &[u8]| {
                 id,
                 peer: Default::default(),
                 speaker: &|| Principal::anonymous(Vec::new()),
+                stranger: false,
+                now_s: 1_000_000,
                 verdicts: &[],
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),
