@@ -389,7 +389,7 @@ impl Connections {
             proxied: core.peers.export(slot),
             conflated: core.conflation.export(slot),
             pages: pages.export(slot),
-            credential: core.credentials.principal(slot, Vec::new()).ok().map(|it| Who::from(&it)),
+            credential: core.credentials.has(slot).then(|| Who::from(&core.principal(slot))),
             warned: core.credentials.is_warned(slot).then_some(true),
         })
     }

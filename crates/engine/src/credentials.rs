@@ -3,13 +3,16 @@
 //! Sixteen bytes a connection, and only for those that have a token: what a token grants is shared by
 //! all connections to which the same is granted, and whose it is, the users' own topics say in the hub.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use auth::{Grants, Principal, Source, TokenMark};
+use auth::{Principal, Source, TokenMark};
+use hashbrown::HashTable;
 use model::Name;
 use tables::{PageTable, Slab};
+
+use crate::badge::Badge;
 
 /// The token of one connection.
 #[derive(Clone, Copy)]
@@ -26,20 +29,15 @@ const _: () = assert!(size_of::<Option<Credential>>() <= 16);
 /// The client was told that its token expires.
 const WARNED: u32 = 1 << 31;
 
-/// What many tokens say alike.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Badge {
-    grants: Arc<Grants>,
-    info: Option<Arc<str>>,
-}
-
 /// The tokens of all connections.
 #[derive(Default)]
 pub(crate) struct Credentials {
     by_slot: PageTable<Credential>,
     /// Each with the number of its connections.
     badges: Slab<(Badge, u32)>,
-    numbers: HashMap<Badge, u32>,
+    /// The numbers of the badges, by their hashes.
+    numbers: HashTable<u32>,
+    hasher: RandomState,
 }
 
 /// When a connection's token ends, and what goes before.
@@ -69,18 +67,8 @@ impl Credentials {
         if principal.source != Source::Token {
             return;
         }
-        let badge = Badge { grants: principal.grants.clone(), info: principal.info.clone() };
-        let number = match self.numbers.get(&badge) {
-            Some(number) => {
-                self.badges[*number].1 += 1;
-                *number
-            }
-            None => {
-                let number = self.badges.insert((badge.clone(), 1));
-                self.numbers.insert(badge, number);
-                number
-            }
-        };
+        let number = self.number_of(Badge::of(principal));
+        self.badges[number].1 += 1;
         // A time after 2106 is as good as never.
         let expires_s = principal.expires.map_or(0, |at| u32::try_from(at).unwrap_or(0));
         if let Some(badge) = NonZeroU32::new(number + 1) {
@@ -97,8 +85,40 @@ impl Credentials {
         let (badge, count) = &mut self.badges[number];
         *count -= 1;
         if *count == 0 {
-            self.numbers.remove(badge);
+            let hash = self.hasher.hash_one(&*badge);
+            if let Ok(entry) = self.numbers.find_entry(hash, |it| *it == number) {
+                entry.remove();
+            }
             self.badges.remove(number);
+        }
+    }
+
+    /// The number of a badge, which is taken up where there is none like it.
+    fn number_of(&mut self, badge: Badge) -> u32 {
+        let Credentials { badges, numbers, hasher, .. } = self;
+        let hash = hasher.hash_one(&badge);
+        if let Some(number) = numbers.find(hash, |it| badges[*it].0 == badge) {
+            return *number;
+        }
+        let number = badges.insert((badge, 0));
+        numbers.insert_unique(hash, number, |it| hasher.hash_one(&badges[*it].0));
+        number
+    }
+
+    /// Somebody comes to the users of a connection, or goes: what its token grants stays what it was for
+    /// those that it had.
+    pub fn users_change(&mut self, slot: u32, users: Vec<Name>) {
+        let is_owners = |found: &Credential| self.badges[number(*found)].0.is_owners();
+        if !self.by_slot.get(slot).is_some_and(is_owners) {
+            return;
+        }
+        let warned = self.is_warned(slot);
+        if let Ok(principal) = self.principal(slot, users) {
+            // Nobody's own.
+            self.insert(slot, &Principal { users: Vec::new(), ..principal });
+        }
+        if warned {
+            self.set_warned(slot);
         }
     }
 
@@ -112,16 +132,16 @@ impl Credentials {
         let Some(found) = self.by_slot.get(slot) else {
             return Err(users);
         };
-        let (Badge { grants, info }, _) = &self.badges[number(*found)];
+        let (badge, _) = &self.badges[number(*found)];
         let expires = (found.expires_s > 0).then_some(found.expires_s.into());
-        let (grants, info) = (grants.clone(), info.clone());
+        let (grants, info) = (Arc::new(badge.grants(&users)), badge.info(&users));
         Ok(Principal { users, grants, info, expires, mark: found.mark, source: Source::Token })
     }
 
-    /// What the application says of a connection to others.
-    pub fn info(&self, slot: u32) -> Option<&str> {
+    /// What the application says of a connection with these users to others.
+    pub fn info(&self, slot: u32, users: &[Name]) -> Option<Arc<str>> {
         let found = self.by_slot.get(slot)?;
-        self.badges[number(*found)].0.info.as_deref()
+        self.badges[number(*found)].0.info(users)
     }
 
     /// What marks the token of a connection.
@@ -169,7 +189,8 @@ impl Credentials {
         self.by_slot.tidy();
         self.badges.tidy();
         if self.numbers.capacity() > 4 * self.numbers.len().max(64) {
-            self.numbers.shrink_to(2 * self.numbers.len());
+            let Credentials { badges, numbers, hasher, .. } = self;
+            numbers.shrink_to(2 * numbers.len(), |it| hasher.hash_one(&badges[*it].0));
         }
     }
 }
@@ -187,7 +208,7 @@ fn spread(slot: u32, seconds: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use auth::Patterns;
+    use auth::{Grants, Patterns};
 
     fn principal(pattern: &str, info: Option<&str>, expires: Option<u64>) -> Principal {
         let subscribe = vec![pattern.into()];
@@ -204,7 +225,7 @@ mod tests {
         }
         credentials.insert(3_000, &principal("news", Some("{}"), None));
         assert_eq!((credentials.count(), credentials.badges.count()), (3_001, 2));
-        assert_eq!(credentials.info(3_000), Some("{}"));
+        assert_eq!(credentials.info(3_000, &[]).as_deref(), Some("{}"));
         let found = credentials.principal(7, vec!["al".into()]).unwrap();
         assert_eq!(found.expires, Some(100));
         assert_eq!(*found.grants, *principal("news", None, None).grants);
@@ -217,6 +238,29 @@ mod tests {
         credentials.tidy();
         assert_eq!((credentials.badges.count(), credentials.numbers.len()), (0, 0));
         assert!(credentials.principal(7, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn what_was_granted_to_one_user_is_not_the_next_ones() {
+        let mut credentials = Credentials::default();
+        let own = |user: &str| {
+            let principal = principal(&format!("chat:{user}"), None, Some(9));
+            Principal { users: vec![user.into()], ..principal }
+        };
+        for (slot, user) in (0..).zip(["al", "bo", "cy"]) {
+            credentials.insert(slot, &own(user));
+        }
+        assert_eq!((credentials.count(), credentials.badges.count()), (3, 1));
+        credentials.set_warned(0);
+        // It is logged in as another user, and then only that.
+        credentials.users_change(0, vec!["al".into()]);
+        for users in [vec!["al".into(), "bo".into()], vec!["bo".into()]] {
+            let found = credentials.principal(0, users.clone()).unwrap();
+            assert_eq!(found, Principal { users, ..own("al") });
+            credentials.users_change(0, found.users);
+        }
+        assert!(credentials.is_warned(0));
+        assert_eq!(credentials.principal(1, vec!["bo".into()]).unwrap(), own("bo"));
     }
 
     #[test]

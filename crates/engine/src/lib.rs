@@ -25,6 +25,7 @@
 mod actions;
 mod answers;
 mod ask;
+mod badge;
 mod cbor;
 mod chosen;
 mod command;

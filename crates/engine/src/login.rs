@@ -107,6 +107,7 @@ impl Connections {
         }
         self.rates.quota.forget(slot);
         let others: Vec<Name> = self.core.users(slot).map(Name::from).collect();
+        self.core.credentials.users_change(slot, others.clone());
         let own = personal(user);
         self.join(slot, &own, false);
         self.enter_presence_as(slot, user);
@@ -149,6 +150,8 @@ impl Connections {
             return Err(LoginError::NotLoggedIn);
         }
         self.rates.quota.forget(slot);
+        let before = self.core.users(slot).map(Name::from).collect();
+        self.core.credentials.users_change(slot, before);
         self.core.entries.leave_as(slot, user, self.core.now_us);
         self.leave_topic(slot, &personal(user), out);
         let mut stored = None;

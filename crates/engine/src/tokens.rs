@@ -127,7 +127,10 @@ impl Connections {
                 "the new token is not for all users of this connection: connect anew for others";
             return Err(("not_your_user", message.into()));
         }
-        self.core.credentials.insert(slot, &verified.into());
+        // The connection goes on as the users that it has, though the token may be for more.
+        let users = self.core.users(slot).map(Name::from).collect();
+        let principal = Principal { users, ..verified.into() };
+        self.core.credentials.insert(slot, &principal);
         Ok(())
     }
 
@@ -226,8 +229,9 @@ impl Core {
     /// What a connection shows in presence: what it says of itself, and under `info` what its token says
     /// of it.
     pub(crate) fn presence_meta<'m>(&self, slot: u32, meta: &'m str) -> std::borrow::Cow<'m, str> {
-        match self.credentials.info(slot) {
-            Some(info) => json::with_info(meta, info).into(),
+        let users: Vec<Name> = self.users(slot).map(Name::from).collect();
+        match self.credentials.info(slot, &users) {
+            Some(info) => json::with_info(meta, &info).into(),
             None => meta.into(),
         }
     }

@@ -111,6 +111,31 @@ fn a_request_repeats_the_users_of_its_token_and_names_no_others() {
 }
 
 #[test]
+fn what_is_granted_to_one_user_by_name_is_not_for_who_comes_later() {
+    let server = serve(&[REQUIRED]);
+    let claims = listener("al", &["chat:al:*", "own:{sub}"]);
+    let mut client =
+        Client::open(&server, Way::Ws, &format!("token={}", token(claims)), "").ok().unwrap();
+    let found = server.api("GET", "/api/users/al", None).1;
+    let id = found["connections"][0]["id"].clone();
+    let mut enters = |topic: &str| match client.ask(json!({"type": "subscribe", "topic": topic})) {
+        Value::String(code) => code,
+        done => done["topic"].as_str().unwrap().to_string(),
+    };
+    assert_eq!(enters("chat:al:1"), "chat:al:1");
+    assert_eq!(enters("chat:bo:1"), "not_granted");
+    // The application logs the connection in as another user, and then out as the first one.
+    server.post("/api/login", json!({"connection": id, "user": "bo"}));
+    assert_eq!(enters("chat:al:2"), "chat:al:2");
+    assert_eq!(enters("chat:bo:2"), "not_granted");
+    assert_eq!(enters("own:bo"), "own:bo");
+    server.post("/api/logout", json!({"connection": id, "user": "al"}));
+    assert_eq!(enters("chat:al:3"), "chat:al:3");
+    assert_eq!(enters("chat:bo:3"), "not_granted");
+    assert_eq!(enters("own:al"), "not_granted");
+}
+
+#[test]
 fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
     let server = serve(&[REQUIRED]);
     let of = |action: &str| {
