@@ -3,7 +3,8 @@
 //!
 //! Half of `--connections` are honest; the attackers are in proportion (10,000 honest clients: 15,000 who
 //! dribble heads, 15,000 who never read, 5,000 half handshakes, 50 who flood with joins, 50 with bombs). All of
-//! it runs on the same cores, so what attackers take of the processor for themselves counts, too.
+//! it runs on the same cores, where the attackers' own threads have the lowest priority: theirs would be
+//! other machines. What they make the server and the kernel do counts.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

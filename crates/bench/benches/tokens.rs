@@ -36,9 +36,15 @@ fn shared(number: usize) -> Value {
     json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })
 }
 
-/// Each user is granted something else.
+/// Each user is granted its own, by its name.
 fn own(number: usize) -> Value {
-    let subscribe = ["all".to_string(), format!("room:{number}:*")];
+    let subscribe = ["all".to_string(), format!("room:u{number}:*")];
+    json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })
+}
+
+/// Each user is granted something else, which its name doesn't say.
+fn other(number: usize) -> Value {
+    let subscribe = ["all".to_string(), format!("room:{}:*", number * 7)];
     json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })
 }
 
@@ -80,10 +86,16 @@ fn run(args: &Args) -> Result<()> {
             claims: shared,
         },
         Case {
-            name: "HS256, grants of its own",
+            name: "HS256, grants of its own, by its name",
+            signed: Some(("HS256", SECRET.into())),
+            settings: hmac.clone(),
+            claims: own,
+        },
+        Case {
+            name: "HS256, grants that nobody else has",
             signed: Some(("HS256", SECRET.into())),
             settings: hmac,
-            claims: own,
+            claims: other,
         },
         Case {
             name: "RS256",

@@ -80,6 +80,9 @@ impl Running {
         let thread = std::thread::Builder::new()
             .name(format!("attack-{}", attack.name().replace(' ', "-")))
             .spawn(move || {
+                // Attackers have machines of their own: here they take what the server and its clients
+                // leave of the processor.
+                let _ = rustix::process::nice(19);
                 // SAFETY: the thread opens all descriptors that it uses, and hands none on.
                 if unsafe { flood::descriptors::private_table() }.is_ok() {
                     attacker.run(connections);
