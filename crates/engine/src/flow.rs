@@ -27,6 +27,10 @@ const BEHIND_US_MAX: u64 = 250_000;
 /// So long a connection waits for the keys of its token's issuer before it is looked at again.
 const KEYS_US_MAX: u64 = 10_000_000;
 
+/// A connection is refused so much a second for the limits of its users and its address; then it is left
+/// unread for a while. A refusal costs nearly what a command costs.
+const REFUSALS_PER_SECOND: u32 = 100;
+
 /// Who waited for its rate goes on when it is so far below it, for more than one message at a time.
 const SLACK_US: u64 = 50_000;
 
@@ -50,6 +54,8 @@ pub(crate) enum Pressure {
 struct Recent {
     published: Rate,
     joined: Rate,
+    /// What it was refused for the limits of its users and its address.
+    refused: Rate,
     /// The topic whose members it waits for, and until when at the most.
     behind: Option<(u64, u64)>,
     /// It waits for keys until their version is another one than this, and until when at the most.
@@ -185,6 +191,20 @@ impl Rates {
         }
     }
 
+    /// A connection was refused something for a limit of its users or its address: it waits if that was
+    /// too often.
+    pub(crate) fn has_refused(&mut self, core: &mut Core, slot: u32, why: Limited) {
+        let now_us = core.now_us;
+        if !core.is_open(slot) {
+            return;
+        }
+        let recent = self.recent_of(core, slot);
+        recent.refused.take(REFUSALS_PER_SECOND, now_us);
+        if recent.refused.is_over(now_us) {
+            self.wait(core, slot, why);
+        }
+    }
+
     /// The connection waits for the keys of a token's issuer, which are of this version so far.
     pub(crate) fn wait_for_keys(&mut self, core: &mut Core, slot: u32, version: u64) {
         let until_us = core.now_us + KEYS_US_MAX;
@@ -226,7 +246,8 @@ impl Rates {
         let Some(recent) = self.recent.get(&slot) else {
             return over;
         };
-        let over = over || recent.published.must_wait(now_us) || recent.joined.must_wait(now_us);
+        let rates = [recent.published, recent.joined, recent.refused];
+        let over = over || rates.iter().any(|rate| rate.must_wait(now_us));
         let behind = recent.behind.is_some_and(|(hash, until_us)| {
             now_us < until_us && core.pressure(hash) > Pressure::None
         });
@@ -273,9 +294,9 @@ impl Rates {
 
     /// Writes out what a connection has asked for lately. Whether it waits is in its cold state.
     pub(crate) fn export(&self, slot: u32) -> Option<RatesRecord> {
-        // For whose members it waits is not said: it goes on at once, and waits again with its next
-        // publish if it has to.
-        let Recent { published, joined, behind: _, keys: _ } = self.recent.get(&slot)?;
+        // For whose members it waits is not said, nor how often it was refused: it goes on at once, and
+        // waits again with its next command if it has to.
+        let Recent { published, joined, .. } = self.recent.get(&slot)?;
         Some(RatesRecord { published: published.0, joined: joined.0 })
     }
 
@@ -315,7 +336,8 @@ impl Rates {
     pub(crate) fn forget_idle(&mut self, core: &mut Core) {
         let now_us = core.now_us;
         self.recent.retain(|_, recent| {
-            let idle = recent.published.is_idle(now_us) && recent.joined.is_idle(now_us);
+            let rates = [recent.published, recent.joined, recent.refused];
+            let idle = rates.iter().all(|rate| rate.is_idle(now_us));
             !(idle && recent.behind.is_none() && recent.keys.is_none())
         });
         // A crowd that came and went leaves no room behind.

@@ -74,7 +74,7 @@ impl Connections {
             return self.close_after(slot, CloseReason::RateLimited, out);
         };
         protocol.reply(&id, Err((RATE_LIMITED, &message)), &mut self.core.codecs, out);
-        self.close_stubborn(slot, out);
+        self.slow_stubborn(slot, limited, out);
     }
 
     /// Whether a message of a Phoenix client is over a limit: then it has been refused.
@@ -92,7 +92,7 @@ impl Connections {
         };
         let reason = format!("{RATE_LIMITED}: {}", over_message(limited));
         refuse(protocol, message, &reason, out);
-        self.close_stubborn(slot, out);
+        self.slow_stubborn(slot, limited, out);
         true
     }
 
@@ -102,13 +102,14 @@ impl Connections {
             self.core.metrics.limited[limited as usize].add(1);
         }
         let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &BAD_COMMAND);
-        if over.is_some() {
-            self.close_stubborn(slot, out);
+        if let Some(limited) = over {
+            self.slow_stubborn(slot, limited, out);
         }
     }
 
-    /// Closes a connection that asks on and on for what it is refused.
-    fn close_stubborn(&mut self, slot: u32, out: &mut Vec<u8>) {
+    /// Leaves a connection unread that asks on and on for what it is refused, and closes it in the end.
+    fn slow_stubborn(&mut self, slot: u32, limited: Limited, out: &mut Vec<u8>) {
+        self.rates.has_refused(&mut self.core, slot, limited);
         if !self.core.is_gathered(slot) && self.rates.quota.is_stubborn(&self.core, slot) {
             let close = CloseReason::RateLimited;
             let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));

@@ -27,8 +27,9 @@ const USERS_MAX: usize = 4;
 /// A connection that has asked for nothing for so long has no accounts.
 const REST_US: u64 = 3_000_000;
 
-/// So many refusals in a row close a connection, and fewer when they go on for [`STUBBORN_US`].
-const REFUSALS_MAX: u32 = 1_000;
+/// So many refusals more than what was done close a connection, and fewer when they go on for
+/// [`STUBBORN_US`].
+const REFUSALS_MAX: u32 = 500;
 
 /// See [`REFUSALS_MAX`].
 const STUBBORN_REFUSALS: u32 = 20;
@@ -58,7 +59,7 @@ impl Bound {
 struct Held {
     accounts: Vec<Bound>,
     used_us: u64,
-    /// Refusals in a row, and since when.
+    /// Refusals, less what was done between them, and since when.
     refusals: u32,
     refused_us: u64,
 }
@@ -106,7 +107,7 @@ impl Quota {
                 bound.account.spend(cost, bound.limits(core), now_us);
             });
             if let Some(held) = self.held.get_mut(&slot) {
-                held.refusals = 0;
+                held.refusals = held.refusals.saturating_sub(1);
             }
             return None;
         };
