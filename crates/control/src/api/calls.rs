@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::handler::Handler;
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
 use crate::http::access::{Needs, Row};
 
@@ -25,8 +25,7 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
         needs: Needs,
         handler: impl Handler<T, S>,
     ) -> Self {
-        let Calls { router, rows } = self;
-        Calls { router: router.route(path, get(handler)), rows }.row("GET", path, needs)
+        self.add("GET", path, needs, get(handler))
     }
 
     /// A call with a body.
@@ -36,8 +35,7 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
         needs: Needs,
         handler: impl Handler<T, S>,
     ) -> Self {
-        let Calls { router, rows } = self;
-        Calls { router: router.route(path, post(handler)), rows }.row("POST", path, needs)
+        self.add("POST", path, needs, post(handler))
     }
 
     /// A call that deletes.
@@ -47,13 +45,18 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
         needs: Needs,
         handler: impl Handler<T, S>,
     ) -> Self {
-        let Calls { router, rows } = self;
-        Calls { router: router.route(path, delete(handler)), rows }.row("DELETE", path, needs)
+        self.add("DELETE", path, needs, delete(handler))
     }
 
-    fn row(mut self, method: &'static str, path: &'static str, needs: Needs) -> Self {
+    fn add(
+        mut self,
+        method: &'static str,
+        path: &'static str,
+        needs: Needs,
+        route: MethodRouter<S>,
+    ) -> Self {
         self.rows.push(Row { method, path, needs });
-        self
+        Calls { router: self.router.route(path, route), rows: self.rows }
     }
 
     /// The rows, in the order of the routes.
