@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use auth::{Action, Decision, Principal};
 use model::{CloseReason, Name};
-use protocol::request::{Authenticate, Hold, Open, ReplyTo as To, Respond};
+use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Request, http};
 
@@ -203,6 +203,7 @@ impl Actions<'_> {
                 connections.logout_request(slot, protocol, &id, &user, out);
             }
             Request::Presence { topic, to: To::Id(id) }
+            | Request::History { page: PageRequest { topic, .. }, to: To::Id(id) }
                 if connections.core.must_be_member(slot, &topic) =>
             {
                 let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
@@ -213,12 +214,6 @@ impl Actions<'_> {
             }
             Request::UpdatePresence(id, topic, meta) => {
                 Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
-            }
-            Request::History { page, to: To::Id(id) }
-                if connections.core.must_be_member(slot, &page.topic) =>
-            {
-                let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
-                protocol.reply(&id, refused, &mut connections.core.codecs, out);
             }
             Request::History { page, to } => {
                 let to = match to {
@@ -364,9 +359,12 @@ impl Connections {
 impl Core {
     /// Whether the application decides who enters a topic, and has not let this connection in.
     fn must_be_member(&self, slot: u32, topic: &str) -> bool {
+        if self.hub.topics_of(slot).any(|name| name == topic) {
+            return false;
+        }
         let policy = &self.settings.session.policy;
         let decision = policy.decide(&self.principal(slot), Action::History, &policy.topic(topic));
-        matches!(decision, Decision::Ask(_)) && !self.hub.topics_of(slot).any(|name| name == topic)
+        matches!(decision, Decision::Ask(_))
     }
 
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
