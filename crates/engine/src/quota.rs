@@ -1,10 +1,11 @@
 //! What users and addresses may do in a second, all of their connections on the node together, and how
 //! many connections and topics a user may have.
 //!
-//! A connection has accounts while it asks for something, and none while it rests. What is over is
-//! refused in the protocol's own words; bytes that are too many are left unread for a while.
+//! A connection holds accounts while it asks for a lot, and none while it rests. What is over is refused
+//! in the protocol's own words; bytes that are too many are left unread for a while.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use model::Name;
 use protocol::Request;
 use protocol::phoenix::{ClientMessage, Event};
 use protocol::request::{Op, ReplyTo};
-use quotas::{Account, Cost, Limits, Subject, Unit};
+use quotas::{Account, Cost, Limits, Unit, Who};
 
 use crate::connection::Phase;
 use crate::core::Core;
@@ -40,8 +41,11 @@ const STUBBORN_US: u64 = 10_000_000;
 /// Input of so many bytes at once is charged in any case; less only to who has accounts already.
 const LARGE_BYTES: usize = 4 << 10;
 
-/// Somebody's account, and what binds it.
-#[derive(Clone)]
+/// One of so many commands of connections that hold no accounts makes the connection hold them: so an
+/// address of which many connections do a little each is found as well. A power of 2.
+const SAMPLE: u32 = 16;
+
+/// Somebody who does a lot.
 struct Bound {
     account: Arc<Account>,
     /// A user's, or else an address's.
@@ -50,24 +54,75 @@ struct Bound {
 
 impl Bound {
     fn limits<'a>(&self, core: &'a Core) -> &'a Limits {
-        let settings = &core.settings;
-        if self.is_user { &settings.per_user } else { &settings.per_address }
+        limits(core, self.is_user)
     }
+}
+
+fn limits(core: &Core, is_user: bool) -> &Limits {
+    let settings = &core.settings;
+    if is_user { &settings.per_user } else { &settings.per_address }
 }
 
 /// What an open connection that asks for something holds.
 struct Held {
+    /// Of those of its users, and of its address, who do a lot, in this order.
     accounts: Vec<Bound>,
+    /// Which of its users have an account there, one bit each.
+    users: u8,
+    /// Where it is, until that has an account there.
+    address: Option<IpAddr>,
     used_us: u64,
     /// Refusals, less what was done between them, and since when.
     refusals: u32,
     refused_us: u64,
 }
 
-/// What is held of connections that have asked for something lately.
+impl Held {
+    fn new(now_us: u64) -> Self {
+        Held {
+            accounts: Vec::new(),
+            users: 0,
+            address: None,
+            used_us: now_us,
+            refusals: 0,
+            refused_us: 0,
+        }
+    }
+
+    /// Finds the accounts of those who have none here and are about to use this.
+    fn find(&mut self, core: &Core, slot: u32, cost: &Cost) {
+        for (at, user) in core.users(slot).take(USERS_MAX).enumerate() {
+            if self.users & 1 << at == 0
+                && let Some(bound) = of_user(core, user, cost)
+            {
+                self.users |= 1 << at;
+                self.accounts.push(bound);
+            }
+        }
+        self.find_address(core, cost);
+    }
+
+    fn find_address(&mut self, core: &Core, cost: &Cost) {
+        if let Some(network) = self.address
+            && let Some(bound) = of_network(core, network, cost)
+        {
+            self.address = None;
+            self.accounts.push(bound);
+        }
+    }
+
+    fn spend(&self, core: &Core, cost: &Cost) {
+        let spend = |bound: &Bound| bound.account.spend(cost, bound.limits(core), core.now_us);
+        self.accounts.iter().for_each(spend);
+    }
+}
+
+/// What is held of connections that have asked for a lot lately.
 #[derive(Default)]
 pub(crate) struct Quota {
     held: HashMap<u32, Held>,
+    /// Commands of connections that held nothing.
+    unheld: u32,
     /// What open connections count for, while their users are limited.
     counted: HashMap<u32, Counted>,
 }
@@ -90,12 +145,19 @@ impl Quota {
         cost: &Cost,
     ) -> Option<Limited> {
         let now_us = core.now_us;
-        let once;
+        if *cost == Cost::NOTHING {
+            return None;
+        }
+        let (held, once);
         let accounts = match asker {
-            Asker::Connection => &self.hold(core, slot).accounts,
+            Asker::Connection => {
+                held = Some(self.busy(core, slot, cost)?);
+                held.as_ref().map_or(&[][..], |held| &held.accounts)
+            }
             Asker::Request(users) => {
-                once = accounts(core, users.iter().map(Name::as_str), address(core, slot));
-                &once
+                held = None;
+                once = accounts(core, users, address(core, slot), cost);
+                &once[..]
             }
         };
         let over = accounts.iter().find_map(|bound| {
@@ -106,7 +168,7 @@ impl Quota {
             accounts.iter().for_each(|bound| {
                 bound.account.spend(cost, bound.limits(core), now_us);
             });
-            if let Some(held) = self.held.get_mut(&slot) {
+            if let Some(held) = held {
                 held.refusals = held.refusals.saturating_sub(1);
             }
             return None;
@@ -131,18 +193,19 @@ impl Quota {
 
     /// Charges an open connection for bytes that it has sent. The limit, if they are too many.
     pub fn took(&mut self, core: &mut Core, slot: u32, bytes: usize) -> Option<Limited> {
-        if bytes < LARGE_BYTES && (self.held.is_empty() || !self.held.contains_key(&slot)) {
+        let is_large = bytes >= LARGE_BYTES;
+        if !is_large && (self.held.is_empty() || !self.held.contains_key(&slot)) {
             return None;
         }
         if core.table.get(slot)?.phase() != Phase::Open {
             return None;
         }
         let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
-        let now_us = core.now_us;
-        let held = self.hold(core, slot);
-        held.accounts.iter().for_each(|bound| {
-            bound.account.spend(&cost, bound.limits(core), now_us);
-        });
+        // What is small counts as the command that it is part of.
+        let held =
+            if is_large { self.busy(core, slot, &cost)? } else { self.held.get_mut(&slot)? };
+        held.used_us = core.now_us;
+        held.spend(core, &cost);
         self.over_bytes(core, slot)
     }
 
@@ -156,18 +219,35 @@ impl Quota {
         })
     }
 
-    fn hold(&mut self, core: &mut Core, slot: u32) -> &mut Held {
+    /// What an open connection holds that is about to use this; nothing if that is little.
+    fn busy(&mut self, core: &mut Core, slot: u32, cost: &Cost) -> Option<&mut Held> {
         let now_us = core.now_us;
-        let held = self.held.entry(slot).or_insert_with(|| {
-            let address = address(core, slot);
-            if address.is_none() && !core.is_gathered(slot) {
-                core.outputs.push(Output::Address { slot });
+        match self.held.entry(slot) {
+            Entry::Occupied(held) => {
+                let held = held.into_mut();
+                held.find(core, slot, cost);
+                held.used_us = now_us;
+                Some(held)
             }
-            let accounts = accounts(core, core.users(slot), address);
-            Held { accounts, used_us: now_us, refusals: 0, refused_us: 0 }
-        });
-        held.used_us = now_us;
-        held
+            Entry::Vacant(vacant) => {
+                let mut held = Held::new(now_us);
+                held.find(core, slot, cost);
+                self.unheld = self.unheld.wrapping_add(1);
+                // A limit of addresses holds for those of which every connection does little, too.
+                let is_looked_at =
+                    self.unheld.is_multiple_of(SAMPLE) || core.settings.per_address.any();
+                if held.accounts.is_empty() && !is_looked_at {
+                    return None;
+                }
+                if let Some(address) = address(core, slot) {
+                    held.address = Some(core.settings.network(address));
+                    held.find_address(core, cost);
+                } else if !core.is_gathered(slot) {
+                    core.outputs.push(Output::Address { slot });
+                }
+                Some(vacant.insert(held))
+            }
+        }
     }
 
     /// The driver has said where a connection is.
@@ -175,7 +255,7 @@ impl Quota {
         if let (Some(held), Some(address)) = (self.held.get_mut(&slot), address)
             && held.accounts.iter().all(|bound| bound.is_user)
         {
-            held.accounts.extend(of_address(core, address));
+            held.address = Some(core.settings.network(address));
         }
     }
 
@@ -286,23 +366,23 @@ fn address(core: &Core, slot: u32) -> Option<IpAddr> {
     core.peers.address(slot).or_else(session)
 }
 
-fn of_address(core: &Core, address: IpAddr) -> Option<Bound> {
-    let subject = Subject::Address(core.settings.network(address));
-    let account = core.shared.quotas.account(subject, core.now_us)?;
+fn of_network(core: &Core, network: IpAddr, cost: &Cost) -> Option<Bound> {
+    let who = Who::Address(network);
+    let account = core.shared.quotas.account(who, cost, limits(core, false), core.now_us)?;
     Some(Bound { account, is_user: false })
 }
 
-fn accounts<'a>(
-    core: &Core,
-    users: impl Iterator<Item = &'a str>,
-    address: Option<IpAddr>,
-) -> Vec<Bound> {
-    let of_user = |user: &str| {
-        let account = core.shared.quotas.account(Subject::User(user.into()), core.now_us)?;
-        Some(Bound { account, is_user: true })
-    };
-    let users = users.take(USERS_MAX).filter_map(of_user);
-    users.chain(address.and_then(|address| of_address(core, address))).collect()
+fn of_user(core: &Core, user: &str, cost: &Cost) -> Option<Bound> {
+    let who = Who::User(user);
+    let account = core.shared.quotas.account(who, cost, limits(core, true), core.now_us)?;
+    Some(Bound { account, is_user: true })
+}
+
+/// The accounts of those who do a lot, of who is about to use this.
+fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -> Vec<Bound> {
+    let users = users.iter().take(USERS_MAX).filter_map(|user| of_user(core, user, cost));
+    let of_address = |address| of_network(core, core.settings.network(address), cost);
+    users.chain(address.and_then(of_address)).collect()
 }
 
 const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);

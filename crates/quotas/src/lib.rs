@@ -1,15 +1,23 @@
 //! What users, addresses and API keys may do in a second, all their connections together, and which of
 //! them do most.
 //!
-//! [`Quotas`] holds an [`Account`] for each that was active lately, and for nobody else: one that has been
-//! quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes. There are at most
-//! [`ACCOUNTS_MAX`]; who comes when there is no room has none, and is bound by no rate. Accounts are
-//! atomics, so that all threads spend from one at the same time; the table is locked in parts, and only to
-//! find an account.
+//! [`Quotas`] holds an [`Account`] for each that does more than a little, and for nobody else: so much
+//! within a second that it is more than is free ([`Limits::free`]), which a table of small counters
+//! tells. Hence a crowd of which each does a little, as it does when it connects, takes no memory at all.
+//! An account that has been quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes. There
+//! are at most [`ACCOUNTS_MAX`]; who comes when there is no room has none, and is bound by no rate.
+//!
+//! What is free is charged to nobody: a limit of N a second lets N pass at once, and what is free at most
+//! twice more, in the second when somebody becomes active and in the one before.
+//!
+//! Accounts and counters are atomics, so that all threads use them at the same time; the table of accounts
+//! is locked in parts, and only to find the account of somebody who has one.
 //!
 //! The time is the callers': microseconds of the node's clock.
 
 #![forbid(unsafe_code)]
+
+mod sketch;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,11 +28,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::Name;
 
+use crate::sketch::Sketch;
+
 /// The most accounts at a time. One takes about 250 bytes.
 pub const ACCOUNTS_MAX: usize = 131_072;
 
 /// An account that nothing was spent from for so long is forgotten, in microseconds.
 pub const QUIET_US: u64 = 5_000_000;
+
+/// What is free in a second at the most: so many requests or commands, each of up to [`FREE_BYTES`].
+pub const FREE_MAX: u8 = 16;
+
+/// Bytes that count as much as a command, where they are counted before there is an account.
+pub const FREE_BYTES: u64 = 4 << 10;
+
+/// What is free is no more than this share of each limit.
+const FREE_SHARE: u64 = 8;
 
 /// Parts of the table, each with a lock of its own.
 const PARTS: usize = 64;
@@ -36,6 +55,28 @@ const AHEAD_NS: u64 = 10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Who is held to a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Who<'a> {
+    /// A user, by all of its connections.
+    User(&'a str),
+    /// An address, or the first one of a network.
+    Address(IpAddr),
+    /// An API key, by its name.
+    Key(&'a str),
+}
+
+impl Who<'_> {
+    /// The same, to keep.
+    pub fn subject(self) -> Subject {
+        match self {
+            Who::User(name) => Subject::User(name.into()),
+            Who::Address(address) => Subject::Address(address),
+            Who::Key(name) => Subject::Key(name.into()),
+        }
+    }
+}
+
+/// Who is held to a rate, to keep.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A user, by all of its connections.
@@ -47,6 +88,15 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// The same, borrowed.
+    pub fn who(&self) -> Who<'_> {
+        match self {
+            Subject::User(name) => Who::User(name),
+            Subject::Address(address) => Who::Address(*address),
+            Subject::Key(name) => Who::Key(name),
+        }
+    }
+
     /// What it is: `user`, `address` or `key`.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -87,23 +137,54 @@ impl Unit {
 const UNITS: usize = Unit::ALL.len();
 
 /// So much of each unit a second; 0 is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits([u64; UNITS]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    per_second: [u64; UNITS],
+    free: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits::NONE
+    }
+}
 
 impl Limits {
     /// No limits.
-    pub const NONE: Limits = Limits([0; UNITS]);
+    pub const NONE: Limits = Limits { per_second: [0; UNITS], free: FREE_MAX };
 
     /// The same with another limit for this unit.
     #[must_use]
     pub const fn with(mut self, unit: Unit, per_second: u64) -> Self {
-        self.0[unit as usize] = per_second;
+        self.per_second[unit as usize] = per_second;
+        self.free = FREE_MAX;
+        let mut at = 0;
+        while at < UNITS {
+            let each = if at == Unit::Bytes as usize { FREE_BYTES } else { 1 };
+            let share = self.per_second[at] / each / FREE_SHARE;
+            if self.per_second[at] > 0 && share < self.free as u64 {
+                // Less than `FREE_MAX`.
+                self.free = share as u8;
+            }
+            at += 1;
+        }
         self
     }
 
     /// How much of this unit a second; 0 is no limit.
     pub const fn of(&self, unit: Unit) -> u64 {
-        self.0[unit as usize]
+        self.per_second[unit as usize]
+    }
+
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.per_second != [0; UNITS]
+    }
+
+    /// How much is free in a second: [`FREE_MAX`], or an eighth of the lowest limit, which is nothing
+    /// where that is below 8.
+    pub const fn free(&self) -> u8 {
+        self.free
     }
 }
 
@@ -125,6 +206,12 @@ impl Cost {
     /// How much of this unit.
     pub const fn of(&self, unit: Unit) -> u64 {
         self.0[unit as usize]
+    }
+
+    /// How much it takes of what is free: no unit is used more than this.
+    fn weight(&self) -> u64 {
+        let [commands, bytes, publishes, joins] = self.0;
+        commands.max(publishes).max(joins).max(1).saturating_add(bytes / FREE_BYTES)
     }
 }
 
@@ -222,6 +309,7 @@ pub struct Noise {
 
 /// See the crate's documentation.
 pub struct Quotas {
+    sketch: Sketch,
     parts: [Mutex<HashMap<Subject, Arc<Account>>>; PARTS],
     hasher: RandomState,
     accounts: AtomicUsize,
@@ -241,6 +329,7 @@ impl Quotas {
     /// Room for so many accounts.
     pub fn new(accounts_max: usize) -> Self {
         Quotas {
+            sketch: Sketch::default(),
             parts: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             accounts: AtomicUsize::new(0),
@@ -250,14 +339,36 @@ impl Quotas {
         }
     }
 
-    fn part(&self, subject: &Subject) -> MutexGuard<'_, HashMap<Subject, Arc<Account>>> {
-        let at = usize::try_from(self.hasher.hash_one(subject) >> 32).unwrap_or(0) % PARTS;
-        self.parts[at].lock().unwrap_or_else(PoisonError::into_inner)
+    fn cell(&self, who: Who<'_>) -> usize {
+        usize::try_from(self.hasher.hash_one(who) >> 32).unwrap_or(0) % Sketch::CELLS
     }
 
-    /// Somebody's account, made where there is none; nothing where there is no room for one.
-    pub fn account(&self, subject: Subject, now_us: u64) -> Option<Arc<Account>> {
-        let mut part = self.part(&subject);
+    /// The accounts of a part have counters of their own.
+    fn part(&self, cell: usize) -> MutexGuard<'_, HashMap<Subject, Arc<Account>>> {
+        let part = &self.parts[cell / (Sketch::CELLS / PARTS)];
+        part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The account of somebody who is about to use this, to be charged: one is made when it is more than
+    /// is free in this second. Nothing where it is not, and where there is no room.
+    pub fn account(
+        &self,
+        who: Who<'_>,
+        cost: &Cost,
+        limits: &Limits,
+        now_us: u64,
+    ) -> Option<Arc<Account>> {
+        let cell = self.cell(who);
+        if self.sketch.is_held(cell)
+            && let Some(account) = self.part(cell).get(&who.subject())
+        {
+            return Some(account.clone());
+        }
+        if self.sketch.add(cell, cost.weight(), now_us) <= limits.free().into() {
+            return None;
+        }
+        let mut part = self.part(cell);
+        let subject = who.subject();
         if let Some(account) = part.get(&subject) {
             return Some(account.clone());
         }
@@ -269,6 +380,7 @@ impl Quotas {
         let account = Arc::new(Account::default());
         account.used_us.store(now_us, Ordering::Relaxed);
         part.insert(subject, account.clone());
+        self.sketch.hold(cell);
         Some(account)
     }
 
@@ -291,8 +403,8 @@ impl Quotas {
     pub fn tick(&self, now_us: u64) {
         let before_us = self.ticked_us.swap(now_us, Ordering::Relaxed);
         let milliseconds = now_us.saturating_sub(before_us) / 1_000;
-        for part in &self.parts {
-            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        for first in (0..Sketch::CELLS).step_by(Sketch::CELLS / PARTS) {
+            let mut part = self.part(first);
             let held = part.len();
             part.retain(|_, account| {
                 account.tick(milliseconds);
@@ -300,7 +412,12 @@ impl Quotas {
                 // Who still holds it may spend from it at any time.
                 quiet_us < QUIET_US || Arc::strong_count(account) > 1
             });
-            self.accounts.fetch_sub(held - part.len(), Ordering::Relaxed);
+            if part.len() < held {
+                self.accounts.fetch_sub(held - part.len(), Ordering::Relaxed);
+                let mut cells = [false; Sketch::CELLS / PARTS];
+                part.keys().for_each(|subject| cells[self.cell(subject.who()) - first] = true);
+                self.sketch.keep(first, &cells);
+            }
             let room = part.len() * 4;
             part.shrink_to(room);
         }
@@ -345,110 +462,4 @@ impl Quotas {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn user(name: &str) -> Subject {
-        Subject::User(name.into())
-    }
-
-    const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
-
-    #[test]
-    fn an_account_lets_a_second_pass_at_once_and_then_its_share() {
-        let (quotas, limits) = (Quotas::default(), Limits::NONE.with(Unit::Commands, 100));
-        let mut passed = 0;
-        for ms in 5_000..7_000 {
-            for _ in 0..10 {
-                // Each time as if by another connection.
-                let account = quotas.account(user("alice"), ms * 1_000).unwrap();
-                match account.over(&COMMAND, &limits, ms * 1_000) {
-                    None => {
-                        account.spend(&COMMAND, &limits, ms * 1_000);
-                        passed += 1;
-                    }
-                    Some(unit) => {
-                        assert_eq!(unit, Unit::Commands);
-                        account.refused(ms * 1_000);
-                    }
-                }
-            }
-        }
-        assert!((295..=305).contains(&passed), "{passed}");
-        let other = quotas.account(user("bob"), 7_000_000).unwrap();
-        assert_eq!(other.over(&COMMAND, &limits, 7_000_000), None);
-    }
-
-    #[test]
-    fn only_what_is_limited_and_asked_for_counts() {
-        let account = Account::default();
-        let limits = Limits::NONE.with(Unit::Joins, 1);
-        let joins = Cost::NOTHING.with(Unit::Joins, 1_000_000).with(Unit::Bytes, u64::MAX);
-        account.spend(&joins, &limits, 1);
-        assert_eq!(account.over(&joins, &limits, 1), Some(Unit::Joins));
-        assert_eq!(account.over(&COMMAND, &limits, 1), None);
-        assert_eq!(account.over(&joins, &Limits::NONE, 1), None, "0 is no limit");
-        // Whatever it was, it is over soon.
-        assert_eq!(account.over(&joins, &limits, AHEAD_NS / 1_000), None);
-    }
-
-    #[test]
-    fn who_is_quiet_is_forgotten_and_there_is_room_for_so_many() {
-        let quotas = Quotas::new(100);
-        let held = quotas.account(user("held"), 0).unwrap();
-        for at in 0..200 {
-            quotas.account(user(&format!("u{at}")), 0);
-        }
-        assert_eq!((quotas.accounts(), quotas.unheld()), (100, 101));
-        quotas.tick(QUIET_US - 1);
-        assert_eq!(quotas.accounts(), 100);
-        quotas.tick(QUIET_US);
-        assert_eq!(quotas.accounts(), 1);
-        let again = quotas.account(user("held"), QUIET_US).unwrap();
-        assert!(Arc::ptr_eq(&held, &again));
-        assert!(quotas.account(user("u150"), QUIET_US).is_some());
-    }
-
-    #[test]
-    fn the_noisiest_are_named() {
-        let quotas = Quotas::default();
-        for second in 1..=10 {
-            for (name, commands, refused) in [("loud", 500, 9), ("quiet", 1, 0), ("half", 250, 20)]
-            {
-                let account = quotas.account(user(name), second * 1_000_000).unwrap();
-                let cost = COMMAND.with(Unit::Commands, commands).with(Unit::Bytes, 7);
-                account.spend(&cost, &Limits::NONE, second * 1_000_000);
-                (0..refused).for_each(|_| account.refused(second * 1_000_000));
-            }
-            let address = Subject::Address("192.0.2.1".parse().unwrap());
-            quotas.account(address, second * 1_000_000).unwrap();
-            quotas.tick(second * 1_000_000);
-        }
-        let names = |by, limit| -> Vec<String> {
-            quotas.noisiest(by, limit).into_iter().map(|it| it.subject.name()).collect()
-        };
-        assert_eq!(names(By::Unit(Unit::Commands), 10), ["loud", "half", "quiet"]);
-        assert_eq!(names(By::Unit(Unit::Commands), 1), ["loud"]);
-        assert_eq!(names(By::Refusals, 10), ["half", "loud"]);
-        let loud = &quotas.noisiest(By::Unit(Unit::Commands), 1)[0];
-        assert!((450.0..=500.0).contains(&loud.per_second[Unit::Commands as usize]), "{loud:?}");
-        assert!((8.0..=9.0).contains(&loud.refusals_per_second), "{loud:?}");
-    }
-
-    #[test]
-    fn many_threads_spend_from_one_account() {
-        let (quotas, limits) = (Quotas::default(), Limits::NONE.with(Unit::Publishes, 1_000_000));
-        let cost = Cost::NOTHING.with(Unit::Publishes, 1);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let account = quotas.account(user("alice"), 0).unwrap();
-                    (0..10_000).for_each(|_| account.spend(&cost, &limits, 0));
-                });
-            }
-        });
-        let account = quotas.account(user("alice"), 0).unwrap();
-        assert_eq!(account.spent[Unit::Publishes as usize].load(Ordering::Relaxed), 40_000);
-        assert_eq!(account.until_ns[Unit::Publishes as usize].load(Ordering::Relaxed), 40_000_000);
-    }
-}
+mod tests;

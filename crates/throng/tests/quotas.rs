@@ -230,3 +230,24 @@ fn the_noisiest_are_named() {
     let (status, _) = server.api("GET", "/api/noisiest?by=everything", None);
     assert_eq!(status, 400);
 }
+
+#[test]
+fn a_crowd_of_which_each_does_a_little_is_named_by_its_address_alone() {
+    let server = Server::with(&["--shards", "2"], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
+    let accounts = |server: &Server| server.metric("throng_accounts");
+    let mut sockets: Vec<_> =
+        (0..300).map(|at| websocket(&server, &format!("user=u{at}&topic=t{at}"))).collect();
+    // Some may share a counter.
+    assert!(accounts(&server) < 10.0, "{} after the crowd has come", accounts(&server));
+    let publish = json!({"type": "publish", "id": "1", "topic": "a", "data": "x"});
+    let mut found = Value::Null;
+    server.until("the address is named", |server| {
+        for socket in &mut sockets {
+            assert!(command(socket, publish.clone())["error"].is_null());
+        }
+        found = server.api("GET", "/api/noisiest?by=publishes", None).1;
+        found["noisiest"][0]["name"] == "127.0.0.1"
+    });
+    assert!(found["noisiest"].as_array().unwrap().len() < 10, "{found}");
+    assert!(accounts(&server) < 10.0);
+}

@@ -1,0 +1,93 @@
+//! Who does more than a little in a second: counters by a hash, which several may share. Who shares one
+//! with others is taken for busy too early, never too late.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// What a counter's bits mean: whether somebody with this hash has an account, the second that was counted
+/// last (modulo 256), and what was counted in it. A count that is 256 s old is taken for a new one, which
+/// is too early again.
+const HELD: u16 = 1 << 15;
+const SECOND_SHIFT: u32 = 7;
+const COUNT: u16 = (1 << SECOND_SHIFT) - 1;
+
+/// See the file's documentation. It takes 128 KiB.
+pub(crate) struct Sketch {
+    cells: Box<[AtomicU16]>,
+}
+
+impl Default for Sketch {
+    fn default() -> Self {
+        Sketch { cells: std::iter::repeat_with(AtomicU16::default).take(Self::CELLS).collect() }
+    }
+}
+
+impl Sketch {
+    /// How many counters there are: a multiple of the parts of the table of accounts.
+    pub const CELLS: usize = 1 << 16;
+
+    /// Whether somebody with this hash has an account.
+    pub fn is_held(&self, cell: usize) -> bool {
+        self.cells[cell].load(Ordering::Relaxed) & HELD != 0
+    }
+
+    /// Counts, and gives what was counted in this second.
+    pub fn add(&self, cell: usize, weight: u64, now_us: u64) -> u64 {
+        let second = u16::from((now_us / 1_000_000).to_le_bytes()[0]) << SECOND_SHIFT;
+        let most = u64::from(COUNT);
+        let next = |seen: u16| {
+            let is_new = seen & !(HELD | COUNT) != second;
+            let before = if is_new { 0 } else { u64::from(seen & COUNT) };
+            let count = before.saturating_add(weight).min(most);
+            (seen & HELD) | second | u16::try_from(count).unwrap_or(COUNT)
+        };
+        let set = |seen| Some(next(seen));
+        let cell = &self.cells[cell];
+        // It always sets something.
+        let (Ok(seen) | Err(seen)) = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+        u64::from(next(seen) & COUNT)
+    }
+
+    /// Somebody with this hash has an account now.
+    pub fn hold(&self, cell: usize) {
+        self.cells[cell].fetch_or(HELD, Ordering::Relaxed);
+    }
+
+    /// Of the counters from the first one on, only these have somebody with an account still.
+    pub fn keep(&self, first: usize, held: &[bool]) {
+        for (cell, held) in self.cells[first..].iter().zip(held) {
+            if !held {
+                cell.fetch_and(!HELD, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn a_counter_counts_within_a_second_and_no_further_than_it_can() {
+        let sketch = Sketch::default();
+        assert_eq!(sketch.add(7, 3, 5 * SECOND), 3);
+        assert_eq!(sketch.add(7, 2, 6 * SECOND - 1), 5);
+        assert_eq!(sketch.add(8, 1, 6 * SECOND - 1), 1, "another");
+        assert_eq!(sketch.add(7, 2, 6 * SECOND), 2);
+        assert_eq!(sketch.add(7, u64::MAX, 6 * SECOND), 127);
+        assert_eq!(sketch.add(7, 1, 6 * SECOND), 127);
+        assert_eq!(sketch.add(7, 1, 300 * SECOND), 1);
+    }
+
+    #[test]
+    fn who_has_an_account_is_known_whatever_is_counted() {
+        let sketch = Sketch::default();
+        (100..110).for_each(|cell| sketch.hold(cell));
+        sketch.add(105, u64::MAX, u64::MAX);
+        sketch.keep(100, &[true, false, true]);
+        let held: Vec<_> = (0..200).filter(|cell| sketch.is_held(*cell)).collect();
+        assert_eq!(held, [100, 102, 103, 104, 105, 106, 107, 108, 109]);
+        assert_eq!(sketch.add(101, 1, SECOND), 1);
+    }
+}
