@@ -5,11 +5,14 @@
 //! takes the place of the one before it of the same key. So in a topic every message that it gets is newer
 //! than all that it had before, and when it has one, it has the newest up to there of each key, or a newer one
 //! still waits. A client that comes back behind that message, in a topic with history, misses no key.
+//!
+//! The server's own word of who is in the topic is not the application's: each change waits by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
+use model::event::is_reserved;
 use model::{Attributes, Envelope, Message, Name, Position, Publication, Retention};
 use protocol::phoenix::ClientMessage;
 
@@ -28,11 +31,42 @@ const ENTRY_BYTES: u64 = 160;
 struct Pending {
     /// In the order in which they came.
     messages: BTreeMap<u64, Arc<Envelope>>,
-    /// Where the newest of a key stands in them, by the topic's hash and the key.
-    newest: HashMap<(u64, Option<Name>), u64>,
+    /// Where the newest of each stands in them.
+    newest: HashMap<Newest, u64>,
     /// Their payloads.
     bytes: usize,
     number: u64,
+}
+
+impl Pending {
+    /// A message is no longer among those that wait.
+    fn has_left(&mut self, message: &Envelope) {
+        self.bytes -= message.publication.data.bytes();
+        if let Some(newest) = Newest::of(message) {
+            self.newest.remove(&newest);
+        }
+    }
+}
+
+/// Of what only the newest message counts.
+#[derive(PartialEq, Eq, Hash)]
+enum Newest {
+    /// By the topic's hash and the key.
+    Key(u64, Option<Name>),
+    /// How many are in the topic.
+    PresenceCount(u64),
+}
+
+impl Newest {
+    /// Nothing of a message without which the next can't be understood.
+    fn of(message: &Envelope) -> Option<Self> {
+        let event = message.event();
+        if event == presence::COUNT {
+            return Some(Newest::PresenceCount(message.topic_hash));
+        }
+        (!is_reserved(event))
+            .then(|| Newest::Key(message.topic_hash, message.publication.key().cloned()))
+    }
 }
 
 /// What waits for connections, by slot. Nearly all have nothing.
@@ -55,10 +89,10 @@ impl Conflation {
         metrics: &Metrics,
     ) -> bool {
         let pending = self.0.entry(slot).or_default();
-        let key = (message.topic_hash, message.publication.key().cloned());
         pending.number += 1;
         pending.bytes += message.publication.data.bytes();
-        let before = pending.newest.insert(key, pending.number);
+        let newest = Newest::of(&message);
+        let before = newest.and_then(|newest| pending.newest.insert(newest, pending.number));
         match before.and_then(|number| pending.messages.remove(&number)) {
             Some(older) => {
                 pending.bytes -= older.publication.data.bytes();
@@ -95,10 +129,9 @@ impl Conflation {
             }
             let message = entry.remove();
             bytes += size;
-            pending.newest.remove(&(message.topic_hash, message.publication.key().cloned()));
+            pending.has_left(&message);
             taken.push(message);
         }
-        pending.bytes -= bytes;
         metrics.outbox_held.sub(ENTRY_BYTES * taken.len() as u64);
         if pending.messages.is_empty() {
             self.0.remove(&slot);
@@ -113,17 +146,29 @@ impl Conflation {
         hash: Option<u64>,
         metrics: &Metrics,
     ) -> Vec<Arc<Envelope>> {
+        self.take_if(slot, |it| hash.is_none_or(|hash| it.topic_hash == hash), metrics)
+    }
+
+    /// Drops what waits of a topic and comes from its history now.
+    pub fn drop_retained(&mut self, slot: u32, hash: u64, metrics: &Metrics) {
+        self.take_if(slot, |it| it.topic_hash == hash && it.is_retained(), metrics);
+    }
+
+    fn take_if(
+        &mut self,
+        slot: u32,
+        wanted: impl Fn(&Envelope) -> bool,
+        metrics: &Metrics,
+    ) -> Vec<Arc<Envelope>> {
         let Some(pending) = self.0.get_mut(&slot) else {
             return Vec::new();
         };
-        let ours = |_: &u64, message: &mut Arc<Envelope>| {
-            hash.is_none_or(|hash| message.topic_hash == hash)
-        };
-        let taken: Vec<Arc<Envelope>> =
-            pending.messages.extract_if(.., ours).map(|(_, message)| message).collect();
-        pending.newest.retain(|(of, _), _| hash.is_some_and(|hash| *of != hash));
-        pending.bytes -=
-            taken.iter().map(|message| message.publication.data.bytes()).sum::<usize>();
+        let taken: Vec<Arc<Envelope>> = pending
+            .messages
+            .extract_if(.., |_, message| wanted(message))
+            .map(|(_, message)| message)
+            .collect();
+        taken.iter().for_each(|message| pending.has_left(message));
         metrics.outbox_held.sub(ENTRY_BYTES * taken.len() as u64);
         if pending.messages.is_empty() {
             self.0.remove(&slot);
@@ -252,8 +297,11 @@ mod tests {
         let mut publication = Publication::new("t", Data::Text(key.into()));
         publication.attributes = (!key.is_empty())
             .then(|| Box::new(Attributes { key: Some(key.into()), ..Attributes::default() }));
-        let id = Position { epoch: Epoch(1), offset };
-        Arc::new(Message::new(publication, id, topic, 0).into())
+        Arc::new(Message::new(publication, id(offset), topic, 0).into())
+    }
+
+    fn id(offset: u64) -> Position {
+        Position { epoch: Epoch(1), offset }
     }
 
     fn offsets<'a>(messages: impl IntoIterator<Item = &'a Arc<Envelope>>) -> Vec<u64> {
@@ -276,6 +324,28 @@ mod tests {
         assert_eq!(offsets(&conflation.take_topic(7, Some(2), &metrics)), [6]);
         assert_eq!(offsets(&conflation.take(7, 9, 0, &metrics)), [4], "one in any case");
         assert_eq!(offsets(&conflation.take(7, 9, 100, &metrics)), [5, 9]);
+        assert!(!conflation.holds(7) && metrics.outbox_held.get() == 0);
+    }
+
+    #[test]
+    fn changes_of_who_is_there_wait_each_by_itself() {
+        let (mut conflation, metrics) = (Conflation::default(), Metrics::default());
+        let events = ["", presence::DIFF, "", presence::STATE, presence::DIFF, presence::COUNT];
+        for (at, event) in events.into_iter().chain([presence::STATE, presence::COUNT]).enumerate()
+        {
+            let mut publication = Publication::new("t", Data::Text("x".into()));
+            publication.event = (!event.is_empty()).then(|| event.into());
+            let message = Message::new(publication, id(at as u64), 1, 0);
+            assert!(conflation.push(7, Arc::new(message.into()), 100, &metrics));
+        }
+        assert_eq!(offsets(conflation.of(7)), [1, 2, 3, 4, 6, 7]);
+        // What comes from the history does not come from here, too.
+        let message = Message::new(Publication::new("t", Data::Text("x".into())), id(8), 1, 0);
+        let message = message.retained(Retention::History, 0);
+        assert!(conflation.push(7, Arc::new(message.into()), 100, &metrics));
+        conflation.drop_retained(7, 1, &metrics);
+        assert_eq!(offsets(conflation.of(7)), [1, 3, 4, 6, 7]);
+        assert_eq!(conflation.take(7, 9, 100, &metrics).len(), 5);
         assert!(!conflation.holds(7) && metrics.outbox_held.get() == 0);
     }
 

@@ -180,11 +180,11 @@ impl Connections {
         let meta = meta.as_deref().unwrap_or("{}");
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
         if is_in && since.is_some() {
-            // It begins anew from there: what it is still owed is among what it asks for.
+            // It begins anew from there: what it is still owed of the history is among what it asks for.
             let hash = self.core.broker.hash(&topic);
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.recovery.end_topic(slot, hash);
-            self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
+            self.core.conflation.drop_retained(slot, hash, &self.core.metrics);
         }
         self.join_with(slot, &topic, permit.presence, meta);
         // The reply comes first.

@@ -1,5 +1,7 @@
 //! A client, what it knows when it comes back, and what it must hear.
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::Position;
@@ -7,7 +9,10 @@ use model::Position;
 use crate::testing::ClientEnd;
 
 use super::heard::{Begins, Heard, Wants};
-use super::log::{AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, count, name as name_of, what};
+use super::log::{
+    AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, conflates, count, name as name_of, what,
+};
+use super::newest::Newest;
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
@@ -89,6 +94,8 @@ pub(super) struct Client {
     pub heard: BTreeMap<usize, Heard>,
     /// What it has of compacted topics.
     states: BTreeMap<usize, State>,
+    /// What it has of those with `conflate` that aren't compacted.
+    newest: BTreeMap<usize, Newest>,
     pub connection: Option<Connection>,
     /// The application has put it into a topic.
     pub is_put_in: bool,
@@ -99,8 +106,24 @@ pub(super) struct Client {
 fn dropped(log: &Log, topic: usize) -> usize {
     match what(topic) {
         What::Small(retained) | What::Ack(retained) => log[topic].len().saturating_sub(retained),
-        What::Big | What::Plain | What::State(_) | What::Extra | What::All | What::Passing => 0,
+        What::Big
+        | What::Plain
+        | What::State(_)
+        | What::Newest { .. }
+        | What::Extra
+        | What::All
+        | What::Passing => 0,
     }
+}
+
+/// How the messages say their key. Where nothing is compacted, some have none, which is as one of all.
+pub(super) fn key_of(topic: usize, key: usize) -> Option<String> {
+    (key > 0 || is_state(topic)).then(|| format!("k{key}"))
+}
+
+/// Whether the newest of each key is all that must come of a topic, which isn't compacted.
+fn is_newest(topic: usize) -> bool {
+    matches!(what(topic), What::Newest { .. })
 }
 
 fn is_state(topic: usize) -> bool {
@@ -125,6 +148,7 @@ impl Client {
             since: BTreeMap::new(),
             heard: BTreeMap::new(),
             states: BTreeMap::new(),
+            newest: BTreeMap::new(),
             connection: None,
             is_put_in: false,
             commands: 0,
@@ -208,7 +232,7 @@ impl Client {
             connection.inside.clear();
         }
         let single = matches!(self.kind, Kind::Stream | Kind::Ws);
-        let passing = self.topics.iter().filter(|it| poll && what(**it).has_passing());
+        let passing = self.topics.iter().filter(|it| poll && what(**it).is_retained());
         let passing: Vec<usize> = passing.map(|it| PASSING + it).collect();
         for topic in self.topics.iter().copied().chain(poll.then_some(ALL)).chain(passing) {
             let knows = match single {
@@ -221,10 +245,18 @@ impl Client {
                 | What::Small(_)
                 | What::Plain
                 | What::State(_)
+                | What::Newest { .. }
                 | What::Extra
                 | What::All
                 | What::Passing => log[topic].len(),
             };
+            if is_newest(topic) && !(knows && what(topic).has_history()) {
+                let from = match self.wants.filter(|_| what(topic).has_history()) {
+                    Some(Wants::Start) => 0,
+                    _ => next,
+                };
+                self.newest.insert(topic, Newest::new(from));
+            }
             if is_state(topic) {
                 self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
             } else if what(topic).is_acknowledged() && !poll {
@@ -235,10 +267,10 @@ impl Client {
                 let wants = self.wants.filter(|_| what(topic).has_history());
                 // A poll may wait, and begins with what is there when it is answered.
                 let exact = at_once && !poll;
+                let begins_at_once =
+                    matches!(what(topic), What::Big | What::Newest { retained: true });
                 let heard = match wants.map(|wants| Begins::new(log, topic, wants, exact)) {
-                    Some(begins) if poll || what(topic) != What::Big => {
-                        Heard::with_what_is_there(begins)
-                    }
+                    Some(begins) if poll || !begins_at_once => Heard::with_what_is_there(begins),
                     Some(begins) => {
                         let latest = log[topic].len();
                         Heard::with_what_is_there(begins.by(latest))
@@ -311,7 +343,7 @@ impl Client {
             Unit::Poll { messages, since, recovered, why, states } => {
                 let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
                 if fresh {
-                    let in_vain = self.topics.iter().any(|it| what(*it) == What::Plain);
+                    let in_vain = self.topics.iter().any(|it| !what(*it).is_retained());
                     assert_eq!(recovered, Some(!in_vain), "client {}", self.name);
                     assert_eq!(why == "no_history", in_vain, "client {}: {why}", self.name);
                 } else if recovered == Some(false) {
@@ -386,7 +418,9 @@ impl Client {
             log.find(id.split('/').next().unwrap().parse::<Position>().unwrap().offset)
         });
         let is_plain = self.kind == Kind::Sse;
-        let want = is_state(topic).then(|| format!("k{}", log.changes[topic].of(number).key));
+        let want = (is_state(topic) || is_newest(topic))
+            .then(|| key_of(topic, log.changes[topic].of(number).key))
+            .flatten();
         assert_eq!(*key, want.filter(|_| !is_plain), "client {}", self.name);
         if let Some(id) = id {
             self.check_id(log, topic, number, id);
@@ -397,17 +431,29 @@ impl Client {
             let topic = name_of(topic);
             panic!("client {name} {kind:?}: {what}: {topic} {number}, where {next} was next")
         };
-        let live = matches!(what(topic), What::Plain | What::All | What::Extra | What::Passing);
+        // Who reads slowly gets the newest; polls get all in any case.
+        let skips = conflates(topic) && kind != Kind::Poll;
+        let live = matches!(
+            what(topic),
+            What::Plain
+                | What::Newest { retained: false }
+                | What::All
+                | What::Extra
+                | What::Passing
+        );
         if live && kind != Kind::Poll {
             let next = connection.live.entry(topic).or_insert(number);
             match number.cmp(next) {
                 std::cmp::Ordering::Less => wrong("a duplicate", *next),
                 std::cmp::Ordering::Greater
-                    if !connection.loose && number > connection.joined[topic] =>
+                    if !connection.loose && !skips && number > connection.joined[topic] =>
                 {
                     wrong("a gap", *next)
                 }
                 std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => *next = number + 1,
+            }
+            if let Some(newest) = self.newest.get_mut(&topic) {
+                newest.hear(&log.changes[topic], number);
             }
             return topic;
         }
@@ -416,7 +462,7 @@ impl Client {
             wrong("not subscribed", 0);
         }
         if is_state(topic) {
-            self.states.get_mut(&topic).unwrap().hear(&log.changes[topic], number);
+            self.states.get_mut(&topic).unwrap().hear(&log.changes[topic], number, skips);
             return topic;
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
@@ -443,18 +489,21 @@ impl Client {
         }
         let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
         if let Some(begins) = heard.begins.take() {
-            let may_be = begins.may_be(number, log[topic].len());
+            let may_be = skips || begins.may_be(number, log[topic].len());
             assert!(may_be, "client {name} {kind:?}: {topic} begins with {number}: {begins:?}");
             heard.next = number;
         }
         match number.cmp(&heard.next) {
             std::cmp::Ordering::Less => wrong("a duplicate", heard.next),
-            std::cmp::Ordering::Greater if !heard.jump && number > heard.acknowledged => {
+            std::cmp::Ordering::Greater if !heard.jump && !skips && number > heard.acknowledged => {
                 wrong("a gap", heard.next)
             }
             std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => {
                 *heard = Heard { next: number + 1, jump: false, ..*heard }
             }
+        }
+        if let Some(newest) = self.newest.get_mut(&topic).filter(|_| skips) {
+            newest.hear(&log.changes[topic], number);
         }
         topic
     }
@@ -470,7 +519,7 @@ impl Client {
         assert_eq!(recovered == Some(false), !lost.is_empty(), "client {name}");
         let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
         if fresh {
-            let in_vain = self.topics.iter().filter(|it| what(**it) == What::Plain).count();
+            let in_vain = self.topics.iter().filter(|it| !what(**it).is_retained()).count();
             // Where nothing else is asked for, the user's own topic counts.
             let in_vain = if self.topics.is_empty() { 1 } else { in_vain };
             assert_eq!((recovered, lost.len()), (Some(in_vain == 0), in_vain), "client {name}");
@@ -504,115 +553,6 @@ impl Client {
         }
     }
 
-    fn reply(
-        &mut self,
-        log: &Log,
-        id: u64,
-        since: Option<String>,
-        recovered: Option<bool>,
-        why: &str,
-    ) {
-        let name = self.name;
-        let connection = self.connection.as_mut().unwrap();
-        let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
-        let Pending { topic, command, asked, .. } = connection.pending.remove(at).unwrap();
-        // What changes nothing is answered at once.
-        let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
-        let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
-        assert!(!changes || earlier.is_none(), "client {name}: answered before {earlier:?}");
-        connection.commanded.insert(topic);
-        let Command::Enter { from, was_in } = command else {
-            connection.inside.remove(&topic);
-            connection.live.remove(&topic);
-            connection.live.remove(&(PASSING + topic));
-            return;
-        };
-        connection.inside.insert(topic);
-        if !was_in {
-            connection.joined[topic] = log[topic].len();
-            connection.joined[PASSING + topic] = log[PASSING + topic].len();
-        }
-        if !what(topic).has_history() || (was_in && matches!(from, From::Now)) {
-            let in_vain = matches!(from, From::WhatIsThere(_)) && why.contains("no_history");
-            assert_eq!(recovered, in_vain.then_some(false), "client {name}: {why}");
-            return;
-        }
-        let since = since.expect("where it is");
-        if is_state(topic) {
-            let lost = recovered == Some(false);
-            assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
-            let state = self.states.entry(topic).or_default();
-            state.enter(asked, lost || !matches!(from, From::Place(_)));
-            // It may have heard more of what comes again now.
-            state.go_back(count(&log[topic], &since));
-            self.since.insert(topic, since);
-            return;
-        }
-        let next = count(&log[topic], &since);
-        assert_eq!(matches!(from, From::Now), recovered.is_none());
-        match from {
-            From::Now => {}
-            From::Place(from) => assert_eq!(next, from, "client {name}: not from where it asked"),
-            From::WhatIsThere(begins) => {
-                assert_eq!(recovered, Some(true), "client {name}: {why}");
-                // It has left before anything came: it has nothing.
-                let leaves = connection.pending.iter().any(|it| it.topic == topic && it.id > id);
-                let may_be = begins.may_be(next, log[topic].len()) || (leaves && next == 0);
-                assert!(may_be, "client {name}: {topic} begins with {next}: {begins:?}");
-            }
-        }
-        let jump = recovered == Some(false);
-        self.heard.insert(topic, Heard::new(next, jump));
-        if jump {
-            assert!(why.contains("too_old"), "client {name}: {why}");
-            assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
-        }
-        self.since.insert(topic, since);
-    }
-
-    /// Enters or leaves a topic, or asks anew for what it has missed there; `anew` for what is there.
-    pub fn command(&mut self, log: &Log, topic: usize, enter: bool, anew: bool) {
-        let Some(connection) = &mut self.connection else { return };
-        let is_in = connection.inside.contains(&topic);
-        let last = connection.pending.iter().rfind(|it| it.topic == topic);
-        let is_in = last.map_or(is_in, |it| matches!(it.command, Command::Enter { .. }));
-        let phoenix = self.kind == Kind::Phoenix;
-        if (!enter && !is_in) || (enter && is_in && phoenix) || what(topic).is_acknowledged() {
-            return;
-        }
-        self.commands += 1;
-        let id = self.commands;
-        let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
-        let wants = self.wants.filter(|_| enter && known.is_none());
-        let from = match (known, wants) {
-            (Some(_), _) => From::Place(self.heard.get(&topic).map_or(0, |it| it.next)),
-            (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
-            (None, None) => From::Now,
-        };
-        let name = TOPICS[topic].0;
-        let since = known.cloned().or(wants.map(|wants| wants.to_string()));
-        let since_field = since.map_or(String::new(), |since| format!("\"since\":\"{since}\""));
-        let text = match (phoenix, enter) {
-            (false, true) if since_field.is_empty() => {
-                format!(r#"{{"type":"subscribe","id":{id},"topic":"{name}"}}"#)
-            }
-            (false, true) => {
-                format!(r#"{{"type":"subscribe","id":{id},"topic":"{name}",{since_field}}}"#)
-            }
-            (false, false) => format!(r#"{{"type":"unsubscribe","id":{id},"topic":"{name}"}}"#),
-            (true, true) => format!(r#"["{id}","{id}","{name}","phx_join",{{{since_field}}}]"#),
-            (true, false) => format!(r#"[null,"{id}","{name}","phx_leave",{{}}]"#),
-        };
-        super::trace(|| format!("client {} sends {text}", self.name));
-        let command = if enter { Command::Enter { from, was_in: is_in } } else { Command::Leave };
-        let asked = log[topic].len();
-        connection.pending.push_back(Pending { id, topic, command, asked });
-        let mut out = Vec::new();
-        let opcode = protocol::websocket::frame::Opcode::Text;
-        protocol::websocket::frame::encode_masked(opcode, false, text.as_bytes(), [0; 4], &mut out);
-        self.send(&out);
-    }
-
     /// Polls again on the same connection.
     pub fn poll_again(&mut self, log: &Log, seconds: u32) {
         for (topic, state) in &mut self.states {
@@ -637,7 +577,7 @@ impl Client {
             return Err(format!("client {}: unanswered {:?}", self.name, connection.pending));
         }
         let inside = connection.inside.iter().copied();
-        let passing = inside.clone().filter(|it| what(*it).has_passing()).map(|it| PASSING + it);
+        let passing = inside.clone().filter(|it| what(*it).is_retained()).map(|it| PASSING + it);
         for topic in &inside.chain(passing).collect::<Vec<_>>() {
             if is_state(*topic) {
                 let (name, kind) = (self.name, self.kind);
@@ -647,6 +587,10 @@ impl Client {
                         return Err(format!("client {name} {kind:?}: {:?}", self.states[topic]));
                     }
                 }
+            }
+            let newest = self.newest.get(topic).filter(|_| self.kind != Kind::Poll);
+            if let Some(newest) = newest.filter(|it| !it.has_all(&log.changes[*topic])) {
+                return Err(format!("client {} {:?}: {newest:?}", self.name, self.kind));
             }
             let next = match (self.heard.get(topic), connection.acks.get(topic)) {
                 (_, Some(acks)) => *acks.cursors.last().unwrap(),

@@ -62,6 +62,7 @@ impl Begins {
             | What::Plain
             | What::Ack(_)
             | What::State(_)
+            | What::Newest { .. }
             | What::Extra
             | What::All
             | What::Passing => usize::MAX,

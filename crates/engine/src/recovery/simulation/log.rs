@@ -17,6 +17,10 @@ pub(super) enum What {
     Ack(usize),
     /// The last message of each key, and so many keys.
     State(usize),
+    /// Who reads slowly gets the newest of each key; retained as in a big one, or not at all.
+    Newest {
+        retained: bool,
+    },
     /// As big, but only the application puts clients in.
     Extra,
     /// Everyone's.
@@ -27,20 +31,23 @@ pub(super) enum What {
 
 impl What {
     pub fn has_history(self) -> bool {
-        matches!(self, What::Big | What::Small(_) | What::State(_))
+        matches!(
+            self,
+            What::Big | What::Small(_) | What::State(_) | What::Newest { retained: true }
+        )
     }
 
     pub fn is_acknowledged(self) -> bool {
         matches!(self, What::Ack(_))
     }
 
-    /// Whether messages can pass the topic's history by.
-    pub fn has_passing(self) -> bool {
+    /// Whether its messages are retained, so that messages can pass its history by.
+    pub fn is_retained(self) -> bool {
         self.has_history() || self.is_acknowledged()
     }
 }
 
-pub(super) const TOPICS: [(&str, What); 14] = [
+pub(super) const TOPICS: [(&str, What); 17] = [
     ("big/a", What::Big),
     ("big/b", What::Big),
     ("big/c", What::Big),
@@ -53,13 +60,18 @@ pub(super) const TOPICS: [(&str, What); 14] = [
     ("ack/c", What::Ack(WINDOW + 1)),
     ("state/a", What::State(KEYS)),
     ("state/b", What::State(KEYS - 2)),
+    ("state/c", What::State(KEYS)),
+    ("newest/a", What::Newest { retained: false }),
+    ("newest/b", What::Newest { retained: true }),
     ("extra", What::Extra),
     ("*", What::All),
 ];
 /// Whoever acknowledges on the connection is given this one's messages again.
 pub(super) const AGAIN: usize = 8;
-pub(super) const EXTRA: usize = 12;
-pub(super) const ALL: usize = 13;
+pub(super) const EXTRA: usize = 15;
+pub(super) const ALL: usize = 16;
+/// From this topic on to [`EXTRA`], who reads slowly gets the newest of each key.
+pub(super) const CONFLATED: usize = 12;
 /// What passes by a topic's history has a log of its own, so much further on.
 pub(super) const PASSING: usize = TOPICS.len();
 
@@ -98,6 +110,11 @@ impl Index<usize> for Log {
 
 pub(super) fn what(topic: usize) -> What {
     TOPICS.get(topic).map_or(What::Passing, |topic| topic.1)
+}
+
+/// Whether who reads slowly gets the newest of each key, and not all.
+pub(super) fn conflates(topic: usize) -> bool {
+    (CONFLATED..EXTRA).contains(&topic)
 }
 
 pub(super) fn name(topic: usize) -> &'static str {

@@ -2,7 +2,8 @@
 //! cut and come back, while messages are published between any two steps of the shards. Each must
 //! hear every message once and in order, or be told that it can't. What a user has not acknowledged
 //! is never given up, and comes once on each connection, but where the rule has it again. A message
-//! has the same id whenever and however it comes. Now and then new engines take the place of all, as
+//! has the same id whenever and however it comes. Where a rule has `conflate`, who reads slowly gets the
+//! newest message of each key and is not closed. Now and then new engines take the place of all, as
 //! when another process takes over: no client may notice.
 //!
 //! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step;
@@ -12,11 +13,13 @@ mod client;
 mod heard;
 pub(crate) mod late;
 mod log;
+mod newest;
 mod read;
 mod setup;
 mod state;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -24,7 +27,7 @@ use std::time::Instant;
 use broker::{Broker, Options, Publish};
 use history::History;
 use history_local::{Begin, HistoryLimits};
-use model::{Attributes, Data, Position, Publication};
+use model::{Attributes, CloseReason, Data, Position, Publication};
 use protocol::request::Acknowledgement;
 use random::Random;
 
@@ -33,10 +36,10 @@ use crate::count::count as in_32_bits;
 use crate::handle::{Handle, Shared};
 use crate::settings::Settings;
 use crate::testing::{self, Driver};
-use client::Client;
+use client::{Client, key_of};
 use heard::Wants;
 use late::Late;
-use log::{EXTRA, Log, PASSING, TOPICS, What, what};
+use log::{CONFLATED, EXTRA, Log, PASSING, TOPICS, What, conflates, what};
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
@@ -59,12 +62,12 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn new(random: &mut Random) -> Self {
+    fn new(topics: Range<usize>, random: &mut Random) -> Self {
         let mut kinds = Kind::ALL.to_vec();
         while random.one_in(2) && kinds.len() > 1 {
             kinds.swap_remove(random.below(kinds.len()));
         }
-        let mut topics: Vec<usize> = (0..TOPICS.len()).collect();
+        let mut topics: Vec<usize> = topics.collect();
         while !random.one_in(8) && topics.len() > 1 {
             topics.swap_remove(random.below(topics.len()));
         }
@@ -91,11 +94,14 @@ struct World {
     /// Shards that have still to take a user's connections out of a topic.
     leaving: BTreeMap<String, Arc<AtomicUsize>>,
     publishes: bool,
+    /// Connections that earlier engines have closed because they read too slowly.
+    closed_before: u64,
     now_us: u64,
 }
 
 impl World {
-    fn new(seed: u64, is_late: bool) -> Self {
+    /// `topics`: those to which messages are published.
+    fn new(seed: u64, is_late: bool, topics: Range<usize>) -> Self {
         let mut random = Random::new(seed);
         let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
         let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
@@ -137,7 +143,7 @@ impl World {
             shard.engine.connections.serial = u32::MAX - (seed % 40) as u32;
             shard.engine.connections.recovery.catchups.number = u32::MAX - (seed % 90) as u32;
         }
-        let swarm = Swarm::new(&mut random);
+        let swarm = Swarm::new(topics, &mut random);
         // Many members make fan-outs long.
         let count = 2 + random.below(8) + if random.one_in(3) { 14 } else { 0 };
         let clients = (0..count).map(|name| Self::client(name, &swarm, &mut random));
@@ -155,6 +161,7 @@ impl World {
             acknowledged: BTreeMap::new(),
             leaving: BTreeMap::new(),
             publishes: true,
+            closed_before: 0,
             now_us: 1_000_000,
         }
     }
@@ -188,7 +195,8 @@ impl World {
         let log = PASSING + topic;
         let data = Data::Text(format!("<{log}.{}>", self.log[log].len()).into());
         let mut publication = Publication::new(TOPICS[topic].0, data);
-        let id = match self.random.one_in(2) {
+        // Where messages are conflated those without a key would be so, but not the server's own word.
+        let id = match self.random.one_in(2) || conflates(topic) {
             true => {
                 publication.event = Some("presence_diff".into());
                 self.broker.publish(publication, None).ok()
@@ -208,7 +216,7 @@ impl World {
     }
 
     fn publish(&mut self, topic: usize) {
-        if what(topic).has_passing() && self.random.one_in(8) {
+        if what(topic).is_retained() && self.random.one_in(8) {
             return self.publish_passing(topic);
         }
         let number = self.log[topic].len();
@@ -223,6 +231,12 @@ impl World {
                     publication.data = Data::Json("null".into());
                 }
                 Some((Change { key, removes }, messages_max))
+            }
+            What::Newest { .. } => {
+                let key = self.random.below(KEYS);
+                let name = key_of(topic, key).map(|key| key.into());
+                publication.attributes = Attributes::of(Vec::new(), name);
+                Some((Change { key, removes: false }, usize::MAX))
             }
             What::Big
             | What::Small(_)
@@ -375,7 +389,7 @@ impl World {
                     Command::Unsubscribe { user, topic, reply }
                 }
                 _ => {
-                    let (target, close) = (Target::User(user), model::CloseReason::ByApplication);
+                    let (target, close) = (Target::User(user), CloseReason::ByApplication);
                     Command::Disconnect { target, close, reply: Box::new(|_| ()) }
                 }
             });
@@ -440,9 +454,17 @@ impl World {
     /// New engines take the connections of all the old ones.
     fn upgrade(&mut self) {
         trace(|| "upgrade".into());
+        self.closed_before = self.closed_as_slow();
         (0..self.shards.len()).for_each(|at| self.end_turn(at));
         self.shards.iter_mut().for_each(|shard| shard.engine.set_now(self.now_us));
         testing::upgrade(&mut self.shards);
+    }
+
+    /// How many connections were closed because they read too slowly.
+    fn closed_as_slow(&self) -> u64 {
+        let slow = CloseReason::SlowConsumer as usize;
+        let closed = self.shards.iter().map(|shard| shard.engine.metrics().closed[slow].get());
+        self.closed_before + closed.sum::<u64>()
     }
 
     fn topic(&mut self) -> usize {
@@ -507,23 +529,27 @@ impl World {
 }
 
 /// Says which run it was that failed.
-struct Failing(u64, bool);
+struct Failing(u64, bool, Range<usize>);
 
 impl Drop for Failing {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("failed: SHARD_SEED={}{}", self.0, if self.1 { " (late)" } else { "" });
+            let late = if self.1 { " (late)" } else { "" };
+            println!("failed: SHARD_SEED={}{late}, topics {:?}", self.0, self.2);
         }
     }
 }
 
-fn run(seed: u64, steps: usize, is_late: bool) {
-    let failing = Failing(seed, is_late);
-    let mut world = World::new(seed, is_late);
+fn run(seed: u64, steps: usize, is_late: bool, topics: Range<usize>) {
+    let failing = Failing(seed, is_late, topics.clone());
+    let mut world = World::new(seed, is_late, topics.clone());
     for _ in 0..steps {
         world.step();
     }
     world.end();
+    if topics.clone().all(conflates) {
+        assert_eq!(world.closed_as_slow(), 0, "nobody is closed for such topics");
+    }
     if let Some(late) = &world.late {
         trace(|| format!("{} answers came later", late.answers()));
     }
@@ -534,9 +560,9 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn run_all(is_late: bool) {
+fn run_all(is_late: bool, topics: Range<usize>) {
     if let Some(seed) = number("SHARD_SEED") {
-        return run(seed, 400, is_late);
+        return run(seed, 400, is_late, topics);
     }
     let seeds = number("SHARD_SEEDS").unwrap_or(100);
     let next = AtomicU64::new(0);
@@ -547,7 +573,7 @@ fn run_all(is_late: bool) {
             if seed >= seeds {
                 return failed;
             }
-            if std::panic::catch_unwind(|| run(seed, 400, is_late)).is_err() {
+            if std::panic::catch_unwind(|| run(seed, 400, is_late, topics.clone())).is_err() {
                 failed.push(seed);
             }
         }
@@ -564,18 +590,24 @@ fn run_all(is_late: bool) {
 
 #[test]
 fn every_client_hears_everything_once_and_in_order() {
-    run_all(false);
+    run_all(false, 0..TOPICS.len());
 }
 
 #[test]
 fn every_client_hears_everything_from_a_history_that_answers_later() {
-    run_all(true);
+    run_all(true, 0..TOPICS.len());
+}
+
+#[test]
+fn who_reads_slowly_gets_the_newest_of_each_key_and_is_not_closed() {
+    run_all(false, CONFLATED..EXTRA);
+    run_all(true, CONFLATED..EXTRA);
 }
 
 #[test]
 fn what_comes_live_is_held_back_while_the_start_is_under_way() {
     for kind in [Kind::Sse, Kind::Stream, Kind::Ws, Kind::Poll] {
-        let mut world = World::new(0, true);
+        let mut world = World::new(0, true, 0..TOPICS.len());
         let late = world.late.clone().unwrap();
         late.hold(true);
         world.clients = vec![Client::new(0, kind, "u0".into(), vec![0], None)];

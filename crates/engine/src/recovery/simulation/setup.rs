@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{AcknowledgeRule, HistoryRule, Rule, Rules};
 
-use super::log::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What};
+use super::log::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What, conflates};
 use crate::count::count;
 use crate::settings::Settings;
 
@@ -18,11 +18,11 @@ fn history(messages_max: u64, acknowledge: Option<AcknowledgeRule>) -> Option<Ar
 pub(super) fn rules() -> Rules {
     let rule = |(at, (pattern, what)): (usize, &(&str, What))| {
         let history = match *what {
-            What::Big | What::Extra => history(1_000_000, None),
+            What::Big | What::Extra | What::Newest { retained: true } => history(1_000_000, None),
             What::Small(retained) => history(retained as u64, None),
             What::State(retained) => history(retained as u64, None)
                 .map(|rule| HistoryRule { compact: true, ..(*rule).clone() }.into()),
-            What::Plain | What::All | What::Passing => None,
+            What::Newest { retained: false } | What::Plain | What::All | What::Passing => None,
             What::Ack(retained) => {
                 let acknowledge = AcknowledgeRule {
                     window_messages_max: count(WINDOW),
@@ -33,7 +33,14 @@ pub(super) fn rules() -> Rules {
                 history(retained as u64, Some(acknowledge))
             }
         };
-        history.is_some().then(|| Rule { pattern: (*pattern).into(), history, ..Rule::default() })
+        let conflate = conflates(at);
+        let pattern = (*pattern).into();
+        (history.is_some() || conflate).then(|| Rule {
+            pattern,
+            conflate,
+            history,
+            ..Rule::default()
+        })
     };
     Rules { rules: TOPICS.iter().enumerate().filter_map(rule).collect(), ..Rules::default() }
 }

@@ -40,9 +40,24 @@ impl Changes {
         self.all[number]
     }
 
+    /// The last message of a key.
+    pub fn newest(&self, key: usize) -> Option<usize> {
+        self.all.iter().rposition(|change| change.key == key)
+    }
+
     /// After so many messages, those before this one may have been dropped.
     pub fn floor(&self, messages: usize) -> usize {
         messages.checked_sub(1).map_or(0, |last| self.floors[last])
+    }
+
+    /// Whether a client with these states has those of so many messages that are the newest of their keys.
+    /// No limit has dropped any.
+    fn is_newest(&self, states: &BTreeMap<usize, usize>, messages: usize) -> bool {
+        (0..KEYS).all(|key| match self.newest(key).filter(|newest| *newest < messages) {
+            Some(newest) if self.all[newest].removes => !states.contains_key(&key),
+            Some(newest) => states.get(&key) == Some(&newest),
+            None => true,
+        })
     }
 
     /// Whether a client with these states has missed nothing of so many messages. What the limit has
@@ -94,12 +109,17 @@ impl State {
         self.next = self.next.min(messages);
     }
 
-    pub fn hear(&mut self, changes: &Changes, number: usize) {
+    /// `conflates`: of what is behind the marker, a message may be missing of whose key a newer one comes.
+    pub fn hear(&mut self, changes: &Changes, number: usize, conflates: bool) {
         assert!(number >= self.next, "a duplicate: {number} in {self:?}");
         let change = changes.of(number);
         if self.complete {
             assert!(number >= self.entered, "of the state behind the marker: {number} in {self:?}");
-            assert!(changes.is_state(&self.states, number), "a gap before {number} in {self:?}");
+            let is_state = match conflates {
+                true => changes.is_newest(&self.states, number),
+                false => changes.is_state(&self.states, number),
+            };
+            assert!(is_state, "a gap before {number} in {self:?}");
         }
         self.next = number + 1;
         match change.removes {
