@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::Value;
-use crate::setting::Kind;
+use crate::setting::{Kind, MANY, TIB};
 use crate::tables::Absent::{Required, Unset};
 use crate::tables::table_keys;
 use crate::typed::Typed;
 
-use Kind::{Hash, List, TextBytes, Time};
+use Kind::{Bytes, Hash, List, Number, TextBytes, Time};
 
 /// The longest name of a key, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
@@ -27,6 +27,12 @@ table_keys! {
     scopes: Vec<String> = List, Required(r#"["publish:room:*", "read"]"#);
     /// When it ceases to be valid: a date, which begins at midnight UTC, or a time with its offset.
     expires: Option<u64> = Time, Unset(r#""2031-01-01""#);
+    /// Calls with this key in a second, each command of a batch included; more are refused (429, rate_limited), and 0 is no limit. Left out, it is limits.commands_per_second_per_key_max.
+    commands_per_second_max: Option<u64> = Number(0, MANY), Unset("1000");
+    /// Bytes of the bodies of its calls in a second. Left out, it is limits.bytes_per_second_per_key_max.
+    bytes_per_second_max: Option<u64> = Bytes(0, TIB), Unset(r#""8MiB""#);
+    /// Messages that it publishes in a second. Left out, it is limits.publishes_per_second_per_key_max.
+    publishes_per_second_max: Option<u64> = Number(0, MANY), Unset("500");
 }
 
 /// The SHA-256 of a key. It is not printed.

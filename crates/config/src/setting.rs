@@ -59,6 +59,7 @@ pub struct Setting {
 }
 
 pub(crate) const TIB: u64 = 1 << 40;
+pub(crate) const MANY: u64 = u32::MAX as u64;
 pub(crate) const DAY: u64 = 86_400;
 pub(crate) const TEN_YEARS: u64 = 3650 * DAY;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::keys::{self, KeyRule};
-use crate::setting::{DAY, Kind, Mode, Setting, TEN_YEARS, TIB};
+use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
 use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Silence, Typed, shown};
 use crate::values::{Rule, Values};
@@ -88,7 +88,6 @@ macro_rules! settings {
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const MANY: u64 = u32::MAX as u64;
 
 /// The longest time that a shard waits for a silent peer, in seconds. A test compares it with
 /// `shard::SILENCE_SECONDS_MAX`.
@@ -248,6 +247,12 @@ settings! {
         publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
         /// The same for the topics that it enters.
         joins_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        /// Calls to the admin port by one API key in a second, each command of a batch included; more are refused (429, rate_limited), 0 is no limit. A table of [[keys]] may have its own.
+        commands_per_second_per_key_max: u64 = Live, Number(0, MANY), "0";
+        /// Bytes of the bodies of one key's calls in a second.
+        bytes_per_second_per_key_max: u64 = Live, Bytes(0, TIB), "0";
+        /// Messages that one key publishes in a second.
+        publishes_per_second_per_key_max: u64 = Live, Number(0, MANY), "0";
         /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
         memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0";
         /// Messages that may wait for one shard; then publishing is answered 503.

@@ -25,6 +25,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use model::Name;
 
@@ -243,6 +244,12 @@ impl Account {
     pub fn is_over(&self, unit: Unit, now_us: u64) -> bool {
         let until_ns = self.until_ns[unit as usize].load(Ordering::Relaxed);
         until_ns > now_us * 1_000 + SECOND_NS
+    }
+
+    /// How long it is over this, from now on.
+    pub fn wait(&self, unit: Unit, now_us: u64) -> Duration {
+        let until_ns = self.until_ns[unit as usize].load(Ordering::Relaxed);
+        Duration::from_nanos(until_ns.saturating_sub(now_us * 1_000 + SECOND_NS))
     }
 
     /// Spends.

@@ -142,6 +142,8 @@ fn only_what_is_limited_and_asked_for_counts() {
     assert_eq!(account.over(&joins, &limits, 1), Some(Unit::Joins));
     assert_eq!(account.over(&COMMAND, &limits, 1), None);
     assert_eq!(account.over(&joins, &Limits::NONE, 1), None, "0 is no limit");
+    let wait = account.wait(Unit::Joins, 1);
+    assert_eq!((wait, account.wait(Unit::Commands, 1)), (Duration::from_secs(9), Duration::ZERO));
     // Whatever it was, it is over soon.
     assert_eq!(account.over(&joins, &limits, AHEAD_NS / 1_000), None);
 }

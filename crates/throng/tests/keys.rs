@@ -134,3 +134,75 @@ fn mistakes_are_found_before_a_key_is_made() {
     let mode = std::fs::metadata(folder.join("k.key")).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
 }
+
+#[test]
+fn a_key_has_rates_of_its_own_or_those_of_all() {
+    let folder = folder("rates");
+    let config = folder.join("throng.toml");
+    std::fs::write(&config, "[limits]\ncommands_per_second_per_key_max = 30\n").unwrap();
+    let make = |name: &str, more: &str| {
+        let key = make(&folder, name, &["--scope", "admin"]);
+        let before = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, format!("{before}\n{more}\n")).unwrap();
+        key
+    };
+    let usual = make("usual", "");
+    let busy = make("busy", "commands_per_second_max = 0\npublishes_per_second_max = 20");
+    let large = make("large", "commands_per_second_max = 0\nbytes_per_second_max = \"64KiB\"");
+    let ops = make("ops", "commands_per_second_max = 0");
+    let server = serve(&folder, Stdio::null());
+
+    let answers: Vec<_> =
+        (0..60).map(|_| call(&server, "GET", "/api/stats", &usual, None)).collect();
+    let refused = answers.iter().filter(|(status, _)| *status == 429).count();
+    assert!((5..=30).contains(&refused), "{refused}");
+    let (_, over) = answers.iter().find(|(status, _)| *status == 429).unwrap();
+    assert_eq!(over["error"]["code"], "rate_limited");
+    let text = over.to_string();
+    assert!(text.contains("usual") && text.contains("commands_per_second_per_key_max"), "{text}");
+    let head = format!(
+        "GET /api/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {usual}\r\n\r\n"
+    );
+    server.until("it is told how long to wait", |server| {
+        let mut stream = Stream::new(connect(server.admin));
+        stream.send(&head);
+        let head = stream.head();
+        head.starts_with("HTTP/1.1 429") && header(&head, "retry-after") == Some("1")
+    });
+
+    // Each command of a batch is answered by itself.
+    let publish = json!({"publish": {"topic": "a", "data": 1}});
+    let batch = json!({"commands": vec![publish; 100]});
+    let (status, answer) = call(&server, "POST", "/api/batch", &busy, Some(batch));
+    assert_eq!(status, 200, "{answer}");
+    let done =
+        answer["results"].as_array().unwrap().iter().filter(|it| it["ok"].is_object()).count();
+    // A second's worth, one more, and what is free.
+    assert!((20..=23).contains(&done), "{done}");
+    assert_eq!(answer.to_string().matches("rate_limited").count(), 100 - done);
+
+    let publish = json!({"topic": "a", "data": "x".repeat(10_000)});
+    let answers: Vec<_> = (0..20)
+        .map(|_| call(&server, "POST", "/api/publish", &large, Some(publish.clone())))
+        .collect();
+    let (done, over): (Vec<_>, Vec<_>) = answers.iter().partition(|(status, _)| *status == 200);
+    assert!((6..=15).contains(&done.len()), "{}", done.len());
+    assert!(over.iter().all(|(_, it)| it.to_string().contains("bytes a second")), "{over:?}");
+
+    // The one without a limit is served all the time.
+    for unit in ["commands", "publishes", "bytes"] {
+        let bearer = format!("Authorization: Bearer {ops}\r\n");
+        let (_, metrics) = support::text(server.admin, "GET", "/metrics", None, &bearer);
+        let row = format!("throng_limited_total{{name=\"limits.{unit}_per_second_per_key_max\"}} ");
+        let count = metrics.split(&*row).nth(1).unwrap().lines().next().unwrap();
+        assert!(count.parse::<f64>().unwrap() >= 5.0, "{unit}: {count}");
+    }
+    server.until("the noisy keys are named", |server| {
+        let (_, found) = call(server, "GET", "/api/noisiest?by=refusals", &ops, None);
+        let names = |name: &str| {
+            let rows = found["noisiest"].as_array().unwrap().iter();
+            rows.filter(|row| row["kind"] == "key").any(|row| row["name"] == name)
+        };
+        names("usual") && names("busy") && names("large") && !names("ops")
+    });
+}

@@ -121,6 +121,10 @@ impl Errors {
     /// For calls that need a key.
     const KEY: (&str, &str) = ("401", "The API key is missing, wrong or expired");
 
+    /// For the same.
+    const RATE: (&str, &str) =
+        ("429", "The key has used more in a second than it may; see Retry-After");
+
     /// For all.
     const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
 
@@ -159,6 +163,7 @@ impl Modify for Errors {
             Errors::add(operation, Errors::ALL);
             if row.needs != Needs::Nothing {
                 Errors::add(operation, Errors::KEY);
+                Errors::add(operation, Errors::RATE);
             }
             if row.method == "POST" {
                 Errors::BODY.into_iter().for_each(|error| Errors::add(operation, error));

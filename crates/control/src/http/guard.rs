@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::Span;
 
-use super::access::{Access, Caller, Needs, Ring, Table};
+use super::access::{Access, COMMAND, Caller, Needs, Ring, Table};
 use super::listener::On;
 use super::{Rejection, Served, cookie};
 
@@ -64,7 +64,8 @@ pub(crate) async fn guard<S: Served + ?Sized>(
             }
         }
         caller.count();
-        if let Err(rejection) = caller.check(needs) {
+        let may = caller.spend(&COMMAND, &*served).and_then(|()| caller.check(needs));
+        if let Err(rejection) = may {
             access.count(rejection.code);
             return rejection.into_response();
         }

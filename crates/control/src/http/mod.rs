@@ -21,6 +21,7 @@ pub(crate) use request::{
 
 use access::Access;
 use admission::Connections;
+use quotas::Quotas;
 
 /// What this port needs of the node that it serves.
 pub(crate) trait Served: Send + Sync + 'static {
@@ -32,4 +33,10 @@ pub(crate) trait Served: Send + Sync + 'static {
 
     /// Who is connected to the port.
     fn connections(&self) -> &Connections;
+
+    /// What keys have used lately.
+    fn quotas(&self) -> &Quotas;
+
+    /// The time of the node's clock, in microseconds.
+    fn now_us(&self) -> u64;
 }

@@ -105,6 +105,12 @@ impl Rejection {
         Rejection { detail: Some(Detail::Wait(seconds)), ..rejection }
     }
 
+    /// The caller's key has used more in a second than it may.
+    pub fn rate_limited(wait: Duration, message: impl Into<String>) -> Self {
+        let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message);
+        Rejection { detail: Some(Detail::Wait(wait.as_secs() + 1)), ..rejection }
+    }
+
     /// A shard did not answer in time.
     pub fn no_answer() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \

@@ -12,6 +12,7 @@ use percent_encoding::percent_decode_str;
 use protocol::http::media;
 use serde::de::DeserializeOwned;
 
+use super::access::Caller;
 use super::listener::On;
 use super::{Rejection, Served};
 
@@ -51,17 +52,20 @@ pub(crate) async fn whole_body(
         // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
         // more than it has.
         if bytes.is_empty() && body.is_end_stream() {
-            arrived(&parts);
+            arrived(&parts, piece.len(), served);
             return Ok(piece);
         }
         bytes.extend_from_slice(&piece);
     }
-    arrived(&parts);
+    arrived(&parts, bytes.len(), served);
     Ok(bytes.into())
 }
 
-/// Marks on the connection that what follows is the server's work.
-fn arrived(parts: &Parts) {
+/// Marks on the connection that what follows is the server's work, and charges the caller's key.
+fn arrived(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
+    if let Some(caller) = parts.extensions.get::<Caller>() {
+        caller.took(bytes, served);
+    }
     if let Some(ConnectInfo(On(peer, _))) = parts.extensions.get() {
         peer.body_arrived();
     }

@@ -10,6 +10,7 @@ use std::time::Instant;
 pub(crate) use ::history::History;
 use auth::Policy;
 use broker::Broker;
+use quotas::Quotas;
 use shard::{Command, Metrics, Reply};
 
 use crate::http::Served;
@@ -154,5 +155,14 @@ impl Served for Node {
 
     fn connections(&self) -> &Connections {
         &self.connections
+    }
+
+    fn quotas(&self) -> &Quotas {
+        &self.shared.quotas
+    }
+
+    fn now_us(&self) -> u64 {
+        let us = self.started.elapsed().as_micros();
+        u64::try_from(us).unwrap_or(u64::MAX)
     }
 }

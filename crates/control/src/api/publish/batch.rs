@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::pending::Pending;
 use super::{Broadcast, Publish, Published, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
-use crate::http::access::{Caller, Needs};
+use crate::http::access::{COMMAND, Caller, Needs};
 use crate::http::{Body, ErrorBody, Rejection, parse};
 use crate::node::{AskError, Node};
 
@@ -193,6 +193,9 @@ fn begin(node: &Node, caller: &Caller, command: &RawValue) -> Waiting {
         Ok(command) => command,
         Err(rejection) => return Waiting::Rejected(rejection),
     };
+    if let Err(rejection) = caller.spend(&COMMAND, node) {
+        return Waiting::Rejected(rejection);
+    }
     let changes_members = match &command {
         Command::Publish(_) | Command::Send(_) | Command::Broadcast(_) => false,
         Command::Disconnect(_) | Command::Subscribe(_) | Command::Unsubscribe(_) => true,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::http::access::{Caller, Needs};
+use crate::http::access::{Caller, Needs, PUBLISH};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
 use options::{IfOffset, PublishOptions, checked_sender};
@@ -221,6 +221,7 @@ impl Publish {
         check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
         let topic = Name::from(self.topic.as_str());
         check_scope(node, caller, &topic)?;
+        caller.spend(&PUBLISH, node)?;
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -241,6 +242,7 @@ impl Send {
         check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
         let topic = personal(&self.user);
         check_scope(node, caller, &topic)?;
+        caller.spend(&PUBLISH, node)?;
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -259,6 +261,7 @@ impl Send {
 impl Broadcast {
     fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
         check_scope(node, caller, BROADCAST)?;
+        caller.spend(&PUBLISH, node)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
         let sender = checked_sender(self.sender.as_deref())?;
         let topic = BROADCAST.into();

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use auth::{Principal, Scope};
+use quotas::Limits;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -21,12 +22,20 @@ pub struct ApiKey {
     pub scopes: Vec<Scope>,
     /// When it ceases to be valid, in seconds since 1970; `None` is never.
     pub expires: Option<u64>,
+    /// What all who call with it may do in a second.
+    pub limits: Limits,
 }
 
 impl ApiKey {
-    /// A key by its text, for everything and without end.
+    /// A key by its text, for everything, without end and limits.
     pub fn of_text(name: &str, key: &str) -> Self {
-        ApiKey { name: name.into(), hash: hash(key), scopes: vec![Scope::Admin], expires: None }
+        ApiKey {
+            name: name.into(),
+            hash: hash(key),
+            scopes: vec![Scope::Admin],
+            expires: None,
+            limits: Limits::NONE,
+        }
     }
 }
 
@@ -53,6 +62,7 @@ pub(crate) struct Key {
     pub(super) hash: [u8; 32],
     pub(super) scopes: Vec<Scope>,
     pub(super) expires: Option<u64>,
+    pub(super) limits: Limits,
     pub(super) principal: Principal,
     pub(super) calls: AtomicU64,
 }
@@ -60,10 +70,10 @@ pub(crate) struct Key {
 impl Key {
     /// A key that has been used for so many calls.
     pub(super) fn new(key: ApiKey, calls: u64) -> Self {
-        let ApiKey { name, hash, scopes, expires } = key;
+        let ApiKey { name, hash, scopes, expires, limits } = key;
         let principal = Principal::application_with(&scopes);
         let calls = AtomicU64::new(calls);
-        Key { name: name.into(), hash, scopes, expires, principal, calls }
+        Key { name: name.into(), hash, scopes, expires, limits, principal, calls }
     }
 
     /// Whether it has this hash. It takes the same time whatever the answer.

@@ -3,6 +3,7 @@
 
 mod key;
 mod needs;
+mod rates;
 mod sessions;
 
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use axum::http::request::Parts;
 pub use key::ApiKey;
 pub(crate) use key::Key;
 pub(crate) use needs::{Needs, Row, Table};
+pub(crate) use rates::{COMMAND, PUBLISH, Refused};
 use sessions::{Attempt, Sessions};
 
 use super::Rejection;
@@ -39,6 +41,8 @@ pub struct Access {
     ring: RwLock<Arc<Ring>>,
     sessions: Mutex<Sessions>,
     rejected: [AtomicU64; REASONS.len()],
+    /// What keys were refused for their rates.
+    pub(crate) refused: Refused,
 }
 
 /// The keys and what goes with them, as they are now.
@@ -50,7 +54,7 @@ pub(crate) struct Ring {
 }
 
 /// Codes of rejections that are counted.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
     "bad_host",
     "bad_key",
     "cross_origin",
@@ -58,6 +62,7 @@ const REASONS: [&str; 9] = [
     "insufficient_scope",
     "no_key",
     "no_session",
+    "rate_limited",
     "too_many_attempts",
     "other",
 ];

@@ -110,6 +110,21 @@ fn per_user(limits: &config::Limits) -> quotas::Limits {
 }
 
 /// The same for an address.
+/// What a key may do in a second: its own, or what all have.
+fn per_key(limits: &config::Limits, key: Option<&config::KeyRule>) -> quotas::Limits {
+    let of = |own: fn(&config::KeyRule) -> Option<u64>, all| key.and_then(own).unwrap_or(all);
+    quotas::Limits::NONE
+        .with(
+            Unit::Commands,
+            of(|key| key.commands_per_second_max, limits.commands_per_second_per_key_max),
+        )
+        .with(Unit::Bytes, of(|key| key.bytes_per_second_max, limits.bytes_per_second_per_key_max))
+        .with(
+            Unit::Publishes,
+            of(|key| key.publishes_per_second_max, limits.publishes_per_second_per_key_max),
+        )
+}
+
 fn per_address(limits: &config::Limits) -> quotas::Limits {
     quotas::Limits::NONE
         .with(Unit::Commands, limits.commands_per_second_per_address_max)
@@ -255,9 +270,13 @@ pub(super) fn access(config: &Config) -> control::AccessSettings {
         // The configuration has checked them.
         scopes: key.scopes.iter().filter_map(|scope| scope.parse().ok()).collect(),
         expires: key.expires,
+        limits: per_key(&config.limits, Some(key)),
     });
     let plain = Some(&config.admin.api_key).filter(|key| !key.is_empty());
-    let plain = plain.map(|key| control::ApiKey::of_text("admin.api_key", key));
+    let plain = plain.map(|key| control::ApiKey {
+        limits: per_key(&config.limits, None),
+        ..control::ApiKey::of_text("admin.api_key", key)
+    });
     control::AccessSettings {
         keys: plain.into_iter().chain(named).collect(),
         hosts: config.admin.hosts.clone(),

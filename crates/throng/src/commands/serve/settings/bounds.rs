@@ -118,6 +118,15 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
             shard.per_address.of(Unit::Publishes).into()
         }
         "limits.joins_per_second_per_address_max" => shard.per_address.of(Unit::Joins).into(),
+        "limits.commands_per_second_per_key_max" => {
+            per_key(&config.limits, None).of(Unit::Commands).into()
+        }
+        "limits.bytes_per_second_per_key_max" => {
+            per_key(&config.limits, None).of(Unit::Bytes).into()
+        }
+        "limits.publishes_per_second_per_key_max" => {
+            per_key(&config.limits, None).of(Unit::Publishes).into()
+        }
         "limits.longpoll_sessions_per_address_max" => {
             shard.longpoll_sessions_per_address_max.into()
         }

@@ -1,0 +1,99 @@
+//! What a key may do in a second, all of its callers together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quotas::{Account, Cost, Limits, Quotas, Unit, Who};
+
+use super::Caller;
+use crate::http::{Rejection, Served};
+
+/// A call.
+pub(crate) const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
+
+/// A message.
+pub(crate) const PUBLISH: Cost = Cost::NOTHING.with(Unit::Publishes, 1);
+
+/// How often keys were refused, by the limit.
+#[derive(Default)]
+pub(crate) struct Refused([AtomicU64; Unit::ALL.len()]);
+
+impl Refused {
+    /// By the key of the setting that is the default of the limit.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let count =
+            |unit: &Unit| Some((setting(*unit)?, self.0[*unit as usize].load(Ordering::Relaxed)));
+        Unit::ALL.iter().filter_map(count)
+    }
+}
+
+/// The setting of a unit of which keys may use so much.
+fn setting(unit: Unit) -> Option<&'static str> {
+    match unit {
+        Unit::Commands => Some("limits.commands_per_second_per_key_max"),
+        Unit::Bytes => Some("limits.bytes_per_second_per_key_max"),
+        Unit::Publishes => Some("limits.publishes_per_second_per_key_max"),
+        Unit::Joins => None,
+    }
+}
+
+/// What a key is charged with.
+struct Charge<'a> {
+    name: &'a str,
+    limits: &'a Limits,
+    quotas: &'a Quotas,
+    now_us: u64,
+}
+
+impl Charge<'_> {
+    /// The key's account, if it uses more than a little.
+    fn account(&self, cost: &Cost) -> Option<Arc<Account>> {
+        self.quotas.account(Who::Key(self.name), cost, self.limits, self.now_us)
+    }
+}
+
+impl Caller {
+    fn charge<'a>(&'a self, served: &'a (impl Served + ?Sized)) -> Option<Charge<'a>> {
+        let key = self.key.as_deref()?;
+        let (name, limits) = (&*key.name, &key.limits);
+        Some(Charge { name, limits, quotas: served.quotas(), now_us: served.now_us() })
+    }
+
+    /// Charges the caller's key for what it is about to do, unless it has done too much.
+    pub fn spend(&self, cost: &Cost, served: &(impl Served + ?Sized)) -> Result<(), Rejection> {
+        let Some(charge) = self.charge(served) else { return Ok(()) };
+        let Some(account) = charge.account(cost) else { return Ok(()) };
+        let Charge { name, limits, now_us, .. } = charge;
+        // Bytes are charged when they have come.
+        let wanted = if cost.of(Unit::Commands) > 0 { cost.with(Unit::Bytes, 1) } else { *cost };
+        let Some(unit) = account.over(&wanted, limits, now_us) else {
+            account.spend(cost, limits, now_us);
+            return Ok(());
+        };
+        account.refused(now_us);
+        served.access().refused.0[unit as usize].fetch_add(1, Ordering::Relaxed);
+        let what = match unit {
+            Unit::Commands => "calls",
+            Unit::Bytes => "bytes",
+            Unit::Publishes => "messages",
+            Unit::Joins => "topics",
+        };
+        let message = format!(
+            "the API key {name:?} has used more than its {} {what} a second ({}, or the key's \
+             own): try again in a moment",
+            limits.of(unit),
+            setting(unit).unwrap_or_default()
+        );
+        Err(Rejection::rate_limited(account.wait(unit, now_us), message))
+    }
+
+    /// Charges the caller's key for a body of so many bytes, which has come.
+    pub fn took(&self, bytes: usize, served: &(impl Served + ?Sized)) {
+        let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
+        if let Some(charge) = self.charge(served)
+            && let Some(account) = charge.account(&cost)
+        {
+            account.spend(&cost, charge.limits, charge.now_us);
+        }
+    }
+}
