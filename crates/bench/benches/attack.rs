@@ -1,5 +1,6 @@
 //! What honest clients notice of attackers: the time of delivery, losses and closed connections, in peace,
-//! under each attack and under all at once; and what the server takes meanwhile.
+//! under each attack and under all at once; and what the server takes meanwhile. Some of the honest clients
+//! compare the id of each message that they get with those that were published.
 //!
 //! Half of `--connections` are honest; the attackers are in proportion (10,000 honest clients: 15,000 who
 //! dribble heads, 15,000 who never read, 5,000 half handshakes, 50 who flood with joins, 50 with bombs). All of
@@ -17,9 +18,10 @@ use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
 use bench::report::{Table, milliseconds};
 use bench::throng::{Sender, Throng};
+use bench::witness::Witnesses;
 use flood::clock::now_ns;
 use hdrhistogram::Histogram;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How long each part is measured.
 const SPAN: Duration = Duration::from_secs(15);
@@ -28,6 +30,10 @@ const SPAN: Duration = Duration::from_secs(15);
 const SEND_EVERY: Duration = Duration::from_millis(10);
 const BROADCAST_EVERY: Duration = Duration::from_secs(1);
 const BUSY_EVERY: Duration = Duration::from_millis(100);
+
+/// Clients that compare ids, and how long they may take for what is late.
+const WITNESSES: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long an attack has to get under way.
 const WARM_UP: Duration = Duration::from_secs(8);
@@ -48,6 +54,8 @@ struct Part {
     delivery: Histogram<u64>,
     lost: u64,
     closed: u64,
+    /// Witnesses whose ids are not those that were published.
+    wrong: u64,
     dialled: u64,
     memory: u64,
     cpu: f64,
@@ -79,6 +87,7 @@ fn run(args: &Args) -> Result<()> {
         "max ms",
         "lost",
         "closed",
+        "wrong ids",
         "attackers dialled",
         "memory MB",
         "cores",
@@ -91,6 +100,7 @@ fn run(args: &Args) -> Result<()> {
             milliseconds(part.delivery.max()),
             part.lost.to_string(),
             part.closed.to_string(),
+            part.wrong.to_string(),
             part.dialled.to_string(),
             format!("{:.1}", part.memory as f64 / 1e6),
             format!("{:.2}", part.cpu),
@@ -100,7 +110,7 @@ fn run(args: &Args) -> Result<()> {
     let peace = parts[0].delivery.value_at_quantile(0.99).max(1_000_000);
     for part in &parts {
         let p99 = part.delivery.value_at_quantile(0.99);
-        let kept = part.lost == 0 && part.closed == 0;
+        let kept = part.lost == 0 && part.closed == 0 && part.wrong == 0;
         let verdict = match (kept, p99 <= P99_TIMES_MAX * peace, part.memory <= MEMORY_MAX) {
             (true, true, true) => "kept",
             (false, ..) => "NOT KEPT: honest clients lost something",
@@ -120,6 +130,7 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
     if !running.is_empty() {
         std::thread::sleep(WARM_UP);
     }
+    let mut witnesses = Witnesses::start(server.clients, WITNESSES)?;
     crowd.reset();
     let (begin, cpu) = (Instant::now(), server.cpu()?);
     let (mut expected, mut memory, mut sent) = (0, 0, 0usize);
@@ -129,13 +140,16 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
         let due = SEND_EVERY * (sent as u32 + 1);
         if begin.elapsed() >= broadcast_at {
             let data = payload(Kind::Timed, now_ns(), 80);
-            api.post("/api/publish", &json!({"topic": "all", "data": data})).context("all")?;
+            let answer = api.post("/api/publish", &json!({"topic": "all", "data": data}));
+            witnesses.published(id(&answer.context("all")?)?);
             expected += honest as u64;
             broadcast_at += BROADCAST_EVERY;
         }
         if begin.elapsed() >= busy_at {
             let data = ".".repeat(1_000);
             api.post("/api/publish", &json!({"topic": BUSY, "data": data})).context(BUSY)?;
+            let message = json!({"user": witnesses.user(sent), "data": "to you alone"});
+            witnesses.published_to(sent, id(&api.post("/api/publish", &message).context("own")?)?);
             memory = memory.max(server.process.anonymous_bytes()?);
             busy_at += BUSY_EVERY;
         }
@@ -147,7 +161,7 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
     }
     let cpu = (server.cpu()? - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
     // Who is late is not lost.
-    let _ = crowd.wait_messages(expected, Duration::from_secs(20));
+    let _ = crowd.wait_messages(expected, PATIENCE);
     let received = crowd.received();
     let dialled = running
         .iter()
@@ -158,6 +172,7 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
         delivery: crowd.take_latencies(),
         lost: expected.saturating_sub(received.messages),
         closed: received.closed,
+        wrong: witnesses.end(PATIENCE)?,
         dialled,
         memory: memory.max(server.process.anonymous_bytes()?),
         cpu,
@@ -165,4 +180,9 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
     drop(running);
     server.process.wait_idle(Duration::from_secs(30))?;
     Ok(part)
+}
+
+/// The id in the answer to a publish.
+fn id(answer: &Value) -> Result<&str> {
+    answer["id"].as_str().with_context(|| format!("an answer without an id: {answer}"))
 }

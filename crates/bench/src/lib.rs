@@ -27,6 +27,7 @@ pub mod report;
 pub mod served_crowd;
 pub mod template;
 pub mod throng;
+pub mod witness;
 
 use std::process::ExitCode;
 

@@ -117,6 +117,8 @@ pub enum Limited {
     HeadBytes,
     /// `limits.uri_bytes_max`: the same.
     UriBytes,
+    /// The lines of a head, whose limit is fixed: the same.
+    HeaderLines,
     /// `presence.meta_bytes_max`: the same.
     MetaBytes,
     /// `limits.mailbox_messages_max`: what clients' publishes met.
@@ -146,7 +148,7 @@ pub enum Limited {
 
 impl Limited {
     /// All, in the order of their discriminants.
-    pub const ALL: [Limited; 21] = [
+    pub const ALL: [Limited; 22] = [
         Limited::Input,
         Limited::Outboxes,
         Limited::Publishes,
@@ -156,6 +158,7 @@ impl Limited {
         Limited::MessageBytes,
         Limited::HeadBytes,
         Limited::UriBytes,
+        Limited::HeaderLines,
         Limited::MetaBytes,
         Limited::Mailbox,
         Limited::UserConnections,
@@ -182,6 +185,7 @@ impl Limited {
             Limited::MessageBytes => "limits.message_bytes_max",
             Limited::HeadBytes => "limits.head_bytes_max",
             Limited::UriBytes => "limits.uri_bytes_max",
+            Limited::HeaderLines => "header_lines",
             Limited::MetaBytes => "presence.meta_bytes_max",
             Limited::Mailbox => "limits.mailbox_messages_max",
             Limited::UserConnections => "limits.connections_per_user_max",
@@ -218,6 +222,7 @@ impl Limited {
             "message_too_large" | "body_too_large" => Limited::MessageBytes,
             "head_too_large" => Limited::HeadBytes,
             "uri_too_long" => Limited::UriBytes,
+            "too_many_headers" => Limited::HeaderLines,
             _ => return None,
         })
     }

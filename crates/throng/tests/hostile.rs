@@ -7,6 +7,8 @@ mod browser;
 mod crowd;
 #[path = "hostile/injection.rs"]
 mod injection;
+#[path = "hostile/siege.rs"]
+mod siege;
 #[path = "hostile/slow.rs"]
 mod slow;
 #[path = "hostile/smuggling.rs"]

@@ -1,7 +1,7 @@
 //! A bounded crowd of attackers beside a few well-behaved clients.
 
 mod attacks;
-mod good;
+pub(crate) mod good;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -103,9 +103,9 @@ fn well_behaved_clients_get_every_message_during_attacks() {
 }
 
 /// Stops the other threads when this one fails.
-struct Unless<'a> {
-    done: &'a AtomicBool,
-    server: &'a Server,
+pub(crate) struct Unless<'a> {
+    pub done: &'a AtomicBool,
+    pub server: &'a Server,
 }
 
 impl Drop for Unless<'_> {

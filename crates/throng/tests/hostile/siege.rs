@@ -1,0 +1,267 @@
+//! A few hundred attackers of five kinds at once: heads that dribble in, subscribers that never read,
+//! handshakes that stop half-way, floods of joins, bombs of every kind. The benchmark `attack` has the same
+//! with tens of thousands.
+//!
+//! Honest clients of all transports get each message once and in order meanwhile, memory stays bounded, and
+//! what was refused or closed is counted under its reason, each one.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::crowd::{Unless, good};
+use super::websocket::{bomb, frame};
+use super::*;
+
+const DRIBBLERS: usize = 150;
+const HALF_HANDSHAKES: usize = 50;
+const DEAF: usize = 150;
+const JOINERS: usize = 4;
+/// Of each kind of bomb.
+const BOMBS: usize = 10;
+
+/// What the server may take beyond what it has before the attack: far less than what it is sent.
+const MEMORY_BYTES_MAX: f64 = (32 << 20) as f64;
+
+/// The topic of those who never read.
+const BUSY: &str = "busy";
+
+const RULES: &str = "[[topics]]\npattern = \"good\"\npublish = \"refuse\"\npresence = true\n";
+
+/// What ended connections, and what limits they met, as `/metrics` has it.
+struct Counts(BTreeMap<String, u64>);
+
+impl Counts {
+    fn now(server: &Server) -> Self {
+        let text = text(server.admin, "GET", "/metrics", None, "").1;
+        let counts = text.lines().filter_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            let labels = name.strip_prefix("throng_connections_closed_total{reason=\"");
+            let labels = labels.or(name.strip_prefix("throng_limited_total{name=\""));
+            Some((labels?.strip_suffix("\"}")?.to_string(), value.parse::<f64>().ok()? as u64))
+        });
+        Counts(counts.collect())
+    }
+
+    fn of(&self, name: &str) -> u64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("{name} is not counted: {:?}", self.0))
+    }
+}
+
+/// The bombs, each with the name under which the server counts it and what it answers.
+fn bombs() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let upgraded = |headers: &str, bytes: Vec<u8>| {
+        [upgrade("/ws?user=evil", headers).into_bytes(), bytes].concat()
+    };
+    let deflate = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let head = b"GET / HTTP/1.1\r\nHost: t\r\nX: ";
+    let (too_large, too_big) = ("limits.head_bytes_max", "too_big");
+    let exabytes = [0x82, 0xff, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let deep = format!("{{\"type\":{}", "[".repeat(200_000));
+    let storm = [frame(1, b"x"), frame(0, b"x").repeat(200_000)].concat();
+    let packed = bomb(16 << 20);
+    let (first, rest) = packed.split_at(9);
+    let packed_in_two = [frame(0x41, first), frame(0x80, rest)].concat();
+    vec![
+        (too_large, "431", [&head[..], &vec![b'x'; 1 << 20]].concat()),
+        ("header_lines", "431", format!("GET / HTTP/1.1\r\n{}", "A: b\r\n".repeat(100_000)).into()),
+        (
+            "limits.uri_bytes_max",
+            "414",
+            format!("GET /{} HTTP/1.1\r\n", "a".repeat(1 << 20)).into(),
+        ),
+        (too_big, "1009", upgraded("", [&exabytes[..], &[7; 65_536]].concat())),
+        (too_big, "1009", upgraded("", storm)),
+        (too_big, "1009", upgraded("", frame(0x81, deep.as_bytes()))),
+        (too_big, "1009", upgraded(deflate, frame(0xc1, &packed))),
+        (too_big, "1009", upgraded(deflate, packed_in_two)),
+        ("invalid_payload", "1007", upgraded(deflate, frame(0xc1, &[0xff; 50]))),
+        ("invalid_payload", "1007", upgraded("", frame(0x81, b"\"\xf0\x9f\x98"))),
+        ("protocol_error", "1002", upgraded("", frame(0x83, b""))),
+    ]
+}
+
+/// Sends a bomb and reads until the server closes.
+fn throw(server: &Server, bytes: &[u8]) -> Vec<u8> {
+    let mut socket = server.connect();
+    // The server answers and closes before it has all.
+    let _ = socket.write_all(bytes);
+    let mut all = Vec::new();
+    let _ = socket.read_to_end(&mut all);
+    all
+}
+
+/// Whether the server's last words are a status, or a close frame with a code. Where it has left input
+/// unread, the system may take them back.
+fn says(answer: &[u8], want: &str) -> bool {
+    let code: u16 = want.parse().unwrap();
+    let [high, low] = code.to_be_bytes();
+    let text = String::from_utf8_lossy(answer);
+    let is_cut = answer.is_empty() || !answer.windows(2).any(|it| it[0] == 0x88);
+    match code {
+        1000.. => {
+            is_cut || answer.windows(4).any(|it| it[0] == 0x88 && it[2] == high && it[3] == low)
+        }
+        _ => answer.is_empty() || text.starts_with(&format!("HTTP/1.1 {want} ")),
+    }
+}
+
+/// Sends the heads of requests byte by byte until the server has closed all connections.
+fn dribble(server: &Server) {
+    let head = b"GET /sse?topic=good HTTP/1.1\r\nHost: t\r\nX-Long: ";
+    let mut all: Vec<(TcpStream, usize)> = (0..DRIBBLERS)
+        .map(|_| {
+            let socket = server.connect();
+            socket.set_nonblocking(true).unwrap();
+            (socket, 0)
+        })
+        .collect();
+    while !all.is_empty() {
+        all.retain_mut(|(socket, sent)| {
+            let byte = head.get(*sent).copied().unwrap_or(b'x');
+            *sent += 1;
+            let closed = socket.write_all(&[byte]).is_err();
+            let gone = |error: std::io::Error| error.kind() != std::io::ErrorKind::WouldBlock;
+            !closed && !socket.read(&mut [0; 512]).map_or_else(gone, |read| read == 0)
+        });
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// Begins handshakes, and waits until the server has closed all of them.
+fn half_handshakes(server: &Server) {
+    let whole = upgrade("/ws?topic=good", "");
+    let all: Vec<TcpStream> = (0..HALF_HANDSHAKES)
+        .map(|at| {
+            let mut socket = server.connect();
+            socket
+                .write_all(&whole.as_bytes()[..1 + at * (whole.len() - 2) / HALF_HANDSHAKES])
+                .unwrap();
+            socket
+        })
+        .collect();
+    for mut socket in all {
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 408 "), "{text}");
+    }
+}
+
+/// Subscribers that read nothing but the answer's head.
+fn deaf(server: &Server) -> Vec<Stream> {
+    let targets = ["/sse", "/stream"].map(|path| format!("{path}?topic={BUSY}"));
+    (0..DEAF).map(|at| server.listen(&targets[at % 2])).collect()
+}
+
+/// Enters topics and leaves them as fast as the server reads.
+fn join(server: &Server, done: &AtomicBool) {
+    let mut stream = Stream::new(server.connect());
+    stream.send(&upgrade("/ws?user=evil", ""));
+    stream.head();
+    let socket = stream.reader.get_mut();
+    socket.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let command = |kind: &str, at: usize| {
+        let text = format!("{{\"type\":\"{kind}\",\"id\":{at},\"topic\":\"x{at}\"}}");
+        frame(0x81, text.as_bytes())
+    };
+    let round: Vec<u8> = (0..200)
+        .flat_map(|at| [command("subscribe", at), command("unsubscribe", at)].concat())
+        .collect();
+    let (mut sent, mut buffer) = (0, [0; 65_536]);
+    while !done.load(Ordering::Relaxed) {
+        match socket.write(&round[sent..]) {
+            Ok(bytes) => sent = (sent + bytes) % round.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("a flood of joins is slowed and not closed: {error}"),
+        }
+        let _ = socket.read(&mut buffer);
+    }
+}
+
+#[test]
+fn a_siege_costs_honest_clients_nothing_and_is_counted() {
+    let settings = [
+        ("THRONG_TIMEOUTS_HEAD_SECONDS", "2"),
+        ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2"),
+        ("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"),
+        ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "128KiB"),
+        ("THRONG_PRESENCE_LIST_BYTES_MAX", "16KiB"),
+        ("THRONG_LIMITS_JOINS_PER_SECOND_MAX", "100"),
+        // What those who never read are sent must not push messages out of a poll's window.
+        ("THRONG_LIMITS_RECENT_MESSAGES_MAX", "200000"),
+    ];
+    let rules = std::env::temp_dir().join(format!("throng-siege-{}.toml", std::process::id()));
+    std::fs::write(&rules, RULES).unwrap();
+    let flags = ["--demo", "--shards", "2", "--config", rules.to_str().unwrap()];
+    let server = Server::with(&flags, &settings);
+    std::fs::remove_file(rules).unwrap();
+    let bombs = bombs();
+    let (done, published) = (AtomicBool::new(false), AtomicU64::new(0));
+    let memory = || server.metric("throng_process_anonymous_memory_bytes");
+    let (before, mut most) = (Counts::now(&server), 0.0_f64);
+    let memory_before = memory();
+    std::thread::scope(|scope| {
+        let _end = Unless { done: &done, server: &server };
+        let honest = good::Clients::spawn(scope, &server);
+        let mut deaf = deaf(&server);
+        let besieged = [
+            scope.spawn(|| dribble(&server)),
+            scope.spawn(|| half_handshakes(&server)),
+            scope.spawn(|| {
+                for round in 0..BOMBS {
+                    for (at, (_, want, bytes)) in bombs.iter().enumerate() {
+                        let answer = throw(&server, bytes);
+                        let text = String::from_utf8_lossy(&answer);
+                        assert!(says(&answer, want), "{at} in round {round}: {want}: {text}");
+                    }
+                }
+            }),
+        ];
+        (0..JOINERS).for_each(|_| drop(scope.spawn(|| join(&server, &done))));
+        let payload = "z".repeat(4_000);
+        let closed = |server: &Server| {
+            server.metric("throng_connections_closed_total{reason=\"slow_consumer\"}") as usize
+        };
+        while !besieged.iter().all(|it| it.is_finished()) || closed(&server) < DEAF {
+            server.publish(good::TOPIC, json!(published.fetch_add(1, Ordering::Relaxed)));
+            (0..4).for_each(|_| drop(server.publish(BUSY, json!(payload))));
+            most = most.max(memory());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        besieged.into_iter().for_each(|it| it.join().unwrap());
+        deaf.clear();
+        done.store(true, Ordering::Relaxed);
+        server.until("only the good ones are there", good::are_alone);
+        honest.end(&server, published.load(Ordering::Relaxed));
+    });
+    let after = Counts::now(&server);
+    let counted = |name: &str| after.of(name) - before.of(name);
+    let thrown = |of: &str| (BOMBS * bombs.iter().filter(|it| it.0 == of).count()) as u64;
+    for (name, want) in [
+        ("request_timeout", (DRIBBLERS + HALF_HANDSHAKES) as u64),
+        ("slow_consumer", DEAF as u64),
+        ("limits.outbox_bytes_max", DEAF as u64),
+        ("limits.head_bytes_max", thrown("limits.head_bytes_max")),
+        ("limits.uri_bytes_max", thrown("limits.uri_bytes_max")),
+        ("header_lines", thrown("header_lines")),
+        ("bad_request", (BOMBS * 3) as u64),
+        ("too_big", thrown("too_big")),
+        ("limits.frame_bytes_max", thrown("too_big")),
+        ("invalid_payload", thrown("invalid_payload")),
+        ("protocol_error", thrown("protocol_error")),
+        // What is done to nobody here.
+        ("internal", 0),
+        ("overloaded", 0),
+        ("unauthorized", 0),
+    ] {
+        assert_eq!(counted(name), want, "{name}: {:?}", after.0);
+    }
+    assert!(counted("limits.joins_per_second_max") > 0, "{:?}", after.0);
+    let grown = most - memory_before;
+    println!("{published:?} messages, {:.1} MB more memory, {:?}", grown / 1e6, after.0);
+    assert!(grown < MEMORY_BYTES_MAX, "{grown} bytes");
+}
