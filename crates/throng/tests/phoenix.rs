@@ -366,6 +366,11 @@ fn webhooks_decide_about_joins_and_events() {
 }
 
 #[test]
+fn what_is_published_is_allowed_refused_or_changed_by_webhooks() {
+    ask("publishes", &[SHORT_POLLS]);
+}
+
+#[test]
 fn a_failing_webhook_is_an_error_to_the_client() {
     ask("failures", &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300")]);
 }

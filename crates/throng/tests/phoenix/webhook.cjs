@@ -1,10 +1,10 @@
-// Webhooks about joins and events.
+// Webhooks about joins, events and what is published.
 "use strict";
 
 const http = require("node:http");
 const {
   assert, KINDS, LATEST, OK, Inbox, sleep, until, connect, tryJoin, join, push, refused, bytes, json,
-  publish, members, each, server, report, readInput, run,
+  publish, members, each, listen, server, report, readInput, run,
 } = require("./lib.cjs");
 
 // An application. `decide` returns the reply for each event, or an HTTP status for all, or nothing to
@@ -102,6 +102,53 @@ run({
       assert.deepEqual([method, url, headers["content-type"]], ["POST", "/hook/a", "application/json"]);
       assert.equal(headers.authorization, "Bearer 0123456789abcdef");
     }
+  },
+
+  publishes: async () => {
+    const { asked } = await application(({ kind, payload }) => {
+      if (kind !== "publish") return {};
+      if (payload.say === "spam") return reply({ reason: "no spam" }, "error");
+      if (payload.say === "damn") return { payload: { say: "d***" }, tags: ["mild"] };
+      return payload.say === "bytes" ? { payload: "Af8=", encoding: "base64" } : {};
+    });
+    const say = (channel, text) => push(channel, "say", { say: text });
+    const clients = [...KINDS, { ...LATEST, name: "polled", transport: "longpoll" }];
+    await each(clients, async (kind) => {
+      const { transport, name: user } = kind;
+      const topic = `moderated:${user}`;
+      const channel = await join(connect(kind, { user, transport }), topic);
+      const other = await join(connect(LATEST), topic);
+      const stream = await listen(`/stream?topic=${topic}`);
+      await until("all are there", async () => (await members(topic)) === 3);
+      const all = [channel.inbox, other.inbox];
+      const heard = async (want, tags) => {
+        const payload = { ...want, phx_sender: user };
+        for (const inbox of all) assert.deepEqual(await inbox.next("say"), payload);
+        const message = await stream.next("say");
+        assert.deepEqual([message.data, message.sender, message.tags], [want, user, tags]);
+      };
+      assert.deepEqual(await say(channel, "hello"), OK);
+      await heard({ say: "hello" });
+      assert.deepEqual(await say(channel, "spam"), refused("no spam"));
+      assert.deepEqual(await say(channel, "damn"), OK);
+      await heard({ say: "d***" }, ["mild"]);
+      // What was refused reached nobody: the next that came was the one behind it.
+      const about = asked.filter((it) => it.topic === topic);
+      assert.deepEqual(about.map((it) => it.payload.say), ["hello", "spam", "damn"]);
+      const [{ connection, ...first }] = about;
+      assert.match(connection, /^[0-9a-f]{8}-\d+-\d+-\d+$/);
+      const who = { user, users: [user], transport: transport ? "phoenix_longpoll" : "phoenix" };
+      assert.deepEqual(first, { kind: "publish", topic, event: "say", payload: { say: "hello" }, ...who });
+      assert.deepEqual(await say(channel, "bytes"), OK);
+      assert.equal((await stream.next("say")).encoding, "base64");
+      // They are asked about one after the other, and come so.
+      const many = Array.from({ length: 40 }, (_, at) => push(channel, "count", { at }));
+      assert.deepEqual(await Promise.all(many), many.map(() => OK));
+      for (const inbox of all) {
+        for (const at of many.keys()) assert.equal((await inbox.next("count")).at, at);
+      }
+      stream.close();
+    });
   },
 
   failures: async () => {
