@@ -11,6 +11,8 @@ mod expiry;
 mod grants;
 #[path = "tokens/jwks.rs"]
 mod jwks;
+#[path = "tokens/killed.rs"]
+mod killed;
 #[path = "tokens/kit.rs"]
 mod kit;
 #[path = "tokens/reload.rs"]

@@ -1,0 +1,137 @@
+//! Revocations outlive the process, however it ends.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::kit::*;
+use crate::support::*;
+
+/// How often the server is killed.
+const ROUNDS: u64 = 6;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("throng-revoked-{name}-{}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        let _ = std::fs::remove_dir_all(&folder.0);
+        std::fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+
+    fn serve(&self) -> Server {
+        let folder = self.0.to_str().unwrap();
+        let flags = ["--shards", "2", "--config", TOPICS, "--data", folder];
+        Server::with(&flags, &[REQUIRED, ("THRONG_AUTH_HMAC_KEY", KEY)])
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A token of a user with a name, of a time.
+fn of(user: &str, jti: &str, iat: u64) -> String {
+    token(with(everything(user), json!({"jti": jti, "iat": iat})))
+}
+
+/// What a poll with this token is answered.
+fn answer(server: &Server, token: &str) -> (u16, String) {
+    let reply = get(server, &format!("/poll?topic=room:1&timeout=0&token={token}"));
+    match reply.status {
+        200 => (200, String::new()),
+        _ => (reply.status, reply.error().1.to_string()),
+    }
+}
+
+/// The revocations in force, in an order of their own.
+fn list(server: &Server) -> Vec<String> {
+    let list = server.api("GET", "/api/revocations", None).1;
+    let revocations = list["revocations"].as_array().unwrap();
+    assert_eq!(list["count"], revocations.len());
+    let mut texts: Vec<String> = revocations.iter().map(Value::to_string).collect();
+    texts.sort();
+    texts
+}
+
+/// The server is killed as soon as it has answered. What it has answered is so from then on.
+#[test]
+fn a_revocation_that_was_answered_outlives_a_kill() {
+    let folder = Folder::new("kill");
+    let now = now_s();
+    let refused = (401, "token_revoked".to_string());
+    let (mut gone, mut stay): (Vec<String>, Vec<String>) = Default::default();
+    stay.push(of("al", "kept", now));
+    let before = now - 500;
+    for round in 0..ROUNDS {
+        let server = folder.serve();
+        for token in &gone {
+            assert_eq!(answer(&server, token), refused, "in round {round}");
+        }
+        for token in &stay {
+            assert_eq!(answer(&server, token).0, 200, "in round {round}");
+        }
+        let (name, user) = (format!("name{round}"), format!("user{round}"));
+        let all_before = before + round;
+        let (body, mine, others): (Value, Vec<String>, Vec<String>) = match round % 3 {
+            0 => (json!({"jti": name}), vec![of("al", &name, now)], vec![of("al", "another", now)]),
+            1 => (
+                json!({"user": user, "issued_before": now - 5}),
+                vec![of(&user, "a", now - 5), of(&user, "f", now - 100)],
+                vec![of(&user, "b", now - 4)],
+            ),
+            _ => (
+                json!({"issued_before": all_before}),
+                vec![of("al", "c", all_before), of("bo", "d", all_before)],
+                vec![of("bo", "e", all_before + 1)],
+            ),
+        };
+        // They count until it says that they don't.
+        for token in mine.iter().chain(&others) {
+            assert_eq!(answer(&server, token).0, 200, "{body}");
+        }
+        server.post("/api/revoke", body);
+        gone.extend(mine);
+        // Of all tokens of before a time, the next such revocation takes more.
+        if round % 3 != 2 {
+            stay.extend(others);
+        }
+        // Dropping it kills the server with SIGKILL.
+        drop(server);
+    }
+    // A restart in order keeps them as well, and the list says the same.
+    let server = folder.serve();
+    let before = list(&server);
+    server.signal("-TERM");
+    let mut server = server;
+    server.child.wait().unwrap();
+    let server = folder.serve();
+    assert_eq!(list(&server), before);
+    for token in &gone {
+        assert_eq!(answer(&server, token), refused);
+    }
+    for token in &stay {
+        assert_eq!(answer(&server, token).0, 200);
+    }
+}
+
+/// What was to be forgotten while no server ran is forgotten.
+#[test]
+fn a_revocation_ends_in_its_time_though_no_server_runs() {
+    let folder = Folder::new("time");
+    let (short, long) = (of("al", "short", now_s()), of("al", "long", now_s()));
+    let server = folder.serve();
+    server.post("/api/revoke", json!({"jti": "short", "seconds": 1}));
+    server.post("/api/revoke", json!({"jti": "long", "seconds": 1_000}));
+    assert_eq!((answer(&server, &short).0, answer(&server, &long).0), (401, 401));
+    drop(server);
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    let server = folder.serve();
+    server.until("it is forgotten", |server| answer(server, &short).0 == 200);
+    assert_eq!(answer(&server, &long).0, 401);
+    assert_eq!(list(&server).len(), 1);
+}
