@@ -127,6 +127,17 @@ pub const CHECKLIST: &[Point] = &[
         judge: points::users,
     },
     Point {
+        name: "hosts",
+        about: "No single host keeps the server busy by many connections or many users.",
+        settings: &[
+            "limits.commands_per_second_per_address_max",
+            "limits.bytes_per_second_per_address_max",
+            "limits.publishes_per_second_per_address_max",
+            "limits.joins_per_second_per_address_max",
+        ],
+        judge: points::hosts,
+    },
+    Point {
         name: "times",
         about: "Who dribbles a request in, or doesn't answer any more, holds nothing for long.",
         settings: &[
@@ -159,6 +170,12 @@ pub const CHECKLIST: &[Point] = &[
         about: "Nobody reads or forges what the application is asked and told.",
         settings: &["webhook.url", "webhook.signing_key", "webhook.secret", "topics"],
         judge: points::webhooks,
+    },
+    Point {
+        name: "silence",
+        about: "Whoever keeps the application from answering is not let in by that.",
+        settings: &["webhook.silence", "topics"],
+        judge: points::silence,
     },
     Point {
         name: "store",

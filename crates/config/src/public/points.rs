@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Judged;
 use super::Verdict::{Error, Ok, Warning};
-use crate::{Config, Publish};
+use crate::{Config, Join, Publish, Silence, TopicRule};
 
 /// A key that is sent in a header has at least so many characters: what `openssl rand -hex 16` gives.
 const KEY_CHARS_MIN: usize = 32;
@@ -244,6 +244,27 @@ pub(super) fn users(config: &Config, _: u64) -> Judged {
     ok("a user who does too much is refused")
 }
 
+pub(super) fn hosts(config: &Config, _: u64) -> Judged {
+    let limits = &config.limits;
+    for (key, value) in [
+        ("limits.commands_per_second_per_address_max", limits.commands_per_second_per_address_max),
+        ("limits.bytes_per_second_per_address_max", limits.bytes_per_second_per_address_max),
+        (
+            "limits.publishes_per_second_per_address_max",
+            limits.publishes_per_second_per_address_max,
+        ),
+        ("limits.joins_per_second_per_address_max", limits.joins_per_second_per_address_max),
+    ] {
+        if value == 0 {
+            return warning(format!(
+                "{key} is 0, no limit: a single host may keep all cores busy, by many users or \
+                 connections. Set it to what an office behind one address needs"
+            ));
+        }
+    }
+    ok("a host that does too much is refused")
+}
+
 pub(super) fn times(config: &Config, _: u64) -> Judged {
     let timeouts = &config.timeouts;
     if timeouts.head_seconds > HEAD_SECONDS_MAX {
@@ -342,6 +363,25 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
         );
     }
     ok("webhooks go over TLS or stay on this host")
+}
+
+pub(super) fn silence(config: &Config, _: u64) -> Judged {
+    let asks = |rule: &&TopicRule| {
+        matches!(rule.join, Join::Webhook) || matches!(rule.publish, Some(Publish::Ask))
+    };
+    let rule = config.topics.iter().find(asks);
+    match (config.webhook.silence, rule) {
+        (Silence::Allow, Some(rule)) => {
+            let what = format!(
+                "while the application doesn't answer, everybody may do what it is asked about \
+                 ({:?} of [[topics]]): set webhook.silence = \"deny\"",
+                rule.pattern
+            );
+            if config.auth.required { warning(what) } else { error(what) }
+        }
+        (Silence::Allow, None) => ok("the application is asked about nothing"),
+        (Silence::Deny, _) => ok("who has no answer of the application is refused"),
+    }
 }
 
 pub(super) fn store(config: &Config, _: u64) -> Judged {

@@ -17,6 +17,10 @@ audience = \"push\"
 connections_per_address_max = 500
 connections_per_user_max = 20
 topics_per_user_max = 1000
+commands_per_second_per_address_max = 50000
+bytes_per_second_per_address_max = \"64MiB\"
+publishes_per_second_per_address_max = 5000
+joins_per_second_per_address_max = 20000
 accept_per_second_max = 2000
 memory_bytes_max = \"4GiB\"
 [store]
@@ -104,6 +108,10 @@ fn each_mistake_is_found_at_its_point() {
         (&[("THRONG_LIMITS_JOINS_PER_SECOND_PER_USER_MAX", "0")], "", "users", Error),
         (&[("THRONG_LIMITS_CONNECTIONS_PER_USER_MAX", "0")], "", "users", Warning),
         (&[("THRONG_LIMITS_TOPICS_PER_USER_MAX", "0")], "", "users", Warning),
+        (&[("THRONG_LIMITS_COMMANDS_PER_SECOND_PER_ADDRESS_MAX", "0")], "", "hosts", Warning),
+        (&[("THRONG_LIMITS_BYTES_PER_SECOND_PER_ADDRESS_MAX", "0")], "", "hosts", Warning),
+        (&[("THRONG_LIMITS_PUBLISHES_PER_SECOND_PER_ADDRESS_MAX", "0")], "", "hosts", Warning),
+        (&[("THRONG_LIMITS_JOINS_PER_SECOND_PER_ADDRESS_MAX", "0")], "", "hosts", Warning),
         (&[("THRONG_TIMEOUTS_HEAD_SECONDS", "600")], "", "times", Warning),
         (&[("THRONG_TIMEOUTS_TCP_KEEPALIVE_SECONDS", "0")], "", "times", Warning),
         (&[("THRONG_LIMITS_MEMORY_BYTES_MAX", "0")], "", "memory", Warning),
@@ -131,6 +139,25 @@ fn each_mistake_is_found_at_its_point() {
         assert_eq!(bad.len(), 1, "{variables:?} {more}");
         assert_eq!((bad[0].point.name, bad[0].verdict), (name, want), "{}", bad[0].text);
         assert!(!bad[0].text.contains(words), "no secret is shown");
+    }
+    for (rule, bad) in [
+        ("join = \"webhook\"", true),
+        ("publish = \"ask\"", true),
+        ("publish = \"webhook\"", false),
+        ("join = \"refuse\"", false),
+    ] {
+        let table = format!("[[topics]]\npattern = \"asked:*\"\n{rule}\n");
+        let judge = |required: &str| {
+            let variables = [
+                ("THRONG_WEBHOOK_URL", "https://app.example/throng"),
+                ("THRONG_WEBHOOK_SILENCE", "allow"),
+                ("THRONG_AUTH_REQUIRED", required),
+            ];
+            let findings = judged(&format!("{GOOD}{KEY}{table}"), &variables);
+            findings.iter().find(|finding| finding.point.name == "silence").unwrap().verdict
+        };
+        let want = if bad { (Warning, Error) } else { (Verdict::Ok, Verdict::Ok) };
+        assert_eq!((judge("true"), judge("false")), want, "{rule}");
     }
     let alone =
         judged(GOOD, &[("THRONG_ADMIN_API_KEY", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b")]);
