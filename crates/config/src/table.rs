@@ -205,6 +205,8 @@ settings! {
         longpoll_sessions_per_address_max: u64 = Live, Number(0, MANY), "2500";
         /// Topics that one connection may be in, its users included.
         topics_per_connection_max: u64 = Live, Number(1, 10_000), "100";
+        /// Topics on the node that have members, a topic with members on several shards as often; each shard has its share of them. Clients can enter no further topic then (503, topics_full), but those that are there and those that the application puts them into; 0 is no limit.
+        topics_max: u64 = Live, Number(0, MANY), "10000000";
         /// The largest payload of a message.
         message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#;
         /// The largest head of a client's request.
@@ -357,6 +359,8 @@ settings! {
         list_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""128KiB""#;
         /// Between two messages about who came and went.
         interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
+        /// Connections of users in all topics with presence, one that is in two topics twice; clients can enter no topic with presence then (503, presence_full), 0 is no limit.
+        connections_max: u64 = Live, Number(0, MANY), "10000000";
         /// The largest description that a user may have.
         meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#;
     }
@@ -387,6 +391,8 @@ settings! {
         idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
         /// Cursors, one for each user and topic where the user has acknowledged; above it the one not used longest is forgotten: its user gets all that waits in the own topic again, and begins anew in others.
         cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000";
+        /// Durable subscriptions of all users together; more are refused (409, subscriptions_full), 0 is no limit.
+        subscriptions_max: u64 = Live, Number(0, MANY), "100000000";
         /// Durable subscriptions that one user may have; more are refused.
         subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
     }

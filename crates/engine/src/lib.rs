@@ -40,6 +40,7 @@ mod engine;
 mod entries;
 pub mod filter;
 mod flow;
+mod full;
 mod handle;
 mod hold;
 mod input;

@@ -127,6 +127,10 @@ pub enum Limited {
     UserConnections,
     /// `limits.topics_per_user_max`.
     UserTopics,
+    /// `limits.topics_max`.
+    AllTopics,
+    /// `presence.connections_max`.
+    Presences,
     /// `limits.commands_per_second_per_user_max`; those that follow are the same for other units, and for
     /// addresses.
     UserCommands,
@@ -148,7 +152,7 @@ pub enum Limited {
 
 impl Limited {
     /// All, in the order of their discriminants.
-    pub const ALL: [Limited; 22] = [
+    pub const ALL: [Limited; 24] = [
         Limited::Input,
         Limited::Outboxes,
         Limited::Publishes,
@@ -163,6 +167,8 @@ impl Limited {
         Limited::Mailbox,
         Limited::UserConnections,
         Limited::UserTopics,
+        Limited::AllTopics,
+        Limited::Presences,
         Limited::UserCommands,
         Limited::UserBytes,
         Limited::UserPublishes,
@@ -190,6 +196,8 @@ impl Limited {
             Limited::Mailbox => "limits.mailbox_messages_max",
             Limited::UserConnections => "limits.connections_per_user_max",
             Limited::UserTopics => "limits.topics_per_user_max",
+            Limited::AllTopics => "limits.topics_max",
+            Limited::Presences => "presence.connections_max",
             Limited::UserCommands => "limits.commands_per_second_per_user_max",
             Limited::UserBytes => "limits.bytes_per_second_per_user_max",
             Limited::UserPublishes => "limits.publishes_per_second_per_user_max",
@@ -199,6 +207,18 @@ impl Limited {
             Limited::AddressPublishes => "limits.publishes_per_second_per_address_max",
             Limited::AddressJoins => "limits.joins_per_second_per_address_max",
         }
+    }
+
+    /// The error's code of what the engine refuses for it.
+    pub(crate) fn code(self) -> &'static str {
+        let codes = [
+            (Limited::UserConnections, "too_many_connections"),
+            (Limited::UserTopics, "too_many_topics"),
+            (Limited::AllTopics, "topics_full"),
+            (Limited::Presences, "presence_full"),
+        ];
+        let found = codes.iter().find(|(limited, _)| *limited == self);
+        found.map_or("rate_limited", |(_, code)| code)
     }
 
     /// The rate of a user, or else of an address.

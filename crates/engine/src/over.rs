@@ -44,13 +44,15 @@ impl Connections {
         let over = over.filter(|_| !matches!(request, Request::Answered { .. }));
         over.or_else(|| {
             let (users, topics) = if let Request::Open(open) = request {
-                (&open.principal.users, open.topics.len())
+                (&open.principal.users, &open.topics)
             } else if let Request::Poll(poll) = request {
-                (&poll.principal.users, poll.topics.len())
+                (&poll.principal.users, &poll.topics)
             } else {
                 return None;
             };
-            self.rates.quota.open(&self.core, slot, users, users.len() + topics)
+            let quota = &mut self.rates.quota;
+            let no_room = self.core.no_room(users, topics.iter().map(|entry| &entry.topic));
+            no_room.or_else(|| quota.open(&self.core, slot, users, users.len() + topics.len()))
         })
     }
 
@@ -121,14 +123,9 @@ impl Connections {
 
 /// Why an HTTP request over this limit is refused.
 pub(crate) fn over_rejection(limited: Limited) -> Rejection {
-    let code = if limited == Limited::UserConnections {
-        "too_many_connections"
-    } else if limited == Limited::UserTopics {
-        "too_many_topics"
-    } else {
-        RATE_LIMITED
-    };
-    Rejection::new(429, code, over_message(limited))
+    let is_full = matches!(limited, Limited::AllTopics | Limited::Presences);
+    let status = if is_full { 503 } else { 429 };
+    Rejection::new(status, limited.code(), over_message(limited))
 }
 
 /// The client's own id of a request that has one.

@@ -102,7 +102,8 @@ impl Channels<'_> {
             return refuse(protocol, &message, "too many channels joined", out);
         }
         let Connections { core, rates, .. } = &mut *self.connections;
-        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot) {
+        let no_room = || core.no_room(&[], std::iter::once(&message.topic));
+        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
             return refuse(protocol, &message, &over_message(limited), out);
         }
         if let Some(why) = self.too_large(&message) {

@@ -468,6 +468,10 @@ pub(crate) fn over_message(limited: Limited) -> String {
         "the user has as many connections as it may".to_string()
     } else if limited == Limited::UserTopics {
         "the user is in as many topics as it may be".to_string()
+    } else if limited == Limited::AllTopics {
+        "the server has as many topics as it may".to_string()
+    } else if limited == Limited::Presences {
+        "the server has as many connections in topics with presence as it may".to_string()
     } else {
         let (unit, _) = key.trim_start_matches("limits.").split_once('_').unwrap_or_default();
         let whose = if key.contains("per_user") { "user" } else { "address" };

@@ -49,6 +49,10 @@ pub struct Settings {
     pub connections_per_user_max: u32,
     /// Topics of all of these; 0 is no limit.
     pub topics_per_user_max: u32,
+    /// Topics that have members, over all shards; 0 is no limit.
+    pub topics_max: u32,
+    /// Connections of users in topics with presence, over all shards; 0 is no limit.
+    pub presence_connections_max: u32,
     /// Until a request's head and body must be whole, in seconds, at most [`SILENCE_SECONDS_MAX`].
     pub head_seconds: u32,
     /// How long a connection may rest between requests, in seconds, at most
@@ -102,6 +106,8 @@ impl Settings {
             per_address: Limits::NONE,
             connections_per_user_max: 0,
             topics_per_user_max: 0,
+            topics_max: 0,
+            presence_connections_max: 0,
             head_seconds: never,
             idle_seconds: never,
             longpoll_seconds: 25,

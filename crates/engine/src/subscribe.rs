@@ -68,9 +68,10 @@ impl Subscribes<'_> {
             core.metrics.limited[Limited::Topics as usize].add(1);
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }
-        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot) {
+        let no_room = || core.no_room(&[], std::iter::once(&subscription.topic));
+        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
             let full = over_message(limited);
-            let full = ("too_many_topics", full.as_str());
+            let full = (limited.code(), full.as_str());
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }
         match consent {

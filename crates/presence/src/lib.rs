@@ -95,6 +95,10 @@ pub trait Presence: Send + Sync {
     /// Replaces the limits. Topics that are now over or under a cap say so in their next notice.
     fn set_limits(&self, limits: Limits, now_us: u64);
 
+    /// Connections of users in topics, as in [`Stats::connections`]. It waits for nobody, so that a
+    /// limit may be compared with it at each join; what others do meanwhile may be missing.
+    fn connections(&self) -> usize;
+
     /// Figures of this node, for its metrics. Cheap.
     fn stats(&self) -> Stats;
 }

@@ -1,5 +1,6 @@
 //! Presence of one process.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
@@ -8,23 +9,35 @@ use crate::{Answer, Batch, Completion, Limits, List, NodeId, Presence, Ref, Stat
 /// The registry of one process, which all its threads share. It answers everything at once.
 ///
 /// Its lock is a leaf: no call locks anything else, publishes or calls back while it holds it.
-pub struct Local(Mutex<Registry>);
+pub struct Local {
+    registry: Mutex<Registry>,
+    /// As the registry has it, for those who don't wait for the lock.
+    connections: AtomicUsize,
+}
 
 impl Local {
     /// A registry with nobody in it, whose refs name `node`.
     pub fn new(limits: Limits, node: NodeId) -> Self {
-        Local(Mutex::new(Registry::new(limits, node)))
+        let registry = Mutex::new(Registry::new(limits, node));
+        Local { registry, connections: AtomicUsize::new(0) }
     }
 
     /// A registry that a panicking thread held is whole: its calls leave it so.
     fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, registry: &Registry) {
+        self.connections.store(registry.stats().connections, Ordering::Relaxed);
     }
 }
 
 impl Presence for Local {
     fn enter(&self, topic: &str, user: &str, meta: &str, now_us: u64) -> Ref {
-        self.lock().enter(topic, user, meta, now_us)
+        let mut registry = self.lock();
+        let of = registry.enter(topic, user, meta, now_us);
+        self.count(&registry);
+        of
     }
 
     fn update(&self, topic: &str, user: &str, of: Ref, meta: &str, now_us: u64) -> Option<Ref> {
@@ -32,7 +45,9 @@ impl Presence for Local {
     }
 
     fn leave(&self, topic: &str, user: &str, of: Ref, now_us: u64) {
-        self.lock().leave(topic, user, of, now_us);
+        let mut registry = self.lock();
+        registry.leave(topic, user, of, now_us);
+        self.count(&registry);
     }
 
     fn list(&self, topic: &str, own: Option<(&str, Ref)>, _: Completion<List>) -> Answer<List> {
@@ -51,7 +66,10 @@ impl Presence for Local {
     fn expire(&self, node: NodeId, now_us: u64) {
         let mut after = None;
         loop {
-            after = self.lock().expire(node, after.as_deref(), EXPIRE_TOPICS_MAX, now_us);
+            let mut registry = self.lock();
+            after = registry.expire(node, after.as_deref(), EXPIRE_TOPICS_MAX, now_us);
+            self.count(&registry);
+            drop(registry);
             if after.is_none() {
                 return;
             }
@@ -61,6 +79,10 @@ impl Presence for Local {
     /// Looks at every topic when a cap is new.
     fn set_limits(&self, limits: Limits, now_us: u64) {
         self.lock().set_limits(limits, now_us);
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     fn stats(&self) -> Stats {

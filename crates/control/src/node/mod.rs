@@ -76,6 +76,8 @@ pub struct Live {
     pub message_bytes_max: usize,
     /// Topics that a user may be subscribed to for good.
     pub subscriptions_per_user_max: usize,
+    /// Those of all users; 0 is no limit.
+    pub subscriptions_max: u64,
     /// Resident memory at which the node takes no new connections, in bytes; 0 is 90 % of the
     /// cgroup's limit where there is one.
     pub memory_bytes_max: u64,

@@ -377,6 +377,7 @@ fn node_from(
         memory_bytes_max: 0,
         policy: auth::Policy::new(rules(), auth::LoginRule::Allow),
         subscriptions_per_user_max: 5,
+        subscriptions_max: 8,
         jwks: Arc::default(),
         has_tokens: true,
         revocations_max: 3,

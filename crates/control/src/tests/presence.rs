@@ -70,6 +70,10 @@ impl Presence for Remote {
         unreachable!()
     }
 
+    fn connections(&self) -> usize {
+        unreachable!()
+    }
+
     fn expire(&self, _: NodeId, _: u64) {
         unreachable!()
     }

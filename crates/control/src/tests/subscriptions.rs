@@ -339,3 +339,21 @@ proptest! {
         changes_at_once(&seeds);
     }
 }
+
+#[tokio::test]
+async fn all_users_together_have_so_many() {
+    let bench = bench(Mood::Willing);
+    let add = |user: &str, count: usize| {
+        let topics: Vec<_> = (0..count).map(|at| format!("t{at}")).collect();
+        json!({"user": user, "add": topics})
+    };
+    assert_eq!(bench.post(PATH, add("alice", 5)).await.status, 200);
+    let answer = bench.post(PATH, add("bob", 4)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (409, "subscriptions_full"));
+    assert_eq!(bench.node.subscriptions.edges(), 5);
+    assert_eq!(bench.post(PATH, add("bob", 3)).await.status, 200);
+    // What takes away as much is no more, and what is there already is none.
+    let change = json!({"user": "bob", "add": ["x", "t1"], "remove": ["t0"]});
+    assert_eq!(bench.post(PATH, change).await.status, 200);
+    assert_eq!(bench.node.subscriptions.edges(), 8);
+}

@@ -54,6 +54,10 @@ impl Presence for Late {
         self.local.confirm(batches, now_us);
     }
 
+    fn connections(&self) -> usize {
+        self.local.connections()
+    }
+
     fn expire(&self, node: NodeId, now_us: u64) {
         self.local.expire(node, now_us);
     }

@@ -25,6 +25,7 @@ pub(super) async fn commit(
     edits: Vec<(Name, Edited)>,
     turn: Turn,
 ) -> Result<Vec<Committed>, Rejection> {
+    check_room(&node, &edits)?;
     let task = tokio::spawn(async move {
         store(&node, &change).await?;
         node.subscriptions.apply(&change);
@@ -38,6 +39,25 @@ pub(super) async fn commit(
         Ok(committed)
     });
     task.await.unwrap_or_else(|_| Err(Rejection::going_down()))
+}
+
+/// Rejects a change that adds more than it takes away where there is no room for that. Changes of others
+/// that are under way are not counted.
+fn check_room(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection> {
+    let count =
+        |of: fn(&Edited) -> usize| edits.iter().map(|(_, edited)| of(edited)).sum::<usize>();
+    let (added, removed) =
+        (count(|edited| edited.added.len()), count(|edited| edited.removed.len()));
+    let more = u64::try_from(added.saturating_sub(removed)).unwrap_or(u64::MAX);
+    let max = node.live().subscriptions_max;
+    if max == 0 || more == 0 || node.subscriptions.edges().saturating_add(more) <= max {
+        return Ok(());
+    }
+    let message = format!(
+        "the node has room for {max} subscriptions (history.subscriptions_max), and {more} more \
+         would be too many: nothing was changed"
+    );
+    Err(Rejection::new(StatusCode::CONFLICT, "subscriptions_full", message))
 }
 
 /// Waits until the change is on disk, if there is a store.

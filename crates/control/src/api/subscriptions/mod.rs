@@ -138,7 +138,8 @@ pub(crate) struct Imported {
 #[utoipa::path(post, path = "/api/subscriptions", tag = "subscriptions", request_body = Subscribe,
     responses((status = 200, body = Answer),
     (status = 409, body = ErrorBody,
-        description = "The user would have too many (history.subscriptions_per_user_max)")))]
+        description = "The user would have too many (history.subscriptions_per_user_max), or all users \
+            together (history.subscriptions_max)")))]
 pub(crate) async fn change(
     State(node): State<Arc<Node>>,
     Body(body): Body<Subscribe>,
@@ -198,7 +199,8 @@ pub(crate) async fn clear(
     responses((status = 200, body = Imported),
     (status = 400, body = ErrorBody, description = "A line is bad; the message begins with its number"),
     (status = 409, body = ErrorBody,
-        description = "A user would have too many (history.subscriptions_per_user_max)"),
+        description = "A user would have too many (history.subscriptions_per_user_max), or all users \
+            together (history.subscriptions_max)"),
     (status = 415, body = ErrorBody,
         description = "The body is said to be something else: send Content-Type: text/csv")))]
 pub(crate) async fn import(

@@ -1,0 +1,95 @@
+//! Limits of the node as a whole: what there is no room for is told on every transport, counted, and
+//! passes when there is room again.
+
+mod support;
+
+use serde_json::json;
+use support::*;
+
+fn limited(server: &Server, name: &str) -> f64 {
+    server.metric(&format!("throng_limited_total{{name=\"{name}\"}}"))
+}
+
+/// The status and the body of an answer that may go on.
+fn get(server: &Server, target: &str) -> (Stream, String, String) {
+    let mut stream = Stream::new(server.connect());
+    stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
+    let head = stream.head();
+    let body = if head.starts_with("HTTP/1.1 200") { String::new() } else { stream.rest() };
+    (stream, head, body)
+}
+
+/// The error of a command of `/ws`, and of a join by Phoenix, to the same topic.
+fn by_command(server: &Server, topic: &str, user: &str) -> (String, String) {
+    let mut socket = websocket(server, user);
+    let answer = command(&mut socket, json!({"type": "subscribe", "id": "1", "topic": topic}));
+    let url = format!("ws://{}/socket/websocket?vsn=2.0.0&{user}", server.client);
+    let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
+    let join = json!(["1", "1", topic, "phx_join", {}]).to_string();
+    socket.send(tungstenite::Message::text(join)).unwrap();
+    let joined = loop {
+        let message = receive(&mut socket);
+        if message[3] == "phx_reply" {
+            break message;
+        }
+    };
+    (answer["error"]["code"].as_str().unwrap_or("ok").into(), joined.to_string())
+}
+
+#[test]
+fn the_node_has_so_many_topics() {
+    let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_TOPICS_MAX", "4")]);
+    let (held, head, _) = get(&server, "/sse?topic=a&topic=b&topic=c&topic=d");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    for target in
+        ["/sse?topic=e", "/stream?topic=a&topic=e", "/poll?topic=e&timeout=0", "/sse?user=al"]
+    {
+        let (_, head, body) = get(&server, target);
+        assert!(head.starts_with("HTTP/1.1 503") && body.contains("topics_full"), "{head}{body}");
+        assert!(header(&head, "retry-after").is_some() && body.contains("limits.topics_max"));
+    }
+    // What is there already is entered at any time.
+    let (_, head, _) = get(&server, "/sse?topic=a");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(by_command(&server, "a", "").0, "ok");
+    let (answer, joined) = by_command(&server, "e", "");
+    assert_eq!(answer, "topics_full");
+    assert!(joined.contains("limits.topics_max"), "{joined}");
+    assert_eq!(limited(&server, "limits.topics_max"), 6.0);
+    assert_eq!(server.metric("throng_limit{name=\"limits.topics_max\"}"), 4.0);
+    drop(held);
+    server.until("there is room again", |server| {
+        get(server, "/sse?topic=e").1.starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn the_node_has_so_many_presences() {
+    let rules = std::env::temp_dir().join("throng-tests").join("full.toml");
+    std::fs::create_dir_all(rules.parent().unwrap()).unwrap();
+    std::fs::write(
+        &rules,
+        "[presence]\nconnections_max = 2\n[[topics]]\npattern = \"room:*\"\npresence = true\n",
+    )
+    .unwrap();
+    let config = ["--shards", "2", "--config", rules.to_str().unwrap()];
+    let server = Server::with(&config, &[]);
+    let held: Vec<_> = ["al", "bo"]
+        .map(|user| get(&server, &format!("/sse?topic=room:1&user={user}")))
+        .into_iter()
+        .collect();
+    assert!(held.iter().all(|(_, head, _)| head.starts_with("HTTP/1.1 200")));
+    assert_eq!(server.metric("throng_presence_connections"), 2.0);
+    let (_, head, body) = get(&server, "/sse?topic=room:1&user=cy");
+    assert!(head.starts_with("HTTP/1.1 503") && body.contains("presence_full"), "{head}{body}");
+    let (answer, joined) = by_command(&server, "room:2", "user=cy");
+    assert_eq!(answer, "presence_full");
+    assert!(joined.contains("presence.connections_max"), "{joined}");
+    assert_eq!(limited(&server, "presence.connections_max"), 3.0);
+    // Other topics are as before.
+    assert_eq!(by_command(&server, "news", "user=cy").0, "ok");
+    drop(held);
+    server.until("there is room again", |server| {
+        get(server, "/sse?topic=room:1&user=cy").1.starts_with("HTTP/1.1 200")
+    });
+}
