@@ -70,7 +70,7 @@ fn text(doc: &str) -> String {
 }
 
 /// A text with commas in its large numbers.
-fn grouped(text: &str) -> String {
+pub(super) fn grouped(text: &str) -> String {
     let mut out = String::new();
     for word in text.split_inclusive(' ') {
         let digits = word.bytes().take_while(u8::is_ascii_digit).count();

@@ -59,6 +59,7 @@ pages! {
     api: "docs/api.md",
     command_line: "docs/command-line.md",
     errors: "docs/errors.md",
+    limits: "docs/limits.md",
     glossary: "docs/glossary.md",
     operations: "docs/operations.md",
     store: "docs/store.md",

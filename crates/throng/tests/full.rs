@@ -93,3 +93,41 @@ fn the_node_has_so_many_presences() {
         get(server, "/sse?topic=room:1&user=cy").1.starts_with("HTTP/1.1 200")
     });
 }
+
+/// The page of limits says where each shows: a metric that it names is there, and so is what it says of
+/// every setting.
+#[test]
+fn the_page_of_limits_names_metrics_that_are_there() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let data = std::env::temp_dir().join("throng-tests").join("full-data");
+    let _ = std::fs::remove_dir_all(&data);
+    let settings = [
+        ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef"),
+        ("THRONG_STORE_DATA", data.to_str().unwrap()),
+        ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
+    ];
+    let server = Server::with(&["--shards", "1"], &settings);
+    let (status, metrics) = text(server.admin, "GET", "/metrics", None, "");
+    assert_eq!(status, 200);
+    let (mut rows, mut named) = (0, 0);
+    for row in page.lines().filter(|line| line.starts_with("| [`")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let key = cells[0].split('`').nth(1).unwrap();
+        rows += 1;
+        for metric in cells[4].split('`').filter(|word| word.starts_with("throng_")) {
+            let family = metric.strip_suffix("_total").unwrap_or(metric);
+            assert!(metrics.contains(&format!("# TYPE {family} ")), "{key}: {metric}");
+            named += 1;
+        }
+        if !["topics.", "keys."].iter().any(|table| key.starts_with(table)) {
+            let limit = format!("throng_limit{{name=\"{key}\"}} ");
+            assert!(metrics.contains(&limit), "{key}");
+        }
+        if cells[4].split(", ").any(|cell| cell == "L") {
+            let limited = format!("throng_limited_total{{name=\"{key}\"}} ");
+            assert!(metrics.contains(&limited), "{key} is not counted");
+        }
+    }
+    assert!(rows > 60 && named > 40, "{rows} {named}");
+}
