@@ -52,7 +52,7 @@ fuzz_target!(|bytes: &[u8]| {
                 speaker: &|| Principal::anonymous(Vec::new()),
                 stranger: false,
                 now_s: 1_000_000,
-                verdicts: &[],
+                verdicts: protocol::request::Verdicts::NONE,
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),
                 open: false,

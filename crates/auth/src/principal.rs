@@ -18,6 +18,8 @@ pub enum Source {
     Application,
     /// The bearer of a token, who may do what both the rules and the grants allow.
     Token,
+    /// Somebody of whom the application has said who it is when it was asked; as the bearer of a token.
+    Hook,
 }
 
 /// Who speaks.

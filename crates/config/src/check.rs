@@ -78,6 +78,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
         checks.require(&["webhook.url"], false, || reason);
     }
     user_header(config, &mut checks);
+    connect(config, &mut checks);
     events(config, &mut checks);
     topics(config, checks.read);
     keys::check(config, checks.read);
@@ -91,11 +92,12 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
     let (client, admin) = (config.client.listen, config.admin.listen);
     checks.require(
         &["client.listen", "client.insecure", "auth.required"],
-        is_loopback(client) || config.client.insecure || config.auth.required,
+        is_loopback(client) || config.client.insecure || config.knows_clients(),
         || {
             format!(
                 "{client} is open to other machines, and nothing authenticates clients: require \
-                 tokens (auth.required = true), listen on 127.0.0.1, or say --insecure \
+                 tokens (auth.required = true), have the application say who comes \
+                 (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
                  (client.insecure = true) if a firewall or a proxy guards it"
             )
         },
@@ -155,6 +157,45 @@ fn user_header(config: &Config, checks: &mut Checks<'_>) {
     checks.require(&[key], !tokens, || {
         "tokens ([auth]) say who somebody is, and so does this: use one of them".into()
     });
+}
+
+/// Headers of a request that the application is told.
+const HEADERS_MAX: usize = 16;
+
+/// The name of such a header, in bytes.
+const HEADER_BYTES_MAX: usize = 64;
+
+/// The application says who comes without a token.
+fn connect(config: &Config, checks: &mut Checks<'_>) {
+    let webhook = &config.webhook;
+    checks.require(
+        &["webhook.connect", "webhook.url"],
+        !webhook.connect || !webhook.url.is_empty(),
+        || "nobody can be asked who comes: set webhook.url".into(),
+    );
+    checks.require(
+        &["webhook.connect", "client.user_header"],
+        !webhook.connect || config.client.user_header.is_empty(),
+        || {
+            "the proxy (client.user_header) says who somebody is, and so does the application: use one \
+             of them"
+                .into()
+        },
+    );
+    checks.require(&["webhook.headers"], webhook.headers.len() <= HEADERS_MAX, || {
+        format!("the application is told at most {HEADERS_MAX} headers")
+    });
+    for name in &webhook.headers {
+        let is_name =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        let fits = (1..=HEADER_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name);
+        checks.require(&["webhook.headers"], fits, || {
+            format!(
+                "{name:?} is no header's name: write it in lower case, of letters, digits, - and _, \
+                 like \"cookie\""
+            )
+        });
+    }
 }
 
 /// What the application may be told.

@@ -162,6 +162,13 @@ pub struct Changes {
 }
 
 impl Config {
+    /// True when nobody comes to the client port who has not proved who they are: by a token, or to the
+    /// application.
+    pub fn knows_clients(&self) -> bool {
+        let asks = self.webhook.connect && self.webhook.silence == Silence::Deny;
+        self.auth.required || asks
+    }
+
     /// True when tokens say who clients are: there is a key to check them with.
     pub fn has_tokens(&self) -> bool {
         let Auth { hmac_key, public_key_files, jwks_urls, .. } = &self.auth;

@@ -325,7 +325,11 @@ settings! {
         secret: String = Secret, Text, r#""""#;
         /// What each request is signed with (HMAC-SHA256 of its id, its timestamp and its body), at least 32 bytes of text, or whsec_ and the base64 of so many; "" signs nothing.
         signing_key: String = Secret, Text, r#""""#;
-        /// What becomes of a subscription or a publish that the application was asked about and has not decided, as it is slow, in error, or not there: deny or allow.
+        /// The application says who comes without a token, and may refuse or name users, grants and topics; before the time that it gives is over, it is asked whether the connection may stay.
+        connect: bool = Live, Bool, "false";
+        /// Which headers of their requests the application is told, at most 16.
+        headers: Vec<String> = Live, List, r#"["cookie", "authorization", "origin", "user-agent"]"#;
+        /// What becomes of a connection, a subscription or a publish that the application was asked about and has not decided, as it is slow, in error, or not there: deny or allow, which is as if it were not asked.
         silence: Silence = Live, Choice(Silence::WORDS), r#""deny""#;
         /// What the application is told: connected, disconnected, joined, left, occupied, vacated; the last four only of topics whose rule has events = true. [] tells nothing.
         events: Vec<String> = Live, List, "[]";

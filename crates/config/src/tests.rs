@@ -114,7 +114,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
         let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
         let proxies = [("THRONG_CLIENT_TRUSTED_PROXIES", "::1"), ("THRONG_CLIENT_LOGIN", "refuse")];
         let base = match setting.key {
-            "webhook.events" => &url[..],
+            "webhook.events" | "webhook.connect" => &url[..],
             "client.user_header" => &proxies[..],
             _ if needs_key => &base[..],
             _ => &[],
@@ -143,6 +143,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             Kind::Choice(words) => (format!("\"{}\"", words[1]), words[1].into()),
             Kind::List if setting.key == "webhook.events" => {
                 ("[\"joined\", \"left\"]".into(), "joined,left".into())
+            }
+            Kind::List if setting.key == "webhook.headers" => {
+                ("[\"cookie\", \"x-a\"]".into(), "cookie,x-a".into())
             }
             Kind::List if setting.key == "auth.algorithms" => {
                 ("[\"HS256\", \"ES256\"]".into(), "HS256,ES256".into())

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use auth::{Action, Decision, Principal};
 use model::{CloseReason, Name};
-use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond};
+use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Verdicts};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Request, http};
 
@@ -85,7 +85,7 @@ impl Actions<'_> {
             speaker: &speaker,
             stranger,
             now_s,
-            verdicts: held.as_ref().map_or(&[], |held| &held.verdicts),
+            verdicts: held.as_ref().map_or(Verdicts::NONE, |held| &held.verdicts),
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,
@@ -232,7 +232,10 @@ impl Actions<'_> {
             Request::Hold(Hold::Keys) => connections.hold_for_keys(slot),
             Request::Hold(Hold::Subscribe { topics, users, transport }) => {
                 let asked = (topics, users, transport);
-                Holds { connections, webhook: self.webhook }.hold(slot, asked, out);
+                Holds { connections, webhook: self.webhook }.subscribe(slot, asked, out);
+            }
+            Request::Hold(Hold::Connect(request)) => {
+                Holds { connections, webhook: self.webhook }.connect(slot, *request, out);
             }
             Request::Close(close) => connections.close_after(slot, close, out),
         }

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use auth::Hook;
-use model::{Data, Name};
+use model::Name;
 
 use crate::command::{Command, PendingHook};
 use crate::core::Core;
 use crate::count::count;
-use crate::webhook::{Full, Refusal, Webhook, WebhookKind, WebhookRequest};
+use crate::webhook::{Full, Question, Refusal, Webhook, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
@@ -16,14 +16,7 @@ const HOOKS_PENDING_MAX: u32 = 128;
 
 /// What the application is asked about a connection.
 pub(crate) struct Ask {
-    pub kind: WebhookKind,
-    pub topic: Name,
-    pub event: Option<Name>,
-    pub payload: Option<Data>,
-    pub tags: Vec<Name>,
-    pub key: Option<Name>,
-    pub users: Vec<Name>,
-    pub transport: &'static str,
+    pub question: Question,
     /// What waits for the answer.
     pub hook: PendingHook,
 }
@@ -36,8 +29,8 @@ impl Ask {
         transport: &'static str,
         hook: PendingHook,
     ) -> Self {
-        let (kind, event, payload) = (WebhookKind::Subscribe, None, None);
-        Ask { kind, topic, event, payload, tags: Vec::new(), key: None, users, transport, hook }
+        let question = Question::new(WebhookKind::Subscribe, Some(topic), users, transport);
+        Ask { question, hook }
     }
 }
 
@@ -84,22 +77,16 @@ pub(crate) fn ask(
     let mut places = Vec::with_capacity(asks.len());
     let policy = core.settings.clone();
     let requests = asks.into_iter().map(|ask| {
-        let Ask { kind, topic, event, payload, tags, key, users, transport, hook } = ask;
+        let Ask { question, hook } = ask;
         // Where it is when nobody takes the request.
         let place = Arc::new(Mutex::new(Some(hook)));
         places.push(place.clone());
         let handle = core.handle.clone();
-        let rule = policy.session.policy.topic(&topic).rule;
+        let topic = question.topic.as_ref();
+        let rule = topic.and_then(|topic| policy.session.policy.topic(topic).rule);
         WebhookRequest {
             url: rule.and_then(|rule| rule.webhook_url.clone()),
-            kind,
-            topic,
-            event,
-            payload,
-            tags,
-            key,
-            users,
-            transport,
+            question,
             connection: core.id(slot, serial),
             reply: Box::new(move |response| {
                 if let Some(hook) = take(&place) {

@@ -139,8 +139,9 @@ pub(crate) struct Who {
     id_hash: u32,
 }
 
+/// What somebody may do at the most.
 #[derive(Encode, Decode)]
-enum Granted {
+pub(crate) enum Granted {
     #[n(0)]
     Everything,
     /// To enter, to publish to, to see who is in, to read what was before.
@@ -157,34 +158,27 @@ enum Origin {
     Application,
     #[n(2)]
     Token,
+    #[n(3)]
+    Hook,
 }
 
-impl From<&Principal> for Who {
-    fn from(principal: &Principal) -> Self {
-        let Principal { users, grants, info, expires, mark, source } = principal;
+impl From<&Grants> for Granted {
+    fn from(grants: &Grants) -> Self {
         let texts = |patterns: &[Box<str>]| patterns.iter().map(|it| it.to_string()).collect();
-        let grants = match &**grants {
+        match grants {
             Grants::Everything => Granted::Everything,
             Grants::Patterns(Patterns { subscribe, publish, presence, history }) => {
                 let (subscribe, publish) = (texts(subscribe), texts(publish));
                 Granted::Patterns(subscribe, publish, texts(presence), texts(history))
             }
-        };
-        let source = match source {
-            Source::Anonymous => Origin::Anonymous,
-            Source::Application => Origin::Application,
-            Source::Token => Origin::Token,
-        };
-        let TokenMark { issued_s, id_hash } = *mark;
-        let (users, info) = (Text::all(users), info.as_deref().map(String::from));
-        Who { users, grants, expires: *expires, source, info, issued_s, id_hash }
+        }
     }
 }
 
-impl From<Who> for Principal {
-    fn from(who: Who) -> Self {
+impl From<Granted> for Grants {
+    fn from(granted: Granted) -> Self {
         let boxed = |texts: Vec<String>| texts.into_iter().map(String::into_boxed_str).collect();
-        let grants = match who.grants {
+        match granted {
             Granted::Everything => Grants::Everything,
             Granted::Patterns(subscribe, publish, presence, history) => {
                 Grants::Patterns(Patterns {
@@ -194,14 +188,36 @@ impl From<Who> for Principal {
                     history: boxed(history),
                 })
             }
+        }
+    }
+}
+
+impl From<&Principal> for Who {
+    fn from(principal: &Principal) -> Self {
+        let Principal { users, grants, info, expires, mark, source } = principal;
+        let grants = Granted::from(&**grants);
+        let source = match source {
+            Source::Anonymous => Origin::Anonymous,
+            Source::Application => Origin::Application,
+            Source::Token => Origin::Token,
+            Source::Hook => Origin::Hook,
         };
+        let TokenMark { issued_s, id_hash } = *mark;
+        let (users, info) = (Text::all(users), info.as_deref().map(String::from));
+        Who { users, grants, expires: *expires, source, info, issued_s, id_hash }
+    }
+}
+
+impl From<Who> for Principal {
+    fn from(who: Who) -> Self {
         let source = match who.source {
             Origin::Anonymous => Source::Anonymous,
             Origin::Application => Source::Application,
             Origin::Token => Source::Token,
+            Origin::Hook => Source::Hook,
         };
         let users = Text::values(who.users);
-        let (grants, info) = (Arc::new(grants), who.info.map(Arc::from));
+        let (grants, info) = (Arc::new(who.grants.into()), who.info.map(Arc::from));
         let mark = TokenMark { issued_s: who.issued_s, id_hash: who.id_hash };
         Principal { users, grants, info, expires: who.expires, mark, source }
     }

@@ -321,6 +321,10 @@ pub enum PendingHook {
     Join(u32, Box<ClientMessage>),
     /// A request that is held, with the number of the question and the topic that it is about.
     Hold(u32, Name),
+    /// A request that is held until it is known who makes it, with the number of the question.
+    Connect(u32),
+    /// A connection that ends at this time, in seconds since 1970, unless it may stay.
+    Refresh(u32),
     /// A client that wants to enter a topic by a command, with the number of the question.
     Subscribe(u32, Box<Subscribe>),
     /// A message whose answer is the application's.

@@ -1,6 +1,6 @@
-//! What connections were granted by tokens, by slot.
+//! What connections were granted by tokens, or by the application when it was asked, by slot.
 //!
-//! Sixteen bytes a connection, and only for those that have a token: what a token grants is shared by
+//! Sixteen bytes a connection, and only for those that have that: what a token grants is shared by
 //! all connections to which the same is granted, and whose it is, the users' own topics say in the hub.
 
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +17,7 @@ use crate::badge::Badge;
 /// The token of one connection.
 #[derive(Clone, Copy)]
 struct Credential {
-    /// The number of its badge and one, and [`WARNED`].
+    /// The number of its badge and one, [`WARNED`] and [`HOOK`].
     badge: NonZeroU32,
     /// In seconds since 1970; 0 is never.
     expires_s: u32,
@@ -26,8 +26,15 @@ struct Credential {
 
 const _: () = assert!(size_of::<Option<Credential>>() <= 16);
 
-/// The client was told that its token expires.
+/// The client was told that its token expires; or the application was asked whether it may stay.
 const WARNED: u32 = 1 << 31;
+
+/// It is no token's: the application has said it.
+const HOOK: u32 = 1 << 30;
+
+/// The application is asked so long before a connection ends at the least, in seconds, unless that is more
+/// than half of its time.
+const REFRESH_SECONDS_MIN: u32 = 10;
 
 /// The tokens of all connections.
 #[derive(Default)]
@@ -50,28 +57,39 @@ pub struct Expiry {
     pub spread_s: u32,
 }
 
+impl Expiry {
+    /// How long before the end the application is asked whether a connection may stay, in seconds.
+    pub(crate) fn refresh_s(self) -> u32 {
+        self.warning_s.max(REFRESH_SECONDS_MIN)
+    }
+}
+
 /// What is due because of a connection's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenDue {
     /// Tell the client that it expires, at this time in seconds since 1970.
     Warn(u32),
+    /// Ask the application whether the connection may stay, which ends at this time.
+    Refresh(u32),
     /// Close the connection.
     Expired,
 }
 
 impl Credentials {
-    /// Takes up what a principal's token says, in place of what there was. Nothing for one without a
-    /// token.
+    /// Takes up what a principal's token says, or the application, in place of what there was. Nothing for
+    /// one of whom nobody said anything.
     pub fn insert(&mut self, slot: u32, principal: &Principal) {
         self.remove(slot);
-        if principal.source != Source::Token {
-            return;
-        }
+        let hook = match principal.source {
+            Source::Token => 0,
+            Source::Hook => HOOK,
+            Source::Anonymous | Source::Application => return,
+        };
         let number = self.number_of(Badge::of(principal));
         self.badges[number].1 += 1;
         // A time after 2106 is as good as never.
         let expires_s = principal.expires.map_or(0, |at| u32::try_from(at).unwrap_or(0));
-        if let Some(badge) = NonZeroU32::new(number + 1) {
+        if let Some(badge) = NonZeroU32::new((number + 1) | hook) {
             self.by_slot.insert(slot, Credential { badge, expires_s, mark: principal.mark });
         }
     }
@@ -122,9 +140,14 @@ impl Credentials {
         }
     }
 
-    /// True when the connection has a token.
+    /// True when the connection has a token, or the application has said who it is.
     pub fn has(&self, slot: u32) -> bool {
         self.by_slot.get(slot).is_some()
+    }
+
+    /// True when the application has said who it is.
+    pub fn is_by_hook(&self, slot: u32) -> bool {
+        self.by_slot.get(slot).is_some_and(is_by_hook)
     }
 
     /// The principal of a connection with a token and these users; gives them back where there is none.
@@ -135,7 +158,8 @@ impl Credentials {
         let (badge, _) = &self.badges[number(*found)];
         let expires = (found.expires_s > 0).then_some(found.expires_s.into());
         let (grants, info) = (Arc::new(badge.grants(&users)), badge.info(&users));
-        Ok(Principal { users, grants, info, expires, mark: found.mark, source: Source::Token })
+        let source = if is_by_hook(found) { Source::Hook } else { Source::Token };
+        Ok(Principal { users, grants, info, expires, mark: found.mark, source })
     }
 
     /// What the application says of a connection with these users to others.
@@ -156,12 +180,22 @@ impl Credentials {
         if found.expires_s == 0 {
             return None;
         }
+        let warned = found.badge.get() & WARNED != 0;
+        if is_by_hook(found) && !warned {
+            // Half of its time is left for the answer, however short that is.
+            let half_s = found.expires_s.saturating_sub(found.mark.issued_s) / 2;
+            let span_s = expiry.refresh_s().min(half_s);
+            let early_s = span_s - spread(slot, expiry.spread_s.min(span_s / 2));
+            return (left_s <= i64::from(early_s)).then_some(TokenDue::Refresh(found.expires_s));
+        }
         let late_s = spread(slot, expiry.spread_s);
         if left_s <= -i64::from(late_s) {
             return Some(TokenDue::Expired);
         }
+        if is_by_hook(found) {
+            return None;
+        }
         // The warnings are spread over the first half of the time that they leave.
-        let warned = found.badge.get() & WARNED != 0;
         let early_s = expiry.warning_s - spread(slot, expiry.spread_s.min(expiry.warning_s / 2));
         let warn = !warned && expiry.warning_s > 0 && left_s > 0 && left_s <= i64::from(early_s);
         warn.then_some(TokenDue::Warn(found.expires_s))
@@ -196,7 +230,11 @@ impl Credentials {
 }
 
 fn number(credential: Credential) -> u32 {
-    (credential.badge.get() & !WARNED) - 1
+    (credential.badge.get() & !(WARNED | HOOK)) - 1
+}
+
+fn is_by_hook(credential: &Credential) -> bool {
+    credential.badge.get() & HOOK != 0
 }
 
 /// The place of a slot in a span of so many seconds and one: neighbours are far apart.

@@ -66,6 +66,7 @@ mod publish;
 mod quota;
 mod record;
 mod recovery;
+mod refresh;
 mod refuse;
 mod reply;
 mod roomy;
@@ -99,5 +100,6 @@ pub use settings::{SILENCE_SECONDS_MAX, Settings};
 pub use told::{HookEvent, HookEvents, Whose};
 pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use webhook::{
-    Changes, Full, Refusal as HookRefusal, Webhook, WebhookKind, WebhookRequest, WebhookResponse,
+    Changes, Connecting, Full, Question, Refusal as HookRefusal, Webhook, WebhookKind,
+    WebhookRequest, WebhookResponse,
 };

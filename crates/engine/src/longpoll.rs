@@ -7,13 +7,13 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use auth::Principal;
-use model::{CloseReason, ConnectionId, Encoding};
+use auth::{Permit, Principal};
+use model::{CloseReason, ConnectionId, Encoding, Name};
 use protocol::Delivery;
 use protocol::http::{Rejection, json_answer};
 use protocol::phoenix::longpoll::{self, Status};
 use protocol::phoenix::longpoll_rejection;
-use protocol::request::{Longpoll, Op, Respond};
+use protocol::request::{Entry, Longpoll, Op, Respond};
 
 use crate::command::{Command, SessionAnswer, SessionRequest};
 use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
@@ -44,16 +44,16 @@ impl Channels<'_> {
     pub(crate) fn longpoll(&mut self, slot: u32, request: Longpoll, out: &mut Vec<u8>) {
         let Longpoll { op, respond } = request;
         match op {
-            Op::Open { encoding, principal } => {
-                self.longpoll_open(slot, encoding, principal, respond, out);
+            Op::Open { encoding, principal, topics } => {
+                self.longpoll_open(slot, (encoding, principal, topics), respond, out);
             }
-            Op::Poll { session, encoding, principal } => {
-                let anew = Some((encoding, principal));
-                let asking = Asking { session, respond, anew, opens: false };
+            Op::Poll { session, anew } => {
+                let asking = Asking { session, respond, anew, topics: Vec::new(), opens: false };
                 self.longpoll_ask(slot, SessionRequest::Poll, asking, out);
             }
             Op::Post { session, messages } => {
-                let asking = Asking { session, respond, anew: None, opens: false };
+                let (anew, topics) = (None, Vec::new());
+                let asking = Asking { session, respond, anew, topics, opens: false };
                 self.longpoll_ask(slot, SessionRequest::Post(messages), asking, out);
             }
             Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
@@ -78,8 +78,7 @@ impl Channels<'_> {
     fn longpoll_open(
         &mut self,
         slot: u32,
-        encoding: Encoding,
-        principal: Principal,
+        (encoding, principal, topics): (Encoding, Principal, Vec<Name>),
         respond: Respond,
         out: &mut Vec<u8>,
     ) {
@@ -88,8 +87,13 @@ impl Channels<'_> {
         }
         self.connections.rates.has_joined(&mut self.connections.core, slot);
         let session = self.connections.core.id(slot, 0);
-        let asking =
-            Asking { session, respond, anew: Some((encoding, Some(principal))), opens: true };
+        let asking = Asking {
+            session,
+            respond,
+            anew: Some((encoding, Some(principal))),
+            topics,
+            opens: true,
+        };
         wait_for_session(&mut self.connections.core, slot, asking);
         self.connections.core.outputs.push(Output::Address { slot });
     }
@@ -104,12 +108,13 @@ impl Channels<'_> {
         let Some(asking) = found else {
             return;
         };
-        let Asking { respond, anew: Some((encoding, Some(principal))), .. } = *asking else {
+        let Asking { respond, anew: Some((encoding, Some(principal))), topics, .. } = *asking
+        else {
             return;
         };
         self.connections.core.await_request(slot);
         let mut out = Vec::new();
-        match self.new_session(encoding, &principal, address) {
+        match self.new_session(encoding, &principal, topics, address) {
             Ok(session) => {
                 let token = self.connections.core.settings.session.longpoll_key.sign(session);
                 let mut body = Vec::new();
@@ -131,6 +136,7 @@ impl Channels<'_> {
         &mut self,
         encoding: Encoding,
         principal: &Principal,
+        topics: Vec<Name>,
         address: Option<IpAddr>,
     ) -> Result<ConnectionId, Rejection> {
         let address = address.map(|address| self.connections.core.settings.network(address));
@@ -174,8 +180,8 @@ impl Channels<'_> {
         held.fetch_add(1, Ordering::Relaxed);
         let slot = self.connections.open(Arrival::Direct(None));
         let Connections { core, rates, .. } = &mut *self.connections;
-        let topics = principal.users.len();
-        let over = rates.quota.open(core, slot, &principal.users, topics);
+        let entered = principal.users.len() + topics.len();
+        let over = rates.quota.open(core, slot, &principal.users, entered);
         if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
             cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
         }
@@ -184,7 +190,13 @@ impl Channels<'_> {
             self.connections.end(slot, CloseReason::RateLimited);
             return Err(over_rejection(limited));
         }
-        self.connections.enter_hub(slot, principal, &[]);
+        let policy = self.connections.core.settings.clone();
+        let entry = |topic: Name| {
+            let permit = Permit::of(&policy.session.policy.topic(&topic));
+            Entry { topic, permit, meta: None }
+        };
+        let entries: Vec<Entry> = topics.into_iter().map(entry).collect();
+        self.connections.enter_hub(slot, principal, &entries);
         Ok(self.connections.core.id(slot, self.connections.serial))
     }
 
@@ -316,7 +328,8 @@ impl Channels<'_> {
                 self.longpoll_say(slot, Status::Forbidden, &respond, &mut out);
             }
             (SessionAnswer::Gone, Some((encoding, Some(principal)))) => {
-                return self.longpoll_open(slot, encoding, principal, respond, &mut out);
+                let session = (encoding, principal, Vec::new());
+                return self.longpoll_open(slot, session, respond, &mut out);
             }
             _ => {
                 let body = session_body(&self.connections.core, session, &answer);

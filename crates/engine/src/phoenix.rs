@@ -15,7 +15,6 @@ use crate::ask::{Ask, ask, busy};
 use crate::command::{Answer, PendingHook};
 use crate::connection::PendingToken;
 use crate::connections::Connections;
-use crate::hold::too_large_meta;
 use crate::metrics::Limited;
 use crate::page_reads::PageReads;
 use crate::publish::Publishes;
@@ -456,7 +455,8 @@ impl Channels<'_> {
         // The payload is needed again when it is allowed.
         let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
         let hook = PendingHook::Join(number, message.into());
-        let asked = Ask { payload, ..Ask::subscribe(topic, users, protocol.name(), hook) };
+        let mut asked = Ask::subscribe(topic, users, protocol.name(), hook);
+        asked.question.payload = payload;
         let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
             return;
         };
@@ -503,21 +503,12 @@ impl Channels<'_> {
         if !core.joins.answered(slot, hash, number) {
             return;
         }
-        let meta_bytes_max = core.settings.presence_meta_bytes_max;
-        let decided = match response.decided(core.settings.silence_allows) {
-            Ok((_, changes))
-                if changes.meta.as_ref().is_some_and(|it| it.len() > meta_bytes_max) =>
-            {
-                Err(Box::new(too_large_meta()))
-            }
-            decided => decided,
-        };
-        match decided {
-            Ok((response, changes)) => {
+        match response.entered(&core.settings) {
+            Ok((response, meta)) => {
                 // The rule may be another one than when the application was asked.
                 let settings = core.settings.clone();
                 let permit = Permit::of(&settings.session.policy.topic(&message.topic));
-                self.phoenix_joined(slot, message, permit, response, changes.meta, out);
+                self.phoenix_joined(slot, message, permit, response, meta, out);
             }
             Err(refusal) => {
                 core.joins.remove(slot, hash);

@@ -14,7 +14,7 @@ use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::metrics::Limited;
-use crate::webhook::{Changes, Refusal, Webhook, WebhookResponse};
+use crate::webhook::{Changes, Question, Refusal, Webhook, WebhookResponse};
 
 /// What clients publish, and what they send to the application.
 pub(crate) struct Publishes<'a> {
@@ -145,8 +145,9 @@ impl Publishes<'_> {
                 (payload, hook_pending, kind(hook))
             }
         };
-        let payload = Some(payload);
-        let asked = Ask { kind, topic, event, payload, tags, key, users, transport, hook };
+        let question = Question::new(kind, Some(topic), users, transport);
+        let question = Question { event, payload: Some(payload), tags, key, ..question };
+        let asked = Ask { question, hook };
         let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
             return;
         };
@@ -160,7 +161,11 @@ impl Publishes<'_> {
                 PendingHook::Publish(_, to) | PendingHook::Message(to) => {
                     self.tell(slot, to, Sent::Refused(busy().into()), out);
                 }
-                PendingHook::Join(..) | PendingHook::Hold(..) | PendingHook::Subscribe(..) => {}
+                PendingHook::Join(..)
+                | PendingHook::Hold(..)
+                | PendingHook::Connect(_)
+                | PendingHook::Refresh(_)
+                | PendingHook::Subscribe(..) => {}
             }
         }
     }
@@ -187,7 +192,7 @@ impl Publishes<'_> {
         let bytes_max = settings.session.message_bytes_max;
         let refusal = match response.decided(settings.silence_allows) {
             Ok((_, changes)) => {
-                let Changes { meta: _, payload, tags, key } = *changes;
+                let Changes { payload, tags, key, .. } = *changes;
                 publication.data = payload.unwrap_or(publication.data);
                 publication.change(tags, key);
                 if publication.data.bytes() <= bytes_max {

@@ -433,8 +433,9 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
         | Request::History { to, .. } => http(to),
         Request::Longpoll(longpoll) => match &longpoll.op {
             Op::Open { principal, .. } => (topics(1), Asker::Request(&principal.users)),
-            Op::Poll { principal, .. } => {
-                let users = principal.as_ref().map_or(&[][..], |principal| &principal.users);
+            Op::Poll { anew, .. } => {
+                let principal = anew.as_ref().and_then(|(_, principal)| principal.as_ref());
+                let users = principal.map_or(&[][..], |principal| &principal.users);
                 (command, Asker::Request(users))
             }
             // Each message counts for its session, and all of them for the address.

@@ -10,7 +10,6 @@ use crate::ask::{Ask, ask, busy};
 use crate::command::PendingHook;
 use crate::connection::Subscribing;
 use crate::connections::Connections;
-use crate::hold::too_large_meta;
 use crate::lists::Lists;
 use crate::metrics::Limited;
 use crate::quota::over_message;
@@ -117,15 +116,8 @@ impl Subscribes<'_> {
         subscription: Subscribe,
         response: WebhookResponse,
     ) {
-        let settings = &self.connections.core.settings;
-        let meta_bytes_max = settings.presence_meta_bytes_max;
-        let result = match response.decided(settings.silence_allows) {
-            Err(refusal) => Err(*refusal),
-            Ok((_, changes)) => match changes.meta {
-                Some(meta) if meta.len() > meta_bytes_max => Err(too_large_meta()),
-                meta => Ok(meta),
-            },
-        };
+        let result = response.entered(&self.connections.core.settings);
+        let result = result.map(|(_, meta)| meta).map_err(|refusal| *refusal);
         let mut out = Vec::new();
         self.decided(slot, number, subscription, result, &mut out);
         if !out.is_empty() {

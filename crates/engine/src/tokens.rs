@@ -79,7 +79,9 @@ impl Connections {
     /// be in topics already, where no token is required. Gives the topics that it has entered.
     fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, Refused> {
         let named = self.core.users(slot).next().is_some();
-        if named || self.core.credentials.has(slot) {
+        // Nobody in particular whom the application has let in may still say who it is.
+        let credentials = &self.core.credentials;
+        if named || credentials.has(slot) && !credentials.is_by_hook(slot) {
             let message = "this connection has said who it is: refresh gives it a new token";
             return Err(("already_connected", message.into()));
         }
@@ -164,6 +166,8 @@ impl Connections {
     pub(crate) fn token_due(&mut self, slot: u32, due: TokenDue) {
         match due {
             TokenDue::Expired => self.say_goodbye(slot, CloseReason::TokenExpired),
+            // The client can do nothing about it.
+            TokenDue::Refresh(_) => {}
             TokenDue::Warn(expires_s) => {
                 self.core.credentials.set_warned(slot);
                 let Some(protocol) = self.core.protocol(slot) else {

@@ -1,11 +1,14 @@
 //! What a shard asks the application through whoever carries it there.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::{ConnectionId, Data, Name};
+use protocol::request::{Admission, ConnectRequest};
 
 use crate::reply::Reply;
+use crate::settings::Settings;
 use crate::told::HookEvent;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
@@ -27,9 +30,19 @@ pub struct WebhookRequest {
     /// Where to ask, if the topic's rule says it; else at the place for all.
     pub url: Option<Arc<str>>,
     /// What is asked.
+    pub question: Question,
+    /// The connection. Requests of one connection are answered in their order.
+    pub connection: ConnectionId,
+    /// Told the answer.
+    pub reply: Reply<WebhookResponse>,
+}
+
+/// A question to the application about a connection.
+pub struct Question {
+    /// What is asked.
     pub kind: WebhookKind,
-    /// The topic it is about.
-    pub topic: Name,
+    /// The topic it is about, if it is about one.
+    pub topic: Option<Name>,
     /// The name of a message's event, if it has one.
     pub event: Option<Name>,
     /// What the client sent with it; nothing where it could not.
@@ -42,18 +55,39 @@ pub struct WebhookRequest {
     pub users: Vec<Name>,
     /// The name of the transport.
     pub transport: &'static str,
-    /// The connection. Requests of one connection are answered in their order.
-    pub connection: ConnectionId,
-    /// Told the answer.
-    pub reply: Reply<WebhookResponse>,
+    /// The request of somebody who has no token.
+    pub connect: Option<Box<Connecting>>,
+}
+
+/// Somebody who comes without a token.
+pub struct Connecting {
+    /// Where from, as far as that is known.
+    pub address: Option<IpAddr>,
+    /// With what request.
+    pub request: ConnectRequest,
+    /// The answer may name so many users and topics together.
+    pub topics_max: usize,
+}
+
+impl Question {
+    /// A question about a connection, or about its place in a topic.
+    pub fn new(
+        kind: WebhookKind,
+        topic: Option<Name>,
+        users: Vec<Name>,
+        transport: &'static str,
+    ) -> Self {
+        let (event, payload, key, connect) = (None, None, None, None);
+        Question { kind, topic, event, payload, tags: Vec::new(), key, users, transport, connect }
+    }
 }
 
 impl fmt::Debug for WebhookRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookRequest")
-            .field("kind", &self.kind)
-            .field("topic", &self.topic)
-            .field("event", &self.event)
+            .field("kind", &self.question.kind)
+            .field("topic", &self.question.topic)
+            .field("event", &self.question.event)
             .field("connection", &self.connection)
             .finish_non_exhaustive()
     }
@@ -68,6 +102,10 @@ pub enum WebhookKind {
     Message,
     /// Whether a message is published.
     Publish,
+    /// Who somebody is that has no token, and whether they may come.
+    Connect,
+    /// Whether a connection that it let in may stay.
+    Refresh,
 }
 
 impl WebhookKind {
@@ -77,9 +115,14 @@ impl WebhookKind {
             WebhookKind::Subscribe => "subscribe",
             WebhookKind::Message => "message",
             WebhookKind::Publish => "publish",
+            WebhookKind::Connect => "connect",
+            WebhookKind::Refresh => "refresh",
         }
     }
 }
+
+/// What a client is told that enters a topic, and the meta that the application gives it.
+pub(crate) type Entered = (Box<str>, Option<Box<str>>);
 
 /// The application's answer, or why it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +151,8 @@ pub struct Changes {
     pub tags: Option<Vec<Name>>,
     /// Of a message: its key.
     pub key: Option<Name>,
+    /// Of a connection: who it is and what it may do, for how long.
+    pub admission: Option<Box<Admission>>,
 }
 
 /// Why something is not done that the application would have to allow.
@@ -158,5 +203,21 @@ impl WebhookResponse {
             WebhookResponse::Silent(_) if silence_allows => Ok(("{}".into(), Box::default())),
             WebhookResponse::Silent(reason) => Err(Refusal::silent("unanswered", reason).into()),
         }
+    }
+
+    /// What it means where somebody wants to enter a topic: what the client is told, and the meta that it
+    /// shows there if the application gives one.
+    ///
+    /// # Errors
+    /// Why it may not be done.
+    pub(crate) fn entered(self, settings: &Settings) -> Result<Entered, Box<Refusal>> {
+        let (response, Changes { meta, .. }) = self
+            .decided(settings.silence_allows)
+            .map(|(response, changes)| (response, *changes))?;
+        if meta.as_ref().is_some_and(|meta| meta.len() > settings.presence_meta_bytes_max) {
+            let why = "the application's answer has a larger meta than may be";
+            return Err(Refusal::silent("unanswered", why).into());
+        }
+        Ok((response, meta))
     }
 }

@@ -1,8 +1,9 @@
 //! What a connection's peer asks for: the vocabulary that all protocols share.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use auth::{Consent, Permit, Principal};
+use auth::{Consent, Grants, Permit, Principal};
 use model::name::{check_name, check_topic};
 use model::{
     CloseReason, ConnectionId, Encoding, Name, Position, Publication, ResumeRequest, ResumeToken,
@@ -120,8 +121,11 @@ pub enum TokenPurpose {
 pub enum Hold {
     /// The keys of its token's issuer are being fetched.
     Keys,
+    /// The application has still to say who this is, and whether it may come; it is then known by
+    /// [`Verdicts::connect`].
+    Connect(Box<ConnectRequest>),
     /// The application has still to say whether these users may enter these topics; it is then known by
-    /// [`Reader::verdicts`](crate::Reader::verdicts).
+    /// [`Verdicts::topics`].
     Subscribe {
         /// The topics, without those that the application has spoken of already.
         topics: Vec<Name>,
@@ -145,6 +149,60 @@ impl From<Rejection> for Interrupt {
     fn from(rejection: Rejection) -> Self {
         Interrupt::Rejection(rejection)
     }
+}
+
+/// A request whose maker has no token, as the application is asked about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// The name of the transport that it is for.
+    pub transport: &'static str,
+    /// The users that it names, which nobody has proved.
+    pub users: Vec<Name>,
+    /// The path.
+    pub path: Box<str>,
+    /// The query's parameters in their order, decoded, without tokens that are for this server.
+    pub query: Vec<(Box<str>, Box<str>)>,
+    /// The headers that the application is to see, each once, by their names in lower case.
+    pub headers: Vec<(Box<str>, Box<str>)>,
+}
+
+/// What the application has said about a request that was held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Of who makes it.
+    pub connect: Option<ConnectVerdict>,
+    /// Of topics.
+    pub topics: Vec<Verdict>,
+}
+
+impl Verdicts {
+    /// It was asked nothing.
+    pub const NONE: &'static Verdicts = &Verdicts { connect: None, topics: Vec::new() };
+}
+
+/// What the application has said of who makes a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectVerdict {
+    /// Who it is and what it may do; nothing where it is as if nobody had been asked. Or why it may not
+    /// come.
+    pub result: Result<Option<Box<Admission>>, Rejection>,
+    /// When it was said, in seconds since 1970.
+    pub at_s: u64,
+}
+
+/// What the application says of a connection that it lets in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Whose it is; whom the request names where it doesn't say.
+    pub users: Option<Vec<Name>>,
+    /// What it may do at the most; what anybody may where it doesn't say.
+    pub grants: Option<Arc<Grants>>,
+    /// Topics that it enters by the application's word.
+    pub topics: Vec<Name>,
+    /// What others are told of it: the text of a JSON object.
+    pub info: Option<Arc<str>>,
+    /// For how long that holds, in seconds; without an end where it doesn't say.
+    pub seconds: Option<u32>,
 }
 
 /// What the application has said of a topic that a request wants to enter.
@@ -254,15 +312,16 @@ pub enum Op {
         encoding: Encoding,
         /// Who it is.
         principal: Principal,
+        /// The topics that it is in from the beginning.
+        topics: Vec<Name>,
     },
     /// What has come for the session.
     Poll {
         /// Which one.
         session: ConnectionId,
-        /// What becomes of it when this one is gone.
-        encoding: Encoding,
-        /// Who a new one is; nobody where its token counts for nothing.
-        principal: Option<Principal>,
+        /// How a new one's messages are written when this one is gone, and who it is: nobody where its
+        /// token counts for nothing. Nothing where the client has to begin anew.
+        anew: Option<(Encoding, Option<Principal>)>,
     },
     /// Messages of the client.
     Post {

@@ -23,6 +23,9 @@ pub struct Settings {
     pub auth: Option<Arc<dyn Authenticator>>,
     /// The header in which a trusted proxy says who a request is from. Nobody is then who it says itself.
     pub user_header: Option<String>,
+    /// The application is asked about whoever has no token, and is told these headers of the request, whose
+    /// names are in lower case. Without it nobody is asked.
+    pub connect_headers: Option<Arc<[String]>>,
     /// The cookie in which a token may come.
     pub token_cookie: Option<String>,
     /// Topics a connection may be in, its users' personal ones included.
@@ -76,6 +79,7 @@ impl Settings {
             user_header: None,
             policy,
             auth: None,
+            connect_headers: None,
             token_cookie: None,
             topics_per_connection_max: 16,
             message_bytes_max: 4096,

@@ -17,10 +17,10 @@ mod start;
 mod wake;
 
 pub use engine::{
-    Answer, Changes, Command, ConnectionInfo, Counter, Expiry, Full, Handle, Histogram, HookEvent,
-    HookEvents, HookRefusal, Limited, LoggedIn, LoginError, Metrics, PresenceQuery, Refusal, Reply,
-    Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind,
-    WebhookRequest, WebhookResponse, Whose, filter, sync,
+    Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, Full, Handle, Histogram,
+    HookEvent, HookEvents, HookRefusal, Limited, LoggedIn, LoginError, Metrics, PresenceQuery,
+    Question, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo,
+    Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose, filter, sync,
 };
 pub use settings::{Options, SenderKind};
 pub use start::{Prepared, Running, prepare};

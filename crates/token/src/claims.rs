@@ -158,15 +158,11 @@ impl Claims {
             return Ok(Verified { users, grants, info: None, expires, mark });
         };
         let Throng { subscribe, publish, presence, history, info } = throng;
-        let patterns = Patterns {
-            subscribe: patterns("subscribe", subscribe)?,
-            publish: patterns("publish", publish)?,
-            presence: patterns("presence", presence)?,
-            history: patterns("history", history)?,
-        };
+        let claim = |message: String| TokenError::Claim(format!("throng.{message}"));
+        let lists = Throng { subscribe, publish, presence, history, info: None };
+        let grants = Arc::new(lists.grants().map_err(claim)?);
         let info = info.filter(|info| info.get() != "null");
-        let info = info.map(|info| self::info(&info)).transpose()?;
-        let grants = Arc::new(Grants::Patterns(patterns));
+        let info = info.map(|info| self::info(info.get())).transpose().map_err(claim)?;
         Ok(Verified { users, grants, info, expires, mark })
     }
 
@@ -187,24 +183,48 @@ impl Claims {
     }
 }
 
-fn patterns(action: &str, list: Vec<String>) -> Result<Vec<Box<str>>, TokenError> {
-    if list.len() > PATTERNS_MAX {
-        let message = format!("throng.{action} has more than {PATTERNS_MAX} patterns");
-        return Err(TokenError::Claim(message));
+/// Grants as the claim `throng` has them: `{"subscribe":["chat:{sub}:*"],"publish":[…],"presence":[…],
+/// "history":[…]}`.
+///
+/// # Errors
+/// It is something else, or has more than [`PATTERNS_MAX`] patterns of an action.
+pub fn grants(json: &str) -> Result<Grants, String> {
+    let lists: Throng = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    match lists.info {
+        None => lists.grants(),
+        Some(_) => Err("info is no grant".into()),
     }
-    if list.iter().any(|pattern| pattern.len() > NAME_BYTES_MAX) {
-        let message = format!("throng.{action} has a pattern of over {NAME_BYTES_MAX} bytes");
-        return Err(TokenError::Claim(message));
-    }
-    Ok(list.into_iter().map(String::into_boxed_str).collect())
 }
 
-/// An object, as it is.
-fn info(raw: &RawValue) -> Result<Arc<str>, TokenError> {
-    let text = raw.get();
-    if !text.starts_with('{') || text.len() > INFO_BYTES_MAX {
-        let message = format!("throng.info is an object of at most {INFO_BYTES_MAX} bytes");
-        return Err(TokenError::Claim(message));
+/// What is said of somebody to others: an object, as it is.
+///
+/// # Errors
+/// It is something else, or larger than [`INFO_BYTES_MAX`].
+pub fn info(json: &str) -> Result<Arc<str>, String> {
+    if !json.starts_with('{') || json.len() > INFO_BYTES_MAX {
+        return Err(format!("info is an object of at most {INFO_BYTES_MAX} bytes"));
     }
-    Ok(text.into())
+    Ok(json.into())
+}
+
+impl Throng {
+    fn grants(self) -> Result<Grants, String> {
+        let Throng { subscribe, publish, presence, history, info: _ } = self;
+        Ok(Grants::Patterns(Patterns {
+            subscribe: patterns("subscribe", subscribe)?,
+            publish: patterns("publish", publish)?,
+            presence: patterns("presence", presence)?,
+            history: patterns("history", history)?,
+        }))
+    }
+}
+
+fn patterns(action: &str, list: Vec<String>) -> Result<Vec<Box<str>>, String> {
+    if list.len() > PATTERNS_MAX {
+        return Err(format!("{action} has more than {PATTERNS_MAX} patterns"));
+    }
+    if list.iter().any(|pattern| pattern.len() > NAME_BYTES_MAX) {
+        return Err(format!("{action} has a pattern of over {NAME_BYTES_MAX} bytes"));
+    }
+    Ok(list.into_iter().map(String::into_boxed_str).collect())
 }

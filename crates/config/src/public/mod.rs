@@ -54,8 +54,15 @@ type Judged = (Verdict, String);
 pub const CHECKLIST: &[Point] = &[
     Point {
         name: "tokens",
-        about: "Everybody is who they say, and may do what is meant for them, only with a token.",
-        settings: &["auth.required", "auth.anonymous_grants", "client.insecure"],
+        about: "Everybody is who they say, and may do what is meant for them, only with a token, or by the \
+                application's word.",
+        settings: &[
+            "auth.required",
+            "auth.anonymous_grants",
+            "client.insecure",
+            "webhook.connect",
+            "webhook.silence",
+        ],
         judge: points::tokens,
     },
     Point {

@@ -29,10 +29,16 @@ fn error(text: impl Into<String>) -> Judged {
 
 pub(super) fn tokens(config: &Config, _: u64) -> Judged {
     let grants = &config.auth.anonymous_grants;
-    if !config.has_tokens() {
+    if config.webhook.connect && !config.knows_clients() {
+        return error(
+            "while the application is silent, whoever reaches the client port is anyone: set \
+             webhook.silence = \"deny\", or auth.required = true",
+        );
+    }
+    if !config.has_tokens() && !config.webhook.connect {
         return error(
             "nobody needs a token: whoever reaches the client port is anyone. Give [auth] a key, and \
-             set auth.required = true",
+             set auth.required = true; or have the application say who comes (webhook.connect = true)",
         );
     }
     let any = grants.iter().find(|grant| grant.starts_with("publish:") && grant.contains('*'));
@@ -42,7 +48,10 @@ pub(super) fn tokens(config: &Config, _: u64) -> Judged {
              auth.anonymous_grants): take that away"
         ));
     }
-    match (config.auth.required, config.client.insecure) {
+    match (config.knows_clients(), config.client.insecure) {
+        (true, false) if config.webhook.connect => {
+            ok("no connection and no request without a token or the application's word")
+        }
         (true, false) => ok("no connection and no request without a token"),
         (true, true) => warning(
             "tokens are required, so client.insecure = true is for nothing: take it away, or it \
@@ -67,10 +76,18 @@ fn is_weak(secret: &str) -> bool {
     chars.len() < KEY_CHARS_DISTINCT || words.count() > 3
 }
 
+/// Without tokens the application says who comes, or nobody does.
+fn no_tokens(config: &Config, otherwise: &str) -> Judged {
+    match config.webhook.connect {
+        true => ok("no tokens: the application says who comes"),
+        false => warning(otherwise),
+    }
+}
+
 pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
     let auth = &config.auth;
     if !config.has_tokens() {
-        return warning("there is no key for tokens, as \"tokens\" says");
+        return no_tokens(config, "there is no key for tokens, as \"tokens\" says");
     }
     if let Some(url) = auth.jwks_urls.iter().find(|url| is_plain_http(url)) {
         return error(format!(
@@ -90,7 +107,7 @@ pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
 pub(super) fn issuers(config: &Config, _: u64) -> Judged {
     let auth = &config.auth;
     match (auth.issuers.is_empty(), auth.audience.is_empty()) {
-        _ if !config.has_tokens() => warning("there are no tokens, as \"tokens\" says"),
+        _ if !config.has_tokens() => no_tokens(config, "there are no tokens, as \"tokens\" says"),
         (true, _) if !auth.jwks_urls.is_empty() => error(
             "any issuer counts whose keys are fetched, also for others of its customers: name yours \
              in auth.issuers",

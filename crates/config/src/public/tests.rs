@@ -126,6 +126,18 @@ fn each_mistake_is_found_at_its_point() {
             "API keys",
             Warning,
         ),
+        (
+            &[
+                ("THRONG_WEBHOOK_CONNECT", "true"),
+                ("THRONG_WEBHOOK_URL", "https://app.example/throng"),
+                ("THRONG_WEBHOOK_SIGNING_KEY", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"),
+                ("THRONG_WEBHOOK_SILENCE", "allow"),
+                ("THRONG_AUTH_REQUIRED", "false"),
+            ],
+            "",
+            "tokens",
+            Error,
+        ),
         (&[("THRONG_WEBHOOK_URL", "http://app.example/throng")], "", "webhooks", Error),
         (&[("THRONG_WEBHOOK_URL", "https://app.example/throng")], "", "webhooks", Warning),
         (&[("THRONG_WEBHOOK_SIGNING_KEY", words)], "", "webhooks", Error),

@@ -313,7 +313,7 @@ impl Intake {
 pub(super) mod tests {
     use model::Data;
 
-    use super::super::tests::ask;
+    use super::super::tests::{ask, ask_with};
     use super::*;
 
     /// A request that came just now.
@@ -344,10 +344,7 @@ pub(super) mod tests {
     #[test]
     fn the_intake_is_bounded_in_bytes_too() {
         let counts = Arc::new(Counts::default());
-        let sized = |bytes: usize| WebhookRequest {
-            payload: Some(Data::Text("x".repeat(bytes).into())),
-            ..ask(1)
-        };
+        let sized = |bytes: usize| ask_with(1, Data::Text("x".repeat(bytes).into()));
         let names = body::held_bytes(&sized(0));
         // Of which a quarter is reserved.
         let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
@@ -370,8 +367,7 @@ pub(super) mod tests {
 
     #[test]
     fn however_many_urls_hang_the_next_one_has_room() {
-        let sized =
-            || WebhookRequest { payload: Some(Data::Text("x".repeat(1000).into())), ..ask(1) };
+        let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
         let bytes = body::held_bytes(&sized());
         for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
             let intake = Intake::new(&fixed, Arc::default());

@@ -19,6 +19,7 @@
 //! may have 1 MiB, and 16 KiB more for each event it answers; unused connections are closed after a
 //! second. A status of 200 or 204 is an answer, any other an error.
 
+mod answer;
 mod body;
 mod client;
 mod error;

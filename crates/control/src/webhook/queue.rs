@@ -131,10 +131,10 @@ fn drain_late(
 #[cfg(test)]
 mod tests {
     use model::Data;
-    use shard::{WebhookKind, WebhookRequest};
+    use shard::{Question, WebhookKind, WebhookRequest};
 
     use super::super::intake::tests::request;
-    use super::super::tests::ask;
+    use super::super::tests::{ask, ask_with};
     use super::*;
 
     fn slots<'a>(batch: impl IntoIterator<Item = &'a PendingRequest>) -> Vec<u32> {
@@ -163,8 +163,8 @@ mod tests {
     fn a_batch_ends_before_it_is_large_but_has_one_event_at_least() {
         let mut queue = Queue::default();
         for slot in 0..4 {
-            let payload = Some(Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into()));
-            queue.put(request(WebhookRequest { payload, ..ask(slot) }));
+            let payload = Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into());
+            queue.put(request(ask_with(slot, payload)));
         }
         assert_eq!(slots(&queue.take(100).unwrap()), [0, 1]);
         assert_eq!(slots(&queue.take(0).unwrap()), [2]);
@@ -219,14 +219,9 @@ mod tests {
         let used: std::collections::BTreeSet<_> = (0..64).map(|n| queue("a", ask(n))).collect();
         assert_eq!(used.len(), 4);
         for n in 0..64 {
-            let other = WebhookRequest {
-                kind: WebhookKind::Subscribe,
-                topic: "other".into(),
-                event: None,
-                payload: Some(Data::Text("other".into())),
-                users: Vec::new(),
-                ..ask(n)
-            };
+            let topic = Some("other".into());
+            let question = Question::new(WebhookKind::Subscribe, topic, Vec::new(), "sse");
+            let other = WebhookRequest { question, ..ask(n) };
             assert_eq!(queue("a", other), queue("a", ask(n)));
         }
         assert!((0..64).any(|n| queue("a", ask(n)) != queue("b", ask(n))));

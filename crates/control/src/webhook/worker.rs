@@ -9,7 +9,8 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{Instrument, field};
 
-use super::body::{self, Responses};
+use super::answer::{self, Expects, Responses};
+use super::body;
 use super::client::Client;
 use super::error::{ErrorKind, Log, RequestError, shown};
 use super::intake::PendingRequest;
@@ -161,6 +162,8 @@ impl Worker {
         };
         self.dispatcher.http_requests.fetch_add(1, Ordering::Relaxed);
         let body = body::write(requests.iter().map(|request| &request.ask));
+        let expected: Vec<Expects> =
+            requests.iter().map(|request| Expects::of(&request.ask)).collect();
         let (proof, events) = (settings.proof(), requests.len());
         let of = key.clone();
         let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
@@ -168,7 +171,7 @@ impl Worker {
             let began = Instant::now();
             let answer = client.post(&of.url, &RequestId::random(), &proof, events, body).await;
             let result = answer.and_then(|body| {
-                body::read(&body, events)
+                answer::read(&body, &expected)
                     .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))
             });
             let duration_ms = began.elapsed().as_micros() as f64 / 1e3;

@@ -1,21 +1,47 @@
 //! What a connection waits for until the application has answered, on this engine and on its way to
 //! another.
 
+use std::sync::Arc;
+
 use minicbor::{Decode, Encode};
 use model::Name;
 use protocol::http::Rejection;
-use protocol::request::Verdict;
+use protocol::request::{Admission, ConnectVerdict, Verdict, Verdicts};
 
-use crate::cbor::Text;
+use crate::cbor::{Granted, Text};
 
-/// A request that is held: it is read again when the application has spoken of its topics.
+/// A request that is held: it is read again when the application has spoken.
 pub(crate) struct Held {
     /// The number of the question.
     pub number: u32,
+    /// It has not said who makes the request.
+    pub connect: bool,
     /// The topics that it has not spoken of.
     pub waiting: Vec<Name>,
     /// What it has said.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Verdicts,
+}
+
+impl Held {
+    /// Whether the application has something to say yet.
+    pub fn waits(&self) -> bool {
+        self.connect || !self.waiting.is_empty()
+    }
+
+    /// It has spoken of a topic: a no is enough.
+    pub fn topic(&mut self, verdict: Verdict) {
+        self.waiting.retain(|topic| *topic != verdict.topic);
+        if verdict.result.is_err() {
+            self.waiting.clear();
+        }
+        self.verdicts.topics.push(verdict);
+    }
+
+    /// It has said who makes the request.
+    pub fn connected(&mut self, verdict: ConnectVerdict) {
+        self.connect = false;
+        self.verdicts.connect = Some(verdict);
+    }
 }
 
 /// A subscription, by a command with an id, that the application has still to allow.
@@ -37,6 +63,38 @@ pub(crate) struct HeldRecord {
     waiting: Vec<Text<Name>>,
     #[n(2)]
     verdicts: Vec<VerdictRecord>,
+    /// True where it is not known who makes it.
+    #[n(3)]
+    connect: Option<bool>,
+    #[n(4)]
+    connected: Option<ConnectRecord>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct ConnectRecord {
+    #[n(0)]
+    at_s: u64,
+    #[n(1)]
+    admission: Option<AdmissionRecord>,
+    /// Status, code and message.
+    #[n(2)]
+    refusal: Option<(u16, String, String)>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct AdmissionRecord {
+    #[n(0)]
+    users: Option<Vec<Text<Name>>>,
+    #[n(1)]
+    grants: Option<Granted>,
+    #[n(2)]
+    topics: Vec<Text<Name>>,
+    #[n(3)]
+    info: Option<String>,
+    #[n(4)]
+    seconds: Option<u32>,
 }
 
 #[derive(Encode, Decode)]
@@ -66,18 +124,19 @@ pub(crate) struct SubscribingRecord {
 impl Held {
     /// Writes out what is held.
     pub fn export(&self) -> HeldRecord {
-        let Held { number, waiting, verdicts } = self;
+        let Held { number, connect, waiting, verdicts: Verdicts { connect: connected, topics } } =
+            self;
         let verdict = |Verdict { topic, result }: &Verdict| VerdictRecord {
             topic: Text(topic.clone()),
             meta: result.as_ref().ok().and_then(|meta| Some(meta.as_ref()?.to_string())),
-            refusal: result.as_ref().err().map(|refusal| {
-                (refusal.status, refusal.code.to_string(), refusal.message.to_string())
-            }),
+            refusal: result.as_ref().err().map(refusal),
         };
         HeldRecord {
             number: *number,
             waiting: Text::all(waiting),
-            verdicts: verdicts.iter().map(verdict).collect(),
+            verdicts: topics.iter().map(verdict).collect(),
+            connect: connect.then_some(true),
+            connected: connected.as_ref().map(ConnectRecord::from),
         }
     }
 }
@@ -85,19 +144,62 @@ impl Held {
 impl HeldRecord {
     /// What is held.
     pub fn import(self) -> Held {
-        let HeldRecord { number, waiting, verdicts } = self;
+        let HeldRecord { number, waiting, verdicts, connect, connected } = self;
         let verdict = |VerdictRecord { topic: Text(topic), meta, refusal }| Verdict {
             topic,
             result: match refusal {
                 None => Ok(meta.map(Into::into)),
-                Some((status, code, message)) => Err(Rejection::new(status, code, message)),
+                Some(refusal) => Err(rejection(refusal)),
             },
         };
+        let topics = verdicts.into_iter().map(verdict).collect();
         Held {
             number,
+            connect: connect == Some(true),
             waiting: Text::values(waiting),
-            verdicts: verdicts.into_iter().map(verdict).collect(),
+            verdicts: Verdicts { connect: connected.map(ConnectVerdict::from), topics },
         }
+    }
+}
+
+fn refusal(Rejection { status, code, message }: &Rejection) -> (u16, String, String) {
+    (*status, code.to_string(), message.to_string())
+}
+
+fn rejection((status, code, message): (u16, String, String)) -> Rejection {
+    Rejection::new(status, code, message)
+}
+
+impl From<&ConnectVerdict> for ConnectRecord {
+    fn from(ConnectVerdict { result, at_s }: &ConnectVerdict) -> Self {
+        let admission = result.as_ref().ok().and_then(|it| it.as_deref());
+        let admission =
+            admission.map(|Admission { users, grants, topics, info, seconds }| AdmissionRecord {
+                users: users.as_ref().map(Text::all),
+                grants: grants.as_deref().map(Granted::from),
+                topics: Text::all(topics),
+                info: info.as_deref().map(String::from),
+                seconds: *seconds,
+            });
+        let refusal = result.as_ref().err().map(refusal);
+        ConnectRecord { at_s: *at_s, admission, refusal }
+    }
+}
+
+impl From<ConnectRecord> for ConnectVerdict {
+    fn from(ConnectRecord { at_s, admission, refusal }: ConnectRecord) -> Self {
+        let admission =
+            admission.map(|AdmissionRecord { users, grants, topics, info, seconds }| {
+                Box::new(Admission {
+                    users: users.map(Text::values),
+                    grants: grants.map(|grants| Arc::new(grants.into())),
+                    topics: Text::values(topics),
+                    info: info.map(Arc::from),
+                    seconds,
+                })
+            });
+        let result = refusal.map_or(Ok(admission), |refusal| Err(rejection(refusal)));
+        ConnectVerdict { result, at_s }
     }
 }
 

@@ -212,7 +212,7 @@ pub(crate) struct ColdState {
     pub asking: Option<Box<Asking>>,
     /// Requests to the application about it that are not answered.
     pub hooks_pending: u32,
-    /// A request that is held until the application has spoken of its topics.
+    /// A request that is held until the application has spoken.
     pub held: Option<Box<Held>>,
     /// Topics that the application has still to let it enter.
     pub subscribing: Vec<Subscribing>,

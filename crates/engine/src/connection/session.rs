@@ -6,7 +6,7 @@ use std::sync::Arc;
 use auth::Principal;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
-use model::{ConnectionId, Encoding};
+use model::{ConnectionId, Encoding, Name};
 
 use crate::cbor::{ImportError, RespondRecord, Text, Who};
 use crate::metrics::Metrics;
@@ -40,6 +40,8 @@ pub(crate) struct Asking {
     pub respond: Respond,
     /// A poll whose session is gone is given a new one, if its principal may have one.
     pub anew: Option<(Encoding, Option<Principal>)>,
+    /// The topics that a new session is in from the beginning.
+    pub topics: Vec<Name>,
     /// The driver was asked where the request comes from, for a new session.
     pub opens: bool,
 }
@@ -74,6 +76,9 @@ pub(crate) struct AskingRecord {
     anew: Option<(u8, Option<Who>)>,
     #[n(3)]
     opens: bool,
+    /// Nothing where there are none.
+    #[n(4)]
+    topics: Option<Vec<Text<Name>>>,
 }
 
 impl Session {
@@ -111,7 +116,7 @@ impl SessionRecord {
 impl Asking {
     /// Writes out the request.
     pub fn export(&self) -> AskingRecord {
-        let Asking { session, respond, anew, opens } = self;
+        let Asking { session, respond, anew, topics, opens } = self;
         AskingRecord {
             session: Text(*session),
             respond: respond.into(),
@@ -119,6 +124,7 @@ impl Asking {
                 .as_ref()
                 .map(|(encoding, principal)| (encoding.0, principal.as_ref().map(Who::from))),
             opens: *opens,
+            topics: (!topics.is_empty()).then(|| Text::all(topics)),
         }
     }
 }
@@ -137,6 +143,7 @@ impl AskingRecord {
             session: self.session.0,
             respond: self.respond.into(),
             anew: anew.transpose()?,
+            topics: self.topics.map(Text::values).unwrap_or_default(),
             opens: self.opens,
         })
     }

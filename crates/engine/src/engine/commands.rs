@@ -23,6 +23,7 @@ use crate::phoenix::Channels;
 use crate::poll::Polls;
 use crate::presence::Presences;
 use crate::publish::Publishes;
+use crate::refresh::Refreshes;
 use crate::subscribe::Subscribes;
 use crate::webhook::WebhookResponse;
 
@@ -378,6 +379,12 @@ fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response:
         (PendingHook::Hold(number, topic), Some(slot)) => {
             Holds { connections, webhook }.answered(slot, number, topic, response);
         }
+        (PendingHook::Connect(number), Some(slot)) => {
+            Holds { connections, webhook }.connect_answered(slot, number, response);
+        }
+        (PendingHook::Refresh(expires_s), Some(slot)) => {
+            Refreshes { connections, webhook }.answered(slot, expires_s, response);
+        }
         (PendingHook::Subscribe(number, subscription), Some(slot)) => {
             Subscribes { connections, webhook }.answered(slot, number, *subscription, response);
         }
@@ -385,6 +392,8 @@ fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response:
             PendingHook::Message(_)
             | PendingHook::Join(..)
             | PendingHook::Hold(..)
+            | PendingHook::Connect(_)
+            | PendingHook::Refresh(_)
             | PendingHook::Subscribe(..),
             None,
         ) => {}

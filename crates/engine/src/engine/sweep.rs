@@ -11,6 +11,7 @@ use crate::connections::Connections;
 use crate::core::Core;
 use crate::credentials::TokenDue;
 use crate::poll::Polls;
+use crate::refresh::Refreshes;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;
@@ -282,7 +283,15 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         && matches!(connection.phase(), Phase::Open | Phase::Waiting)
         && let Some(due) = core.credentials.due(slot, core.unix_s(), core.settings.token_expiry)
     {
-        return Due::Token(due);
+        let by_hook = core.credentials.is_by_hook(slot);
+        match (due, by_hook && core.delivery(connection) == Delivery::Woken) {
+            (due, false) => return Due::Token(due),
+            // The application is asked about the next poll anyway.
+            (TokenDue::Refresh(expires_s), true) if u64::from(expires_s) <= core.unix_s() => {
+                return Due::PollOver;
+            }
+            (TokenDue::Refresh(_) | TokenDue::Warn(_) | TokenDue::Expired, true) => {}
+        }
     }
     match connection.phase() {
         Phase::Request => request_due(core, connection, cold, silence_s),
@@ -434,6 +443,10 @@ fn stripe(engine: &mut Engine, number: u64) {
             }
             Due::Session => engine.channels().check_session(slot),
             Due::RequestTimeout => engine.connections.request_timeout(slot),
+            Due::Token(TokenDue::Refresh(expires_s)) => {
+                let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
+                Refreshes { connections, webhook }.ask(slot, expires_s);
+            }
             Due::Token(due) => engine.connections.token_due(slot, due),
             Due::Close(close) => engine.connections.say_goodbye(slot, close),
             Due::End => engine.connections.end(slot, CloseReason::Lost),

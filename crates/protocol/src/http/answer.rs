@@ -1,5 +1,6 @@
 //! HTTP answers (RFC 9110 and 9112).
 
+use super::admission::UNAUTHORIZED;
 use std::borrow::Cow;
 
 use auth::Deny;
@@ -121,7 +122,7 @@ pub fn reject(
 ) {
     let extra = match rejection.status {
         // RFC 6750, section 3: without a token the challenge says nothing of an error.
-        401 if rejection.code == "token_required" => {
+        401 if ["token_required", UNAUTHORIZED].contains(&&*rejection.code) => {
             "WWW-Authenticate: Bearer realm=\"throng\"\r\n"
         }
         401 => "WWW-Authenticate: Bearer realm=\"throng\", error=\"invalid_token\"\r\n",

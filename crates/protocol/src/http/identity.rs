@@ -44,31 +44,38 @@ impl Route<'_> {
     /// Who makes this request, which names these users.
     ///
     /// Where no tokens are used it is whoever it says. Else the token says who it is, and the request
-    /// may repeat that; without one it is nobody, and may do what needs no token.
+    /// may repeat that; without one it is nobody, and may do what needs no token. Where the application is
+    /// asked about those without a token, it says who it is.
     ///
     /// # Errors
-    /// The token is missing where it is required, or counts for nothing: 401. It is another user's: 403.
-    /// Or it can't be said yet.
+    /// The token is missing where it is required, or counts for nothing: 401. It is another user's, or the
+    /// application refuses: 403. Or it can't be said yet.
     pub(crate) fn principal(&self, named: Vec<Name>) -> Result<Principal, Interrupt> {
         if let Some(header) = &self.settings.user_header {
             return Ok(self.by_proxy(header, &named)?);
         }
-        let Some(auth) = &self.settings.auth else {
-            return Ok(Principal::anonymous(named));
-        };
-        let Some((token, _)) = self.token()? else {
-            if auth.is_required() || !named.is_empty() {
-                return Err(token_required(auth.is_required()).into());
+        let auth = self.settings.auth.as_ref();
+        if let Some(auth) = auth
+            && let Some((token, _)) = self.token()?
+        {
+            let verified = auth.verify(&token, self.now_s).map_err(token_rejected)?;
+            if named.iter().any(|user| !verified.users.contains(user)) {
+                let message = "user names somebody whose token this is not: leave user away, or name \
+                               users of the token";
+                return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
             }
-            return Ok(Principal::stranger(auth.anonymous_grants()));
-        };
-        let verified = auth.verify(&token, self.now_s).map_err(token_rejected)?;
-        if named.iter().any(|user| !verified.users.contains(user)) {
-            let message = "user names somebody whose token this is not: leave user away, or name \
-                           users of the token";
-            return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
+            return Ok(verified.into());
         }
-        Ok(verified.into())
+        if let Some(admitted) = self.admitted(&named)? {
+            return Ok(admitted);
+        }
+        match auth {
+            None => Ok(Principal::anonymous(named)),
+            Some(auth) if auth.is_required() || !named.is_empty() => {
+                Err(token_required(auth.is_required()).into())
+            }
+            Some(auth) => Ok(Principal::stranger(auth.anonymous_grants())),
+        }
     }
 
     /// Who a trusted proxy says that it is; nobody where it doesn't say so, or where the request comes from
@@ -152,7 +159,7 @@ impl Route<'_> {
     }
 
     /// Checks that the page which makes a request with a cookie may do so.
-    fn cookie_page(&self) -> Result<(), Rejection> {
+    pub(super) fn cookie_page(&self) -> Result<(), Rejection> {
         let request = self.request;
         let mut origins = request.bytes("origin").peekable();
         let allowed = match origins.peek() {

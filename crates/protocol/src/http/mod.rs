@@ -1,6 +1,7 @@
 //! HTTP: requests in, answers out, and what is asked by a request alone.
 
 mod acknowledge;
+mod admission;
 mod answer;
 mod endpoint;
 mod history;
@@ -15,6 +16,7 @@ mod publish;
 mod rejection;
 mod route;
 
+pub use admission::UNAUTHORIZED;
 pub use answer::{
     ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
     status_line,

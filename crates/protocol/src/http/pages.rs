@@ -22,8 +22,8 @@ impl Route<'_> {
 
     /// Who is in a topic: for polls, and for whoever is not in it.
     pub(super) fn presence(&self) -> Result<Request, Interrupt> {
-        let Listener { principal, topics, query, .. } = self.listener()?;
-        let [Entry { topic, .. }] = topics.as_slice() else {
+        let Listener { principal, topics, named, query, .. } = self.listener()?;
+        let [Entry { topic, .. }] = &topics[..named] else {
             return Err(Rejection::new(
                 400,
                 "no_topic",

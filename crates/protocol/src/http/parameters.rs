@@ -39,8 +39,10 @@ impl Query {
 /// A listener that the policy allows.
 pub(crate) struct Listener {
     pub principal: Principal,
-    /// The topics that it enters.
+    /// The topics that it enters: those that the request names come first.
     pub topics: Vec<Entry>,
+    /// So many of them the request names.
+    pub named: usize,
     /// Its other parameters: its users are in the principal, and its topics beside it.
     pub query: Query,
     /// It has still to say who it is.
@@ -50,7 +52,8 @@ pub(crate) struct Listener {
 impl Listener {
     /// It stays, and is written to in this encoding.
     pub fn open(self, encoding: Encoding) -> Request {
-        let Listener { principal, topics, query: Query { resume, tags, .. }, stranger } = self;
+        let Listener { principal, topics, query, stranger, named: _ } = self;
+        let Query { resume, tags, .. } = query;
         Request::Open(Open { encoding, principal, topics, resume, tags, stranger })
     }
 }
@@ -136,31 +139,30 @@ impl Route<'_> {
 
     /// What the application has said of a topic.
     fn verdict(&self, topic: &str) -> Option<&Verdict> {
-        self.verdicts.iter().find(|verdict| verdict.topic == topic)
+        self.verdicts.topics.iter().find(|verdict| verdict.topic == topic)
     }
 
     fn hold(&self, topics: Vec<Name>, principal: &Principal) -> Interrupt {
-        let transport = match self.request.path {
-            "/sse" => "sse",
-            "/stream" => "stream",
-            "/poll" => "poll",
-            "/ws" => "ws",
-            _ => "http",
-        };
-        Interrupt::Hold(Hold::Subscribe { topics, users: principal.users.clone(), transport })
+        let (users, transport) = (principal.users.clone(), self.transport());
+        Interrupt::Hold(Hold::Subscribe { topics, users, transport })
     }
 
     /// Reads the parameters of a listener's request and decides about each topic.
     pub(crate) fn listener(&self) -> Result<Listener, Interrupt> {
         let mut query = self.query()?;
         let principal = self.principal(std::mem::take(&mut query.users))?;
+        let given = self.given_topics();
+        let (known, names): (Vec<Name>, Vec<Name>) =
+            std::mem::take(&mut query.topics).into_iter().partition(|it| given.contains(it));
         // The users of a token are more than the request names, maybe.
-        self.check_topics(principal.users.len() + query.topics.len())?;
+        self.check_topics(principal.users.len() + names.len() + given.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;
-        let names = std::mem::take(&mut query.topics);
         let past = |topic: &Name| query.resume.reads_history(topic);
-        let topics = self.entries(&principal, &tokens, names, past)?;
-        Ok(Listener { principal, topics, query, stranger: false })
+        let mut topics = self.entries(&principal, &tokens, names, past)?;
+        let named = topics.len() + known.len();
+        let others: Vec<Name> = given.iter().filter(|it| !known.contains(it)).cloned().collect();
+        topics.extend(known.into_iter().chain(others).map(|topic| self.by_word(topic)));
+        Ok(Listener { principal, topics, named, query, stranger: false })
     }
 
     /// The same for a connection that may say later who it is: without a token, where one is required,
@@ -169,12 +171,24 @@ impl Route<'_> {
         if !self.lacks_token()? {
             return self.listener();
         }
+        let asked = match self.settings.connect_headers.is_some() {
+            true => Some(self.listener()),
+            false => None,
+        };
         let query = self.query()?;
+        match asked {
+            // Who should say who it is may do so later.
+            Some(Err(Interrupt::Rejection(rejection)))
+                if rejection.status == 401 && query.users.is_empty() && query.topics.is_empty() => {
+            }
+            Some(listener) => return listener,
+            None => {}
+        }
         if !(query.users.is_empty() && query.topics.is_empty()) {
             return Err(token_required(true).into());
         }
         let principal = Principal::anonymous(Vec::new());
-        Ok(Listener { principal, topics: Vec::new(), query, stranger: true })
+        Ok(Listener { principal, topics: Vec::new(), named: 0, query, stranger: true })
     }
 
     pub(crate) fn query(&self) -> Result<Query, Rejection> {

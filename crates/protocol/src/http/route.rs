@@ -6,7 +6,7 @@ use super::answer::page_is_allowed;
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
 use crate::protocol::Peer;
-use crate::request::{Request, Respond, Verdict};
+use crate::request::{Request, Respond, Verdicts};
 use crate::websocket::handshake;
 use model::ConnectionId;
 
@@ -25,7 +25,7 @@ pub struct Route<'a> {
     /// The CORS lines of its answer, each with its CRLF.
     pub cors: &'a Cow<'static, str>,
     /// What the application has said about it.
-    pub verdicts: &'a [Verdict],
+    pub verdicts: &'a Verdicts,
 }
 
 impl Route<'_> {

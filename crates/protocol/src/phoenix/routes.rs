@@ -6,7 +6,7 @@ use crate::http::{
     Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
 };
 use crate::query;
-use crate::request::{Interrupt, Longpoll, Op, Open, Request, Respond};
+use crate::request::{Hold, Interrupt, Longpoll, Op, Open, Request, Respond};
 use crate::websocket::handshake;
 use auth::Principal;
 use model::{Name, ResumeRequest};
@@ -77,7 +77,7 @@ impl Route<'_> {
             }
             other @ (Interrupt::Rejection(_) | Interrupt::Hold(_)) => other,
         })?;
-        self.check_topics(principal.users.len())?;
+        self.check_topics(principal.users.len() + self.given_topics().len())?;
         Ok(principal)
     }
 
@@ -96,7 +96,8 @@ impl Route<'_> {
         let encoding = serializer.encoding(false);
         // The client joins its topics, each with its own resume token.
         let resume = ResumeRequest::default();
-        let (topics, tags) = (Vec::new(), Vec::new());
+        let topics = self.given_topics().iter().cloned().map(|topic| self.by_word(topic)).collect();
+        let tags = Vec::new();
         Ok(Request::Open(Open { encoding, principal, topics, resume, tags, stranger: false }))
     }
 
@@ -115,11 +116,16 @@ impl Route<'_> {
             (Method::Post, None) => Op::Gone,
             // What counts for a session is the token that it began with, or was given since.
             (_, Some(session)) => match self.phoenix_principal(users) {
-                Ok(principal) => Op::Poll { session, encoding, principal: Some(principal) },
-                Err(Interrupt::Rejection(_)) => Op::Poll { session, encoding, principal: None },
+                Ok(principal) => Op::Poll { session, anew: Some((encoding, Some(principal))) },
+                Err(Interrupt::Rejection(_)) => Op::Poll { session, anew: Some((encoding, None)) },
+                // The application has said who it is: it is asked again about a new session alone.
+                Err(Interrupt::Hold(Hold::Connect(_))) => Op::Poll { session, anew: None },
                 Err(hold @ Interrupt::Hold(_)) => return Err(hold),
             },
-            (_, None) => Op::Open { encoding, principal: self.phoenix_principal(users)? },
+            (_, None) => {
+                let principal = self.phoenix_principal(users)?;
+                Op::Open { encoding, principal, topics: self.given_topics().to_vec() }
+            }
         };
         Ok(Request::Longpoll(Longpoll { op, respond }))
     }

@@ -127,10 +127,12 @@ pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
 }
 
 /// The code of the close frame for a client whose token doesn't count, or not for what it asks for: a page
-/// of a browser doesn't see the status of an answer to its handshake.
-fn close_code(rejection: &Rejection) -> Option<u16> {
+/// of a browser doesn't see the status of an answer to its handshake. The same where the application has
+/// turned the client away.
+fn close_code(rejection: &Rejection, turned_away: bool) -> Option<u16> {
     match (rejection.status, &*rejection.code) {
         (401, _) => Some(CloseReason::Unauthorized.code()),
+        (403, _) if turned_away => Some(FORBIDDEN),
         (403, NOT_YOUR_USER) => Some(FORBIDDEN),
         (403, code) if code == Deny::NotGranted.code() => Some(FORBIDDEN),
         _ => None,
@@ -151,7 +153,7 @@ pub(super) fn open(
     };
     let listener = match listener {
         Err(Interrupt::Rejection(rejection)) if welcome && !route.is_by_header() => {
-            let Some(code) = close_code(&rejection) else {
+            let Some(code) = close_code(&rejection, route.is_turned_away()) else {
                 return Err(rejection.into());
             };
             handshake::response(&accept, None, None, out);

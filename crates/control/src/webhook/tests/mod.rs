@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use model::{ConnectionId, Data};
 use serde_json::{Value, json};
-use shard::{Full, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+use shard::{Full, Question, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -26,19 +26,22 @@ const SECRET: &str = "s3cret-of-the-hook";
 
 /// A request of connection `0-slot-3` whose response nobody reads.
 pub fn ask(slot: u32) -> WebhookRequest {
+    let users = vec!["alice".into(), "bob".into()];
+    let about = Question::new(WebhookKind::Message, Some("room:1".into()), users, "phoenix");
+    let payload = Some(Data::Json("{}".into()));
     WebhookRequest {
         url: None,
-        kind: WebhookKind::Message,
-        topic: "room:1".into(),
-        event: Some("say".into()),
-        payload: Some(Data::Json("{}".into())),
-        tags: Vec::new(),
-        key: None,
-        users: vec!["alice".into(), "bob".into()],
-        transport: "phoenix",
+        question: Question { event: Some("say".into()), payload, ..about },
         connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
         reply: Box::new(|_| ()),
     }
+}
+
+/// The same with a payload.
+pub fn ask_with(slot: u32, payload: Data) -> WebhookRequest {
+    let mut asked = ask(slot);
+    asked.question.payload = Some(payload);
+    asked
 }
 
 /// A request that came in.
@@ -169,9 +172,9 @@ impl Bench {
     fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
         let sender = self.sender.clone();
         let reply = Box::new(move |response| drop(sender.send((n, response))));
-        let payload = Some(Data::Json(n.to_string().into()));
+        let asked = ask_with(slot, Data::Json(n.to_string().into()));
         let url = url.map(Into::into);
-        self.dispatcher.send(vec![WebhookRequest { url, payload, reply, ..ask(slot) }])
+        self.dispatcher.send(vec![WebhookRequest { url, reply, ..asked }])
     }
 
     /// The next response: whose it is, whether it is ok, and its response.
@@ -483,8 +486,8 @@ async fn threads_of_all_shards_may_ask_at_once() {
                 for n in shard * 100..shard * 100 + 100 {
                     let sender = sender.clone();
                     let reply = Box::new(move |response| drop(sender.send((n, response))));
-                    let payload = Some(Data::Json(n.to_string().into()));
-                    let request = WebhookRequest { payload, reply, ..ask(shard) };
+                    let asked = ask_with(shard, Data::Json(n.to_string().into()));
+                    let request = WebhookRequest { reply, ..asked };
                     dispatcher.send(vec![request]).unwrap();
                 }
             })

@@ -1,0 +1,437 @@
+//! What is read of an application's answer: JSON, no I/O.
+
+use std::sync::Arc;
+
+use model::name::{check_name, check_topic};
+use model::{Data, Name};
+use protocol::request::Admission;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use shard::{Changes, HookRefusal, WebhookKind, WebhookRequest, WebhookResponse};
+
+/// The response of a reply that has none.
+const NO_RESPONSE: &str = "{}";
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    replies: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Reply<'a> {
+    #[serde(default)]
+    status: Status,
+    // `default` is for where there is none: a null that is there is a response.
+    #[serde(borrow, default, deserialize_with = "some")]
+    response: Option<&'a RawValue>,
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "some")]
+    payload: Option<&'a RawValue>,
+    /// Of the payload.
+    encoding: Option<String>,
+    tags: Option<Vec<String>>,
+    key: Option<String>,
+    /// A refusal in the form in which clients are told errors.
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// What a reply says of a connection that is let in, or that may stay.
+#[derive(Deserialize)]
+struct Admitted<'a> {
+    user: Option<String>,
+    users: Option<Vec<String>>,
+    #[serde(borrow)]
+    grants: Option<&'a RawValue>,
+    topics: Option<Vec<String>>,
+    #[serde(borrow)]
+    info: Option<&'a RawValue>,
+    expires: Option<u32>,
+}
+
+/// What a response that is an error may say to clients that are no Phoenix clients.
+#[derive(Deserialize)]
+struct Reason<'a> {
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reason: Option<&'a RawValue>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    #[default]
+    Ok,
+    Error,
+}
+
+fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+/// Why an answer, or one reply in it, can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AnswerError {
+    #[error("{0}")]
+    Json(String),
+    #[error("{0}")]
+    Value(String),
+    #[error("{events} events were answered by {replies} replies")]
+    Count { events: usize, replies: usize },
+}
+
+/// What an answer holds for each event.
+pub(super) type Responses = Vec<Result<WebhookResponse, AnswerError>>;
+
+/// What a reply may say besides yes and no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expects {
+    /// What becomes of a message, or how somebody is shown in a topic.
+    Changes,
+    /// Who somebody is, with so many users and topics at the most.
+    Connect(usize),
+    /// For how long a connection may stay.
+    Refresh,
+}
+
+impl Expects {
+    /// What is expected as the answer to this.
+    pub fn of(ask: &WebhookRequest) -> Self {
+        match (&ask.question.connect, ask.question.kind) {
+            (Some(connect), _) => Expects::Connect(connect.topics_max),
+            (None, WebhookKind::Refresh) => Expects::Refresh,
+            (
+                None,
+                WebhookKind::Connect
+                | WebhookKind::Subscribe
+                | WebhookKind::Message
+                | WebhookKind::Publish,
+            ) => Expects::Changes,
+        }
+    }
+}
+
+/// The responses to events, in their order. A reply that can't be read concerns its own event only.
+pub(super) fn read(body: &[u8], events: &[Expects]) -> Result<Responses, AnswerError> {
+    if body.trim_ascii().is_empty() {
+        return Ok(vec![Ok(WebhookResponse::yes()); events.len()]);
+    }
+    let answer: Answer = object(body)?;
+    let replies = answer.replies;
+    if replies.len() != events.len() {
+        return Err(AnswerError::Count { events: events.len(), replies: replies.len() });
+    }
+    let reply = |(raw, expects): (&RawValue, &Expects)| {
+        let response = response(object(raw.get().as_bytes())?)?;
+        let WebhookResponse::Ok { response, mut changes } = response else {
+            return Ok(response);
+        };
+        let admitted = || object(raw.get().as_bytes());
+        changes.admission = match expects {
+            Expects::Changes => None,
+            Expects::Connect(topics_max) => Some(Box::new(admission(admitted()?, *topics_max)?)),
+            Expects::Refresh => Some(Box::new(renewal(admitted()?)?)),
+        };
+        Ok(WebhookResponse::Ok { response, changes })
+    };
+    Ok(replies.into_iter().zip(events).map(reply).collect())
+}
+
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
+    protocol::object::read(body).map_err(|error| AnswerError::Json(error.to_string()))
+}
+
+fn response(reply: Reply) -> Result<WebhookResponse, AnswerError> {
+    let response = reply.response.map_or_else(|| NO_RESPONSE.into(), compact);
+    if let Some(error) = reply.error {
+        return Ok(WebhookResponse::Error(Box::new(refusal(compact(error)))));
+    }
+    if reply.status == Status::Error {
+        return Ok(WebhookResponse::Error(Box::new(refusal(response))));
+    }
+    let meta = reply.meta.map(compact);
+    if meta.as_ref().is_some_and(|meta| !meta.starts_with('{')) {
+        return Err(AnswerError::Value("meta is no object".into()));
+    }
+    let data = |raw| protocol::data::from_json(raw, reply.encoding.as_deref());
+    let payload = reply.payload.map(data).transpose().map_err(AnswerError::Value)?;
+    let tags = reply.tags.map(model::tags::list).transpose().map_err(AnswerError::Value)?;
+    if let Some(error) = reply.key.as_deref().and_then(|key| check_name(key).err()) {
+        return Err(AnswerError::Value(format!("key: {error}")));
+    }
+    let changes = Changes { meta, payload, tags, key: reply.key.map(Name::from), admission: None };
+    Ok(WebhookResponse::Ok { response, changes: Box::new(changes) })
+}
+
+/// Users that a reply may name.
+const USERS_MAX: usize = 100;
+
+/// Who somebody is that is let in: so many users and topics together at the most.
+fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, AnswerError> {
+    let named = admitted.user.is_some() || admitted.users.is_some();
+    let mut users: Vec<Name> = Vec::new();
+    for user in admitted.user.iter().chain(admitted.users.iter().flatten()) {
+        check_name(user).map_err(|error| AnswerError::Value(format!("user: {error}")))?;
+        if !users.iter().any(|known| known == user) {
+            users.push(user.into());
+        }
+    }
+    let mut topics: Vec<Name> = Vec::new();
+    for topic in admitted.topics.iter().flatten() {
+        check_topic(topic).map_err(|error| AnswerError::Value(format!("topics: {error}")))?;
+        if !topics.iter().any(|known| known == topic) {
+            topics.push(topic.into());
+        }
+    }
+    if users.len() > USERS_MAX || users.len() + topics.len() > topics_max {
+        return Err(AnswerError::Value(format!(
+            "users and topics: a connection has at most {USERS_MAX} users, and is in at most \
+             {topics_max} topics, each user's own included"
+        )));
+    }
+    let renewal = renewal(admitted)?;
+    Ok(Admission { users: named.then_some(users), topics, ..renewal })
+}
+
+/// For how long a connection may stay, and what it may do.
+fn renewal(admitted: Admitted<'_>) -> Result<Admission, AnswerError> {
+    if admitted.expires == Some(0) {
+        return Err(AnswerError::Value("expires is a number of seconds, at least 1".into()));
+    }
+    let grants = admitted.grants.map(|raw| token::grants(raw.get())).transpose();
+    let grants = grants.map_err(|error| AnswerError::Value(format!("grants: {error}")))?;
+    let info = admitted.info.map(|raw| token::info(&compact(raw))).transpose();
+    Ok(Admission {
+        grants: grants.map(Arc::new),
+        info: info.map_err(AnswerError::Value)?,
+        seconds: admitted.expires,
+        ..Admission::default()
+    })
+}
+
+/// The text of a JSON value in one line.
+fn compact(raw: &RawValue) -> Box<str> {
+    match protocol::data::from_json(raw, Some("json")) {
+        Ok(Data::Json(text)) => text,
+        // Unreachable with this encoding.
+        _ => raw.get().into(),
+    }
+}
+
+/// The code of a refusal for which the application has given none.
+const REFUSED: &str = "forbidden";
+
+/// A code of the application's, in bytes.
+const CODE_BYTES_MAX: usize = 64;
+
+/// A message of the application's, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 10;
+
+/// Why the application refuses: its `code`, and its `message` or `reason`, as far as it says so.
+fn refusal(response: Box<str>) -> HookRefusal {
+    let reason: Option<Reason> = object(response.as_bytes()).ok();
+    let text = |raw: Option<&RawValue>| -> Option<String> { serde_json::from_str(raw?.get()).ok() };
+    let code = reason.as_ref().and_then(|reason| text(reason.code));
+    let code = code.filter(|code| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        (1..=CODE_BYTES_MAX).contains(&code.len()) && code.bytes().all(plain)
+    });
+    let message = reason.and_then(|reason| text(reason.message).or_else(|| text(reason.reason)));
+    let message = message.filter(|message| message.len() <= MESSAGE_BYTES_MAX);
+    HookRefusal {
+        status: 403,
+        code: code.as_deref().unwrap_or(REFUSED).into(),
+        message: message.as_deref().unwrap_or("the application refuses it").into(),
+        response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Whether a response is ok, and what it has.
+    fn plain(response: WebhookResponse) -> (bool, String) {
+        match response {
+            WebhookResponse::Ok { response, .. } => (true, response.into()),
+            WebhookResponse::Error(refusal) => (false, refusal.response.into()),
+            WebhookResponse::Silent(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn events(count: usize) -> Vec<Expects> {
+        vec![Expects::Changes; count]
+    }
+
+    fn responses(body: &str) -> Vec<Option<(bool, String)>> {
+        let responses = read(body.as_bytes(), &[Expects::Changes]).unwrap().into_iter();
+        responses.map(|v| v.ok().map(plain)).collect()
+    }
+
+    #[test]
+    fn a_reply_may_leave_out_what_it_does_not_say() {
+        for (body, ok, response) in [
+            ("", true, "{}"),
+            (" \r\n", true, "{}"),
+            (r#"{"replies":[{}]}"#, true, "{}"),
+            (r#"{"replies":[{"status":"error"}]}"#, false, "{}"),
+            (r#"{"replies":[{"status":"ok","response":null}]}"#, true, "null"),
+            (r#"{"replies":[{"response":"a \n\u00e9"}]}"#, true, r#""a \n\u00e9""#),
+            ("{\"replies\":[{\"response\":{ \"a\" :\n[1, 2.50]}}]}", true, r#"{"a":[1,2.50]}"#),
+            (r#" {"replies":[{"more":1}],"more":[]} "#, true, "{}"),
+        ] {
+            assert_eq!(responses(body), [Some((ok, response.to_string()))], "{body}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_can_not_be_read_leaves_the_others() {
+        for reply in ["1", "null", "[]", r#"["ok",1]"#, r#"{"status":"later"}"#] {
+            let body = format!(r#"{{"replies":[{{}},{reply},{{"status":"error"}}]}}"#);
+            let responses = read(body.as_bytes(), &events(3)).unwrap();
+            let oks: Vec<_> = responses.into_iter().map(|v| v.ok().map(|v| plain(v).0)).collect();
+            assert_eq!(oks, [Some(true), None, Some(false)], "{reply}");
+        }
+    }
+
+    #[test]
+    fn what_the_application_changes_is_read_or_an_error() {
+        let changes = |reply: &str| {
+            let body = format!(r#"{{"replies":[{reply}]}}"#);
+            match read(body.as_bytes(), &[Expects::Changes]).unwrap().remove(0) {
+                Ok(WebhookResponse::Ok { changes, .. }) => Some(*changes),
+                other => other.err().map(|_| None).unwrap_or_else(|| panic!("{reply}")),
+            }
+        };
+        let some = |reply| changes(reply).unwrap_or_else(|| panic!("{reply}"));
+        assert_eq!(some("{}"), Changes::default());
+        assert_eq!(some(r#"{"meta":{ "a": 1 }}"#).meta.as_deref(), Some(r#"{"a":1}"#));
+        assert_eq!(some(r#"{"payload":"hi"}"#).payload, Some(Data::Text("hi".into())));
+        assert_eq!(some(r#"{"payload":null}"#).payload, Some(Data::Json("null".into())));
+        let bytes = some(r#"{"payload":"AP8=","encoding":"base64"}"#).payload;
+        assert_eq!(bytes, Some(Data::Binary([0, 255].into())));
+        let named = some(r#"{"tags":["a","a"],"key":"k"}"#);
+        assert_eq!((named.tags, named.key), (Some(vec!["a".into()]), Some("k".into())));
+        for wrong in [
+            r#"{"meta":1}"#,
+            r#"{"meta":"{}"}"#,
+            r#"{"payload":1,"encoding":"base64"}"#,
+            r#"{"payload":"?","encoding":"base64"}"#,
+            r#"{"payload":1,"encoding":"gzip"}"#,
+            r#"{"tags":[""]}"#,
+            r#"{"tags":"a"}"#,
+            r#"{"key":"a\nb"}"#,
+            r#"{"key":""}"#,
+        ] {
+            assert_eq!(changes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_application_says_as_far_as_that_may_be_said() {
+        let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(MESSAGE_BYTES_MAX + 1));
+        let none = (REFUSED, "the application refuses it");
+        for (response, want) in [
+            (r#"{"code":"muted_1","message":"be quiet"}"#, ("muted_1", "be quiet")),
+            (r#"{"reason":"members only"}"#, (REFUSED, "members only")),
+            (r#"{"code":"No Code\r\n","message":1}"#, none),
+            (r#"{"code":""}"#, none),
+            (r#""members only""#, none),
+            ("{}", none),
+            (long.as_str(), none),
+        ] {
+            let body = format!(r#"{{"replies":[{{"status":"error","response":{response}}}]}}"#);
+            let read = read(body.as_bytes(), &[Expects::Changes]).unwrap().remove(0).unwrap();
+            let WebhookResponse::Error(refusal) = read else { panic!("{read:?}") };
+            assert_eq!((&*refusal.code, &*refusal.message), want, "{response}");
+            assert_eq!((refusal.status, &*refusal.response), (403, response));
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_reply_for_each_event_is_an_error() {
+        for body in [
+            "ok",
+            "{}",
+            "[[{}]]",
+            r#"{"replies":{}}"#,
+            r#"{"replies":[]}"#,
+            r#"{"replies":[{},{}]}"#,
+            r#"{"replies":[{}]"#,
+            r#"{"replies":[{}]}{}"#,
+        ] {
+            assert!(read(body.as_bytes(), &[Expects::Changes]).is_err(), "{body}");
+        }
+        assert!(read(b"{\"replies\":[{\"response\":\"\xff\"}]}", &[Expects::Changes]).is_err());
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(any::<String>(), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn replies_are_read_as_they_were_written(
+            replies in prop::collection::vec((any::<bool>(), any_value()), 1..6),
+        ) {
+            let written: Vec<Value> = replies
+                .iter()
+                .map(|(ok, value)| {
+                    json!({"status": if *ok { "ok" } else { "error" }, "response": value})
+                })
+                .collect();
+            let body = serde_json::to_vec_pretty(&json!({"replies": written})).unwrap();
+            let responses = read(&body, &events(replies.len())).unwrap();
+            prop_assert_eq!(responses.len(), replies.len());
+            for (response, (ok, value)) in responses.into_iter().zip(replies) {
+                let (is_ok, response) = plain(response.unwrap());
+                prop_assert_eq!(is_ok, ok);
+                prop_assert!(!response.contains(['\n', '\r']));
+                let read: Value = serde_json::from_str(&response).unwrap();
+                prop_assert_eq!(read, value);
+            }
+        }
+
+        #[test]
+        fn whatever_comes_is_an_error_or_whole(body in any::<Vec<u8>>(), events in 0usize..5) {
+            if let Ok(responses) = read(&body, &super::tests::events(events)) {
+                prop_assert_eq!(responses.len(), events);
+            }
+        }
+
+        #[test]
+        fn what_looks_like_an_answer_is_an_error_or_whole(
+            body in r#"\{"replies":\[(\{("status":"(ok|error|no)"),?("response":[0-9{}\[\]"nul]{0,6})?\},?){0,3}\]\}?"#,
+            events in 0usize..4,
+        ) {
+            if let Ok(responses) = read(body.as_bytes(), &super::tests::events(events)) {
+                prop_assert_eq!(responses.len(), events);
+                for response in responses.into_iter().flatten() {
+                    let (_, response) = plain(response);
+                    let read = serde_json::from_str::<Value>(&response);
+                    prop_assert!(read.is_ok(), "{response}");
+                }
+            }
+        }
+    }
+}

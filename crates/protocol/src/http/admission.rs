@@ -1,0 +1,111 @@
+//! Who makes a request, where the application says that: what it is asked, and what its answer means.
+
+use auth::{Permit, Principal, Source, TokenMark};
+use model::Name;
+
+use super::identity::{NOT_YOUR_USER, TOKEN_PARAMETER};
+use super::{LONGPOLL, Rejection, Route};
+use crate::query;
+use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Hold, Interrupt};
+
+/// The query parameters with tokens of this server.
+const TOKENS: [&str; 2] = [TOKEN_PARAMETER, "topic_token"];
+
+/// The code of a refusal of the application that is answered with 401.
+pub const UNAUTHORIZED: &str = "unauthorized";
+
+impl Route<'_> {
+    /// The name of the transport that the request is for.
+    pub(super) fn transport(&self) -> &'static str {
+        match self.request.path {
+            "/sse" => "sse",
+            "/stream" => "stream",
+            "/poll" => "poll",
+            "/ws" => "ws",
+            "/socket/websocket" => "phoenix",
+            LONGPOLL => "phoenix_longpoll",
+            _ => "http",
+        }
+    }
+
+    /// Who the application says makes this request, which names these users; nothing where it is not asked,
+    /// or where it is as if it were not.
+    ///
+    /// # Errors
+    /// The application refuses, or says that it is somebody else: 403. Or it has not spoken.
+    pub(super) fn admitted(&self, named: &[Name]) -> Result<Option<Principal>, Interrupt> {
+        let Some(headers) = &self.settings.connect_headers else {
+            return Ok(None);
+        };
+        let Some(ConnectVerdict { result, at_s }) = &self.verdicts.connect else {
+            return Err(Interrupt::Hold(Hold::Connect(
+                self.connect_request(named, headers).into(),
+            )));
+        };
+        let Some(admission) = result.as_ref().map_err(Clone::clone)? else {
+            return Ok(None);
+        };
+        let Admission { users, grants, topics: _, info, seconds } = &**admission;
+        if let Some(users) = users
+            && named.iter().any(|user| !users.contains(user))
+        {
+            let message = "user names somebody else than the application says that this is: leave user \
+                           away";
+            return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
+        }
+        let users = users.clone().unwrap_or_else(|| named.to_vec());
+        let anybody = match &self.settings.auth {
+            Some(auth) => Principal::stranger(auth.anonymous_grants()),
+            None => Principal::anonymous(Vec::new()),
+        };
+        let grants = grants.clone().unwrap_or(anybody.grants);
+        let mark = TokenMark { issued_s: u32::try_from(*at_s).unwrap_or(u32::MAX), id_hash: 0 };
+        let expires = seconds.map(|seconds| at_s + u64::from(seconds));
+        let (info, source) = (info.clone(), Source::Hook);
+        Ok(Some(Principal { users, grants, info, expires, mark, source }))
+    }
+
+    /// The application has turned away who makes this request.
+    pub(crate) fn is_turned_away(&self) -> bool {
+        self.verdicts.connect.as_ref().is_some_and(|verdict| verdict.result.is_err())
+    }
+
+    /// The topics that the application has a connection enter.
+    pub(crate) fn given_topics(&self) -> &[Name] {
+        let verdict = self.verdicts.connect.as_ref();
+        let admission = verdict.and_then(|verdict| verdict.result.as_ref().ok()?.as_ref());
+        admission.map_or(&[], |admission| &admission.topics)
+    }
+
+    /// A topic that is entered by the application's word.
+    pub(crate) fn by_word(&self, topic: Name) -> Entry {
+        let permit = Permit::of(&self.settings.policy.topic(&topic));
+        Entry { topic, permit, meta: None }
+    }
+
+    /// What the application is asked. A cookie travels by itself, also when a page of somebody else makes the
+    /// request: then it is left out, as a token in it would not count.
+    fn connect_request(&self, named: &[Name], headers: &[String]) -> ConnectRequest {
+        let tokens = self.settings.auth.is_some();
+        let is_ours = |key: &str, value: &str| {
+            TOKENS.contains(&key) && (tokens || self.settings.longpoll_key.verify(value).is_some())
+        };
+        let query = query::pairs(self.request.query).flatten();
+        let query = query.filter(|(key, value)| !is_ours(key, value));
+        let header = |name: &String| {
+            let foreign = name == "cookie" && self.cookie_page().is_err();
+            let values: Vec<&str> = self.request.values(name).filter(|_| !foreign).collect();
+            // RFC 6265, section 4.2.1, and RFC 9110, section 5.3.
+            let between = if name == "cookie" { "; " } else { ", " };
+            let found = !values.is_empty();
+            found.then(|| (name.as_str().into(), values.join(between).into_boxed_str()))
+        };
+        ConnectRequest {
+            transport: self.transport(),
+            users: named.to_vec(),
+            path: self.request.path.into(),
+            query: query.map(|(key, value)| (key.into(), value.into())).collect(),
+            headers: headers.iter().filter_map(header).collect(),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The application says who comes without a token, and for how long they may stay: on every transport, with
+//! an application that is there, slow, in error, or not there.
+
+mod application;
+#[expect(dead_code, reason = "other tests use the rest of it")]
+#[path = "tokens/kit.rs"]
+mod kit;
+mod support;
+
+#[path = "connect/answers.rs"]
+mod answers;
+#[path = "connect/refresh.rs"]
+mod refresh;
+
+use application::Application;
+use kit::*;
+use serde_json::{Value, json};
+use support::*;
+
+const CONNECT: (&str, &str) = ("THRONG_WEBHOOK_CONNECT", "true");
+
+/// A server that asks the application who comes.
+fn asking(app: &Application, settings: &[(&str, &str)]) -> Server {
+    asking_at(&app.url(), settings)
+}
+
+fn asking_at(url: &str, settings: &[(&str, &str)]) -> Server {
+    serve_with(&[&[("THRONG_WEBHOOK_URL", url), CONNECT], settings].concat())
+}
+
+/// Cookies with the session of a user.
+fn session(user: &str) -> String {
+    format!("Cookie: a=b; session={user}\r\nUser-Agent: tests\r\nX-Secret: not told\r\n")
+}
+
+/// Knows sessions by their cookie; each may enter its own room, and is in its own news.
+fn sessions(event: &Value) -> Value {
+    if event["kind"] != "connect" {
+        return json!({"status": "error"});
+    }
+    let cookies = event["headers"]["cookie"].as_str().unwrap_or_default();
+    match cookies.split_once("session=").map(|(_, user)| user) {
+        Some("bad") => json!({"error": {"code": "banned", "message": "you know why"}}),
+        Some(user) => json!({
+            "user": user, "users": [user, "crowd"], "topics": [format!("news:{user}")],
+            "grants": {"subscribe": [format!("room:{user}")], "publish": ["room:{sub}"],
+                       "presence": ["room:*"], "history": ["room:{sub}"]},
+            "info": {"role": "editor"},
+        }),
+        None => json!({"status": "error", "response": {"code": "unauthorized"}}),
+    }
+}
+
+/// A refusal of this client, however it is told.
+fn refused(server: &Server, way: Way, query: &str, headers: &str) -> (u16, String) {
+    let reply = match Client::open(server, way, query, headers) {
+        Err(reply) => reply,
+        Ok(Client { wire: Wire::Poll(mut stream) }) => {
+            let (status, body) = stream.answer();
+            let body = serde_json::from_str(&body).unwrap_or(Value::Null);
+            Reply { status, head: String::new(), body }
+        }
+        Ok(_) => panic!("{way:?} {query} is let in"),
+    };
+    let (status, code) = reply.error();
+    (status, code.to_string())
+}
+
+#[test]
+fn the_application_says_who_comes_by_every_transport() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[]);
+    for way in ALL {
+        let user = format!("{way:?}").to_lowercase();
+        let (room, news) = (format!("room:{user}"), format!("news:{user}"));
+        let topics = if way.is_phoenix() { String::new() } else { format!("topic={room}&") };
+        let query = format!("{topics}lang=de&lang=en");
+        let mut client = Client::open(&server, way, &query, &session(&user))
+            .unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
+        if way.is_phoenix() {
+            assert_eq!(client.join(&room, json!({}))["status"], "ok", "{way:?}");
+            assert_eq!(client.join("room:other", json!({}))["status"], "error", "{way:?}");
+        }
+        for topic in [&room, &news, &format!("@{user}"), &"@crowd".to_string()] {
+            server.until("it is in its topics", |server| members(server, topic) == 1);
+        }
+        if way != Way::Poll {
+            server.until("others are told of it", |server| {
+                let (_, body) = server.api("GET", &format!("/api/presence/{room}"), None);
+                body["presences"][&user]["metas"][0]["info"]["role"] == "editor"
+            });
+        }
+        // What is its own comes.
+        server.publish(&news, json!("fresh"));
+        if !way.is_phoenix() {
+            assert_eq!(client.until("message"), "fresh", "{way:?}");
+        }
+        let transport = match way {
+            Way::Longpoll => "phoenix_longpoll",
+            _ => &user,
+        };
+        let event = app.events().pop().unwrap();
+        let mut query = json!({"lang": ["de", "en"]});
+        match way {
+            Way::Poll => query["timeout"] = json!(["20"]),
+            Way::Phoenix | Way::Longpoll => query["vsn"] = json!(["2.0.0"]),
+            _ => {}
+        }
+        if !way.is_phoenix() {
+            query["topic"] = json!([room]);
+        }
+        let path = way.path().split('?').next().unwrap();
+        let want = json!({
+            "kind": "connect", "user": null, "users": [], "connection": event["connection"],
+            "transport": transport, "address": "127.0.0.1", "path": path, "query": query,
+            "headers": {"cookie": format!("a=b; session={user}"), "user-agent": "tests"},
+        });
+        assert_eq!(event, want, "{way:?}");
+        assert_eq!(event["connection"].as_str().unwrap().split('-').count(), 4);
+        // Nobody else's topic, nor another user.
+        if !way.is_phoenix() {
+            let other = refused(&server, way, "topic=room:other", &session(&user));
+            let want = if way == Way::Ws { 4403 } else { 403 };
+            assert_eq!(other, (want, "not_granted".into()), "{way:?}");
+        }
+        let other = refused(&server, way, "user=other", &session(&user));
+        let want = if way == Way::Ws { 4403 } else { 403 };
+        assert_eq!(other, (want, "not_your_user".into()), "{way:?}");
+        drop(client);
+        server.until("it is gone", |server| members(server, "@crowd") == 0);
+    }
+    // Each was asked about once; a poll of a session that is there asks for nothing.
+    let events = app.events().len();
+    let mut client = Client::open(&server, Way::Longpoll, "", &session("al")).ok().unwrap();
+    client.join("room:al", json!({}));
+    server.publish("room:al", json!("x"));
+    assert_eq!(client.until("message"), "x");
+    assert_eq!(app.events().len(), events + 1);
+}
+
+#[test]
+fn a_refusal_is_told_in_each_transports_words() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[]);
+    for way in ALL {
+        let forbidden = if way == Way::Ws { 4403 } else { 403 };
+        let topic = if way.is_phoenix() { "" } else { "topic=room:bad" };
+        let got = refused(&server, way, topic, &session("bad"));
+        assert_eq!(got, (forbidden, "banned".into()), "{way:?}");
+        let unauthorized = match way {
+            Way::Ws => 4401,
+            Way::Phoenix | Way::Longpoll => 403,
+            _ => 401,
+        };
+        let got = refused(&server, way, topic, "");
+        assert_eq!(got, (unauthorized, "unauthorized".into()), "{way:?}");
+    }
+    let reply = request(&server, "GET", "/sse?topic=a", &session("bad"), "");
+    assert_eq!(reply.body["error"]["message"], "you know why");
+    let reply = request(&server, "GET", "/sse?topic=a", "", "");
+    assert!(header(&reply.head, "www-authenticate").is_some(), "{}", reply.head);
+    assert_eq!(server.api("GET", "/api/stats", None).1["connections"], 0);
+    // What shows nothing asks for nothing.
+    let events = app.events().len();
+    for target in ["/healthz", "/favicon.ico", "/nothing"] {
+        let _ = get(&server, target);
+    }
+    let _ = request(&server, "OPTIONS", "/sse?topic=a", "Origin: http://a\r\n", "");
+    assert_eq!(app.events().len(), events);
+}
+
+#[test]
+fn short_requests_are_asked_about_too() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[]);
+    server.publish("room:al", json!("before"));
+    let own = format!("{}Origin: http://{}\r\n", session("al"), server.client);
+    let ack = |user: &str| {
+        let id = server.publish("work:1", json!(1))["id"].as_str().unwrap().to_string();
+        let headers = format!("{own}Content-Type: application/json\r\n");
+        let body = json!({"user": user, "topic": "work:1", "id": id}).to_string();
+        request(&server, "POST", "/ack", &headers, &body)
+    };
+    let history = request(&server, "GET", "/history?topic=room:al", &session("al"), "");
+    assert_eq!((history.status, &history.body["messages"][0]["data"]), (200, &json!("before")));
+    let presence = request(&server, "GET", "/presence?topic=room:al", &session("al"), "");
+    assert_eq!((presence.status, presence.body["users"].is_null()), (200, false), "{presence:?}");
+    let publish = request(&server, "POST", "/publish?topic=room:al", &own, "hello");
+    assert_eq!(publish.status, 200, "{publish:?}");
+    // It is al's, as the application has said.
+    let history =
+        request(&server, "GET", "/history?topic=room:al&reverse=true", &session("al"), "");
+    assert_eq!(history.body["messages"][0]["sender"], "al", "{history:?}");
+    assert_eq!(ack("bo").error(), (403, "not_your_user"));
+    assert_eq!(ack("al").error(), (403, "not_granted"));
+    for target in ["/history?topic=room:bo", "/presence?topic=room:bo"] {
+        assert_eq!(request(&server, "GET", target, &session("al"), "").status, 403, "{target}");
+        assert_eq!(request(&server, "GET", target, "", "").error(), (401, "unauthorized"));
+    }
+    assert_eq!(request(&server, "POST", "/publish?topic=room:bo", "", "x").status, 401);
+    let transports: Vec<_> = app.events().iter().map(|it| it["transport"].clone()).collect();
+    assert!(transports.iter().all(|it| it == "http"), "{transports:?}");
+    assert_eq!(server.metric("throng_webhook_waiting"), 0.0);
+}
+
+/// What was said of one request is nothing for the next one of the same connection.
+#[test]
+fn an_answer_is_for_one_request_alone() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[]);
+    let mut socket = Stream::new(server.connect());
+    let request = |path: &str, user: &str| {
+        let headers = if user.is_empty() { String::new() } else { session(user) };
+        format!("GET {path} HTTP/1.1\r\nHost: t\r\n{headers}\r\n")
+    };
+    // All at once, and one after the other.
+    socket.send(
+        &[
+            request("/poll?topic=room:al&timeout=0", "al"),
+            request("/poll?topic=room:al&timeout=0", ""),
+            request("/history?topic=room:al", "bo"),
+            request("/healthz", ""),
+            request("/history?topic=room:al", "al"),
+        ]
+        .concat(),
+    );
+    let statuses = [(); 5].map(|()| socket.answer().0);
+    assert_eq!(statuses, [200, 401, 403, 200, 200]);
+    for (user, status) in [("al", 200), ("", 401), ("bad", 403), ("al", 200)] {
+        socket.send(&request("/history?topic=room:al", user));
+        assert_eq!(socket.answer().0, status, "{user}");
+    }
+    assert_eq!(app.events().len(), 8);
+    // The last one is open, and is who the last request was.
+    socket.send(&request("/sse?topic=room:cy", "cy"));
+    assert!(socket.head().starts_with("HTTP/1.1 200 "));
+    assert_eq!((members(&server, "@cy"), members(&server, "@al")), (1, 0));
+}
+
+#[test]
+fn a_token_says_who_it_is_and_nobody_is_asked() {
+    let app = Application::replying(sessions);
+    for required in ["true", "false"] {
+        let settings = [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_REQUIRED", required)];
+        let server = asking(&app, &settings);
+        let events = app.events().len();
+        for way in ALL {
+            let query = format!("token={}", token(everything("al")));
+            let topics = if way.is_phoenix() { "" } else { "&topic=room:1" };
+            let client = Client::open(&server, way, &format!("{query}{topics}"), "");
+            assert!(client.is_ok(), "{way:?}");
+            let query = query.replace("token=", "token=x");
+            let (status, code) = refused(&server, way, &query, &session("al"));
+            assert!(status >= 400 && code == "invalid_token", "{way:?} {status} {code}");
+        }
+        assert_eq!(app.events().len(), events);
+        // Without one, the application's word is as good.
+        let client = Client::open(&server, Way::Sse, "topic=room:al", &session("al"));
+        assert!(client.is_ok());
+        assert_eq!(refused(&server, Way::Sse, "topic=room:al", "").0, 401);
+        // A client of /ws that should say who it is may do so by a token; others are turned away.
+        let asked = Client::open(&server, Way::Ws, "", "");
+        match required {
+            "true" => {
+                let mut client = asked.ok().unwrap();
+                let token = token(everything("dora"));
+                let ok = client.ask(json!({"type": "connect", "token": token}));
+                assert_eq!(ok["users"], json!(["dora"]), "{ok}");
+            }
+            _ => assert_eq!(asked.err().unwrap().error(), (4401, "unauthorized")),
+        }
+        assert_eq!(refused(&server, Way::Ws, "", &session("bad")), (4403, "banned".into()));
+    }
+}
+
+/// Who was let in as nobody says later who it is; who was let in as somebody is that.
+#[test]
+fn nobody_may_become_somebody_by_a_token() {
+    let app = Application::replying(|event| match event["query"]["as"][0].as_str() {
+        Some(user) => json!({"user": user}),
+        None => json!({}),
+    });
+    let settings = [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_ANONYMOUS_GRANTS", "subscribe:a")];
+    let server = asking(&app, &settings);
+    let token = token(everything("dora"));
+    let mut client = Client::open(&server, Way::Ws, "topic=a", "").ok().unwrap();
+    // What nobody is granted is denied: the application has granted nothing.
+    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "b"})), "not_granted");
+    let ok = client.ask(json!({"type": "connect", "token": token}));
+    assert_eq!(ok["users"], json!(["dora"]), "{ok}");
+    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "b"}))["topic"], "b");
+    let mut client = Client::open(&server, Way::Ws, "as=al", "").ok().unwrap();
+    let connect = json!({"type": "connect", "token": token});
+    assert_eq!(client.ask(connect), "already_connected");
+    // Whom the request names, the application has let in.
+    let client = Client::open(&server, Way::Sse, "user=bo", "");
+    assert!(client.is_ok());
+    assert_eq!(members(&server, "@bo"), 1);
+}
+
+#[test]
+fn a_revocation_ends_what_the_application_let_in() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
+    let mut clients: Vec<Client> = LASTING
+        .iter()
+        .map(|way| Client::open(&server, *way, "", &session("al")).ok().unwrap())
+        .collect();
+    let mut other = Client::open(&server, Way::Sse, "", &session("bo")).ok().unwrap();
+    let before = json!({"user": "al", "issued_before": now_s() - 60});
+    assert_eq!(server.post("/api/revoke", before)["closed"], 0);
+    let revoked = server.post("/api/revoke", json!({"user": "al"}));
+    assert_eq!(revoked["closed"], LASTING.len(), "{revoked}");
+    for (client, way) in clients.iter_mut().zip(LASTING) {
+        let reason = client.closed();
+        assert!(way == Way::Longpoll || reason == "token_revoked", "{way:?} {reason}");
+    }
+    server.publish("news:bo", json!(1));
+    assert_eq!(other.until("message"), 1);
+}
+
+/// What a page of somebody else makes a browser send is not the user's will.
+#[test]
+fn cookies_of_foreign_pages_are_not_passed_on() {
+    let app = Application::replying(sessions);
+    let server = asking(&app, &[("THRONG_CLIENT_CORS_ORIGINS", "*")]);
+    let own = format!("{}Origin: http://{}\r\n", session("al"), server.client);
+    let foreign = format!("{}Origin: http://evil.example\r\n", session("al"));
+    for way in ALL {
+        let topic = if way.is_phoenix() { "" } else { "topic=room:al&timeout=0" };
+        let got = refused(&server, way, topic, &foreign);
+        assert_eq!(got.1, "unauthorized", "{way:?}");
+        let event = app.events().pop().unwrap();
+        assert_eq!(event["headers"]["origin"], "http://evil.example");
+        assert!(event["headers"].get("cookie").is_none(), "{event}");
+        assert!(Client::open(&server, way, topic, &own).is_ok(), "{way:?}");
+        let event = app.events();
+        let event =
+            event.iter().rev().find(|it| it["path"] == way.path().split('?').next().unwrap());
+        assert!(way == Way::Poll || event.unwrap()["headers"]["cookie"].is_string());
+    }
+}
+
+#[test]
+fn the_application_hears_what_the_configuration_names() {
+    let app = Application::replying(|_| json!({"user": "al"}));
+    let settings = [
+        ("THRONG_WEBHOOK_HEADERS", "x-secret,x-tenant"),
+        ("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.1"),
+    ];
+    let server = asking(&app, &settings);
+    let headers =
+        "Cookie: a=b\r\nX-Secret: one\r\nX-Secret: two\r\nX-Forwarded-For: 203.0.113.9\r\n";
+    let target = "/history?topic=room:1&token=own&topic_token=t&x=%20";
+    assert_eq!(request(&server, "GET", target, headers, "").status, 200);
+    let event = app.events().pop().unwrap();
+    assert_eq!(event["headers"], json!({"x-secret": "one, two"}));
+    assert_eq!(event["address"], "203.0.113.9");
+    // Without [auth] a token is the application's own.
+    let query = json!({"topic": ["room:1"], "token": ["own"], "topic_token": ["t"], "x": [" "]});
+    assert_eq!(event["query"], query);
+    let server = asking(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
+    let query =
+        format!("/history?topic=room:1&topic_token={}", token(json!({"sub": "a", "topic": "b"})));
+    let _ = get(&server, &query);
+    assert_eq!(app.events().pop().unwrap()["query"], json!({"topic": ["room:1"]}));
+}

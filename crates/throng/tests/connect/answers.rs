@@ -1,0 +1,187 @@
+//! Answers that are none, wrong ones, and none at all.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::application::{Act, Application};
+use crate::kit::*;
+use crate::support::*;
+use crate::{asking, asking_at, refused};
+
+const SOON: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300");
+
+#[test]
+fn what_a_silent_application_means_is_a_setting() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hang = Application::start(|_| Act::Hang);
+    let oops =
+        Application::start(|_| Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno".into()));
+    for url in [format!("http://{closed}/"), hang.url(), oops.url()] {
+        let denies = asking_at(&url, &[SOON]);
+        let allows = asking_at(&url, &[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")]);
+        let tokens = [("THRONG_AUTH_HMAC_KEY", KEY), REQUIRED];
+        let allows_tokens =
+            asking_at(&url, &[&[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")], &tokens[..]].concat());
+        for way in ALL {
+            let query = if way.is_phoenix() { "user=al" } else { "user=al&topic=room:1&timeout=0" };
+            let (status, code) = refused(&denies, way, query, "");
+            let want = if way == Way::Longpoll { 500 } else { 503 };
+            assert_eq!((status, &*code), (want, "unanswered"), "{url} {way:?}");
+            // As if there were no hook: everybody is who they say, or needs a token.
+            assert!(Client::open(&allows, way, query, "").is_ok(), "{url} {way:?}");
+            let (status, code) = refused(&allows_tokens, way, query, "");
+            assert!([401, 403, 4401].contains(&status), "{url} {way:?} {status}");
+            assert_eq!(code, "token_required", "{url} {way:?}");
+        }
+        assert_eq!(denies.metric("throng_webhook_asked_total"), ALL.len() as f64, "{url}");
+        assert_eq!(denies.metric("throng_webhook_events_total{result=\"ok\"}"), 0.0, "{url}");
+    }
+}
+
+#[test]
+fn a_full_queue_is_a_silence_too() {
+    let hang = Application::start(|_| Act::Hang);
+    for (silence, status) in [("deny", 503), ("allow", 200)] {
+        let settings = [
+            ("THRONG_WEBHOOK_SILENCE", silence),
+            ("THRONG_WEBHOOK_QUEUE_EVENTS_MAX", "2"),
+            ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000"),
+        ];
+        let server = asking(&hang, &settings);
+        let mut first = server.connect();
+        first.write_all(b"GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        server.until("it waits", |server| server.metric("throng_webhook_waiting") == 1.0);
+        let reply = get(&server, "/poll?topic=a&timeout=0");
+        assert_eq!(reply.status, status, "{reply:?}");
+        if status == 503 {
+            assert_eq!(reply.error().1, "overloaded");
+        }
+        // Whoever goes away while the application thinks has never been there.
+        drop(first);
+        server.until("it is gone", |server| {
+            server.api("GET", "/api/stats", None).1["connections"] == 0
+        });
+    }
+}
+
+/// All that is wrong in a reply is the application's fault: nobody is let in, and the others of the same
+/// request are.
+#[test]
+fn wrong_answers_let_nobody_in() {
+    let long = |bytes: usize| "x".repeat(bytes);
+    let many: Vec<String> = (0..200).map(|n| format!("t{n}")).collect();
+    let wrong = [
+        json!({"user": 7}),
+        json!({"user": ""}),
+        json!({"user": "a\u{0}"}),
+        json!({"user": long(300)}),
+        json!({"users": "al"}),
+        json!({"users": ["al", ""]}),
+        json!({"users": many}),
+        json!({"topics": "a"}),
+        json!({"topics": [""]}),
+        json!({"topics": ["@al"]}),
+        json!({"topics": ["*"]}),
+        json!({"topics": many}),
+        json!({"grants": []}),
+        json!({"grants": {"subscribe": "a"}}),
+        json!({"grants": {"subscribe": many}}),
+        json!({"grants": {"everything": ["*"]}}),
+        json!({"grants": {"subscribe": [long(300)]}}),
+        json!({"grants": {"info": {}}}),
+        json!({"info": []}),
+        json!({"info": "x"}),
+        json!({"info": {"x": long(5_000)}}),
+        json!({"expires": 0}),
+        json!({"expires": -1}),
+        json!({"expires": 1.5}),
+        json!({"expires": "60"}),
+        json!({"expires": 1u64 << 40}),
+        json!({"status": "perhaps"}),
+        json!([]),
+        json!("ok"),
+    ];
+    let replies = wrong.clone();
+    let app = Application::start(move |events| {
+        let reply = |event: &Value| match event["query"]["case"][0].as_str() {
+            Some(case) => replies[case.parse::<usize>().unwrap()].clone(),
+            None => json!({}),
+        };
+        // Several come together.
+        std::thread::sleep(Duration::from_millis(5));
+        Act::Reply(events.iter().map(reply).collect())
+    });
+    let server = asking(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "50")]);
+    std::thread::scope(|scope| {
+        for (case, reply) in wrong.iter().enumerate() {
+            let server = &server;
+            scope.spawn(move || {
+                let got = get(server, &format!("/poll?topic=a&timeout=0&case={case}"));
+                assert_eq!(got.error(), (503, "unanswered"), "{reply}");
+                assert_eq!(get(server, "/poll?topic=a&timeout=0").status, 200, "{reply}");
+            });
+        }
+    });
+    assert_eq!(server.metric("throng_webhook_events_total{result=\"body\"}"), wrong.len() as f64);
+}
+
+#[test]
+fn what_is_left_out_is_as_it_was() {
+    let app = Application::replying(|event| match event["query"]["case"][0].as_str() {
+        Some("null") => json!({"user": null, "users": null, "grants": null, "topics": null,
+                               "info": null, "expires": null, "error": null}),
+        Some("nobody") => json!({"users": []}),
+        Some("refused") => json!({"error": {"code": "NOT A CODE", "message": 7}}),
+        _ => json!({}),
+    });
+    let server = asking(&app, &[]);
+    for case in ["none", "null"] {
+        let target = format!("user=al&topic=room:1&case={case}");
+        let client = Client::open(&server, Way::Stream, &target, "");
+        assert!(client.is_ok());
+        assert_eq!((members(&server, "@al"), members(&server, "room:1")), (1, 1), "{case}");
+        drop(client);
+        server.until("it is gone", |server| members(server, "room:1") == 0);
+    }
+    // An empty body is a yes, as for other hooks.
+    let empty = Application::start(|_| {
+        Act::Raw("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n".into())
+    });
+    assert!(Client::open(&asking(&empty, &[]), Way::Sse, "user=al", "").is_ok());
+    // It is nobody, whatever it says.
+    let got = refused(&server, Way::Sse, "user=al&case=nobody", "");
+    assert_eq!(got, (403, "not_your_user".into()));
+    assert!(Client::open(&server, Way::Sse, "case=nobody", "").is_ok());
+    assert_eq!(refused(&server, Way::Sse, "case=refused", ""), (403, "forbidden".into()));
+}
+
+/// Topics that the application gives are entered as those that a request names, and by its word.
+#[test]
+fn given_topics_are_entered_by_the_applications_word() {
+    let app = Application::replying(
+        |_| json!({"user": "al", "grants": {}, "topics": ["closed:1", "room:1", "room:1"]}),
+    );
+    let server = asking(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "4")]);
+    let since = server.publish("room:1", json!("old"))["id"].as_str().unwrap().to_string();
+    server.publish("room:1", json!("missed"));
+    let target = format!("/stream?topic=closed:1&since={since}");
+    let mut stream = Stream::new(server.connect());
+    stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
+    stream.head();
+    let welcome = stream.object();
+    assert_eq!(welcome["topics"], json!(["closed:1", "room:1"]), "{welcome}");
+    let missed = loop {
+        let object = stream.object();
+        if object["type"] == "message" {
+            break object;
+        }
+    };
+    assert_eq!(missed["data"], "missed", "{missed}");
+    assert_eq!((members(&server, "closed:1"), members(&server, "room:1")), (1, 1));
+    // Those that it names itself are granted, or not; and all count together.
+    assert_eq!(refused(&server, Way::Stream, "topic=room:2", ""), (403, "not_granted".into()));
+    let all = "topic=room:2&topic=room:3";
+    assert_eq!(refused(&server, Way::Stream, all, ""), (400, "too_many_topics".into()));
+}

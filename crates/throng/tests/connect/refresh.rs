@@ -1,0 +1,153 @@
+//! Connections that the application has let in for some time.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::application::{Act, Application};
+use crate::asking;
+use crate::kit::*;
+use crate::support::*;
+
+const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
+
+fn refreshes(app: &Application) -> Vec<Value> {
+    app.of(&["refresh"])
+}
+
+#[test]
+fn a_connection_stays_while_the_application_says_so() {
+    let app = Application::replying(|event| match event["kind"].as_str() {
+        Some("connect") => {
+            let user = event["query"]["as"][0].as_str().unwrap();
+            json!({"user": user, "expires": 2, "grants": {"subscribe": ["room:{sub}"]}})
+        }
+        _ => json!({"expires": 2, "grants": {"subscribe": ["room:{sub}", "more"]}}),
+    });
+    let server = asking(&app, &[NO_SPREAD]);
+    std::thread::scope(|scope| {
+        for way in LASTING {
+            let (server, app) = (&server, &app);
+            scope.spawn(move || {
+                let user = format!("{way:?}").to_lowercase();
+                let room = format!("room:{user}");
+                let topics =
+                    if way.is_phoenix() { String::new() } else { format!("&topic={room}") };
+                let mut client =
+                    Client::open(server, way, &format!("as={user}{topics}"), "").ok().unwrap();
+                if way.is_phoenix() {
+                    assert_eq!(client.join(&room, json!({}))["status"], "ok");
+                    assert_eq!(client.join("more", json!({}))["status"], "error");
+                }
+                app.until("it was asked three times", |events| {
+                    let own = |it: &&Value| it["kind"] == "refresh" && it["user"] == *user;
+                    events.iter().filter(own).count() >= 3
+                });
+                // Longer than it was let in for; and the client hears nothing of it.
+                server.publish(&room, json!("still"));
+                loop {
+                    let (name, value) = client.event();
+                    assert!(name != "token_expiring" && name != "closed", "{way:?} {value}");
+                    if name == "message" {
+                        assert_eq!(value, "still");
+                        break;
+                    }
+                }
+                // It is granted more now.
+                match way {
+                    Way::Ws => {
+                        let ok = client.ask(json!({"type": "subscribe", "topic": "more"}));
+                        assert_eq!(ok["topic"], "more");
+                    }
+                    Way::Phoenix => {
+                        assert_eq!(client.join("more", json!({}))["status"], "ok");
+                    }
+                    _ => {}
+                }
+            });
+        }
+    });
+    let event = refreshes(&app).into_iter().find(|it| it["user"] == "sse").unwrap();
+    let want = json!({"kind": "refresh", "user": "sse", "users": ["sse"],
+                      "connection": event["connection"], "transport": "sse"});
+    assert_eq!(event, want);
+}
+
+#[test]
+fn who_may_not_stay_ends_as_with_an_expired_token() {
+    let settings = [NO_SPREAD, ("THRONG_WEBHOOK_EVENTS", "disconnected")];
+    for refresh in [
+        Act::Reply(vec![json!({"status": "error"})]),
+        Act::Reply(vec![json!({"error": {"code": "gone"}})]),
+        Act::Reply(vec![json!({"expires": 0})]),
+        Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
+        Act::Hang,
+    ] {
+        let said = match &refresh {
+            Act::Reply(replies) => replies[0].to_string(),
+            Act::Raw(raw) => raw.clone(),
+            Act::Hang => "nothing".into(),
+        };
+        let refresh = Mutex::new(Some(refresh));
+        let app = Application::start(move |events| match events[0]["kind"].as_str() {
+            Some("connect") => Act::Reply(vec![json!({"user": "al", "expires": 2})]),
+            Some("refresh") => {
+                // Once and no more.
+                refresh.lock().unwrap().take().unwrap()
+            }
+            _ => Act::Reply(vec![json!({})]),
+        });
+        let server = asking(&app, &settings);
+        let began = now_s();
+        let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+        assert_eq!(client.closed(), "token_expired", "{said}");
+        assert!((began + 2..began + 6).contains(&now_s()), "{said}");
+        let told = app.until("its end is told", |events| {
+            events.iter().any(|event| event["kind"] == "disconnected")
+        });
+        let end = told.iter().find(|event| event["kind"] == "disconnected").unwrap();
+        assert_eq!((&end["reason"], &end["user"]), (&json!("token_expired"), &json!("al")));
+        assert_eq!(refreshes(&app).len(), 1, "{said}");
+    }
+}
+
+#[test]
+fn silence_that_allows_lets_a_connection_stay() {
+    let app = Application::start(|events| match events[0]["kind"].as_str() {
+        Some("connect") => Act::Reply(vec![json!({"user": "al", "expires": 2})]),
+        _ => Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
+    });
+    let settings = [
+        NO_SPREAD,
+        ("THRONG_WEBHOOK_SILENCE", "allow"),
+        ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "1"),
+    ];
+    let server = asking(&app, &settings);
+    let mut client = Client::open(&server, Way::Sse, "topic=room:1", "").ok().unwrap();
+    app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
+    std::thread::sleep(Duration::from_secs(4));
+    server.publish("room:1", json!("still"));
+    assert_eq!(client.until("message"), "still");
+}
+
+/// Without a time it stays for good; a poll is asked about anew, and ends at its time with what there is.
+#[test]
+fn what_has_no_end_is_not_asked_about_again() {
+    let app = Application::replying(|event| match event["path"].as_str() {
+        Some("/poll") => json!({"user": "al", "expires": 1}),
+        Some(_) => json!({"user": "al", "expires": 1}),
+        None => json!({}),
+    });
+    let server = asking(&app, &[NO_SPREAD]);
+    let mut client = Client::open(&server, Way::Stream, "topic=room:1", "").ok().unwrap();
+    let mut poll = Stream::new(server.connect());
+    poll.send("GET /poll?topic=room:1&timeout=30 HTTP/1.1\r\nHost: t\r\n\r\n");
+    let (status, body) = poll.answer();
+    assert_eq!(status, 200, "{body}");
+    app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
+    std::thread::sleep(Duration::from_secs(3));
+    server.publish("room:1", json!("still"));
+    assert_eq!(client.until("message"), "still");
+    assert_eq!(refreshes(&app).len(), 1);
+}
