@@ -22,6 +22,7 @@ mod size;
 mod source;
 mod suggestion;
 mod table;
+mod table_kinds;
 mod tables;
 mod time;
 mod topics;

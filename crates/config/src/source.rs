@@ -14,7 +14,8 @@ use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
-use crate::tables::{Absent, TABLES, TableKey, TableKind};
+use crate::table_kinds::{TABLES, TableKind};
+use crate::tables::{Absent, TableKey};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
 

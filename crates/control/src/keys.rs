@@ -9,7 +9,6 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use token::Jwks;
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::monitor::process::unix_seconds;
@@ -24,17 +23,6 @@ const SET_BYTES_MAX: usize = 256 << 10;
 
 /// How often is looked whether keys are due.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Has keys fetched soon.
-#[derive(Clone, Debug, Default)]
-pub struct KeyFetcher(Arc<Notify>);
-
-impl KeyFetcher {
-    /// Somebody waits for keys. From any thread; it does not block.
-    pub fn wake(&self) {
-        self.0.notify_one();
-    }
-}
 
 /// Fetches keys as long as the node runs.
 pub(crate) async fn fetch(node: Arc<Node>) {
@@ -54,7 +42,7 @@ pub(crate) async fn fetch(node: Arc<Node>) {
             jwks.end(unix_seconds());
         }
         // What is due or wanted meanwhile is seen.
-        let _ = timeout(LOOK, node.keys.0.notified()).await;
+        let _ = timeout(LOOK, node.keys.woken()).await;
     }
 }
 

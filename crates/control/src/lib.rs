@@ -28,6 +28,7 @@
 mod api;
 mod dashboard;
 mod http;
+mod key_fetcher;
 mod keys;
 mod monitor;
 mod node;
@@ -40,7 +41,7 @@ pub mod webhook;
 pub use api::{REVOCATIONS, access, openapi};
 pub use http::access::{Access, AccessSettings, ApiKey};
 pub use http::admission::{ConnectionLimits, Connections};
-pub use keys::KeyFetcher;
+pub use key_fetcher::KeyFetcher;
 pub use monitor::anonymous_bytes;
 pub use monitor::process::unix_us;
 pub use node::{Live, Node, Shards, Turns};

@@ -16,13 +16,13 @@ use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
 use crate::credentials::Credentials;
 use crate::entries::PresenceEntries;
 use crate::handle::{Handle, Shared};
+use crate::hook_events::HookEvent;
 use crate::joins::Joins;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::output::Outputs;
 use crate::peers::Peers;
 use crate::settings::Settings;
-use crate::told::HookEvent;
 
 /// What every part of an engine uses. It knows none of the parts: what they have to do because of it
 /// waits as an [`Effect`].

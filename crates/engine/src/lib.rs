@@ -43,6 +43,7 @@ mod flow;
 mod full;
 mod handle;
 mod hold;
+mod hook_events;
 mod input;
 mod joins;
 mod lines;
@@ -89,6 +90,7 @@ pub use command::{
 pub use credentials::Expiry;
 pub use engine::{Config, Engine};
 pub use handle::{Addresses, Handle, Queue, Shared};
+pub use hook_events::{HookEvent, HookEvents, Whose};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
 pub use outbox::{Chunk, Outbox, Piece, Room};
 pub use output::{Describe, Output, Outputs};
@@ -97,7 +99,6 @@ pub use refuse::{refuse, refused};
 pub use reply::Reply;
 pub use roomy::Roomy;
 pub use settings::{SILENCE_SECONDS_MAX, Settings};
-pub use told::{HookEvent, HookEvents, Whose};
 pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use webhook::{
     Changes, Connecting, Full, Question, Refusal as HookRefusal, Webhook, WebhookKind,

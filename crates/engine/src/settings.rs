@@ -7,7 +7,7 @@ use quotas::Limits;
 
 use crate::credentials::Expiry;
 
-use crate::told::HookEvents;
+use crate::hook_events::HookEvents;
 
 /// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
 /// looked at about once a second, so that a longer one would pass unseen.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use model::{ConnectionId, Data, Name};
 use protocol::request::{Admission, ConnectRequest};
 
+use crate::hook_events::HookEvent;
 use crate::reply::Reply;
 use crate::settings::Settings;
-use crate::told::HookEvent;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {

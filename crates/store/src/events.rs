@@ -5,7 +5,7 @@ use redb::{ReadTransaction, ReadableTable, TableError, WriteTransaction};
 
 use crate::checksum;
 use crate::error::{Damage, InternalError};
-use crate::source::require_ascending;
+use crate::order::require_ascending;
 use crate::tables::EVENTS;
 
 /// Adds events, and deletes those up to a number.

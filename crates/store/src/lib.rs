@@ -43,6 +43,7 @@ mod files;
 mod last_commit;
 mod metadata;
 mod open;
+mod order;
 mod panics;
 mod queue;
 mod read;

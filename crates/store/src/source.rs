@@ -3,8 +3,9 @@
 use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::error::{Damage, InternalError, RowError};
+use crate::error::{InternalError, RowError};
 use crate::metadata::Metadata;
+use crate::order::require_ascending;
 use crate::record::{Decoder, MessageRow, RecordRef};
 use crate::small_tables;
 use crate::tables::{FIRST_FORMAT, FORMAT_TABLE, METADATA, SUBSCRIPTIONS};
@@ -191,13 +192,4 @@ fn decode_first_topic(row: &[u8]) -> Result<TopicRow, RowError> {
         },
         ..TopicRow::default()
     })
-}
-
-/// Requires ascending keys: a damaged page may point back, and the scan would never end.
-pub(crate) fn require_ascending<K: Ord>(last: &mut Option<K>, key: K) -> Result<(), InternalError> {
-    if last.as_ref().is_some_and(|last| *last >= key) {
-        return Err(Damage::in_table("the file", "rows are not in their order").into());
-    }
-    *last = Some(key);
-    Ok(())
 }

@@ -56,7 +56,7 @@ pub struct Node<S: ?Sized = dyn Shards> {
     /// How tokens were judged.
     pub token_stats: Arc<token::Stats>,
     /// Has keys of tokens fetched.
-    pub keys: crate::keys::KeyFetcher,
+    pub keys: crate::key_fetcher::KeyFetcher,
     /// Sends clients' events to the application, for the metrics.
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.

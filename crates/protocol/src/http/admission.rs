@@ -11,9 +11,6 @@ use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Hold, Int
 /// The query parameters with tokens of this server.
 const TOKENS: [&str; 2] = [TOKEN_PARAMETER, "topic_token"];
 
-/// The code of a refusal of the application that is answered with 401.
-pub const UNAUTHORIZED: &str = "unauthorized";
-
 impl Route<'_> {
     /// The name of the transport that the request is for.
     pub(super) fn transport(&self) -> &'static str {

@@ -1,6 +1,5 @@
 //! HTTP answers (RFC 9110 and 9112).
 
-use super::admission::UNAUTHORIZED;
 use std::borrow::Cow;
 
 use auth::Deny;
@@ -9,6 +8,9 @@ use model::Position;
 use super::{HttpRequest, Rejection};
 use crate::request::Respond;
 use crate::{Settings, json};
+
+/// The code of a refusal of the application that is answered with 401.
+pub const UNAUTHORIZED: &str = "unauthorized";
 
 /// The phrase of a status that Throng uses.
 pub fn reason(status: u16) -> &'static str {

@@ -16,7 +16,7 @@ mod publish;
 mod rejection;
 mod route;
 
-pub use admission::UNAUTHORIZED;
+pub use answer::UNAUTHORIZED;
 pub use answer::{
     ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
     status_line,
