@@ -21,6 +21,8 @@
 
 mod answer;
 mod body;
+#[cfg(any(test, feature = "testing"))]
+mod checked;
 mod client;
 mod error;
 mod events;
@@ -43,6 +45,8 @@ use tokio::sync::oneshot;
 use events::Events;
 use intake::{Counts, Intake};
 
+#[cfg(any(test, feature = "testing"))]
+pub use checked::check_answer;
 pub use error::ErrorKind;
 pub use events::{EventLimits, EventStats, EventStore};
 pub use intake::UrlStats;
