@@ -68,9 +68,14 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
             format!("{host:?} is no name of a host: write it without scheme, port and path")
         });
     }
-    for proxy in &config.client.trusted_proxies {
-        if let Err(error) = proxy.parse::<proxies::Network>() {
-            checks.require(&["client.trusted_proxies"], false, || error.to_string());
+    for (key, proxies) in [
+        ("client.trusted_proxies", &config.client.trusted_proxies),
+        ("admin.trusted_proxies", &config.admin.trusted_proxies),
+    ] {
+        for proxy in proxies {
+            if let Err(error) = proxy.parse::<proxies::Network>() {
+                checks.require(&[key], false, || error.to_string());
+            }
         }
     }
     let url = &config.webhook.url;

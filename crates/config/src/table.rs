@@ -129,6 +129,8 @@ settings! {
         api_key_file: String = Live, Text, r#""""#;
         /// Names by which browsers may call this port, beside localhost and IP addresses: the dashboard is signed in only under these, since any web page can make another name point here.
         hosts: Vec<String> = Live, List, "[]";
+        /// Proxies in front of this port that are believed when they say by X-Forwarded-For where a request comes from: for sign-ins that fail, wrong keys and the log. Addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
+        trusted_proxies: Vec<String> = Live, List, "[]";
         /// How long a browser stays signed in.
         session_seconds: u64 = Live, Number(60, 30 * DAY), "43200";
         /// The largest body of an API request.

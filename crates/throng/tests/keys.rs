@@ -206,3 +206,33 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
         names("usual") && names("busy") && names("large") && !names("ops")
     });
 }
+
+#[test]
+fn whoever_guesses_keys_is_known_behind_a_trusted_proxy() {
+    let folder = folder("guesses");
+    let config = folder.join("throng.toml");
+    std::fs::write(&config, "[admin]\ntrusted_proxies = [\"127.0.0.1\"]\n").unwrap();
+    let ops = make(&folder, "ops", &["--scope", "read"]);
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let server = serve(&folder, log.into());
+    let sign_in = |client: &str, key: &str| {
+        let headers = format!("X-Forwarded-For: 203.0.113.1, {client}\r\n");
+        let body = Some(json!({ "key": key }));
+        json(server.admin, "POST", "/api/session", body, &headers).0
+    };
+    let failed: Vec<_> = (0..12).map(|_| sign_in("192.0.2.1", "guess")).collect();
+    assert_eq!(failed, [vec![401; 10], vec![429; 2]].concat());
+    // Nobody else behind the proxy has to wait.
+    assert_eq!(sign_in("192.0.2.1", &ops), 429);
+    assert_eq!((sign_in("192.0.2.2", "guess"), sign_in("192.0.2.2", &ops)), (401, 200));
+    let named = |server: &Server, client: &str| {
+        let headers =
+            format!("Authorization: Bearer {}\r\nX-Forwarded-For: {client}\r\n", "x".repeat(43));
+        assert_eq!(json(server.admin, "GET", "/api/stats", None, &headers).0, 401);
+        let (_, found) = call(server, "GET", "/api/noisiest?by=refusals", &ops, None);
+        found["noisiest"].as_array().unwrap().iter().any(|row| row["name"] == client)
+    };
+    server.until("who guesses is named", |server| named(server, "192.0.2.3"));
+    let text = std::fs::read_to_string(folder.join("log")).unwrap();
+    assert!(text.contains("address=192.0.2.3"), "{text}");
+}

@@ -129,7 +129,7 @@ pub fn access() -> Vec<[&'static str; 3]> {
 /// All that the admin port answers.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
-    let ids = Arc::new(RequestIds::new());
+    let (ids, access) = (Arc::new(RequestIds::new()), node.access.clone());
     let guarded = Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) };
     calls()
         .into_router()
@@ -143,7 +143,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
-        .layer(middleware::from_fn_with_state(ids, surround))
+        .layer(middleware::from_fn_with_state((ids, access), surround))
         .with_state(node)
 }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::http::access::Caller;
 use crate::http::admission::network;
-use crate::http::listener::On;
+use crate::http::origin::Origin;
 use crate::http::{Body, ErrorBody, Rejection, guard};
 use crate::node::Node;
 
@@ -58,11 +58,11 @@ impl Session {
         minute; see Retry-After")))]
 pub(crate) async fn sign_in(
     State(node): State<Arc<Node>>,
-    on: Option<Extension<ConnectInfo<On>>>,
+    origin: Option<Extension<Origin>>,
     headers: HeaderMap,
     Body(SignIn { key }): Body<SignIn>,
 ) -> Result<Response, Rejection> {
-    let address = on.map(|Extension(ConnectInfo(On(_, address)))| network(address.ip()));
+    let address = origin.map(|Extension(origin)| network(origin.ip()));
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let access = &node.access;
     let signed_in = guard::check_sign_in(access, &headers).and_then(|()| {

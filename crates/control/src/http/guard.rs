@@ -7,14 +7,20 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use quotas::{Limits, Unit, Who};
 use tracing::Span;
 
-use super::access::{Access, COMMAND, Caller, Needs, Ring, Table};
+use super::access::{Access, BAD_KEY, COMMAND, Caller, Needs, Ring, Table};
+use super::admission::network;
 use super::listener::On;
+use super::origin::Origin;
 use super::{Rejection, Served, cookie};
 
 /// The folder whose files need no key, for they hold nothing about the node.
 pub(crate) const OPEN_FOLDER: &str = "/dashboard/";
+
+/// Each wrong key of an address counts.
+const GUESSES: Limits = Limits::NONE.with(Unit::Commands, 1);
 
 /// What a page sends along with what changes something, where its cookie says who it is. No form can,
 /// and no page of another origin may.
@@ -53,6 +59,11 @@ pub(crate) async fn guard<S: Served + ?Sized>(
         Ok(caller) => caller,
         Err(rejection) => {
             access.count(rejection.code);
+            if rejection.code == BAD_KEY
+                && let Some(origin) = request.extensions().get::<Origin>()
+            {
+                guessed(&*served, *origin);
+            }
             return rejection.into_response();
         }
     };
@@ -72,6 +83,14 @@ pub(crate) async fn guard<S: Served + ?Sized>(
         request.extensions_mut().insert(caller);
     }
     next.run(request).await
+}
+
+/// Somebody has sent a key that is none, and is named among the noisiest if it goes on.
+fn guessed(served: &(impl Served + ?Sized), origin: Origin) {
+    let (who, now_us) = (Who::Address(network(origin.ip())), served.now_us());
+    if let Some(account) = served.quotas().account(who, &COMMAND, &GUESSES, now_us) {
+        account.refused(now_us);
+    }
 }
 
 /// Who calls; `None` where nobody must say so.

@@ -13,7 +13,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Rejection;
+use super::access::Access;
 use super::listener::On;
+use super::origin::Origin;
 use super::trace::{REQUEST_ID, RequestIds};
 
 /// A request whose body has not arrived, or that is not done, after so long is answered 408.
@@ -31,11 +33,16 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 
 /// Does all of it.
 pub(crate) async fn surround(
-    State(ids): State<Arc<RequestIds>>,
-    request: Request,
+    State((ids, access)): State<(Arc<RequestIds>, Arc<Access>)>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let (id, call) = ids.begin(&request);
+    let peer = request.extensions().get().map(|ConnectInfo(On(_, peer))| *peer);
+    let origin = peer.map(|peer| Origin::of(peer, request.headers(), access.ring().proxies()));
+    if let Some(origin) = origin {
+        request.extensions_mut().insert(origin);
+    }
+    let (id, call) = ids.begin(&request, origin);
     let is_shown = request.method().is_safe();
     let mut response = call.run(track(request, next)).await;
     let headers = response.headers_mut();

@@ -10,6 +10,7 @@ pub(crate) mod guard;
 pub(crate) mod host;
 pub(crate) mod listener;
 pub(crate) mod middleware;
+pub(crate) mod origin;
 mod rejection;
 mod request;
 pub(crate) mod trace;

@@ -8,12 +8,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 use tracing::{Instrument, Span, field};
 
-use super::listener::On;
+use super::origin::Origin;
 use super::rejection::ErrorCode;
 
 /// Names a request in its answer, and before that in the request where the caller or a proxy has
@@ -36,7 +36,7 @@ impl RequestIds {
     }
 
     /// A request's id, and the request as the log has it.
-    pub fn begin(&self, request: &Request) -> (HeaderValue, Call) {
+    pub fn begin(&self, request: &Request, origin: Option<Origin>) -> (HeaderValue, Call) {
         let id = sent_id(request.headers()).unwrap_or_else(|| self.next());
         let extensions = request.extensions();
         let span = tracing::debug_span!(
@@ -45,7 +45,7 @@ impl RequestIds {
             route = extensions.get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str),
             request = id.to_str().unwrap_or_default(),
             key = field::Empty,
-            address = extensions.get().map(|ConnectInfo(On(_, address))| field::display(address)),
+            address = origin.map(field::display),
         );
         (id, Call { span, began: Instant::now(), is_answered: false })
     }

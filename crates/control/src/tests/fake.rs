@@ -434,6 +434,7 @@ pub fn access(keys: &[(&str, &[&str])]) -> crate::AccessSettings {
     crate::AccessSettings {
         keys: keys.iter().map(key).collect(),
         hosts: vec!["throng.example".into()],
+        proxies: proxies::Networks::default(),
         session: Duration::from_secs(3600),
     }
 }

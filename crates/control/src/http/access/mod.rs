@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use proxies::Networks;
 
 pub use key::ApiKey;
 pub(crate) use key::Key;
@@ -31,6 +32,8 @@ pub struct AccessSettings {
     pub keys: Vec<ApiKey>,
     /// Names that browsers may have for this port, beside `localhost` and addresses.
     pub hosts: Vec<String>,
+    /// Proxies that say whom they speak for.
+    pub proxies: Networks,
     /// How long a browser stays signed in.
     pub session: Duration,
 }
@@ -50,13 +53,17 @@ pub struct Access {
 pub(crate) struct Ring {
     keys: Vec<Arc<Key>>,
     hosts: Vec<String>,
+    proxies: Networks,
     session: Duration,
 }
+
+/// The code of a key that is none.
+pub(crate) const BAD_KEY: &str = "bad_key";
 
 /// Codes of rejections that are counted.
 const REASONS: [&str; 10] = [
     "bad_host",
-    "bad_key",
+    BAD_KEY,
     "cross_origin",
     "expired_key",
     "insufficient_scope",
@@ -84,8 +91,9 @@ impl Access {
             let old = before.keys.iter().find(|old| *old.name == *key.name);
             Arc::new(Key::new(key, old.map_or(0, |old| old.calls.load(Ordering::Relaxed))))
         };
-        let AccessSettings { keys, hosts, session } = settings;
-        *ring = Arc::new(Ring { keys: keys.into_iter().map(key).collect(), hosts, session });
+        let AccessSettings { keys, hosts, proxies, session } = settings;
+        let keys = keys.into_iter().map(key).collect();
+        *ring = Arc::new(Ring { keys, hosts, proxies, session });
         self.sessions().retain(|hash| ring.keys.iter().any(|key| key.hash == *hash));
     }
 
@@ -100,11 +108,7 @@ impl Access {
     /// The caller with this token in `Authorization: Bearer`.
     pub(crate) fn by_token(&self, ring: &Ring, token: &str) -> Result<Caller, Rejection> {
         let key = ring.find(&key::hash(token)).ok_or_else(|| {
-            Rejection::new(
-                StatusCode::UNAUTHORIZED,
-                "bad_key",
-                "this is not an API key of this node",
-            )
+            Rejection::new(StatusCode::UNAUTHORIZED, BAD_KEY, "this is not an API key of this node")
         })?;
         Caller::with(key, None)
     }
@@ -212,6 +216,11 @@ impl Ring {
     pub fn knows(&self, host: &str) -> bool {
         let name = host_name(host);
         is_local(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Proxies that say whom they speak for.
+    pub fn proxies(&self) -> &Networks {
+        &self.proxies
     }
 
     /// How long a browser stays signed in.

@@ -280,6 +280,8 @@ pub(super) fn access(config: &Config) -> control::AccessSettings {
     control::AccessSettings {
         keys: plain.into_iter().chain(named).collect(),
         hosts: config.admin.hosts.clone(),
+        // The configuration has checked them.
+        proxies: proxies::Networks::parse(&config.admin.trusted_proxies).unwrap_or_default(),
         session: Duration::from_secs(config.admin.session_seconds),
     }
 }
