@@ -1,5 +1,5 @@
-// A back end for Throng, with the standard library alone: it decides who enters documents, looks at
-// what is said in chats, takes orders, and keeps who is online.
+// A back end for Throng, with the standard library alone: it says who comes, decides who enters
+// documents, looks at what is said in chats, takes orders, and keeps who is online.
 package main
 
 import (
@@ -22,17 +22,21 @@ import (
 
 const bodyBytesMax = 1 << 20
 
+var sessionSeconds = 3600
+var sessions = map[string]string{"session-of-alice": "alice", "session-of-bob": "bob", "session-of-eve": "eve"}
 var members = map[string]map[string]bool{"doc:7": {"alice": true, "bob": true}}
 var prices = map[string]int{"tea": 3, "cake": 4}
 
 // An Event is what Throng asks or tells.
 type Event struct {
-	Kind       string          `json:"kind"`
-	ID         string          `json:"id"`
-	Topic      string          `json:"topic"`
-	User       string          `json:"user"`
-	Connection string          `json:"connection"`
-	Payload    json.RawMessage `json:"payload"`
+	Kind       string              `json:"kind"`
+	ID         string              `json:"id"`
+	Topic      string              `json:"topic"`
+	User       string              `json:"user"`
+	Connection string              `json:"connection"`
+	Payload    json.RawMessage     `json:"payload"`
+	Query      map[string][]string `json:"query"`
+	Headers    map[string]string   `json:"headers"`
 }
 
 // A Reply answers one event.
@@ -77,13 +81,43 @@ func signingKey(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
+// sessionUser says whose session somebody brings who comes: in a cookie, or, to try it, in the URL.
+func sessionUser(event Event) (string, bool) {
+	request := http.Request{Header: http.Header{"Cookie": {event.Headers["cookie"]}}}
+	if cookie, err := request.Cookie("session"); err == nil {
+		user, known := sessions[cookie.Value]
+		return user, known
+	}
+	for _, session := range event.Query["session"] {
+		user, known := sessions[session]
+		return user, known
+	}
+	return "", false
+}
+
+func title(name string) string {
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
 // decide gives the reply to a question.
 func decide(event Event) Reply {
 	switch event.Kind {
+	case "connect":
+		user, known := sessionUser(event)
+		if !known {
+			return refuse("unauthorized", "sign in first")
+		}
+		return ok(Reply{"user": user, "info": Reply{"name": title(user)}, "expires": sessionSeconds})
+	case "refresh":
+		for _, user := range sessions {
+			if user == event.User {
+				return ok(Reply{"expires": sessionSeconds})
+			}
+		}
+		return refuse("signed_out", "the session is over")
 	case "subscribe":
 		if members[event.Topic][event.User] {
-			name := strings.ToUpper(event.User[:1]) + event.User[1:]
-			return ok(Reply{"meta": Reply{"name": name}})
+			return ok(Reply{"meta": Reply{"name": title(event.User)}})
 		}
 		return refuse("members_only", "ask the owner of the document")
 	case "publish":
@@ -176,6 +210,11 @@ func main() {
 	key, err := signingKey(text)
 	if err != nil {
 		log.Fatal("SIGNING_KEY: ", err)
+	}
+	if text := os.Getenv("SESSION_SECONDS"); text != "" {
+		if sessionSeconds, err = strconv.Atoi(text); err != nil {
+			log.Fatal("SESSION_SECONDS: ", err)
+		}
 	}
 	port := os.Getenv("PORT")
 	if port == "" {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A back end for Throng, with the standard library alone: it decides who enters documents, looks at
-what is said in chats, takes orders, and keeps who is online."""
+"""A back end for Throng, with the standard library alone: it says who comes, decides who enters
+documents, looks at what is said in chats, takes orders, and keeps who is online."""
 
 import base64
 import hashlib
@@ -8,12 +8,15 @@ import hmac
 import json
 import os
 import time
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
 KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
 PORT = int(os.environ.get("PORT", "9000"))
 BODY_BYTES_MAX = 1 << 20
+SESSIONS = {"session-of-alice": "alice", "session-of-bob": "bob", "session-of-eve": "eve"}
+SESSION_SECONDS = int(os.environ.get("SESSION_SECONDS", "3600"))
 MEMBERS = {"doc:7": {"alice", "bob"}}
 PRICES = {"tea": 3, "cake": 4}
 
@@ -42,9 +45,28 @@ def error(code, message):
     return {"status": "error", "response": {"code": code, "message": message}}
 
 
+def session_user(event):
+    """Whose session somebody brings who comes: in a cookie, or, to try it, in the URL."""
+    try:
+        cookie = SimpleCookie(event["headers"].get("cookie", "")).get("session")
+    except CookieError:
+        cookie = None
+    session = cookie.value if cookie else event["query"].get("session", [""])[0]
+    return SESSIONS.get(session)
+
+
 def decide(event):
     """The reply to a question."""
-    topic, user, payload = event["topic"], event["user"], event.get("payload")
+    topic, user, payload = event.get("topic"), event["user"], event.get("payload")
+    if event["kind"] == "connect":
+        user = session_user(event)
+        if user is None:
+            return error("unauthorized", "sign in first")
+        return ok(user=user, info={"name": user.title()}, expires=SESSION_SECONDS)
+    if event["kind"] == "refresh":
+        if user in SESSIONS.values():
+            return ok(expires=SESSION_SECONDS)
+        return error("signed_out", "the session is over")
     if event["kind"] == "subscribe":
         if user in MEMBERS.get(topic, ()):
             return ok(meta={"name": user.title()})

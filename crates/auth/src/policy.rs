@@ -170,7 +170,17 @@ fn is_in_scope(grants: &Grants, action: Action<'_>, topic: &Topic<'_, '_>) -> bo
 /// Whether the principal's grants reach so far. What it is in by itself needs no grant.
 fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) -> bool {
     let Grants::Patterns(patterns) = &*principal.grants else {
-        return true;
+        return match action {
+            // The application has said whose the connection is.
+            Action::Login(user) | Action::Logout(user) => {
+                principal.source != Source::Hook || principal.is(user)
+            }
+            Action::Subscribe
+            | Action::Publish
+            | Action::Presence
+            | Action::History
+            | Action::Acknowledge(_) => true,
+        };
     };
     let any = |patterns: &[Box<str>]| any_matches(patterns, &principal.users, topic.name);
     match action {

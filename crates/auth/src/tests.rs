@@ -152,6 +152,25 @@ fn a_token_may_do_what_both_rules_and_grants_allow() {
 }
 
 #[test]
+fn whom_the_application_has_named_becomes_nobody_else() {
+    let policy = policy();
+    let al = Principal { source: Source::Hook, ..Principal::anonymous(users(&["al"])) };
+    for (action, name, want) in [
+        (Action::Login("al"), "@al", Ok(())),
+        (Action::Login("cy"), "@cy", Err(Deny::NotGranted)),
+        (Action::Logout("al"), "@al", Ok(())),
+        (Action::Logout("cy"), "@cy", Err(Deny::NotGranted)),
+        (Action::Subscribe, "other", Ok(())),
+        (Action::Subscribe, "closed:1", Err(Deny::JoinRefused)),
+        (Action::Subscribe, "@cy", Err(Deny::AnotherUser)),
+        (Action::Publish, "room:1", Ok(())),
+    ] {
+        let decision = policy.decide(&al, action, &policy.topic(name));
+        assert_eq!(decision.unasked().map(|_| ()), want, "{action:?} {name}");
+    }
+}
+
+#[test]
 fn a_token_for_a_topic_grants_that_to_its_user_and_no_more() {
     let (policy, al) = (policy(), token("al"));
     let of = |user: &str, topic: &str| TopicToken { users: users(&[user]), topic: topic.into() };

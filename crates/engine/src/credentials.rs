@@ -329,4 +329,57 @@ mod tests {
         assert_eq!(credentials.due(1, 999, silent), None);
         assert_eq!(credentials.due(1, 1_000, silent), Some(TokenDue::Expired));
     }
+
+    /// Let in at this time for so many seconds.
+    fn let_in(issued_s: u32, seconds: u64) -> Principal {
+        let mark = TokenMark { issued_s, id_hash: 0 };
+        let expires = Some(u64::from(issued_s) + seconds);
+        Principal { source: Source::Hook, mark, ..principal("news", None, expires) }
+    }
+
+    #[test]
+    fn the_application_is_asked_once_and_in_time() {
+        for (seconds, warning_s, spread_s, first, last) in [
+            (1_000, 60, 30, 940, 970),
+            (1_000, 60, 0, 940, 940),
+            // Without warnings of tokens, and for a short time.
+            (1_000, 0, 30, 990, 995),
+            (20, 60, 30, 10, 15),
+            (2, 60, 30, 1, 1),
+            (1, 0, 0, 1, 1),
+        ] {
+            let expiry = Expiry { warning_s, spread_s };
+            for slot in 0..200 {
+                let mut credentials = Credentials::default();
+                credentials.insert(slot, &let_in(5_000, seconds));
+                assert!(credentials.is_by_hook(slot));
+                let due = |credentials: &Credentials, now: u64| {
+                    credentials.due(slot, 5_000 + now, expiry)
+                };
+                let asked = (0..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
+                assert!((first..=last).contains(&asked), "{seconds} {warning_s}: {asked}");
+                let expires_s = u32::try_from(5_000 + seconds).unwrap();
+                assert_eq!(due(&credentials, asked), Some(TokenDue::Refresh(expires_s)));
+                // However late it is, it is asked before the connection ends.
+                assert_eq!(due(&credentials, 9_000), Some(TokenDue::Refresh(expires_s)));
+                credentials.set_warned(slot);
+                let end = (asked..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
+                assert_eq!(due(&credentials, end), Some(TokenDue::Expired));
+                assert!((seconds..=seconds + u64::from(spread_s)).contains(&end));
+                // What it says next counts from then.
+                credentials.insert(slot, &let_in(6_000, seconds));
+                assert_eq!(due(&credentials, 1_000), None);
+            }
+        }
+        let mut credentials = Credentials::default();
+        let forever = Principal { expires: None, ..let_in(1, 1) };
+        credentials.insert(1, &forever);
+        let never = Expiry { warning_s: 60, spread_s: 30 };
+        assert_eq!(credentials.due(1, u64::MAX, never), None);
+        assert_eq!(credentials.principal(1, Vec::new()).unwrap(), forever);
+        // It and a token with the same grants are two kinds of one badge.
+        credentials.insert(2, &principal("news", None, None));
+        assert!(!credentials.is_by_hook(2));
+        assert_eq!(credentials.badges.count(), 1);
+    }
 }

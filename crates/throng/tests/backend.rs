@@ -28,7 +28,11 @@ fn folder() -> PathBuf {
 }
 
 fn start(mut process: Command, key: &str) -> Backend {
-    process.env("PORT", "0").env("SIGNING_KEY", key).stdout(Stdio::piped());
+    process
+        .env("PORT", "0")
+        .env("SIGNING_KEY", key)
+        .env("SESSION_SECONDS", "2")
+        .stdout(Stdio::piped());
     let mut child = process.spawn().unwrap_or_else(|error| {
         panic!(
             "{process:?}: {error}: scripts/test installs the Debian packages python3 and golang-go"
@@ -85,7 +89,18 @@ fn online(backend: &Backend) -> Value {
 /// All that the example does.
 fn decides_answers_and_hears(backend: &Backend) {
     let server = serve(&backend.url, KEY);
-    let mut alice = websocket(&server, "user=alice&topic=chat:1");
+    // Who somebody is, the back end says; and who names somebody else is nobody.
+    let (status, error) = server.get("/poll?topic=free&timeout=0");
+    assert_eq!((status, &error["error"]["code"]), (401, &json!("unauthorized")));
+    let (status, error) = server.get("/poll?user=bob&session=session-of-eve&timeout=0");
+    assert_eq!((status, &error["error"]["code"]), (403, &json!("not_your_user")));
+    for (cookie, status) in [("x=1; session=session-of-eve", 200), ("session=", 401), ("=;;", 401)]
+    {
+        let headers = format!("Cookie: {cookie}\r\n");
+        let got = request(server.client, "GET", "/poll?topic=free&timeout=0", None, &headers);
+        assert_eq!(got.0, status, "{cookie}");
+    }
+    let mut alice = websocket(&server, "session=session-of-alice&topic=chat:1");
     let entered = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:7"}));
     assert_eq!(entered["ok"]["topic"], "doc:7", "{entered}");
     // The list is made at intervals.
@@ -93,9 +108,9 @@ fn decides_answers_and_hears(backend: &Backend) {
         let list = command(&mut alice, json!({"type": "presence", "id": 2, "topic": "doc:7"}));
         list["ok"]["presences"]["alice"]["metas"][0]["name"] == "Alice"
     });
-    let (status, error) = server.get("/sse?user=eve&topic=doc:7");
+    let (status, error) = server.get("/sse?session=session-of-eve&topic=doc:7");
     assert_eq!((status, &error["error"]["code"]), (403, &json!("members_only")));
-    assert_eq!(server.get("/poll?user=bob&topic=doc:7&timeout=0").0, 200);
+    assert_eq!(server.get("/poll?session=session-of-bob&topic=doc:7&timeout=0").0, 200);
 
     let mut say = |data: &str| {
         let publish = json!({"type": "publish", "id": 3, "topic": "chat:1", "data": data});
@@ -119,7 +134,7 @@ fn decides_answers_and_hears(backend: &Backend) {
     assert_eq!(say("buy spam")["error"]["code"], "no_spam");
     let order = |item: &str| {
         let body = Some(json!({"item": item}));
-        request(server.client, "POST", "/publish?topic=order:1&user=bob", body, "")
+        request(server.client, "POST", "/publish?topic=order:1&session=session-of-bob", body, "")
     };
     assert_eq!(order("tea"), (200, json!({"ordered": "tea", "price": 3})));
     let (status, error) = order("gold");
@@ -130,6 +145,19 @@ fn decides_answers_and_hears(backend: &Backend) {
     drop(alice);
     let nobody = json!({"users": [], "topics": []});
     server.until("the back end knows that nobody is", |_| online(backend) == nobody);
+}
+
+/// A session of two seconds is asked about, and goes on.
+fn lets_stay(backend: &Backend) {
+    let server = serve(&backend.url, KEY);
+    let mut stream = server.listen("/stream?session=session-of-bob&topic=free");
+    assert_eq!(stream.object()["users"], json!(["bob"]));
+    server.until("it was asked whether he may stay, and again", |server| {
+        server.metric("throng_webhook_events_total{result=\"ok\"}") >= 4.0
+    });
+    server.publish("free", json!("still"));
+    while stream.object()["data"] != "still" {}
+    assert_eq!(server.metric("throng_webhook_events_total{result=\"error\"}"), 0.0);
 }
 
 /// Whoever has another key is believed nothing.
@@ -152,6 +180,7 @@ fn wants_the_signature(backend: &Backend) {
 fn the_back_end_in_python_decides_answers_and_hears() {
     let backend = python(KEY);
     decides_answers_and_hears(&backend);
+    lets_stay(&backend);
     wants_the_signature(&backend);
 }
 
@@ -159,5 +188,6 @@ fn the_back_end_in_python_decides_answers_and_hears() {
 fn the_back_end_in_go_decides_answers_and_hears() {
     let backend = go(KEY);
     decides_answers_and_hears(&backend);
+    lets_stay(&backend);
     wants_the_signature(&backend);
 }

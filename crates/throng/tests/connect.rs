@@ -319,6 +319,24 @@ fn a_revocation_ends_what_the_application_let_in() {
     assert_eq!(other.until("message"), 1);
 }
 
+/// Also where there are no tokens at all.
+#[test]
+fn whom_the_application_has_named_becomes_nobody_else() {
+    let app = Application::replying(|_| json!({"user": "al"}));
+    let server = asking(&app, &[]);
+    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    assert_eq!(client.ask(json!({"type": "login", "user": "bo"})), "not_granted");
+    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "@bo"})), "bad_topic");
+    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "free"}))["topic"], "free");
+    assert_eq!(members(&server, "@bo"), 0);
+    assert_eq!(server.post("/api/revoke", json!({"user": "al"}))["closed"], 1);
+    assert_eq!(client.closed(), "token_revoked");
+    // As always, where nobody is asked.
+    let server = serve_with(&[]);
+    let mut client = Client::open(&server, Way::Ws, "user=al", "").ok().unwrap();
+    assert!(client.ask(json!({"type": "login", "user": "bo"})).is_object());
+}
+
 /// What a page of somebody else makes a browser send is not the user's will.
 #[test]
 fn cookies_of_foreign_pages_are_not_passed_on() {

@@ -253,6 +253,7 @@ fn refusal(response: Box<str>) -> HookRefusal {
 
 #[cfg(test)]
 mod tests {
+    use auth::Grants;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -300,6 +301,76 @@ mod tests {
             let responses = read(body.as_bytes(), &events(3)).unwrap();
             let oks: Vec<_> = responses.into_iter().map(|v| v.ok().map(|v| plain(v).0)).collect();
             assert_eq!(oks, [Some(true), None, Some(false)], "{reply}");
+        }
+    }
+
+    /// What a reply says of who comes, with room for so many users and topics.
+    fn admitted(reply: &str, topics_max: usize) -> Result<Admission, AnswerError> {
+        let body = format!(r#"{{"replies":[{reply}]}}"#);
+        let response = read(body.as_bytes(), &[Expects::Connect(topics_max)])?.remove(0)?;
+        match response {
+            WebhookResponse::Ok { changes, .. } => Ok(*changes.admission.unwrap()),
+            other => panic!("{reply}: {other:?}"),
+        }
+    }
+
+    fn names(names: &[&str]) -> Vec<Name> {
+        names.iter().map(|name| Name::from(*name)).collect()
+    }
+
+    #[test]
+    fn who_comes_is_read_or_an_error() {
+        let some = |reply: &str| admitted(reply, 9).unwrap_or_else(|it| panic!("{reply}: {it}"));
+        assert_eq!(some("{}"), Admission::default());
+        assert_eq!(some(r#"{"user":"al","users":["bo","al"]}"#).users, Some(names(&["al", "bo"])));
+        assert_eq!(some(r#"{"users":[]}"#).users, Some(Vec::new()));
+        assert_eq!(some(r#"{"topics":["a","b","a"]}"#).topics, names(&["a", "b"]));
+        assert_eq!(some(r#"{"expires":60}"#).seconds, Some(60));
+        assert_eq!(some(r#"{"info":{ "a": 1 }}"#).info.as_deref(), Some(r#"{"a":1}"#));
+        let grants = some(r#"{"grants":{"subscribe":["a:*"]}}"#).grants.unwrap();
+        let Grants::Patterns(patterns) = &*grants else { panic!("{grants:?}") };
+        assert_eq!((&*patterns.subscribe[0], patterns.publish.len()), ("a:*", 0));
+        assert!(some(r#"{"grants":{}}"#).grants.is_some(), "nothing is granted");
+        // Each user has a topic of its own.
+        let full = r#"{"user":"al","topics":["a","b"]}"#;
+        assert!(admitted(full, 3).is_ok());
+        let error = admitted(full, 2).unwrap_err().to_string();
+        assert!(error.contains("at most 2 topics"), "{error}");
+        // What others are asked has none of that, and may be called so.
+        assert_eq!(responses(r#"{"replies":[{"user":7,"topics":{}}]}"#).len(), 1);
+    }
+
+    #[test]
+    fn who_may_stay_is_read_without_names() {
+        let body =
+            br#"{"replies":[{"user":7,"topics":[""],"expires":9,"grants":{"publish":["a"]}}]}"#;
+        let response = read(body, &[Expects::Refresh]).unwrap().remove(0);
+        assert!(response.is_err(), "a user is a text");
+        let body = br#"{"replies":[{"user":"bo","expires":9,"grants":{"publish":["a"]}}]}"#;
+        let response = read(body, &[Expects::Refresh]).unwrap().remove(0).unwrap();
+        let WebhookResponse::Ok { changes, .. } = response else { panic!("{response:?}") };
+        let admission = changes.admission.unwrap();
+        assert_eq!((admission.seconds, &admission.users), (Some(9), &None));
+        assert!(admission.grants.is_some());
+    }
+
+    #[test]
+    fn an_error_refuses_in_either_form() {
+        for reply in [
+            r#"{"status":"error","response":{"code":"banned","message":"m"}}"#,
+            r#"{"error":{"code":"banned","message":"m"}}"#,
+            r#"{"status":"ok","user":"al","error":{"code":"banned","message":"m"}}"#,
+        ] {
+            let body = format!(r#"{{"replies":[{reply}]}}"#);
+            for expects in [Expects::Changes, Expects::Connect(9), Expects::Refresh] {
+                let response = read(body.as_bytes(), &[expects]).unwrap().remove(0).unwrap();
+                let WebhookResponse::Error(refusal) = response else { panic!("{reply}") };
+                assert_eq!((&*refusal.code, &*refusal.message), ("banned", "m"), "{reply}");
+            }
+        }
+        for reply in [r#"{"error":true}"#, r#"{"error":""}"#, r#"{"error":{}}"#] {
+            let refused = responses(&format!(r#"{{"replies":[{reply}]}}"#));
+            assert!(!refused[0].as_ref().unwrap().0, "{reply}");
         }
     }
 
@@ -391,6 +462,59 @@ mod tests {
     }
 
     proptest! {
+        /// What is read is what was written, and keeps to the bounds.
+        #[test]
+        fn whoever_is_let_in_is_read_as_written(
+            users in proptest::collection::vec(".{0,6}", 0..5),
+            topics in proptest::collection::vec("[a-c@* ]{0,4}", 0..5),
+            patterns in proptest::collection::vec(".{0,8}", 0..4),
+            seconds in proptest::option::of(0..3u32),
+            topics_max in 0..8usize,
+        ) {
+            let reply = json!({
+                "users": users, "topics": topics, "grants": {"subscribe": patterns},
+                "expires": seconds,
+            });
+            let valid = users.iter().all(|it| check_name(it).is_ok())
+                && topics.iter().all(|it| check_topic(it).is_ok())
+                && seconds != Some(0);
+            let unique = |list: &[String]| {
+                let mut list = list.to_vec();
+                list.sort();
+                list.dedup();
+                list.len()
+            };
+            let fits = unique(&users) + unique(&topics) <= topics_max;
+            match admitted(&reply.to_string(), topics_max) {
+                Err(_) => prop_assert!(!(valid && fits)),
+                Ok(admission) => {
+                    prop_assert!(valid && fits);
+                    prop_assert_eq!(admission.users.unwrap().len(), unique(&users));
+                    prop_assert_eq!(admission.topics.len(), unique(&topics));
+                    let Grants::Patterns(granted) = &*admission.grants.unwrap() else { panic!() };
+                    prop_assert!(granted.subscribe.iter().map(|it| &**it).eq(&patterns));
+                    prop_assert_eq!(admission.seconds, seconds);
+                }
+            }
+        }
+
+        #[test]
+        fn whatever_comes_lets_nobody_in_by_mistake(
+            body in r#"\{"replies":\[\{("(user|users|topics|grants|info|expires|error|status)":("ok"|"error"|"a"|\[\]|\["a"\]|\{\}|null|0|7),?){0,4}\}\]\}"#,
+        ) {
+            let refused = body.contains(r#""status":"error""#);
+            for expects in [Expects::Connect(3), Expects::Refresh] {
+                if let Ok(mut responses) = read(body.as_bytes(), &[expects])
+                    && let Ok(WebhookResponse::Ok { changes, .. }) = responses.remove(0)
+                {
+                    prop_assert!(!refused, "{}", body);
+                    let admission = changes.admission.unwrap();
+                    prop_assert!(admission.seconds != Some(0));
+                    prop_assert!(admission.topics.len() + admission.users.map_or(0, |it| it.len()) <= 3);
+                }
+            }
+        }
+
         #[test]
         fn replies_are_read_as_they_were_written(
             replies in prop::collection::vec((any::<bool>(), any_value()), 1..6),

@@ -201,7 +201,8 @@ fn string(out: &mut Vec<u8>, text: &str) {
 mod tests {
     use serde_json::{Value, json};
 
-    use shard::WebhookKind;
+    use protocol::request::ConnectRequest;
+    use shard::{Question, WebhookKind};
 
     use super::super::tests::ask;
     use super::*;
@@ -224,6 +225,53 @@ mod tests {
         assert_eq!(written(&request), want);
         let raw = String::from_utf8(write([&request].into_iter())).unwrap();
         assert!(raw.contains(r#""payload":{"n":1.00},"#), "numbers keep their digits: {raw}");
+    }
+
+    #[test]
+    fn who_comes_is_written_with_the_request() {
+        let pair = |name: &str, value: &str| (name.into(), value.into());
+        let request = ConnectRequest {
+            transport: "sse",
+            users: Vec::new(),
+            path: "/sse".into(),
+            query: vec![pair("topic", "a\"b"), pair("x", ""), pair("topic", "c")],
+            headers: vec![pair("cookie", "a=b; c=\"d\""), pair("origin", "http://a")],
+        };
+        let connecting = Connecting { address: None, request, topics_max: 9 };
+        let held = |connect| {
+            let question = Question::new(WebhookKind::Connect, None, vec!["al".into()], "sse");
+            WebhookRequest { question: Question { connect, ..question }, ..ask(7) }
+        };
+        let bytes = held_bytes(&held(None));
+        let address = "2001:db8::1".parse().unwrap();
+        let asked = held(Some(Box::new(Connecting { address: Some(address), ..connecting })));
+        let texts = [
+            "/sse",
+            "topic",
+            "a\"b",
+            "x",
+            "topic",
+            "c",
+            "cookie",
+            "a=b; c=\"d\"",
+            "origin",
+            "http://a",
+        ];
+        let all: usize = texts.iter().map(|text| text.len()).sum();
+        assert_eq!(held_bytes(&asked) - bytes, all, "what a client sends is counted");
+        let want = json!({
+            "kind": "connect", "user": "al", "users": ["al"], "connection": "00000009-0-7-3",
+            "transport": "sse", "address": "2001:db8::1", "path": "/sse",
+            "query": {"topic": ["a\"b", "c"], "x": [""]},
+            "headers": {"cookie": "a=b; c=\"d\"", "origin": "http://a"},
+        });
+        assert_eq!(written(&asked), want);
+        let question = Question::new(WebhookKind::Refresh, None, Vec::new(), "ws");
+        let want = json!({
+            "kind": "refresh", "user": null, "users": [], "connection": "00000009-0-7-3",
+            "transport": "ws",
+        });
+        assert_eq!(written(&WebhookRequest { question, ..ask(7) }), want);
     }
 
     #[test]

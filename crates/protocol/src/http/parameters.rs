@@ -152,8 +152,8 @@ impl Route<'_> {
         let mut query = self.query()?;
         let principal = self.principal(std::mem::take(&mut query.users))?;
         let given = self.given_topics();
-        let (known, names): (Vec<Name>, Vec<Name>) =
-            std::mem::take(&mut query.topics).into_iter().partition(|it| given.contains(it));
+        let mut names = std::mem::take(&mut query.topics);
+        let known: Vec<Name> = names.extract_if(.., |it| given.contains(it)).collect();
         // The users of a token are more than the request names, maybe.
         self.check_topics(principal.users.len() + names.len() + given.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;

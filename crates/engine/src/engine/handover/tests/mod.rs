@@ -1,6 +1,7 @@
 //! Scenes in which new engines take the place of the old ones after any step: all clients must be sent
 //! the same bytes as without.
 
+mod connect;
 mod lives;
 mod records;
 mod tokens;
@@ -311,8 +312,9 @@ impl Scene {
                 let requests = std::mem::take(&mut *self.app.0.lock().unwrap());
                 for request in requests {
                     let response: Box<str> = r#"{"by":"app"}"#.into();
+                    let changes = Box::new(connect::said(&request.question));
                     let response = match ok {
-                        true => WebhookResponse::Ok { response, changes: Box::default() },
+                        true => WebhookResponse::Ok { response, changes },
                         false => WebhookResponse::Error(Box::new(Refusal {
                             status: 403,
                             code: "no".into(),
