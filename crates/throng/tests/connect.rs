@@ -359,6 +359,57 @@ fn cookies_of_foreign_pages_are_not_passed_on() {
     }
 }
 
+/// What the application is told of a request is nobody else's, whatever comes of it.
+#[test]
+fn nothing_of_a_request_is_logged() {
+    let app = Application::start(|events| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        match events[0]["headers"]["x-act"].as_str() {
+            Some("fail") => application::Act::Raw("HTTP/1.1 500 s3cret\r\n\r\n".into()),
+            Some("hang") => application::Act::Hang,
+            act => application::Act::Reply(
+                events
+                    .iter()
+                    .map(|_| match act {
+                        Some("refuse") => json!({"error": {"code": "banned", "message": "s3cret"}}),
+                        Some("wrong") => json!({"user": 7}),
+                        _ => json!({"user": "al", "info": {"a": "s3cret"}, "expires": 2}),
+                    })
+                    .collect(),
+            ),
+        }
+    });
+    let log = std::env::temp_dir().join(format!("throng-connect-log-{}", std::process::id()));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let settings = [
+        ("THRONG_LOG_LEVEL", "trace"),
+        ("THRONG_WEBHOOK_URL", &app.url()),
+        ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300"),
+        ("THRONG_WEBHOOK_HEADERS", "cookie,authorization,x-act"),
+        CONNECT,
+    ];
+    let file = std::fs::File::create(&log).unwrap();
+    let server = Server::run_with_log(command, &settings, file.into());
+    for act in ["", "refuse", "wrong", "fail", "hang"] {
+        let headers =
+            format!("Cookie: session=s3cret\r\nAuthorization: Basic s3cret\r\nX-Act: {act}\r\n");
+        for target in ["/poll?topic=a&timeout=0", "/stream?topic=a", "/sse?topic=a"] {
+            let target = format!("{target}&token=s3cret&other=s3cret");
+            let mut stream = Stream::new(server.connect());
+            stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n{headers}\r\n"));
+            let head = stream.head();
+            assert_eq!(head.starts_with("HTTP/1.1 200 "), act.is_empty(), "{act} {head}");
+        }
+    }
+    server.until("it was asked", |server| server.metric("throng_webhook_waiting") == 0.0);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("webhook") && text.contains("TRACE"), "it logs what it does");
+    let told: Vec<&str> = text.lines().filter(|line| line.contains("s3cret")).collect();
+    assert!(told.is_empty(), "{told:#?}");
+    let _ = std::fs::remove_file(log);
+}
+
 #[test]
 fn the_application_hears_what_the_configuration_names() {
     let app = Application::replying(|_| json!({"user": "al"}));
