@@ -43,7 +43,7 @@ const LARGE_BYTES: usize = 4 << 10;
 
 /// One of so many commands of connections that hold no accounts makes the connection hold them: so an
 /// address of which many connections do a little each is found as well. A power of 2.
-const SAMPLE: u32 = 16;
+const SAMPLE: u32 = 64;
 
 /// Somebody who does a lot.
 struct Bound {

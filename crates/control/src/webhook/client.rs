@@ -117,7 +117,10 @@ async fn read(
     }
     if !status.is_success() || must_be_ok && status != StatusCode::OK {
         let hint = if status.is_redirection() { "; redirects are not followed" } else { "" };
-        return Err(RequestError::new(ErrorKind::Status, format!("status {status}{hint}")));
+        let error = RequestError::new(ErrorKind::Status, format!("status {status}{hint}"));
+        // What a proxy says while the application behind it starts anew.
+        let is_passing = matches!(status.as_u16(), 429 | 502..=504);
+        return Err(RequestError { is_passing, ..error });
     }
     let mut body = Vec::new();
     while let Some(frame) = answer.frame().await {

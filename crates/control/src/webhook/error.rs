@@ -79,11 +79,13 @@ impl ErrorKind {
 pub(super) struct RequestError {
     pub kind: ErrorKind,
     pub cause: String,
+    /// The same request may be answered in a moment: a back end that starts anew, or one of several.
+    pub is_passing: bool,
 }
 
 impl RequestError {
     pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
-        RequestError { kind, cause: cause.into() }
+        RequestError { kind, cause: cause.into(), is_passing: kind == ErrorKind::Unreachable }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sends what is in the intake, and hands out the responses.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +18,10 @@ use super::queue::{Queue, QueueKey};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
+/// So long after a request that failed in passing it is sent again. All are within the time that the
+/// request has.
+const RETRIES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
+
 /// The control thread's side: sends requests to the application.
 pub struct Worker {
     dispatcher: Arc<Dispatcher>,
@@ -26,6 +30,8 @@ pub struct Worker {
     queues_per_url: usize,
     /// Those with something in them.
     pub(super) queues: HashMap<QueueKey, Queue>,
+    /// The URLs whose last request failed in spite of all: there nothing is sent again.
+    down: HashSet<Arc<str>>,
     /// No request's time is over before; `None` if there is none.
     due: Option<Instant>,
     /// The one that `due` was reckoned with.
@@ -50,6 +56,7 @@ impl Worker {
             client: None,
             queues_per_url: queues_per_url.max(1),
             queues: HashMap::new(),
+            down: HashSet::new(),
             due: None,
             log: Log::default(),
             full_logged: 0,
@@ -166,10 +173,19 @@ impl Worker {
             requests.iter().map(|request| Expects::of(&request.ask)).collect();
         let (proof, events) = (settings.proof(), requests.len());
         let of = key.clone();
+        let retries = if self.down.contains(&key.url) { &[][..] } else { &RETRIES };
         let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
         let request = async move {
             let began = Instant::now();
-            let answer = client.post(&of.url, &RequestId::random(), &proof, events, body).await;
+            let id = RequestId::random();
+            let mut answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
+            for pause in retries {
+                if !answer.as_ref().is_err_and(|error| error.is_passing) {
+                    break;
+                }
+                tokio::time::sleep(*pause).await;
+                answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
+            }
             let result = answer.and_then(|body| {
                 answer::read(&body, &expected)
                     .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))
@@ -210,6 +226,10 @@ impl Worker {
                     Some(key.clone())
                 });
             }
+        };
+        match &result {
+            Err(error) if error.is_passing => self.down.insert(key.url.clone()),
+            Ok(_) | Err(_) => self.down.remove(&key.url),
         };
         let (requests, late) = self.queues.get_mut(&key)?.end(id)?;
         match result {

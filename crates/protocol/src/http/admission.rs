@@ -3,7 +3,8 @@
 use auth::{Permit, Principal, Source, TokenMark};
 use model::Name;
 
-use super::identity::{NOT_YOUR_USER, TOKEN_PARAMETER};
+use super::answer::NOT_YOUR_USER;
+use super::identity::TOKEN_PARAMETER;
 use super::{LONGPOLL, Rejection, Route};
 use crate::query;
 use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Hold, Interrupt};

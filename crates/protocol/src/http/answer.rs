@@ -9,6 +9,9 @@ use super::{HttpRequest, Rejection};
 use crate::request::Respond;
 use crate::{Settings, json};
 
+/// The code of the error where a request names users whose token it doesn't have.
+pub(crate) const NOT_YOUR_USER: &str = "not_your_user";
+
 /// The code of a refusal of the application that is answered with 401.
 pub const UNAUTHORIZED: &str = "unauthorized";
 
@@ -128,7 +131,7 @@ pub fn reject(
             "WWW-Authenticate: Bearer realm=\"throng\"\r\n"
         }
         401 => "WWW-Authenticate: Bearer realm=\"throng\", error=\"invalid_token\"\r\n",
-        403 if rejection.code == Deny::NotGranted.code() => {
+        403 if [Deny::NotGranted.code(), NOT_YOUR_USER].contains(&&*rejection.code) => {
             "WWW-Authenticate: Bearer realm=\"throng\", error=\"insufficient_scope\"\r\n"
         }
         405 => "Allow: GET, HEAD, OPTIONS\r\n",

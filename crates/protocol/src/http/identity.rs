@@ -14,16 +14,13 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use model::Name;
 use model::name::check_name;
 
-use super::answer::origin_is_named;
+use super::answer::{NOT_YOUR_USER, origin_is_named};
 use super::{Rejection, Route};
 use crate::query;
 use crate::request::{Hold, Interrupt};
 
 /// The query parameter with a token.
 pub const TOKEN_PARAMETER: &str = "token";
-
-/// The code of the error where a request names users whose token it doesn't have.
-pub(crate) const NOT_YOUR_USER: &str = "not_your_user";
 
 /// How the subprotocol begins in which phoenix.js 1.8 sends a token, in base64.
 const PHOENIX_PREFIX: &str = "base64url.bearer.phx.";

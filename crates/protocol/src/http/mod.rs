@@ -28,6 +28,6 @@ pub use protocol::{Http, reject_unread, without_room};
 pub use rejection::Rejection;
 pub use route::Route;
 
+pub(crate) use answer::NOT_YOUR_USER;
 pub(crate) use answer::short_answer;
-pub(crate) use identity::NOT_YOUR_USER;
 pub(crate) use parameters::{Listener, Query, not_utf8};

@@ -71,6 +71,35 @@ async fn where_nobody_is_nobody_answers() {
     bench(1, Settings { secret, ..settings(&url) }).fails(ErrorKind::Unreachable).await;
 }
 
+#[tokio::test]
+async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
+    let answers = AtomicUsize::new(0);
+    let app = app(OPEN, move |events| match answers.fetch_add(1, Ordering::Relaxed) {
+        0 => StatusCode::BAD_GATEWAY.into_response(),
+        1 => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        2 => echo(events),
+        // It is there and says no: nothing is asked twice.
+        3 => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        _ => StatusCode::GATEWAY_TIMEOUT.into_response(),
+    })
+    .await;
+    let mut bench = bench(1, settings(&app.url));
+    bench.ask(1, 7).unwrap();
+    assert_eq!(bench.response().await, (7, true, "7".into()));
+    let ids: Vec<_> = {
+        let seen = app.seen.lock().unwrap();
+        seen.iter().map(|it| it.headers["webhook-id"].clone()).collect()
+    };
+    assert_eq!(ids.len(), 3);
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    // Once at the first, three times, and once more while nothing else has come back.
+    for requests in [4, 7, 8] {
+        bench.ask(1, 8).unwrap();
+        assert!(!bench.response().await.1);
+        assert_eq!(app.seen.lock().unwrap().len(), requests);
+    }
+}
+
 /// Collects log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
