@@ -159,7 +159,9 @@ fn a_refusal_is_told_in_each_transports_words() {
     assert_eq!(reply.body["error"]["message"], "you know why");
     let reply = request(&server, "GET", "/sse?topic=a", "", "");
     assert!(header(&reply.head, "www-authenticate").is_some(), "{}", reply.head);
-    assert_eq!(server.api("GET", "/api/stats", None).1["connections"], 0);
+    server.until("nobody is there", |server| {
+        server.api("GET", "/api/stats", None).1["connections"] == 0
+    });
     // What shows nothing asks for nothing.
     let events = app.events().len();
     for target in ["/healthz", "/favicon.ico", "/nothing"] {
