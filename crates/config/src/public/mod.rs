@@ -60,6 +60,7 @@ pub const CHECKLIST: &[Point] = &[
             "auth.required",
             "auth.anonymous_grants",
             "client.insecure",
+            "client.user_header",
             "webhook.connect",
             "webhook.silence",
         ],

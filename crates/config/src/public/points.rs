@@ -35,6 +35,19 @@ pub(super) fn tokens(config: &Config, _: u64) -> Judged {
              webhook.silence = \"deny\", or auth.required = true",
         );
     }
+    if !config.has_tokens() && !config.client.user_header.is_empty() {
+        return match reach(config.client.listen) {
+            Reach::Host => warning(
+                "the proxy says who a client is (client.user_header), and only [[topics]] what it may \
+                 do: see to it that nobody but the proxy is on this host, and that it lets nobody \
+                 through without a name",
+            ),
+            Reach::Network | Reach::All => error(
+                "the proxy says who a client is (client.user_header), but others than the proxy reach \
+                 the client port: listen on 127.0.0.1, or set auth.required = true",
+            ),
+        };
+    }
     if !config.has_tokens() && !config.webhook.connect {
         return error(
             "nobody needs a token: whoever reaches the client port is anyone. Give [auth] a key, and \

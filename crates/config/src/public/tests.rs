@@ -178,6 +178,23 @@ fn each_mistake_is_found_at_its_point() {
 }
 
 #[test]
+fn a_proxy_that_says_who_is_there_has_the_port_for_itself() {
+    let (_, no_tokens) = GOOD.split_once("[auth]").unwrap();
+    let (_, rest) = no_tokens.split_once("[limits]").unwrap();
+    for (listen, want) in [("127.0.0.1:8000", Verdict::Warning), ("10.0.0.7:8000", Verdict::Error)]
+    {
+        let file = format!(
+            "[client]\ncors_origins = [\"https://www.example.com\"]\ninsecure = true\nlogin = \"refuse\"\n\
+             trusted_proxies = [\"127.0.0.1\"]\nuser_header = \"X-User\"\nlisten = \"{listen}\"\n\
+             [limits]{rest}"
+        );
+        let findings = judged(&file, &[]);
+        let tokens = findings.iter().find(|it| it.point.name == "tokens").unwrap();
+        assert_eq!(tokens.verdict, want, "{listen}: {}", tokens.text);
+    }
+}
+
+#[test]
 fn the_checklist_names_settings_that_there_are() {
     for point in CHECKLIST {
         for key in point.settings {
