@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read, config --public)",
+            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read, config --check --public)",
         )
     };
 }
