@@ -139,7 +139,7 @@ run({
       await signedIn(page, "root");
       const foreign = await context.newPage();
       const seen = [];
-      context.on("response", (response) => seen.push([response.request().method(), response.status()]));
+      foreign.on("response", (response) => seen.push([response.request().method(), response.status()]));
       await foreign.goto(`http://127.0.0.1:${site.address().port}/`);
       seen.length = 0;
       const body = JSON.stringify({ topic: "news", data: "evil" });
