@@ -49,7 +49,8 @@ impl Client {
             let lost = recovered == Some(false);
             assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
             let state = self.states.entry(topic).or_default();
-            state.enter(asked, lost || !matches!(from, From::Place(_)));
+            // A place before all there was is that of one who has nothing yet.
+            state.enter(asked, lost || !matches!(from, From::Place(1..)));
             // It may have heard more of what comes again now.
             state.go_back(count(&log[topic], &since));
             self.since.insert(topic, since);
@@ -107,6 +108,7 @@ impl Client {
         let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
         let wants = self.wants.filter(|_| enter && known.is_none());
         let from = match (known, wants) {
+            (Some(place), _) if is_state(topic) => From::Place(count(&log[topic], place)),
             (Some(_), _) => From::Place(self.heard.get(&topic).map_or(0, |it| it.next)),
             (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
             (None, None) => From::Now,
