@@ -92,6 +92,26 @@ fn an_open_port_needs_a_key_or_insecure() {
 }
 
 #[test]
+fn who_proves_who_they_are_may_come_to_an_open_port() {
+    let open = |file: &str| load(file, &[], &[("client.listen", "0.0.0.0:1")]).map(|_| ());
+    let key = "hmac_key = \"0123456789abcdef0123456789abcdef\"\n";
+    let url = "url = \"http://a/b\"\n";
+    assert_eq!(open(&format!("[auth]\n{key}required = true\n")), Ok(()));
+    assert_eq!(open(&format!("[webhook]\n{url}connect = true\n")), Ok(()));
+    // Tokens that nobody needs, a question that nobody asks, and one whose answer may be missing.
+    for file in [
+        format!("[auth]\n{key}"),
+        format!("[webhook]\n{url}"),
+        format!("[webhook]\n{url}connect = true\nsilence = \"allow\"\n"),
+    ] {
+        let errors = open(&file).expect_err(&file);
+        assert!(errors.contains("auth.required = true"), "{file}{errors}");
+    }
+    // Without a key to check tokens with nobody could come in.
+    assert!(open("[auth]\nrequired = true\n").is_err());
+}
+
+#[test]
 fn the_key_is_never_printed() {
     let key = "0123456789abcdef";
     let loaded = load("", &[("THRONG_ADMIN_API_KEY", key)], &[]).unwrap();
@@ -284,6 +304,31 @@ fn a_reload_never_leaves_a_listener_open_without_its_key() {
     assert!(effective(&now).contains("listen = \"0.0.0.0:8001\""));
     // A change that waits for the restart is listed again at the next reload.
     assert_eq!(now.changes(&new).restart, ["admin.listen"]);
+}
+
+#[test]
+fn a_reload_never_opens_a_listener_to_whom_nobody_knows() {
+    let key = "[auth]\nhmac_key = \"0123456789abcdef0123456789abcdef\"\n";
+    let hook = "[webhook]\nurl = \"http://a/b\"\nconnect = true\n";
+    let open = "[client]\nlisten = \"0.0.0.0:8000\"\n";
+    let required = format!("{key}required = true\n");
+    for (guard, less) in [
+        (&*required, [key, ""]),
+        (hook, ["", "[webhook]\nurl = \"http://a/b\"\nconnect = true\nsilence = \"allow\"\n"]),
+    ] {
+        let old = load(&format!("{open}{guard}"), &[], &[]).unwrap();
+        // The new file is right by itself: it closes the port, but only with the restart.
+        for less in less {
+            let new = load(less, &[], &[]).unwrap();
+            let errors = old.reloaded(&new).expect_err(less).to_string();
+            assert!(errors.contains("0.0.0.0:8000 is open to other machines"), "{less}{errors}");
+        }
+        // One may take the other's place, and saying that it is safe waits for the restart, too.
+        let other = if guard == hook { &*required } else { hook };
+        assert!(old.reloaded(&load(other, &[], &[]).unwrap()).is_ok(), "{other}");
+        let said = load("[client]\ninsecure = true\n", &[], &[]).unwrap();
+        assert!(old.reloaded(&said).is_err());
+    }
 }
 
 #[test]

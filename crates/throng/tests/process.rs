@@ -104,6 +104,26 @@ fn an_invalid_configuration_is_rejected_with_all_its_errors() {
 }
 
 #[test]
+fn an_open_port_needs_no_insecure_where_clients_are_known() {
+    // It is checked only: no test listens for other machines.
+    let check = |settings: &[(&str, &str)]| {
+        throng(&["config", "--check", "--listen", "0.0.0.0:8000"], settings)
+    };
+    let key = ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef");
+    let url = ("THRONG_WEBHOOK_URL", "http://127.0.0.1:1/");
+    for guard in
+        [[key, ("THRONG_AUTH_REQUIRED", "true")], [url, ("THRONG_WEBHOOK_CONNECT", "true")]]
+    {
+        let known = check(&guard);
+        assert!(known.status.success(), "{known:?}");
+        let unknown = check(&guard[..1]);
+        let text = String::from_utf8(unknown.stderr).unwrap();
+        assert_eq!(unknown.status.code(), Some(2), "{text}");
+        assert!(text.contains("--insecure") && text.contains("auth.required = true"), "{text}");
+    }
+}
+
+#[test]
 fn a_name_is_an_address_to_listen_on() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "localhost:0"]);
