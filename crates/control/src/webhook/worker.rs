@@ -18,8 +18,8 @@ use super::queue::{Queue, QueueKey};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
-/// So long after a request that failed in passing it is sent again. All are within the time that the
-/// request has.
+/// So long after a request that failed in passing it is sent again, as long as that is within the time that
+/// it has.
 const RETRIES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
 
 /// The control thread's side: sends requests to the application.
@@ -174,13 +174,17 @@ impl Worker {
         let (proof, events) = (settings.proof(), requests.len());
         let of = key.clone();
         let retries = if self.down.contains(&key.url) { &[][..] } else { &RETRIES };
+        let newest = requests.iter().map(|request| request.accepted_at).max();
+        let late = newest.and_then(|newest| newest.checked_add(settings.timeout));
         let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
         let request = async move {
             let began = Instant::now();
             let id = RequestId::random();
             let mut answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
             for pause in retries {
-                if !answer.as_ref().is_err_and(|error| error.is_passing) {
+                let failed = answer.as_ref().is_err_and(|error| error.is_passing);
+                // There is an error to tell: that no time is left for another try is none.
+                if !failed || late.is_some_and(|late| Instant::now() + *pause >= late) {
                     break;
                 }
                 tokio::time::sleep(*pause).await;
