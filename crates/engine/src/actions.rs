@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use auth::{Action, Decision, Principal};
+use auth::Principal;
 use model::{CloseReason, Name};
 use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Verdicts};
 use protocol::websocket::Decoder;
@@ -202,20 +202,22 @@ impl Actions<'_> {
             Request::Logout(id, user) => {
                 connections.logout_request(slot, protocol, &id, &user, out);
             }
-            Request::Presence { topic, to: To::Id(id) }
-            | Request::History { page: PageRequest { topic, .. }, to: To::Id(id) }
-                if connections.core.must_be_member(slot, &topic) =>
-            {
+            Request::Presence { topic, members_only: true, to: To::Id(id) }
+            | Request::History {
+                page: PageRequest { topic, .. },
+                members_only: true,
+                to: To::Id(id),
+            } if !connections.core.hub.topics_of(slot).any(|name| *name == topic) => {
                 let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
                 protocol.reply(&id, refused, &mut connections.core.codecs, out);
             }
-            Request::Presence { topic, to } => {
+            Request::Presence { topic, members_only: _, to } => {
                 Presences { connections }.tell(slot, protocol, topic, to, from, out);
             }
             Request::UpdatePresence(id, topic, meta) => {
                 Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
             }
-            Request::History { page, to } => {
+            Request::History { page, members_only: _, to } => {
                 let to = match to {
                     To::Http(respond) => Answer::Http(respond),
                     To::Id(id) => Answer::Id(id),
@@ -360,16 +362,6 @@ impl Connections {
 }
 
 impl Core {
-    /// Whether the application decides who enters a topic, and has not let this connection in.
-    fn must_be_member(&self, slot: u32, topic: &str) -> bool {
-        if self.hub.topics_of(slot).any(|name| name == topic) {
-            return false;
-        }
-        let policy = &self.settings.session.policy;
-        let decision = policy.decide(&self.principal(slot), Action::History, &policy.topic(topic));
-        matches!(decision, Decision::Ask(_))
-    }
-
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
     pub(crate) fn count_answer(&mut self, answer: &[u8]) {
         if let Some(class @ b'1'..=b'5') = answer.get(9) {

@@ -70,8 +70,10 @@ pub(crate) fn ask(
     else {
         return unasked(asks.into_iter().map(|ask| ask.hook).collect());
     };
-    // A request with several topics is one: their number has a limit of its own.
-    if pending >= HOOKS_PENDING_MAX && !several {
+    // A request with several topics is one: their number has a limit of its own. What a client waits for
+    // doesn't keep the server from asking whether it may stay.
+    let is_own = asks.iter().any(|ask| matches!(ask.hook, PendingHook::Refresh(_)));
+    if pending >= HOOKS_PENDING_MAX && !several && !is_own {
         return unasked(asks.into_iter().map(|ask| ask.hook).collect());
     }
     let mut places = Vec::with_capacity(asks.len());

@@ -36,6 +36,10 @@ const HOOK: u32 = 1 << 30;
 /// than half of its time.
 const REFRESH_SECONDS_MIN: u32 = 10;
 
+/// The application is tried to be asked for so long after a connection's end, in seconds; then the connection
+/// ends without an answer.
+const UNASKED_SECONDS: u32 = 10;
+
 /// The tokens of all connections.
 #[derive(Default)]
 pub(crate) struct Credentials {
@@ -181,14 +185,17 @@ impl Credentials {
             return None;
         }
         let warned = found.badge.get() & WARNED != 0;
+        let late_s = spread(slot, expiry.spread_s);
         if is_by_hook(found) && !warned {
+            if left_s <= -i64::from(late_s + UNASKED_SECONDS) {
+                return Some(TokenDue::Expired);
+            }
             // Half of its time is left for the answer, however short that is.
             let half_s = found.expires_s.saturating_sub(found.mark.issued_s) / 2;
             let span_s = expiry.refresh_s().min(half_s);
             let early_s = span_s - spread(slot, expiry.spread_s.min(span_s / 2));
             return (left_s <= i64::from(early_s)).then_some(TokenDue::Refresh(found.expires_s));
         }
-        let late_s = spread(slot, expiry.spread_s);
         if left_s <= -i64::from(late_s) {
             return Some(TokenDue::Expired);
         }
@@ -360,8 +367,10 @@ mod tests {
                 assert!((first..=last).contains(&asked), "{seconds} {warning_s}: {asked}");
                 let expires_s = u32::try_from(5_000 + seconds).unwrap();
                 assert_eq!(due(&credentials, asked), Some(TokenDue::Refresh(expires_s)));
-                // However late it is, it is asked before the connection ends.
-                assert_eq!(due(&credentials, 9_000), Some(TokenDue::Refresh(expires_s)));
+                // It may be asked late, but not for ever.
+                assert_eq!(due(&credentials, seconds + 9), Some(TokenDue::Refresh(expires_s)));
+                let late = seconds + u64::from(spread_s) + 10;
+                assert_eq!(due(&credentials, late), Some(TokenDue::Expired));
                 credentials.set_warned(slot);
                 let end = (asked..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
                 assert_eq!(due(&credentials, end), Some(TokenDue::Expired));

@@ -380,9 +380,16 @@ fn of_user(core: &Core, user: &str, cost: &Cost) -> Option<Bound> {
 
 /// The accounts of those who do a lot, of who is about to use this.
 fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -> Vec<Bound> {
-    let users = users.iter().take(USERS_MAX).filter_map(|user| of_user(core, user, cost));
     let of_address = |address| of_network(core, core.settings.network(address), cost);
-    users.chain(address.and_then(of_address)).collect()
+    let address = address.and_then(of_address);
+    // Who is refused by its address anyway makes no accounts of the names that it says.
+    let is_over =
+        |bound: &Bound| bound.account.over(cost, bound.limits(core), core.now_us).is_some();
+    let users = match address.as_ref().is_some_and(is_over) {
+        true => &[],
+        false => &users[..users.len().min(USERS_MAX)],
+    };
+    users.iter().filter_map(|user| of_user(core, user, cost)).chain(address).collect()
 }
 
 const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);

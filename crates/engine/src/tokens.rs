@@ -14,6 +14,7 @@ use crate::connection::PendingToken;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::credentials::TokenDue;
+use crate::quota::over_message;
 
 /// A code and a message.
 type Refused = (&'static str, String);
@@ -89,6 +90,12 @@ impl Connections {
         let topics = self.core.hub.count(slot) + self.core.joins.pending(slot);
         if topics + verified.users.len() > max {
             return Err(("too_many_topics", protocol::data::too_many_topics(max)));
+        }
+        let (users, quota) = (&verified.users, &mut self.rates.quota);
+        let no_room = self.core.no_room(users, [].iter());
+        let over = no_room.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
+        if let Some(limited) = over {
+            return Err((limited.code(), over_message(limited)));
         }
         if let Some(cold) = self.core.table.cold_mut(slot) {
             cold.stranger_since_s = None;

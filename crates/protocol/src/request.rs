@@ -66,6 +66,8 @@ pub enum Request {
     Presence {
         /// The topic.
         topic: Name,
+        /// The application decides who may, and is not asked here: a member has been let in.
+        members_only: bool,
         /// How to answer.
         to: ReplyTo,
     },
@@ -76,6 +78,8 @@ pub enum Request {
     History {
         /// Which page.
         page: PageRequest,
+        /// As for presence.
+        members_only: bool,
         /// How to answer.
         to: ReplyTo,
     },

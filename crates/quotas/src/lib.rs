@@ -141,7 +141,7 @@ const UNITS: usize = Unit::ALL.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     per_second: [u64; UNITS],
-    free: u8,
+    free: [u8; UNITS],
 }
 
 impl Default for Limits {
@@ -152,23 +152,17 @@ impl Default for Limits {
 
 impl Limits {
     /// No limits.
-    pub const NONE: Limits = Limits { per_second: [0; UNITS], free: FREE_MAX };
+    pub const NONE: Limits = Limits { per_second: [0; UNITS], free: [FREE_MAX; UNITS] };
 
     /// The same with another limit for this unit.
     #[must_use]
     pub const fn with(mut self, unit: Unit, per_second: u64) -> Self {
-        self.per_second[unit as usize] = per_second;
-        self.free = FREE_MAX;
-        let mut at = 0;
-        while at < UNITS {
-            let each = if at == Unit::Bytes as usize { FREE_BYTES } else { 1 };
-            let share = self.per_second[at] / each / FREE_SHARE;
-            if self.per_second[at] > 0 && share < self.free as u64 {
-                // Less than `FREE_MAX`.
-                self.free = share as u8;
-            }
-            at += 1;
-        }
+        let at = unit as usize;
+        self.per_second[at] = per_second;
+        let each = if at == Unit::Bytes as usize { FREE_BYTES } else { 1 };
+        let share = per_second / each / FREE_SHARE;
+        let is_less = per_second > 0 && share < FREE_MAX as u64;
+        self.free[at] = if is_less { share as u8 } else { FREE_MAX };
         self
     }
 
@@ -182,10 +176,11 @@ impl Limits {
         self.per_second != [0; UNITS]
     }
 
-    /// How much is free in a second: [`FREE_MAX`], or an eighth of the lowest limit, which is nothing
-    /// where that is below 8.
-    pub const fn free(&self) -> u8 {
-        self.free
+    /// How much is free in a second to who does something of this cost: [`FREE_MAX`], or an eighth of the
+    /// lowest limit of what it takes, which is nothing where that is below 8.
+    pub fn free(&self, cost: &Cost) -> u8 {
+        let taken = self.free.iter().zip(cost.0).filter(|(_, amount)| *amount > 0);
+        taken.map(|(free, _)| *free).min().unwrap_or(FREE_MAX)
     }
 }
 
@@ -371,7 +366,7 @@ impl Quotas {
         {
             return Some(account.clone());
         }
-        if self.sketch.add(cell, cost.weight(), now_us) <= limits.free().into() {
+        if self.sketch.add(cell, cost.weight(), now_us) <= limits.free(cost).into() {
             return None;
         }
         let mut part = self.part(cell);

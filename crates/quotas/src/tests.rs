@@ -29,7 +29,7 @@ fn account(quotas: &Quotas, name: &str, now_us: u64) -> Option<Arc<Account>> {
 #[test]
 fn an_account_lets_a_second_pass_at_once_and_then_its_share() {
     let (quotas, limits) = (Quotas::default(), Limits::NONE.with(Unit::Commands, 100));
-    let free = usize::from(limits.free());
+    let free = usize::from(limits.free(&COMMAND));
     assert_eq!(free, 12);
     let mut passed = 0;
     for ms in 5_000..7_000 {
@@ -73,8 +73,8 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         let allowed = limit as f64 * (seconds + 1.0);
         // What is free is a number of requests of up to 4 KiB.
         let free = match unit {
-            Unit::Bytes => 2 * u64::from(limits.free()) * FREE_BYTES,
-            Unit::Commands | Unit::Publishes | Unit::Joins => 2 * u64::from(limits.free()),
+            Unit::Bytes => 2 * u64::from(limits.free(&cost)) * FREE_BYTES,
+            Unit::Commands | Unit::Publishes | Unit::Joins => 2 * u64::from(limits.free(&cost)),
         };
         // One is let through as long as the limit isn't reached.
         let most = allowed + (free + each) as f64;
@@ -96,23 +96,40 @@ fn a_crowd_of_which_each_does_a_little_has_no_accounts() {
     }
     assert_eq!(quotas.accounts(), 0);
     // Who goes on has one.
-    for _ in 0..=limits.free() {
+    for _ in 0..=limits.free(&cost) {
         ask(&quotas, Who::User("busy"), &cost, &limits, 10 * SECOND_US);
     }
     assert_eq!(quotas.accounts(), 1);
 }
 
 #[test]
-fn what_is_free_is_a_part_of_the_lowest_limit() {
-    assert_eq!(Limits::NONE.free(), 16);
-    let of = |unit, limit| Limits::NONE.with(Unit::Commands, 10_000).with(unit, limit).free();
+fn what_is_free_is_a_part_of_the_lowest_limit_of_what_is_used() {
+    let all = Unit::ALL.into_iter().fold(Cost::NOTHING, |cost, unit| cost.with(unit, 1));
+    assert_eq!(Limits::NONE.free(&all), 16);
+    let of = |unit, limit| Limits::NONE.with(Unit::Commands, 10_000).with(unit, limit).free(&all);
     assert_eq!(
         [1, 7, 8, 100, 128, 1_000].map(|limit| of(Unit::Joins, limit)),
         [0, 0, 1, 12, 16, 16]
     );
     assert_eq!([1, 32 << 10, 1 << 20].map(|limit| of(Unit::Bytes, limit)), [0, 1, 16]);
     let raised = Limits::NONE.with(Unit::Joins, 1).with(Unit::Joins, 1_000);
-    assert_eq!((raised.free(), raised.any(), Limits::NONE.any()), (16, true, false));
+    assert_eq!((raised.free(&all), raised.any(), Limits::NONE.any()), (16, true, false));
+    // Who is in no hurry with what is limited needs no account for the rest.
+    let publishes = Limits::NONE.with(Unit::Publishes, 5).with(Unit::Joins, 80);
+    assert_eq!(
+        [Unit::Publishes, Unit::Joins, Unit::Commands].map(|unit| publishes.free(&one(unit))),
+        [0, 10, 16]
+    );
+    let quotas = Quotas::default();
+    for name in 0..1_000 {
+        let name = name.to_string();
+        assert!(quotas.account(Who::User(&name), &one(Unit::Joins), &publishes, 1).is_none());
+    }
+    assert_eq!(quotas.accounts(), 0);
+}
+
+fn one(unit: Unit) -> Cost {
+    Cost::NOTHING.with(unit, 1)
 }
 
 #[test]
@@ -130,7 +147,7 @@ fn who_has_an_account_is_charged_for_everything() {
     }
     let account = quotas.account(Who::Key("app"), &COMMAND, &limits, 3 * SECOND_US).unwrap();
     let spent = account.spent[Unit::Commands as usize].load(Ordering::Relaxed);
-    assert_eq!(spent as usize, passed - usize::from(limits.free()));
+    assert_eq!(spent as usize, passed - usize::from(limits.free(&COMMAND)));
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Tokens of clients against a real server: where they come from, what they are good for, how they end; on
 //! every transport.
 
+mod application;
 #[path = "tokens/attacks.rs"]
 mod attacks;
 #[path = "tokens/clients.rs"]
 mod clients;
+#[path = "tokens/evasion.rs"]
+mod evasion;
 #[path = "tokens/expiry.rs"]
 mod expiry;
 #[path = "tokens/grants.rs"]

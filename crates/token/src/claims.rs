@@ -113,7 +113,12 @@ impl Claims {
         if self.exp.is_some_and(|exp| exp.seconds() <= now_s) {
             return Err(TokenError::Expired);
         }
-        if self.nbf.is_some_and(|nbf| nbf.seconds() > now_s + CLOCKS_SECONDS) {
+        // A token of the future would outlive the revocation of all that were issued until then.
+        if [self.nbf, self.iat]
+            .into_iter()
+            .flatten()
+            .any(|at| at.seconds() > now_s + CLOCKS_SECONDS)
+        {
             return Err(TokenError::NotYet);
         }
         Ok(())

@@ -140,7 +140,9 @@ pub(crate) async fn revoke(
     }
     let stored = store(&node, &revocation);
     let closing = node.ask_all(|reply| {
-        let revocation = of_shards(&revocation.revoked);
+        let mut revocation = of_shards(&revocation.revoked);
+        // The token of a connection that is open was issued before now, whatever its issuer's clock says.
+        revocation.before_s = revocation.before_s.filter(|_| revoke.issued_before.is_some());
         shard::Command::Revoke { revocation, reply }
     });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();

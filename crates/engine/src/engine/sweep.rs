@@ -265,12 +265,10 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     };
     let silence_s = connection.silence_s(core.now_s());
     let cold = core.table.cold(slot);
+    // It is not read, so that nothing can be heard from it; but its time goes on.
+    let is_unread = cold.is_some_and(|cold| cold.waits) && !connection.is_closing();
     if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
-        if cold.waits {
-            // It is not read, so that nothing can be heard from it.
-            return Due::Nothing;
-        }
-        if cold.reserved && silence_s > RESERVED_SECONDS {
+        if cold.reserved && silence_s > RESERVED_SECONDS && !is_unread {
             return Due::RequestTimeout;
         }
         let age_s = |since_s: u32| core.now_s().saturating_sub(since_s);
@@ -287,11 +285,15 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         match (due, by_hook && core.delivery(connection) == Delivery::Woken) {
             (due, false) => return Due::Token(due),
             // The application is asked about the next poll anyway.
+            (TokenDue::Expired, true) => return Due::PollOver,
             (TokenDue::Refresh(expires_s), true) if u64::from(expires_s) <= core.unix_s() => {
                 return Due::PollOver;
             }
-            (TokenDue::Refresh(_) | TokenDue::Warn(_) | TokenDue::Expired, true) => {}
+            (TokenDue::Refresh(_) | TokenDue::Warn(_), true) => {}
         }
+    }
+    if is_unread {
+        return Due::Nothing;
     }
     match connection.phase() {
         Phase::Request => request_due(core, connection, cold, silence_s),

@@ -50,6 +50,6 @@ impl Route<'_> {
         let principal = self.principal(users)?;
         let tokens = self.topic_tokens(&topic_tokens)?;
         self.reads(&principal, &tokens, &page.topic)?;
-        Ok(Request::History { page, to: ReplyTo::Http(self.respond()) })
+        Ok(Request::History { page, members_only: false, to: ReplyTo::Http(self.respond()) })
     }
 }

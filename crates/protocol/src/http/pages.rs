@@ -33,7 +33,8 @@ impl Route<'_> {
         };
         let tokens = self.topic_tokens(&query.topic_tokens)?;
         let _ = self.decide_with(&principal, auth::Action::Presence, topic, &tokens)?;
-        Ok(Request::Presence { topic: topic.clone(), to: ReplyTo::Http(self.respond()) })
+        let to = ReplyTo::Http(self.respond());
+        Ok(Request::Presence { topic: topic.clone(), members_only: false, to })
     }
 
     /// The page, or with `?format=json` its figures.

@@ -181,8 +181,9 @@ fn allowed(
         }
         command::CommandKind::History(page, token) => {
             let token = peer.topic_token(token.as_deref())?;
-            let _ = peer.decide(Action::History, &page.topic, token.as_ref())?;
-            Request::History { page, to: ReplyTo::Id(id.into()) }
+            let consent = peer.decide(Action::History, &page.topic, token.as_ref())?;
+            let members_only = matches!(consent, Consent::Asked(_));
+            Request::History { page, members_only, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::Login(user) => {
             let _ = decide(Action::Login(&user), &personal(&user))?;
@@ -194,9 +195,13 @@ fn allowed(
         }
         command::CommandKind::Presence(topic, token) => {
             let token = peer.topic_token(token.as_deref())?;
-            let _ = peer.decide(Action::Subscribe, &topic, token.as_ref())?;
-            let _ = peer.decide(Action::Presence, &topic, token.as_ref())?;
-            Request::Presence { topic, to: ReplyTo::Id(id.into()) }
+            let consents = [Action::Subscribe, Action::Presence]
+                .map(|action| peer.decide(action, &topic, token.as_ref()));
+            let mut members_only = false;
+            for consent in consents {
+                members_only |= matches!(consent?, Consent::Asked(_));
+            }
+            Request::Presence { topic, members_only, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::UpdatePresence(topic, meta) => {
             let _ = decide(Action::Presence, &topic)?;

@@ -4,11 +4,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tungstenite::Message;
 
 use crate::application::{Act, Application};
-use crate::asking;
 use crate::kit::*;
 use crate::support::*;
+use crate::{CONNECT, asking};
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 
@@ -110,6 +111,30 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
         assert_eq!((&end["reason"], &end["user"]), (&json!("token_expired"), &json!("al")));
         assert_eq!(refreshes(&app).len(), 1, "{said}");
     }
+}
+
+#[test]
+fn a_client_with_questions_of_its_own_is_asked_about_all_the_same() {
+    let app = Application::start(|events| match events[0]["kind"].as_str() {
+        Some("connect") => {
+            let grants = json!({"publish": ["asked:*"]});
+            Act::Reply(vec![json!({"user": "al", "expires": 2, "grants": grants})])
+        }
+        Some("publish") => Act::Hang,
+        _ => Act::Reply(vec![json!({"status": "error"}); events.len()]),
+    });
+    let server = serve_asked(&app, &[NO_SPREAD, CONNECT]);
+    let began = now_s();
+    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let Wire::Ws(socket) = &mut client.wire else { unreachable!() };
+    for id in 0..300 {
+        let publish = json!({"type": "publish", "id": id, "topic": "asked:1", "data": 1});
+        socket.write(Message::text(publish.to_string())).unwrap();
+    }
+    socket.flush().unwrap();
+    assert_eq!(client.closed(), "token_expired");
+    assert!((began + 2..began + 5).contains(&now_s()), "{} s", now_s() - began);
+    assert!(!app.of(&["publish"]).is_empty());
 }
 
 #[test]

@@ -7,10 +7,13 @@ use token::Signer;
 use tungstenite::client::IntoClientRequest;
 use tungstenite::{HandshakeError, Message};
 
+use crate::application::Application;
 use crate::support::*;
 
 /// The key that the application and the server share.
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+pub const ASKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/asked.toml");
 
 pub const TOPICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/topics.toml");
 
@@ -35,6 +38,13 @@ pub fn serve(settings: &[(&str, &str)]) -> Server {
 /// A server with these settings and the rules of the tests.
 pub fn serve_with(settings: &[(&str, &str)]) -> Server {
     Server::with(&["--shards", "2", "--config", TOPICS], settings)
+}
+
+/// One that takes tokens of the shared key, and asks the application about some topics.
+pub fn serve_asked(app: &Application, settings: &[(&str, &str)]) -> Server {
+    let (key, url) = (("THRONG_AUTH_HMAC_KEY", KEY), app.url());
+    let settings = [&[key, ("THRONG_WEBHOOK_URL", &url)], settings].concat();
+    Server::with(&["--shards", "2", "--config", ASKED], &settings)
 }
 
 pub fn now_s() -> u64 {

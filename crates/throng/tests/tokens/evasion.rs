@@ -1,0 +1,99 @@
+//! Clients that want to get round the end of their token, or round what their users may have.
+
+use serde_json::{Value, json};
+use tungstenite::Message;
+
+use crate::application::Application;
+use crate::kit::*;
+
+const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
+
+#[test]
+fn a_token_ends_though_its_client_keeps_itself_unread() {
+    let slow = ("THRONG_LIMITS_JOINS_PER_SECOND_MAX", "20");
+    let server = serve(&[REQUIRED, NO_SPREAD, slow]);
+    let exp = now_s() + 3;
+    let claims = with(everything("al"), json!({"exp": exp}));
+    let mut client = Client::enter(&server, Way::Ws, &token(claims), "room:1");
+    let Wire::Ws(socket) = &mut client.wire else { unreachable!() };
+    for _ in 0..1_000 {
+        let subscribe = json!({"type": "subscribe", "id": 1, "topic": "room:2"});
+        socket.write(Message::text(subscribe.to_string())).unwrap();
+    }
+    socket.flush().unwrap();
+    assert_eq!(client.closed(), "token_expired");
+    assert!((exp..exp + 4).contains(&now_s()), "{} s late", now_s() - exp);
+}
+
+#[test]
+fn who_says_later_who_they_are_has_no_more_connections() {
+    let two = ("THRONG_LIMITS_CONNECTIONS_PER_USER_MAX", "2");
+    let server = serve(&[two]);
+    let token = token(everything("al"));
+    let connect = json!({"type": "connect", "token": token});
+    let mut clients = Vec::new();
+    for way in ["the query", "a command"] {
+        let query = if way == "the query" { format!("token={token}") } else { String::new() };
+        let mut client = Client::open(&server, Way::Ws, &query, "").ok().unwrap();
+        if query.is_empty() {
+            assert_eq!(client.ask(connect.clone())["users"], json!(["al"]), "{way}");
+        }
+        clients.push(client);
+    }
+    let mut third = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    assert_eq!(third.ask(connect.clone()), "too_many_connections");
+    // It may stay as nobody, and come when one has gone.
+    clients.pop();
+    server.until("one has gone", |server| server.api("GET", "/api/users/al", None).1["count"] == 1);
+    assert_eq!(third.ask(connect)["users"], json!(["al"]));
+}
+
+#[test]
+fn what_the_application_decides_is_not_read_without_it() {
+    let app = Application::replying(|event| match event["user"].as_str() {
+        Some("mallory") => json!({"error": {"code": "no"}}),
+        _ => json!({}),
+    });
+    let server = serve_asked(&app, &[REQUIRED]);
+    let mut friend = Client::enter(&server, Way::Ws, &token(everything("friend")), "asked:7");
+    let publish = json!({"topic": "asked:7", "data": "secret"});
+    assert_eq!(server.api("POST", "/api/publish", Some(publish)).0, 200);
+    let own = |names: &[&str]| {
+        let grants = names.iter().map(|name| (name.to_string(), json!(["asked:*"])));
+        token(json!({"sub": "mallory", "throng": Value::Object(grants.collect())}))
+    };
+    let topic_token = token(json!({"sub": "mallory", "topic": "asked:7", "exp": now_s() + 60}));
+    for grants in [&["subscribe", "presence"][..], &["subscribe", "history"], &[]] {
+        let target = format!("token={}", own(grants));
+        let mut client = Client::open(&server, Way::Ws, &target, "").ok().unwrap();
+        for kind in ["presence", "history"] {
+            for token in [None, Some(&topic_token)] {
+                let mut ask = json!({"type": kind, "topic": "asked:7"});
+                if let Some(token) = token {
+                    ask["token"] = json!(token);
+                }
+                let answer = client.ask(ask);
+                assert!(answer.is_string(), "{kind} {grants:?} {token:?}: {answer}");
+            }
+        }
+    }
+    // Whom it has let in may.
+    let entries = friend.ask(json!({"type": "presence", "topic": "asked:7"}));
+    assert_eq!(entries["users"], 1, "{entries}");
+    let page = friend.ask(json!({"type": "history", "topic": "asked:7"}));
+    assert_eq!(page["messages"][0]["data"], "secret", "{page}");
+}
+
+#[test]
+fn a_clock_that_is_fast_does_not_outlive_a_revocation() {
+    let server = serve(&[REQUIRED]);
+    let issued = |seconds: u64| {
+        token(with(everything("al"), json!({"iat": now_s() + seconds, "exp": now_s() + 600})))
+    };
+    let reply = request(&server, "GET", "/poll?timeout=0", &bearer(&issued(90)), "");
+    assert_eq!(reply.error(), (401, "invalid_token"));
+    let mut client = Client::enter(&server, Way::Ws, &issued(30), "room:1");
+    let (_, revoked) = server.api("POST", "/api/revoke", Some(json!({"user": "al"})));
+    assert_eq!(revoked["closed"], 1);
+    assert_eq!(client.closed(), "token_revoked");
+}
