@@ -121,6 +121,9 @@ mod tests {
         let Ok(SocketAddr::V4(target)) = listener.local_addr() else { panic!("IPv4") };
         let server = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().expect("a witness");
+            let request = BufReader::new(socket.try_clone().expect("a descriptor")).lines();
+            let ends = |line: std::io::Result<String>| line.expect("a request").is_empty();
+            assert!(request.into_iter().any(ends), "the request is whole");
             let head = "HTTP/1.1 200 OK\r\n\r\n";
             socket.write_all(format!("{head}{events}").as_bytes()).expect("room");
         });
