@@ -80,6 +80,16 @@ impl From<Verified> for Principal {
     }
 }
 
+/// The issuer whose keys an address has: the longest, for one may be within another, with which it begins.
+/// Keys at any other address are nobody's in particular.
+pub fn issuer_of<'i>(url: &str, issuers: &'i [String]) -> Option<&'i str> {
+    let within = |issuer: &&'i str| {
+        let issuer = issuer.trim_end_matches('/');
+        url.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('/'))
+    };
+    issuers.iter().map(String::as_str).filter(within).max_by_key(|issuer| issuer.len())
+}
+
 /// Why a token counts for nothing. The text says what happened, whose fault it is and what to do; it
 /// repeats nothing of the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-pub use authenticator::{Authenticator, TokenError, TokenMark, TopicToken, Verified};
+pub use authenticator::{Authenticator, TokenError, TokenMark, TopicToken, Verified, issuer_of};
 pub use decision::{Action, Audience, Consent, Decision, Hook, Permit};
 pub use deny::Deny;
 pub use grants::{Grants, Patterns};

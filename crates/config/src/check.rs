@@ -13,7 +13,7 @@ use crate::signing;
 use crate::source::Read;
 use crate::url::{is_origin, webhook};
 use crate::values::Rule;
-use crate::{Config, Join, Login, Origin, Publish, SettingError};
+use crate::{Config, Join, Login, Origin, ProxyHeader, Publish, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
@@ -151,6 +151,13 @@ fn user_header(config: &Config, checks: &mut Checks<'_>) {
     });
     checks.require(&[key, "client.trusted_proxies"], !client.trusted_proxies.is_empty(), || {
         "nobody is believed who says it: name the proxies in client.trusted_proxies".into()
+    });
+    let reads_requests = client.proxy_header != ProxyHeader::ProxyProtocol;
+    checks.require(&[key, "client.proxy_header"], reads_requests, || {
+        "a proxy that speaks the PROXY protocol passes the client's own headers on, so anybody could say \
+         who they are: use client.proxy_header = \"x-forwarded-for\" with a proxy of requests, which sets \
+         this header, or take user_header away"
+            .into()
     });
     checks.require(&[key, "client.login"], client.login == Login::Refuse, || {
         "a client could log in as anybody: set client.login = \"refuse\"".into()

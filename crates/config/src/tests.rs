@@ -78,6 +78,16 @@ fn every_error_says_where_and_what_to_write() {
 }
 
 #[test]
+fn whom_a_proxy_names_it_names_by_its_own_header() {
+    let file =
+        "[client]\nuser_header = \"X-User\"\nlogin = \"refuse\"\ntrusted_proxies = [\"::1\"]\n";
+    assert!(load(file, &[], &[]).is_ok());
+    let passes_on = format!("{file}proxy_header = \"proxy-protocol\"\n");
+    let errors = load(&passes_on, &[], &[]).err().unwrap().to_string();
+    assert!(errors.contains("anybody could say who they are"), "{errors}");
+}
+
+#[test]
 fn an_open_port_needs_a_key_or_insecure() {
     let open = |variables: &[(&str, &str)]| load("", variables, &[]).map(|_| ());
     assert!(open(&[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")]).unwrap_err().contains("--insecure"));

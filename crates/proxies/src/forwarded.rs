@@ -2,8 +2,10 @@
 //!
 //! Each proxy appends whom it got the request from. So the list is read from its end: the proxies that
 //! are trusted have written the last entries, and the first that is none of them is the client. What stands
-//! before that anyone may have written.
+//! before that anyone may have written, also bytes that are no text: they are nobody's address, and hide
+//! nothing of what stands behind them.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Networks;
@@ -11,29 +13,29 @@ use crate::Networks;
 /// The client by the values of `X-Forwarded-For`, in the order in which they came, of a request that a
 /// trusted proxy has sent. Without any that can be read it is the proxy itself.
 pub fn x_forwarded_for<'a>(
-    values: impl DoubleEndedIterator<Item = &'a str>,
+    values: impl DoubleEndedIterator<Item = &'a [u8]>,
     trusted: &Networks,
     proxy: IpAddr,
 ) -> IpAddr {
-    let entries = values.rev().flat_map(|value| value.rsplit(','));
-    client(entries.map(node), trusted, proxy)
+    let entries = values.rev().flat_map(|value| value.rsplit(|byte| *byte == b','));
+    client(entries.map(|entry| node(std::str::from_utf8(entry).ok()?)), trusted, proxy)
 }
 
 /// The same by the values of `Forwarded`.
 pub fn forwarded<'a>(
-    values: impl DoubleEndedIterator<Item = &'a str>,
+    values: impl DoubleEndedIterator<Item = &'a [u8]>,
     trusted: &Networks,
     proxy: IpAddr,
 ) -> IpAddr {
     // A quoted string may hold a comma, so each value is read from its front. Where a quotation mark is
     // not closed, a client has left one open to hide what the proxy has appended: then each comma
     // separates.
-    let entries = values.rev().flat_map(|value| {
-        let mut elements = split(value, b',').unwrap_or_else(|| value.split(',').collect());
-        elements.reverse();
-        elements
+    let entries = values.rev().map(String::from_utf8_lossy).flat_map(|value: Cow<'_, str>| {
+        let elements = split(&value, b',').unwrap_or_else(|| value.split(',').collect());
+        let nodes: Vec<Option<IpAddr>> = elements.into_iter().rev().map(forwarded_for).collect();
+        nodes
     });
-    client(entries.map(forwarded_for), trusted, proxy)
+    client(entries, trusted, proxy)
 }
 
 /// The first that isn't trusted. Who can't be read (`unknown`, `_hidden`) ends the list: it is as far as
@@ -140,7 +142,29 @@ mod tests {
             (&["192.0.2.1,"], PROXY),
             (&[""], PROXY),
         ] {
+            let values = values.iter().map(|value| value.as_bytes());
+            let client = x_forwarded_for(values.clone(), &trusted(), ip(PROXY));
+            assert_eq!(client, ip(want), "{:?}", values.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_hide_nothing() {
+        for (values, want) in [
+            (&[&b"\xff, 192.0.2.1"[..]][..], "192.0.2.1"),
+            (&[b"6.6.6.6", b"\xff, 192.0.2.1"], "192.0.2.1"),
+            (&[b"6.6.6.6", b"\xff"], PROXY),
+            (&[b"6.6.6.6, \xff, 10.0.0.9"], "10.0.0.9"),
+        ] {
             let client = x_forwarded_for(values.iter().copied(), &trusted(), ip(PROXY));
+            assert_eq!(client, ip(want), "{values:?}");
+        }
+        for (values, want) in [
+            (&[&b"for=\xff, for=192.0.2.1"[..]][..], "192.0.2.1"),
+            (&[b"for=6.6.6.6", b"for=6.6.6.6;host=\"\xff, for=192.0.2.1"], "192.0.2.1"),
+            (&[b"for=6.6.6.6", b"for=\xff"], PROXY),
+        ] {
+            let client = forwarded(values.iter().copied(), &trusted(), ip(PROXY));
             assert_eq!(client, ip(want), "{values:?}");
         }
     }
@@ -163,26 +187,29 @@ mod tests {
             (&["for=\"\\, for=\"[2001:db8::1]\""], "2001:db8::1"),
             (&["fortune=192.0.2.1"], PROXY),
         ] {
-            let client = forwarded(values.iter().copied(), &trusted(), ip(PROXY));
-            assert_eq!(client, ip(want), "{values:?}");
+            let values = values.iter().map(|value| value.as_bytes());
+            let client = forwarded(values.clone(), &trusted(), ip(PROXY));
+            assert_eq!(client, ip(want), "{:?}", values.collect::<Vec<_>>());
         }
     }
 
     proptest! {
         #[test]
-        fn what_stands_before_the_client_changes_nothing(junk in "[^\r\n]{0,80}") {
-            let x = format!("{junk}, 192.0.2.1, 10.2.2.2");
+        fn what_stands_before_the_client_changes_nothing(
+            junk in proptest::collection::vec(any::<u8>(), 0..80)
+        ) {
+            let x = [&junk, &b", 192.0.2.1, 10.2.2.2"[..]].concat();
             let client = x_forwarded_for([&*x].into_iter(), &trusted(), ip(PROXY));
             prop_assert_eq!(client, ip("192.0.2.1"));
-            let f = format!("{junk}, for=192.0.2.1, for=10.2.2.2");
+            let f = [&junk, &b", for=192.0.2.1, for=10.2.2.2"[..]].concat();
             let client = forwarded([&*f].into_iter(), &trusted(), ip(PROXY));
             prop_assert_eq!(client, ip("192.0.2.1"));
         }
 
         #[test]
-        fn any_text_is_read(text in ".{0,200}") {
-            x_forwarded_for([&*text].into_iter(), &trusted(), ip(PROXY));
-            forwarded([&*text].into_iter(), &trusted(), ip(PROXY));
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            x_forwarded_for([&*bytes].into_iter(), &trusted(), ip(PROXY));
+            forwarded([&*bytes].into_iter(), &trusted(), ip(PROXY));
         }
     }
 }

@@ -208,6 +208,32 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
 }
 
 #[test]
+fn whoever_has_no_key_takes_no_room_from_those_who_have_one() {
+    let folder = folder("bodies");
+    let config = folder.join("throng.toml");
+    std::fs::write(&config, "[admin]\nbody_bytes_max = \"64KiB\"\nbodies_bytes_max = \"64KiB\"\n")
+        .unwrap();
+    let key = make(&folder, "app", &["--scope", "publish:*"]);
+    let server = serve(&folder, std::process::Stdio::inherit());
+    let begin = |length: usize, sent: usize| {
+        let mut stream = Stream::new(connect(server.admin));
+        let host = server.admin;
+        stream.send(&format!(
+            "POST /api/session HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{{\"key\":\"{}",
+            "x".repeat(sent)
+        ));
+        stream
+    };
+    let _held: Vec<Stream> = (0..30).map(|_| begin(4_096, 4_000)).collect();
+    for _ in 0..20 {
+        let message = json!({"topic": "a", "data": "x".repeat(50_000)});
+        assert_eq!(call(&server, "POST", "/api/publish", &key, Some(message)).0, 200);
+    }
+    assert_eq!(begin(4_097, 0).answer().0, 413);
+}
+
+#[test]
 fn whoever_guesses_keys_is_known_behind_a_trusted_proxy() {
     let folder = folder("guesses");
     let config = folder.join("throng.toml");

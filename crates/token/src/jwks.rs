@@ -73,14 +73,9 @@ impl Jwks {
     /// Keys at these addresses. Those whose address begins with one of the issuers count for tokens of
     /// that issuer only, so that no issuer speaks for another.
     pub fn new(urls: &[String], issuers: &[String], refresh_s: u64) -> Self {
-        let source = |url: &String| {
-            let within = |issuer: &&String| {
-                let issuer = issuer.trim_end_matches('/');
-                url.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('/'))
-            };
-            // The longest, for one may be within another.
-            let issuer = issuers.iter().filter(within).max_by_key(|issuer| issuer.len());
-            Source { url: url.clone(), issuer: issuer.map(|issuer| issuer.as_str().into()) }
+        let source = |url: &String| Source {
+            url: url.clone(),
+            issuer: auth::issuer_of(url, issuers).map(Arc::from),
         };
         let sources: Vec<Source> = urls.iter().map(source).collect();
         let sets = sources.iter().map(|_| None).collect();

@@ -76,7 +76,7 @@ pub const CHECKLIST: &[Point] = &[
     Point {
         name: "issuers",
         about: "A token that somebody else issued, or that is for another service, is none here.",
-        settings: &["auth.issuers", "auth.audience"],
+        settings: &["auth.issuers", "auth.audience", "auth.jwks_urls"],
         judge: points::issuers,
     },
     Point {

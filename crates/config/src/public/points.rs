@@ -119,12 +119,19 @@ pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
 
 pub(super) fn issuers(config: &Config, _: u64) -> Judged {
     let auth = &config.auth;
+    let publish: Vec<Option<&str>> =
+        auth.jwks_urls.iter().map(|url| auth::issuer_of(url, &auth.issuers)).collect();
+    let elsewhere = auth.issuers.iter().filter(|issuer| !publish.contains(&Some(*issuer))).count();
     match (auth.issuers.is_empty(), auth.audience.is_empty()) {
         _ if !config.has_tokens() => no_tokens(config, "there are no tokens, as \"tokens\" says"),
         (true, _) if !auth.jwks_urls.is_empty() => error(
             "any issuer counts whose keys are fetched, also for others of its customers: name yours \
              in auth.issuers",
         ),
+        (false, _) if elsewhere > 1 && publish.contains(&None) => warning(format!(
+            "{elsewhere} of auth.issuers have no address of auth.jwks_urls below their own URL, so the keys \
+             at all other addresses count for each of them: have no more than one such issuer"
+        )),
         (_, true) => warning(
             "auth.audience is not set, so tokens are for nobody in particular: with one, a token \
              that another service was given can't be used here",

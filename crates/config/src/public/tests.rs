@@ -83,6 +83,15 @@ fn each_mistake_is_found_at_its_point() {
         ),
         (&[("THRONG_AUTH_JWKS_URLS", "http://keys.example/jwks")], "", "token keys", Error),
         (
+            &[
+                ("THRONG_AUTH_JWKS_URLS", "https://keys.example/a,https://b.example/jwks"),
+                ("THRONG_AUTH_ISSUERS", "https://a.example,https://b.example,https://c.example"),
+            ],
+            "",
+            "issuers",
+            Warning,
+        ),
+        (
             &[("THRONG_AUTH_JWKS_URLS", "https://a.example/k"), ("THRONG_AUTH_ISSUERS", "")],
             "",
             "issuers",

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::http::access::Caller;
 use crate::http::admission::network;
 use crate::http::origin::Origin;
-use crate::http::{Body, ErrorBody, Rejection, guard};
+use crate::http::{ErrorBody, OpenBody, Rejection, guard};
 use crate::node::Node;
 
 /// A sign-in.
@@ -60,7 +60,7 @@ pub(crate) async fn sign_in(
     State(node): State<Arc<Node>>,
     origin: Option<Extension<Origin>>,
     headers: HeaderMap,
-    Body(SignIn { key }): Body<SignIn>,
+    OpenBody(SignIn { key }): OpenBody<SignIn>,
 ) -> Result<Response, Rejection> {
     let address = origin.map(|Extension(origin)| network(origin.ip()));
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));

@@ -17,7 +17,7 @@ pub(crate) mod trace;
 
 pub(crate) use rejection::{ErrorBody, Rejection};
 pub(crate) use request::{
-    Body, QueryParams, check_media, checked_limit, parse, path_name, whole_body,
+    Body, OpenBody, QueryParams, check_media, checked_limit, parse, path_name, whole_body,
 };
 
 use access::Access;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use proxies::Networks;
 
 /// The header of a proxy that says where a request comes from.
@@ -25,9 +25,7 @@ impl Origin {
         if !trusted.contains(peer.ip()) {
             return Origin::Peer(peer);
         }
-        // What is no text is nobody's address, and ends the list.
-        let values = headers.get_all(X_FORWARDED_FOR).iter();
-        let values = values.map(|value| value.to_str().unwrap_or("?"));
+        let values = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
         match proxies::x_forwarded_for(values, trusted, peer.ip()) {
             address if address == peer.ip() => Origin::Peer(peer),
             address => Origin::Behind(address),
@@ -70,6 +68,7 @@ mod tests {
         assert_eq!(of("10.0.0.1:80", &[b"203.0.113.9", b"192.0.2.1"]), "192.0.2.1");
         assert_eq!(of("10.0.0.1:80", &[]), "10.0.0.1:80");
         assert_eq!(of("10.0.0.1:80", &[b"192.0.2.1", b"\xff"]), "10.0.0.1:80");
+        assert_eq!(of("10.0.0.1:80", &[b"\xff, 192.0.2.1"]), "192.0.2.1");
         assert_eq!(of("192.0.2.7:80", &[b"192.0.2.1"]), "192.0.2.7:80");
     }
 }

@@ -28,6 +28,37 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for Body<T> {
     }
 }
 
+/// The body of a call that needs no key, in bytes.
+const OPEN_BODY_BYTES_MAX: usize = 4 << 10;
+
+/// A short JSON body of a call that anybody may make: it takes no room from the bodies of those who have a
+/// key.
+pub(crate) struct OpenBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, served: &Arc<S>) -> Result<Self, Rejection> {
+        check_media(request.headers(), "application/json")?;
+        let too_large = || {
+            let message = format!("the body of this call is at most {OPEN_BODY_BYTES_MAX} bytes");
+            Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+        };
+        let (parts, body) = request.into_parts();
+        if body.size_hint().lower() > OPEN_BODY_BYTES_MAX as u64 {
+            return Err(too_large());
+        }
+        let body = http_body_util::Limited::new(body, OPEN_BODY_BYTES_MAX).collect().await;
+        let bytes = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+            true => too_large(),
+            false => cut_short(),
+        })?;
+        let bytes = bytes.to_bytes();
+        arrived(&parts, bytes.len(), &**served);
+        parse(&bytes).map(OpenBody)
+    }
+}
+
 /// Reads a whole body. What has arrived of the bodies under way shares one bound.
 pub(crate) async fn whole_body(
     request: Request,
@@ -42,8 +73,7 @@ pub(crate) async fn whole_body(
     let mut held = connections.held();
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame
-            .map_err(|_| Rejection::bad_request("bad_body", "the body did not arrive whole"))?;
+        let frame = frame.map_err(|_| cut_short())?;
         let Ok(piece) = frame.into_data() else { continue };
         if bytes.len() + piece.len() > max {
             return Err(too_large(max));
@@ -69,6 +99,10 @@ fn arrived(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
     if let Some(ConnectInfo(On(peer, _))) = parts.extensions.get() {
         peer.body_arrived();
     }
+}
+
+fn cut_short() -> Rejection {
+    Rejection::bad_request("bad_body", "the body did not arrive whole")
 }
 
 fn too_large(max: usize) -> Rejection {

@@ -152,7 +152,7 @@ impl Protocol for Http {
 /// Whom a request is for that a trusted proxy has sent, if its head says so.
 fn client(settings: &Settings, request: &HttpRequest<'_>, peer: Peer) -> Option<IpAddr> {
     let (proxy, trusted) = (peer.proxy?, &settings.proxies.networks);
-    let values = |name| request.values(name).collect::<Vec<_>>().into_iter();
+    let values = |name| request.bytes(name).collect::<Vec<_>>().into_iter();
     match settings.proxies.header {
         ProxyHeader::XForwardedFor => {
             Some(x_forwarded_for(values("x-forwarded-for"), trusted, proxy))
