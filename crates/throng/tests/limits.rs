@@ -159,7 +159,7 @@ fn connections_spread_evenly_and_a_full_shard_loses_no_connection() {
         let mean = counts.iter().sum::<f64>() / 4.0;
         counts.iter().all(|count| (count - mean).abs() <= mean * 0.10)
     };
-    while held.len() < 600 || (held.len() < 1_200 && !even(&spread(&server))) {
+    while held.len() < 600 || (held.len() < 1_620 && !even(&spread(&server))) {
         for _ in 0..60 {
             held.push(server.listen("/sse?topic=a"));
         }
