@@ -18,7 +18,7 @@ use model::{Epoch, Position, Publication};
 pub use inbox::{Delivery, Inbox, Receipt};
 pub use local::{Local, SECRET_BYTES, epoch};
 pub use log::{Append, HistoryLog, NoHistory};
-pub use publish::{Done, Options, Publish, PublishError, Published};
+pub use publish::{Done, Options, Publish, PublishError, Published, StoredRecord};
 pub use recent::{Activity, Latest, Limits, Recent, TopicActivity, Window};
 
 /// Puts messages in order and carries them to every inbox that wants them.

@@ -352,13 +352,7 @@ mod tests {
     }
 
     fn publication(topic: &str) -> Publication {
-        Publication {
-            topic: topic.into(),
-            event: None,
-            data: Data::Text("x".into()),
-            except: None,
-            attributes: None,
-        }
+        Publication::new(topic, Data::Text("x".into()))
     }
 
     #[test]

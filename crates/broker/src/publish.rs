@@ -23,6 +23,20 @@ pub struct Options {
     pub if_offset: Option<u64>,
     /// Deliver the message to present members, and don't retain it.
     pub no_history: bool,
+    /// Where a store has the message: this is written in the same commit, so that after a crash both
+    /// are there or neither.
+    pub with: Option<Box<StoredRecord>>,
+}
+
+/// A record of a part of the server, as a store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    /// The part.
+    pub part: &'static str,
+    /// Its own key.
+    pub key: Box<str>,
+    /// What it is; without it the record is removed.
+    pub value: Option<Box<[u8]>>,
 }
 
 /// The answer to a publisher.

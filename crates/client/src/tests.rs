@@ -44,9 +44,7 @@ fn read_pieces(
 }
 
 fn message(data: Data) -> Message {
-    let publication =
-        Publication { topic: "t".into(), event: None, data, except: None, attributes: None };
-    Message::new(publication, Position { epoch: Epoch(10), offset: 7 }, 0, 0)
+    Message::new(Publication::new("t", data), Position { epoch: Epoch(10), offset: 7 }, 0, 0)
 }
 
 fn encoded(protocol: ProtocolRef, text: &str) -> Vec<u8> {

@@ -237,7 +237,8 @@ impl WaitingRecord {
         let Message { id, topic_hash: _, published_us, at_ms, retention, publication } =
             &envelope.message;
         // Who is left out was left out already.
-        let Publication { topic, event, data, except: _, attributes: _ } = publication;
+        let Publication { topic, event, data, except: _, attributes: _, qos: _, retain: _ } =
+            publication;
         let content = ClientMessage {
             join_ref: None,
             ref_: None,
@@ -274,7 +275,7 @@ impl WaitingRecord {
                 tags: Text::values(tags),
                 key: key.map(|key| key.0),
                 sender: sender.map(|sender| sender.0),
-                expires_ms: None,
+                ..Attributes::default()
             }));
         }
         let message = Message::new(publication, id.0, hash, published_us);

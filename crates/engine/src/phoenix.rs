@@ -342,12 +342,11 @@ impl Channels<'_> {
             return refuse(protocol, &message, why, out);
         }
         let empty = model::Data::Binary([].into());
+        let data = std::mem::replace(&mut message.payload, empty);
         let publication = Publication {
-            topic: message.topic.clone(),
             event: Some(message.event.clone()).filter(|event| event != "message"),
-            data: std::mem::replace(&mut message.payload, empty),
-            except: None,
             attributes: Attributes::of(Vec::new(), key),
+            ..Publication::new(message.topic.clone(), data)
         };
         let to = Answer::Phoenix(message.into());
         let Channels { connections, webhook } = self;

@@ -188,13 +188,9 @@ impl Core {
             }
             for batch in &mut batches {
                 batch.publish(&mut |topic, event, json| {
-                    let publication = Publication {
-                        topic: topic.into(),
-                        event: Some(event.into()),
-                        data: Data::Json(json.into()),
-                        except: None,
-                        attributes: None,
-                    };
+                    let event = Some(event.into());
+                    let publication =
+                        Publication { event, ..Publication::new(topic, Data::Json(json.into())) };
                     self.broker.publish(publication, None).is_ok()
                 });
             }

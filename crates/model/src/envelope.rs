@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use crate::{Attributes, Message, Name};
+use crate::{Attributes, Message, Name, Properties};
 
 /// A way of writing messages to connections: connections with one encoding get the same bytes.
 ///
@@ -71,7 +71,9 @@ impl Envelope {
     pub fn bytes(&self) -> usize {
         let publication = &self.message.publication;
         let attributes = publication.attributes.as_ref().map_or(0, |attributes| {
-            size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>()
+            let properties = attributes.properties.as_ref();
+            let properties = properties.map_or(0, |it| size_of::<Properties>() + it.bytes());
+            size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>() + properties
         });
         let encodings = size_of::<Cells>();
         size_of::<Envelope>() + encodings + 2 * publication.data.bytes() + attributes + 128

@@ -1,7 +1,7 @@
 //! A message: what is published, and its position in the order. [`crate::Envelope`] holds its encodings.
 
 use crate::name::BROADCAST;
-use crate::{ConnectionId, Name, Position};
+use crate::{ConnectionId, Name, Position, Properties, Qos};
 
 /// What a message carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,12 +37,24 @@ pub struct Publication {
     pub except: Option<ConnectionId>,
     /// Attributes that few messages have.
     pub attributes: Option<Box<Attributes>>,
+    /// How surely it is delivered at the most.
+    pub qos: Qos,
+    /// It is to be the topic's retained message, which MQTT clients are given when they subscribe.
+    pub retain: bool,
 }
 
 impl Publication {
     /// A payload for a topic, without any other field.
     pub fn new(topic: impl Into<Name>, data: Data) -> Self {
-        Publication { topic: topic.into(), event: None, data, except: None, attributes: None }
+        Publication {
+            topic: topic.into(),
+            event: None,
+            data,
+            except: None,
+            attributes: None,
+            qos: Qos::default(),
+            retain: false,
+        }
     }
 
     /// The tags; most messages have none.
@@ -53,6 +65,11 @@ impl Publication {
     /// The key: the message is its newest state in a topic that retains one message a key.
     pub fn key(&self) -> Option<&Name> {
         self.attributes.as_ref()?.key.as_ref()
+    }
+
+    /// What an MQTT publisher says of it.
+    pub fn properties(&self) -> Option<&Properties> {
+        self.attributes.as_ref()?.properties.as_deref()
     }
 
     /// The user who published the message, where one is known.
@@ -95,6 +112,8 @@ pub struct Attributes {
     pub sender: Option<Name>,
     /// When the message expires, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
+    /// What an MQTT publisher says of it.
+    pub properties: Option<Box<Properties>>,
 }
 
 /// Whether and how history retains a message.

@@ -89,6 +89,7 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
             at_ms: now_ms(),
             rule: &rule,
             idempotency_key: None,
+            with: None,
         };
         let send = send.clone();
         let done = move |result: Result<(), _>| {

@@ -66,6 +66,9 @@ pub(crate) enum Op {
 /// A record of a part of the server by its key; without a value it is removed.
 pub type RecordPut = (Box<str>, Option<Box<[u8]>>);
 
+/// The part of the server, and a record of it.
+pub type PartRecord = (&'static str, RecordPut);
+
 /// A message to write.
 pub(crate) struct Append {
     pub topic: Name,
@@ -74,6 +77,8 @@ pub(crate) struct Append {
     pub record: Box<[u8]>,
     pub retention: Retention,
     pub idempotency_key: Option<Name>,
+    /// Written in the same commit.
+    pub with: Option<Box<PartRecord>>,
 }
 
 /// What the maintenance scan found to delete.
@@ -156,7 +161,13 @@ pub(crate) fn apply<'a>(
     for op in ops {
         let metadata = &mut batch.metadata;
         match op {
-            Op::Append(append) => batch.append(append)?,
+            Op::Append(append) => {
+                batch.append(append)?;
+                if let Some((part, (key, value))) = append.with.as_deref() {
+                    let (metadata, place) = (&mut batch.metadata, (*part, &**key));
+                    small_tables::put_record(txn, metadata, place, value.as_deref())?;
+                }
+            }
             Op::Delete { topic, through, rows_max } => batch.delete(topic, *through, *rows_max)?,
             Op::Cursor { user, topic, offset } => {
                 small_tables::put_cursor(txn, metadata, user, topic, *offset)?

@@ -36,6 +36,7 @@
 mod batch;
 mod check;
 mod checksum;
+mod coding;
 mod database;
 mod error;
 mod events;
@@ -48,6 +49,7 @@ mod panics;
 mod queue;
 mod read;
 mod record;
+mod record_more;
 mod redb_header;
 mod rewrite;
 mod salvage;
@@ -65,7 +67,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{RecordPut, TOMBSTONE_SECONDS};
+pub use batch::{PartRecord, RecordPut, TOMBSTONE_SECONDS};
 pub use check::{Report, check};
 pub use error::{Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;

@@ -3,9 +3,9 @@
 use redb::{Database, ReadableDatabase, ReadableTable, WriteTransaction};
 
 use crate::checksum::{self, Tally};
+use crate::coding::{Decoder, put_varint};
 use crate::error::RowError;
 use crate::error::{Damage, InternalError};
-use crate::record::{Decoder, put_varint};
 use crate::tables::{METADATA, METADATA_KEY};
 
 /// How far the offsets jump if the last process did not close the store, so that an offset which

@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! flags      1 byte: kind of data (2 bits), then one bit each: event, tags, key, expiry,
-//!            sender
+//!            sender, more
 //! at_ms      varint
 //! event      varint length, UTF-8         if its bit is set
 //! tags       varint count, each as event  if its bit is set
 //! key        as event                     if its bit is set
 //! expiry     varint, milliseconds         if its bit is set
 //! sender     as event                     if its bit is set
+//! more       1 byte: QoS (2 bits), then one bit each: retain, properties, properties say text,
+//!            content type, response topic, correlation data      if its bit is set
+//! content type, response topic, correlation data
+//!            as event, the last one bytes  if its bit is set
+//! user       varint count, name and value of each as event       if properties are there
 //! payload    the rest
 //! ```
 //!
@@ -18,7 +23,9 @@ use model::{Attributes, Data, Name, Publication};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::checksum;
+use crate::coding::{Decoder, put_bytes, put_varint};
 use crate::error::RowError;
+use crate::record_more::{MoreRef, has_more, put_more};
 
 const KIND: u8 = 0b11;
 const JSON: u8 = 0;
@@ -29,6 +36,7 @@ const TAGS: u8 = 1 << 3;
 const KEY: u8 = 1 << 4;
 const EXPIRES: u8 = 1 << 5;
 const SENDER: u8 = 1 << 6;
+const MORE: u8 = 1 << 7;
 
 /// A message that was read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +61,7 @@ pub(crate) struct RecordRef<'a> {
     pub key: Option<&'a str>,
     pub expires_ms: Option<u64>,
     sender: Option<&'a str>,
+    more: MoreRef<'a>,
     pub payload: &'a [u8],
 }
 
@@ -141,7 +150,8 @@ pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
             | bit(!attributes.tags.is_empty(), TAGS)
             | bit(attributes.key.is_some(), KEY)
             | bit(attributes.expires_ms.is_some(), EXPIRES)
-            | bit(attributes.sender.is_some(), SENDER),
+            | bit(attributes.sender.is_some(), SENDER)
+            | bit(has_more(publication), MORE),
     );
     put_varint(&mut out, at_ms);
     if let Some(event) = &publication.event {
@@ -160,6 +170,9 @@ pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
     if let Some(sender) = &attributes.sender {
         put_bytes(&mut out, sender.as_bytes());
     }
+    if has_more(publication) {
+        put_more(publication, &mut out);
+    }
     out.extend_from_slice(payload);
     out.into()
 }
@@ -170,7 +183,7 @@ impl<'a> RecordRef<'a> {
         let mut input = Decoder(bytes);
         let flags = input.byte()?;
         let kind = flags & KIND;
-        if flags >> 7 != 0 || kind > BINARY {
+        if kind > BINARY {
             return Err(RowError);
         }
         let has = |bit: u8| flags & bit != 0;
@@ -186,10 +199,15 @@ impl<'a> RecordRef<'a> {
         let key = has(KEY).then(|| input.text()).transpose()?;
         let expires_ms = has(EXPIRES).then(|| input.number()).transpose()?;
         let sender = has(SENDER).then(|| input.text()).transpose()?;
+        let more = match has(MORE) {
+            true => MoreRef::decode(&mut input)?,
+            false => MoreRef::NONE,
+        };
         if kind != BINARY {
             std::str::from_utf8(input.0).map_err(|_| RowError)?;
         }
-        Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, sender, payload: input.0 })
+        let payload = input.0;
+        Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, sender, more, payload })
     }
 
     /// True for a tombstone, a message that deletes its key: JSON `null` with a key.
@@ -217,73 +235,26 @@ impl<'a> RecordRef<'a> {
             key: self.key.map(Name::from),
             expires_ms: self.expires_ms,
             sender: self.sender.map(Name::from),
+            properties: self.more.properties.map(|it| it.copy().map(Box::new)).transpose()?,
         };
         let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
         let event = self.event.map(Name::from);
-        let publication =
-            Publication { topic: topic.clone(), event, data, except: None, attributes };
+        let MoreRef { qos, retain, properties: _ } = self.more;
+        let topic = topic.clone();
+        let publication = Publication { topic, event, data, except: None, attributes, qos, retain };
         Ok(Record { offset, at_ms: self.at_ms, publication })
-    }
-}
-
-/// Appends a varint: 7 bits a byte, the lowest first.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-/// The bytes that are left to decode.
-pub(crate) struct Decoder<'a>(pub &'a [u8]);
-
-impl<'a> Decoder<'a> {
-    pub fn byte(&mut self) -> Result<u8, RowError> {
-        let (&first, rest) = self.0.split_first().ok_or(RowError)?;
-        self.0 = rest;
-        Ok(first)
-    }
-
-    pub fn number(&mut self) -> Result<u64, RowError> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return Err(RowError);
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err(RowError)
-    }
-
-    /// Reads a count of items of which each takes at least one byte.
-    fn count(&mut self) -> Result<usize, RowError> {
-        let count = usize::try_from(self.number()?).map_err(|_| RowError)?;
-        if count <= self.0.len() { Ok(count) } else { Err(RowError) }
-    }
-
-    fn text(&mut self) -> Result<&'a str, RowError> {
-        let length = self.count()?;
-        let (text, rest) = self.0.split_at(length);
-        self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| RowError)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use model::{Properties, Qos};
     use proptest::prelude::*;
+
+    use super::*;
+
+    /// It says something of properties, and that there are none.
+    const IS_TEXT_ALONE: u8 = 1 << 4;
 
     fn publications() -> impl Strategy<Value = Publication> {
         let name = || "\\PC{0,40}".prop_map(Name::from);
@@ -297,22 +268,37 @@ mod tests {
             prop::option::of(name()),
             prop::option::of(name()),
             prop::option::of(any::<u64>()),
+            prop::option::of(properties()),
         );
-        let attributes = attributes.prop_map(|(tags, key, sender, expires_ms)| Attributes {
-            tags,
-            key,
-            sender,
-            expires_ms,
+        let attributes = attributes.prop_map(|(tags, key, sender, expires_ms, properties)| {
+            Attributes { tags, key, sender, expires_ms, properties: properties.map(Box::new) }
         });
-        (name(), prop::option::of(name()), data, prop::option::of(attributes)).prop_map(
-            |(topic, event, data, attributes)| Publication {
-                topic,
+        let attributes = prop::option::of(attributes);
+        let attributes = attributes.prop_map(|it| it.filter(|it| *it != Attributes::default()));
+        let mqtt = (0..3u8, any::<bool>());
+        (name(), prop::option::of(name()), data, attributes, mqtt).prop_map(
+            |(topic, event, data, attributes, (qos, retain))| Publication {
                 event,
-                data,
-                except: None,
-                attributes: attributes
-                    .filter(|attributes| *attributes != Attributes::default())
-                    .map(Box::new),
+                attributes: attributes.map(Box::new),
+                qos: Qos::from_number(qos).unwrap(),
+                retain,
+                ..Publication::new(topic, data)
+            },
+        )
+    }
+
+    fn properties() -> impl Strategy<Value = Properties> {
+        let text = || "\\PC{0,10}".prop_map(Box::<str>::from);
+        let topic = prop::option::of("\\PC{1,10}".prop_map(Name::from));
+        let data = prop::option::of(prop::collection::vec(any::<u8>(), 0..10).prop_map(Into::into));
+        let user = prop::collection::vec((text(), text()), 0..4);
+        (any::<bool>(), prop::option::of(text()), topic, data, user).prop_map(
+            |(is_text, content_type, response_topic, correlation_data, user)| Properties {
+                is_text,
+                content_type,
+                response_topic,
+                correlation_data,
+                user,
             },
         )
     }
@@ -376,7 +362,9 @@ mod tests {
         assert_eq!(Decoder(&bytes).number(), Err(RowError));
         assert_eq!(Decoder(&[0x80; 11]).number(), Err(RowError));
         assert_eq!(RecordRef::decode(&[0b11, 0]), Err(RowError));
-        assert_eq!(RecordRef::decode(&[0x80, 0]), Err(RowError));
+        for more in [0b11, IS_TEXT_ALONE] {
+            assert_eq!(RecordRef::decode(&[TEXT | MORE, 0, more]), Err(RowError));
+        }
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use model::Name;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
+use crate::coding::Decoder;
 use crate::error::{InternalError, RowError};
 use crate::metadata::Metadata;
 use crate::order::require_ascending;
-use crate::record::{Decoder, MessageRow, RecordRef};
+use crate::record::{MessageRow, RecordRef};
 use crate::small_tables;
 use crate::tables::{FIRST_FORMAT, FORMAT_TABLE, METADATA, SUBSCRIPTIONS};
 use crate::topic::{Retention, TopicRow};

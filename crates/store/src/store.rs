@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use model::{HistoryRule, Name, Publication};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 
-use crate::batch::{self, Op, RecordPut};
+use crate::batch::{self, Op, PartRecord, RecordPut};
 use crate::error::{InternalError, OpenError, QueueError, StoreError};
 use crate::events;
 use crate::open::{Directory, OpenState};
@@ -86,6 +86,8 @@ pub struct Append<'a> {
     pub rule: &'a HistoryRule,
     /// The idempotency key, by which a repeated publish is recognized.
     pub idempotency_key: Option<&'a str>,
+    /// A record that is written in the same commit: either both are there after a crash, or neither.
+    pub with: Option<&'a PartRecord>,
 }
 
 /// A handle of the store. Clones refer to the same store.
@@ -201,7 +203,8 @@ impl Store {
     pub fn append(&self, append: Append<'_>, done: Done) -> Result<(), QueueError> {
         self.shared.last.fetch_max(append.offset, Relaxed);
         let record = record::encode(append.publication, append.at_ms);
-        let bytes = record.len() + append.publication.topic.len();
+        let with_bytes = append.with.map_or(0, |(_, put)| record_bytes(put));
+        let bytes = record.len() + append.publication.topic.len() + with_bytes;
         let op = Op::Append(batch::Append {
             topic: append.publication.topic.clone(),
             offset: append.offset,
@@ -209,6 +212,7 @@ impl Store {
             record,
             retention: Retention::of_rule(append.rule),
             idempotency_key: append.idempotency_key.map(Name::from),
+            with: append.with.cloned().map(Box::new),
         });
         self.push(op, bytes, Some(done))
     }
@@ -250,8 +254,7 @@ impl Store {
         puts: Vec<RecordPut>,
         done: Done,
     ) -> Result<(), QueueError> {
-        let bytes = |value: &Option<Box<[u8]>>| value.as_ref().map_or(0, |value| value.len());
-        let bytes = puts.iter().map(|(key, value)| key.len() + bytes(value) + 32).sum();
+        let bytes = puts.iter().map(record_bytes).sum();
         self.push(Op::Records { part, puts }, bytes, Some(done))
     }
 
@@ -301,6 +304,11 @@ impl Store {
             ..self.shared.counters.stats()
         }
     }
+}
+
+/// What a record counts in the queue, in bytes.
+fn record_bytes((key, value): &RecordPut) -> usize {
+    key.len() + value.as_ref().map_or(0, |value| value.len()) + 32
 }
 
 fn queue_error(error: PushError) -> QueueError {

@@ -9,7 +9,8 @@ use redb::TableDefinition;
 /// - 3: a message may have a sender. All else is as in 2, so that a file of version 2 is used as it
 ///   is, and its version changes when it is opened.
 /// - 4: there are records of other parts. A file of version 2 or 3 has none, and is used as it is.
-pub const FORMAT: u64 = 4;
+/// - 5: a message may have what MQTT publishers say of it. A file of version 2 to 4 is used as it is.
+pub const FORMAT: u64 = 5;
 
 /// The format version whose files are written anew when they are opened.
 pub(crate) const FIRST_FORMAT: u64 = 1;

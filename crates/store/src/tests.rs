@@ -90,7 +90,14 @@ fn append(
 ) -> Result<mpsc::Receiver<Result<(), StoreError>>, QueueError> {
     let (send, receive) = mpsc::channel();
     let rule = history();
-    let append = Append { publication, offset, at_ms: offset, rule: &rule, idempotency_key: None };
+    let append = Append {
+        publication,
+        offset,
+        at_ms: offset,
+        rule: &rule,
+        idempotency_key: None,
+        with: None,
+    };
     store.append(append, Box::new(move |result| drop(send.send(result))))?;
     Ok(receive)
 }

@@ -3,8 +3,9 @@
 use model::HistoryRule;
 
 use crate::checksum;
+use crate::coding::{Decoder, put_varint};
 use crate::error::RowError;
-use crate::record::{Decoder, RecordRef, put_varint};
+use crate::record::RecordRef;
 
 /// The row of a topic. Together with the links of the messages it proves which messages exist: the
 /// first message links to `base`, each other one to the message before it, and the last one is

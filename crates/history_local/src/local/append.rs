@@ -156,12 +156,17 @@ impl Put<'_> {
         }
         let after = Arc::new(Mutex::new(after));
         let written = after.clone();
+        let with = self.options.with.take().map(|record| {
+            let broker::StoredRecord { part, key, value } = *record;
+            (part, (key, value))
+        });
         let append = store::Append {
             publication: &message.publication,
             offset,
             at_ms: now_ms,
             rule: self.rule,
             idempotency_key: self.options.idempotency_key.as_deref(),
+            with: with.as_ref(),
         };
         let handed = message.clone();
         let committed = move |result: Result<(), store::StoreError>| {

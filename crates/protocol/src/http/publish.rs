@@ -52,7 +52,8 @@ impl Route<'_> {
         }
         let data = self.body_data(body)?;
         let attributes = Attributes::of(query.tags, query.key);
-        let publication = Publication { topic, event: query.event, data, except: None, attributes };
+        let publication =
+            Publication { event: query.event, attributes, ..Publication::new(topic, data) };
         let publication = publication.sent_by(query.users.into_iter().next());
         Ok(Request::Publish { publication, consent, to: ReplyTo::Http(self.respond()) })
     }

@@ -224,13 +224,8 @@ mod tests {
     use model::{Epoch, Position, Publication};
 
     fn encode(event: Option<&str>, data: Data) -> String {
-        let publication = Publication {
-            topic: "t".into(),
-            event: event.map(Into::into),
-            data,
-            except: None,
-            attributes: None,
-        };
+        let event = event.map(Into::into);
+        let publication = Publication { event, ..Publication::new("t", data) };
         let message = model::Envelope::from(Message::new(
             publication,
             Position { epoch: Epoch(10), offset: 7 },

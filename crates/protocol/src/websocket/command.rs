@@ -262,7 +262,7 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             checked.map_err(|error| ("bad_key", error.to_string()))?;
             let attributes = Attributes::of(tags()?, key.map(Name::from));
             let (topic, data) = (topic()?, data(body, payload)?);
-            CommandKind::Publish(Publication { topic, event, data, except: None, attributes })
+            CommandKind::Publish(Publication { event, attributes, ..Publication::new(topic, data) })
         }
         "ack" => CommandKind::Acknowledge(acknowledgement(body)?),
         "login" => CommandKind::Login(user(body)?),
@@ -373,11 +373,8 @@ mod tests {
             Command {
                 id: "\"x\"".into(),
                 kind: CommandKind::Publish(Publication {
-                    topic: "a".into(),
                     event: Some("e".into()),
-                    data: Data::Binary([0, 255].into()),
-                    except: None,
-                    attributes: None,
+                    ..Publication::new("a", Data::Binary([0, 255].into()))
                 })
             }
         );

@@ -6,7 +6,8 @@ use redb::{Database, TableDefinition};
 
 use super::*;
 use crate::checksum;
-use crate::record::{encode, put_varint};
+use crate::coding::put_varint;
+use crate::record::encode;
 use crate::tables::{
     EXPIRIES, FORMAT_TABLE, KEYS, MESSAGES, METADATA, METADATA_KEY, RECORDS, SUBSCRIPTIONS, TOPICS,
 };
@@ -88,16 +89,16 @@ fn make_earlier(dir: &Dir, format: u64) {
 }
 
 #[test]
-fn a_file_of_the_second_or_third_format_is_used_as_it_is() {
-    [2, 3].into_iter().for_each(is_used_as_it_is);
+fn a_file_of_the_second_to_fourth_format_is_used_as_it_is() {
+    [2, 3, 4].into_iter().for_each(is_used_as_it_is);
 }
 
 fn is_used_as_it_is(format: u64) {
     let attributes = Attributes {
         tags: vec!["red".into(), "blue".into()],
         key: Some("k".into()),
-        sender: None,
         expires_ms: Some(9_999),
+        ..Attributes::default()
     };
     let old = Publication {
         event: Some("tick".into()),
@@ -154,8 +155,14 @@ fn a_file_of_the_first_format_is_upgraded_without_loss() {
     // A new message replaces the last one of its key.
     let rule = HistoryRule { compact: true, ..history() };
     let new = keyed("compact", "k", "2");
-    let append =
-        Append { publication: &new, offset: 506, at_ms: 9, rule: &rule, idempotency_key: None };
+    let append = Append {
+        publication: &new,
+        offset: 506,
+        at_ms: 9,
+        rule: &rule,
+        idempotency_key: None,
+        with: None,
+    };
     store.append(append, Box::new(|_| ())).unwrap();
     appended(&store, &publication("new", "x"), 507);
     assert_eq!((read(&reader, "compact", 0), read(&reader, "new", 0)), (vec![506], vec![507]));

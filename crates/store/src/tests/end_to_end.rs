@@ -1,6 +1,8 @@
 use std::time::Instant;
 
 use super::*;
+use model::{Properties, Qos};
+
 use crate::{OFFSETS_SKIPPED, OpenInfo};
 
 #[test]
@@ -13,9 +15,16 @@ fn everything_stored_survives_a_close() {
         key: Some("k".into()),
         sender: Some("bob".into()),
         expires_ms: Some(9_999),
+        properties: Some(Box::new(Properties {
+            response_topic: Some("answers".into()),
+            user: vec![("unit".into(), "kelvin".into())],
+            ..Properties::default()
+        })),
     };
     let marked = Publication {
         event: Some("e".into()),
+        qos: Qos::AtLeastOnce,
+        retain: true,
         attributes: Some(Box::new(attributes)),
         ..Publication::new("room:1", Data::Binary([0, 255].into()))
     };
@@ -46,6 +55,7 @@ fn everything_stored_survives_a_close() {
         at_ms: 50,
         rule: &rule,
         idempotency_key: Some("once"),
+        with: None,
     };
     store.append(append, Box::new(|_| ())).unwrap();
     store.close().unwrap();
@@ -152,8 +162,14 @@ fn a_full_queue_rejects_operations_without_calling_done() {
     let (holding, holds) = mpsc::channel();
     let rule = history();
     let one = publication("t", "x");
-    let message =
-        Append { publication: &one, offset: 1, at_ms: 1, rule: &rule, idempotency_key: None };
+    let message = Append {
+        publication: &one,
+        offset: 1,
+        at_ms: 1,
+        rule: &rule,
+        idempotency_key: None,
+        with: None,
+    };
     let wait = move |_| {
         holding.send(()).unwrap();
         let _ = held.recv_timeout(WAIT);
@@ -191,8 +207,14 @@ fn a_panicking_callback_does_not_stop_the_writer() {
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     let rule = history();
     let one = publication("t", "x");
-    let message =
-        Append { publication: &one, offset: 1, at_ms: 1, rule: &rule, idempotency_key: None };
+    let message = Append {
+        publication: &one,
+        offset: 1,
+        at_ms: 1,
+        rule: &rule,
+        idempotency_key: None,
+        with: None,
+    };
     store.append(message, Box::new(|_| panic!("as it should in this test"))).unwrap();
     appended(&store, &one, 2);
     store.close().unwrap();
@@ -249,8 +271,14 @@ fn a_shorter_idempotency_window_deletes_all_old_keys() {
     // One sweep takes fewer keys than these.
     for offset in 1..=9_000 {
         let key = Some("k");
-        let append =
-            Append { publication: &one, offset, at_ms: 1, rule: &rule, idempotency_key: key };
+        let append = Append {
+            publication: &one,
+            offset,
+            at_ms: 1,
+            rule: &rule,
+            idempotency_key: key,
+            with: None,
+        };
         store.append(append, Box::new(|_| ())).unwrap();
     }
     appended(&store, &one, 9_001);
@@ -304,5 +332,38 @@ fn offsets_jump_after_a_start_without_a_close() {
         // The second round copies a file that was idle.
         std::thread::sleep(Duration::from_millis(2_500));
     }
+    store.close().unwrap();
+}
+
+#[test]
+fn a_record_is_written_with_its_message() {
+    let dir = Dir::new();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
+    let (one, rule) = (publication("t", "one"), history());
+    let record = |key: &str, value: &[u8]| ("part", (key.into(), Some(value.into())));
+    let put = |offset, with: &crate::PartRecord| {
+        let (send, receive) = mpsc::channel();
+        let append = Append {
+            publication: &one,
+            offset,
+            at_ms: 1,
+            rule: &rule,
+            idempotency_key: None,
+            with: Some(with),
+        };
+        store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
+        receive.recv().unwrap()
+    };
+    put(1, &record("a", b"first")).unwrap();
+    put(2, &("part", ("a".into(), None))).unwrap();
+    put(3, &record("c", b"third")).unwrap();
+    let mut found = Vec::new();
+    let reader = store.reader();
+    reader
+        .each_record(|part, key, value| {
+            found.push((part.to_owned(), key.to_owned(), value.to_vec()))
+        })
+        .unwrap();
+    assert_eq!(found, [("part".to_owned(), "c".to_owned(), b"third".to_vec())]);
     store.close().unwrap();
 }

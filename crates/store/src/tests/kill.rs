@@ -30,6 +30,7 @@ fn append_for_ever(dir: &Path) {
             at_ms: offset,
             rule: &rule,
             idempotency_key: None,
+            with: None,
         };
         let done = move |result: Result<(), StoreError>| {
             result.unwrap();

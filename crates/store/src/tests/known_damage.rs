@@ -122,6 +122,7 @@ fn a_damaged_topic_does_not_affect_the_others() {
             at_ms: 1,
             rule: &rule,
             idempotency_key: None,
+            with: None,
         };
         store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
         results.push(receive);

@@ -90,6 +90,7 @@ fn fill(store: &Store, random: &mut Random, offsets: std::ops::Range<u64>) {
             at_ms: 1_000,
             rule: &rule,
             idempotency_key,
+            with: None,
         };
         store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
         if random.below(5) == 0 {

@@ -78,6 +78,7 @@ pub(super) fn op(publication: &Publication, offset: u64, at_ms: u64, retention: 
         record: record::encode(publication, at_ms),
         retention,
         idempotency_key: None,
+        with: None,
     })
 }
 

@@ -168,11 +168,9 @@ impl Submission<'_> {
         let data = protocol::data::from_json(self.data, self.encoding);
         let data = data.map_err(|error| Rejection::bad_request("bad_data", error))?;
         Ok(Publication {
-            topic: self.topic,
             event: event.map(Name::from),
-            data,
-            except: None,
             attributes: self.attributes,
+            ..Publication::new(self.topic, data)
         })
     }
 }

@@ -93,7 +93,8 @@ impl PublishOptions<'_> {
                 if_offset.map(|if_offset| if_offset.offset(history)).transpose()?
             }
         };
-        let options = broker::Options { idempotency_key, if_offset, no_history: self.no_history };
+        let options =
+            broker::Options { idempotency_key, if_offset, no_history: self.no_history, with: None };
         Ok((self.attributes()?, options))
     }
 
@@ -141,7 +142,7 @@ impl PublishOptions<'_> {
         }
         let (key, sender) = (self.key.map(Name::from), checked_sender(self.sender)?);
         let expires_ms = self.ttl_seconds.map(expires_ms).transpose()?;
-        let attributes = Attributes { tags, key, sender, expires_ms };
+        let attributes = Attributes { tags, key, sender, expires_ms, properties: None };
         Ok(Some(Box::new(attributes)).filter(|attributes| **attributes != Attributes::default()))
     }
 }

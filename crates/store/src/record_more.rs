@@ -1,0 +1,106 @@
+//! What MQTT publishers say of a message, in its record: the fields behind the bit `more`.
+
+use model::{Name, Properties, Publication, Qos};
+
+use crate::coding::{Decoder, put_bytes, put_varint};
+use crate::error::RowError;
+
+const QOS: u8 = 0b11;
+const RETAIN: u8 = 1 << 2;
+const PROPERTIES: u8 = 1 << 3;
+const IS_TEXT: u8 = 1 << 4;
+const CONTENT_TYPE: u8 = 1 << 5;
+const RESPONSE_TOPIC: u8 = 1 << 6;
+const CORRELATION: u8 = 1 << 7;
+
+/// What MQTT publishers alone say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MoreRef<'a> {
+    pub qos: Qos,
+    pub retain: bool,
+    pub properties: Option<PropertiesRef<'a>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PropertiesRef<'a> {
+    is_text: bool,
+    content_type: Option<&'a str>,
+    response_topic: Option<&'a str>,
+    correlation_data: Option<&'a [u8]>,
+    /// The number of names with values and their encoded bytes, which are valid.
+    user: (usize, &'a [u8]),
+}
+
+/// Most messages say nothing of it.
+pub(crate) fn has_more(publication: &Publication) -> bool {
+    publication.qos != Qos::default() || publication.retain || publication.properties().is_some()
+}
+
+pub(crate) fn put_more(publication: &Publication, out: &mut Vec<u8>) {
+    let bit = |is_there: bool, bit: u8| if is_there { bit } else { 0 };
+    let more = publication.qos.number() | bit(publication.retain, RETAIN);
+    let Some(properties) = publication.properties() else {
+        return out.push(more);
+    };
+    let Properties { is_text, content_type, response_topic, correlation_data, user } = properties;
+    out.push(
+        more | PROPERTIES
+            | bit(*is_text, IS_TEXT)
+            | bit(content_type.is_some(), CONTENT_TYPE)
+            | bit(response_topic.is_some(), RESPONSE_TOPIC)
+            | bit(correlation_data.is_some(), CORRELATION),
+    );
+    content_type.iter().for_each(|text| put_bytes(out, text.as_bytes()));
+    response_topic.iter().for_each(|topic| put_bytes(out, topic.as_bytes()));
+    correlation_data.iter().for_each(|data| put_bytes(out, data));
+    put_varint(out, user.len() as u64);
+    for (name, value) in user {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+}
+
+impl<'a> MoreRef<'a> {
+    /// What a record says that has none of it.
+    pub const NONE: MoreRef<'static> =
+        MoreRef { qos: Qos::ExactlyOnce, retain: false, properties: None };
+
+    /// Reads the fields.
+    pub fn decode(input: &mut Decoder<'a>) -> Result<Self, RowError> {
+        let flags = input.byte()?;
+        let has = |bit: u8| flags & bit != 0;
+        let qos = Qos::from_number(flags & QOS).ok_or(RowError)?;
+        let parts = IS_TEXT | CONTENT_TYPE | RESPONSE_TOPIC | CORRELATION;
+        if !has(PROPERTIES) && has(parts) {
+            return Err(RowError);
+        }
+        let properties = has(PROPERTIES).then(|| {
+            let content_type = has(CONTENT_TYPE).then(|| input.text()).transpose()?;
+            let response_topic = has(RESPONSE_TOPIC).then(|| input.text()).transpose()?;
+            let correlation_data = has(CORRELATION).then(|| input.bytes()).transpose()?;
+            let count = input.count()?;
+            let from = input.0;
+            (0..count).try_for_each(|_| input.text().and_then(|_| input.text()).map(|_| ()))?;
+            let user = (count, &from[..from.len() - input.0.len()]);
+            let is_text = has(IS_TEXT);
+            Ok(PropertiesRef { is_text, content_type, response_topic, correlation_data, user })
+        });
+        Ok(MoreRef { qos, retain: has(RETAIN), properties: properties.transpose()? })
+    }
+}
+
+impl PropertiesRef<'_> {
+    /// Copies them.
+    pub fn copy(&self) -> Result<Properties, RowError> {
+        let mut input = Decoder(self.user.1);
+        let mut text = || input.text().map(Box::from);
+        let user = (0..self.user.0).map(|_| Ok((text()?, text()?)));
+        Ok(Properties {
+            is_text: self.is_text,
+            content_type: self.content_type.map(Box::from),
+            response_topic: self.response_topic.map(Name::from),
+            correlation_data: self.correlation_data.map(Box::from),
+            user: user.collect::<Result<_, _>>()?,
+        })
+    }
+}
