@@ -7,6 +7,7 @@ pub mod close;
 pub mod connection;
 pub mod envelope;
 pub mod event;
+pub mod filter;
 pub mod message;
 pub mod name;
 pub mod node;
