@@ -20,7 +20,6 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod fanout;
-mod index;
 mod newcomers;
 mod topics;
 
@@ -28,9 +27,8 @@ use std::num::NonZeroU32;
 
 use fanout::{Fanout, Kind, Queued, Ready};
 pub use fanout::{Slice, Slots};
-use index::Index;
 use newcomers::Newcomers;
-use tables::{PageTable, Slab};
+use tables::{HashIndex, PageTable, Slab};
 pub use topics::Name;
 use topics::{HOLE, Many, Members, Topic, count};
 
@@ -111,7 +109,7 @@ pub struct Hub<M> {
     live_topics: u32,
     many: Slab<Many>,
     overflow: Slab<Vec<Sub>>,
-    index: Index,
+    index: HashIndex,
     fanouts: Slab<Fanout<M>>,
     ready: Ready,
     broadcast: Option<u32>,
@@ -128,7 +126,7 @@ impl<M> Default for Hub<M> {
             live_topics: 0,
             many: Slab::default(),
             overflow: Slab::default(),
-            index: Index::default(),
+            index: HashIndex::default(),
             fanouts: Slab::default(),
             ready: Ready::default(),
             broadcast: None,

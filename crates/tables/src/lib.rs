@@ -2,7 +2,7 @@
 //!
 //! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`]
 //! assigns the numbers itself, from the lowest page with a free slot, so that higher pages empty out.
-//! A [`List`] has no free slots.
+//! A [`List`] has no free slots, and a [`HashIndex`] has numbers by hash.
 //!
 //! The first two retain one empty page until [`PageTable::tidy`] or [`Slab::tidy`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
@@ -10,10 +10,12 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod hash_index;
 mod list;
 
 use std::ops::{Index, IndexMut};
 
+pub use hash_index::HashIndex;
 pub use list::List;
 
 /// Slots in a page.

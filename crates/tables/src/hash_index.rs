@@ -1,17 +1,18 @@
-//! From a topic's hash to its number: many small tables, so that none takes long to grow.
+//! From hashes to numbers.
 
 use hashbrown::HashTable;
 
 const SEGMENTS: usize = 64;
 
-/// Holds four-byte numbers; names and hashes stay with the topics.
-pub(crate) struct Index {
+/// Numbers of four bytes by a hash of what they stand for, in many small tables, so that none takes
+/// long to grow. What they stand for, and its hash, stay with the caller.
+pub struct HashIndex {
     segments: Vec<HashTable<u32>>,
 }
 
-impl Default for Index {
+impl Default for HashIndex {
     fn default() -> Self {
-        Index { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
+        HashIndex { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
     }
 }
 
@@ -22,12 +23,15 @@ fn spread(hash: u32) -> (usize, u64) {
     (segment, u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-impl Index {
+impl HashIndex {
+    /// Returns the number with this hash that `is` accepts.
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let (segment, hash) = spread(hash);
         self.segments[segment].find(hash, |id| is(*id)).copied()
     }
 
+    /// Inserts a number that it does not hold. The table calls `hash_of` for those that it holds when it
+    /// grows.
     pub fn insert(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
         let (segment, hash) = spread(hash);
         self.segments[segment].insert_unique(hash, id, |id| spread(hash_of(*id)).1);
@@ -46,8 +50,29 @@ impl Index {
         }
     }
 
-    /// Bytes that the tables take.
+    /// Returns the bytes that the tables take.
     pub fn bytes(&self) -> usize {
         self.segments.iter().map(HashTable::allocation_size).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_one_hash_are_told_apart_and_all_memory_goes_back() {
+        let mut index = HashIndex::default();
+        let hash_of = |id: u32| (id / 2).wrapping_mul(0x9e37_79b1);
+        for id in 0..10_000 {
+            index.insert(hash_of(id), id, hash_of);
+        }
+        let full = index.bytes();
+        for id in 0..10_000 {
+            assert_eq!(index.find(hash_of(id), |other| other == id), Some(id));
+            index.remove(hash_of(id), id, hash_of);
+            assert_eq!(index.find(hash_of(id), |other| other == id), None);
+        }
+        assert!(full > 40_000 && index.bytes() < full / 10, "{full} {}", index.bytes());
     }
 }
