@@ -1,0 +1,184 @@
+//! From filters to the topics that they match.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use model::Name;
+use model::filter::has_wildcard;
+
+/// How many names a page passes over that don't match, before it ends.
+pub const LOOKS_MAX: usize = 1_024;
+
+/// Values under topics' names, in the order of the names' bytes. All names below a level are next to each
+/// other in it, so a filter is looked up by a seek for each run of names that it does not match.
+pub struct NameMap<V> {
+    names: BTreeMap<Name, V>,
+}
+
+/// Some of the names that a filter matches.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Page<'a, V> {
+    /// Names and their values, in the order of the names' bytes.
+    pub found: Vec<(&'a str, &'a V)>,
+    /// Where the next page begins: behind this name, which need not match nor be there any more. None when
+    /// this was the last page.
+    pub after: Option<&'a str>,
+}
+
+impl<V> Default for NameMap<V> {
+    fn default() -> Self {
+        NameMap { names: BTreeMap::new() }
+    }
+}
+
+impl<V> NameMap<V> {
+    /// Returns the number of names.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// True without any name.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Returns the value under a name.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.names.get(name)
+    }
+
+    /// Returns the value under a name.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
+        self.names.get_mut(name)
+    }
+
+    /// Inserts a value. Returns the one that the name had.
+    pub fn insert(&mut self, name: Name, value: V) -> Option<V> {
+        self.names.insert(name, value)
+    }
+
+    /// Removes a name, and returns its value.
+    pub fn remove(&mut self, name: &str) -> Option<V> {
+        self.names.remove(name)
+    }
+
+    /// Returns all names and their values, in the order of the names' bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        self.names.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// Returns names that a filter matches, from behind `after`: up to `limit` (at least 1), and fewer
+    /// where [`LOOKS_MAX`] others had to be passed over. Names may come and go between two pages: those that
+    /// stay are in one page each.
+    ///
+    /// ```
+    /// let mut names = filters::NameMap::default();
+    /// for (at, name) in ["a/1/x", "a/2/x", "a/2/y", "b/1/x"].into_iter().enumerate() {
+    ///     names.insert(name.into(), at);
+    /// }
+    /// let page = names.matching("a/+/x", None, 1);
+    /// assert_eq!((page.found, page.after), (vec![("a/1/x", &0)], Some("a/1/x")));
+    /// let page = names.matching("a/+/x", page.after, 2);
+    /// assert_eq!((page.found, page.after), (vec![("a/2/x", &1)], None));
+    /// ```
+    pub fn matching(&self, filter: &str, after: Option<&str>, limit: usize) -> Page<'_, V> {
+        let mut page = Page { found: Vec::new(), after: None };
+        if !has_wildcard(filter) {
+            let one = self.names.get_key_value(filter);
+            let one = one.filter(|(name, _)| after.is_none_or(|after| ***name > *after));
+            page.found.extend(one.map(|(name, value)| (&**name, value)));
+            return page;
+        }
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut range = self.names.range::<str, _>((from, Bound::Unbounded));
+        let (mut looks, mut to) = (0, String::new());
+        while let Some((name, value)) = range.next() {
+            match judge(filter, name, &mut to) {
+                Verdict::Match => page.found.push((name, value)),
+                Verdict::Next => looks += 1,
+                Verdict::Seek => {
+                    looks += 1;
+                    range = self.names.range::<str, _>((Bound::Included(&*to), Bound::Unbounded));
+                }
+                Verdict::End => break,
+            }
+            if page.found.len() >= limit.max(1) || looks >= LOOKS_MAX {
+                page.after = Some(name);
+                break;
+            }
+        }
+        page
+    }
+}
+
+/// What a name is to a filter, among the names behind it.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Match,
+    /// It doesn't match; the next one may.
+    Next,
+    /// It doesn't match, and no name behind it does that is below the text that was written.
+    Seek,
+    /// Neither it nor any behind it matches.
+    End,
+}
+
+/// Judges a name by a filter with a wildcard. Where the verdict is to seek, `to` is a text above the name.
+fn judge(filter: &str, name: &str, to: &mut String) -> Verdict {
+    // What wildcards don't reach, as `model::filter::wildcards_reach` says.
+    if filter.starts_with('@') {
+        return Verdict::End;
+    }
+    if name == "*" {
+        return Verdict::Next;
+    }
+    if filter.starts_with(['+', '#']) {
+        // The characters behind these.
+        match name.as_bytes().first() {
+            Some(b'$') => return seek(to, "", "%"),
+            Some(b'@') => return seek(to, "", "A"),
+            _ => {}
+        }
+    }
+    // Where the name's last level ends that a `+` took.
+    let mut plus = None;
+    let mut rest = Some(name);
+    for level in filter.split('/') {
+        if level == "#" {
+            return Verdict::Match;
+        }
+        let Some(here) = rest else { return Verdict::Next };
+        let at = name.len() - here.len();
+        let (first, behind) = match here.split_once('/') {
+            Some((first, behind)) => (first, Some(behind)),
+            None => (here, None),
+        };
+        if level == "+" {
+            plus = Some(at + first.len());
+        } else if level != first {
+            return match here.strip_prefix(level) {
+                None if level > here => seek(to, &name[..at], level),
+                // Like "a-" before "a/": what is below the level is still to come.
+                Some(more) if more < "/" => seek(to, &name[..at + level.len()], "/"),
+                _ => pass(to, name, plus),
+            };
+        }
+        rest = behind;
+    }
+    match rest {
+        None => Verdict::Match,
+        Some(_) => pass(to, name, plus),
+    }
+}
+
+/// Passes over all that is below the level that ends here, which a `+` took. '0' comes behind '/'.
+fn pass(to: &mut String, name: &str, plus: Option<usize>) -> Verdict {
+    plus.map_or(Verdict::End, |end| seek(to, &name[..end], "0"))
+}
+
+fn seek(to: &mut String, begin: &str, end: &str) -> Verdict {
+    to.clear();
+    to.push_str(begin);
+    to.push_str(end);
+    Verdict::Seek
+}
