@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use broker::Broker;
 use engine::{
-    Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared, Target,
+    Arrival, Command, Config, Engine, Handle, Listener, Output, Outputs, Queue, Settings, Shared,
+    Target,
 };
 use libfuzzer_sys::fuzz_target;
 use model::{CloseReason, Data, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules};
@@ -111,14 +112,19 @@ fn settings() -> Settings {
     }
 }
 
+/// Sessions of MQTT clients, and retained messages.
+type Kept = (Arc<dyn sessions::Sessions>, Arc<dyn sessions::Retained>);
+
 fn new_engine(
     handle: Handle,
     broker: &Arc<broker::Local>,
     history: &Arc<history_local::Local>,
     presence: &Arc<presence::Local>,
+    kept: &Kept,
     now_us: u64,
 ) -> Engine {
-    let shared = Shared::new(NodeId(1), protocol::standard(), presence.clone(), Arc::default());
+    let protocols = protocol::standard();
+    let shared = Shared::new(NodeId(1), protocols, presence.clone(), Arc::default(), kept.clone());
     Engine::new(Config {
         number: 0,
         engines: [handle].into(),
@@ -137,6 +143,7 @@ struct World {
     broker: Arc<broker::Local>,
     history: Arc<history_local::Local>,
     presence: Arc<presence::Local>,
+    kept: Kept,
     /// Sockets that are open, and whether each is full.
     sockets: Vec<(u32, bool)>,
     confirmed: Vec<u32>,
@@ -146,7 +153,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let handle = Handle::new(Box::<Commands>::default(), 64);
-        let (inboxes, started) = (vec![handle.inbox()], Instant::now());
+        let router = Arc::new(broker::Router::new(vec![handle.inbox()]));
+        let started = Instant::now();
         let limits = broker::Limits {
             recent_messages_max: 20,
             recent_bytes_max: 10_000,
@@ -155,10 +163,10 @@ impl World {
         let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
         let held = history_local::HistoryLimits::default();
         let history =
-            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
         history::History::set_rules(&*history, Arc::new(rules()), 60);
         let broker =
-            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+            Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let limits = presence::Limits {
             users_max: 3,
             list_bytes_max: 1_000,
@@ -166,9 +174,10 @@ impl World {
             members_per_ms: 0,
         };
         let presence = Arc::new(presence::Local::new(limits, NodeId(1)));
-        let engine = new_engine(handle, &broker, &history, &presence, 0);
+        let kept = sessions::in_memory(NodeId(1));
+        let engine = new_engine(handle, &broker, &history, &presence, &kept, 0);
         let (sockets, confirmed) = (Vec::new(), Vec::new());
-        World { engine, broker, history, presence, sockets, confirmed, now_us: 0 }
+        World { engine, broker, history, presence, kept, sockets, confirmed, now_us: 0 }
     }
 
     /// A new engine takes the place of the one before, unless that has no rest. Before, another one is
@@ -183,9 +192,9 @@ impl World {
         if !self.engine.is_quiet() {
             return;
         }
-        let World { engine, broker, history, presence, now_us, .. } = self;
+        let World { engine, broker, history, presence, kept, now_us, .. } = self;
         let handle = engine.handle().successor();
-        let new = || new_engine(handle.clone(), broker, history, presence, *now_us);
+        let new = || new_engine(handle.clone(), broker, history, presence, kept, *now_us);
         let records: Vec<Vec<u8>> = engine.slots().filter_map(|slot| engine.export(slot)).collect();
         if let [at, bits, ..] = damage
             && *bits != 0
@@ -280,10 +289,11 @@ impl World {
         let socket = self.sockets.get(at).map(|it| it.0);
         match (op >> 4, socket) {
             (0..=2, _) if self.sockets.len() < 20 => {
-                let slot = self.engine.open(match op & 15 {
+                let arrival = match op & 15 {
                     15 => Arrival::Reserved,
                     _ => Arrival::Direct(None),
-                });
+                };
+                let slot = self.engine.open(Listener::Client, arrival);
                 self.sockets.push((slot, false));
                 let opening = OPENINGS[usize::from(op) % OPENINGS.len()];
                 self.engine.received(slot, &mut [opening, bytes].concat());

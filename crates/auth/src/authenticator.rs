@@ -76,7 +76,7 @@ impl TopicToken {
 impl From<Verified> for Principal {
     fn from(verified: Verified) -> Self {
         let Verified { users, grants, info, expires, mark } = verified;
-        Principal { users, grants, info, expires, mark, source: Source::Token }
+        Principal { users, client: None, grants, info, expires, mark, source: Source::Token }
     }
 }
 

@@ -1,9 +1,12 @@
 //! What a token grants.
 
-use model::Name;
+use crate::Principal;
 
 /// Stands for the name of the principal's user in a pattern.
 pub(crate) const SUBJECT: &str = "{sub}";
+
+/// Stands for the principal's client identifier in a pattern.
+pub(crate) const CLIENT: &str = "{client}";
 
 /// What a principal may do at the most. A grant never allows what the rules deny.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +25,8 @@ impl Default for Grants {
 }
 
 /// The topics of each action: `*` matches any run of characters, `{sub}` the name of one of the
-/// principal's users, all else itself. A `*` in a user's name is a character like any other.
+/// principal's users, `{client}` the client identifier of an MQTT client (one of several levels, or with
+/// wildcards, matches nothing), all else itself. A `*` in a user's name is a character like any other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Patterns {
     /// Topics to enter.
@@ -36,18 +40,49 @@ pub struct Patterns {
 }
 
 /// Whether one of the patterns matches the topic, for one of the users.
-pub(crate) fn any_matches(patterns: &[Box<str>], users: &[Name], topic: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.contains(SUBJECT) {
-        true => users.iter().any(|user| matches(pattern, user, topic)),
-        false => model::rules::matches(pattern, topic),
+pub(crate) fn any_matches(patterns: &[Box<str>], who: &Principal, topic: &str) -> bool {
+    patterns.iter().any(|pattern| match (pattern.contains(SUBJECT), pattern.contains(CLIENT)) {
+        (false, false) => model::rules::matches(pattern, topic),
+        (false, true) => who.client().is_some_and(|client| matches(pattern, ("", client), topic)),
+        (true, false) => who.users.iter().any(|user| matches(pattern, (user, ""), topic)),
+        (true, true) => who.client().is_some_and(|client| {
+            who.users.iter().any(|user| matches(pattern, (user, client), topic))
+        }),
+    })
+}
+
+impl Principal {
+    /// The client identifier where it can stand in a pattern: one of several levels, or with wildcards,
+    /// would reach what is another client's.
+    fn client(&self) -> Option<&str> {
+        self.client.as_deref().filter(|client| !client.contains(['/', '+', '#']))
+    }
+}
+
+/// Whether one of the patterns matches all topics that the filter does (MQTT 5.0, section 4.7), for one of
+/// the users. What a wildcard stands for must fall to a `*`.
+pub(crate) fn any_covers(patterns: &[Box<str>], who: &Principal, filter: &str) -> bool {
+    // No pattern has this character: control characters are in no name.
+    let stands_in = |text: &str| text.replace(['+', '#'], "\u{1}");
+    let whole = stands_in(filter);
+    // `a/#` matches `a` as well.
+    let parent = filter.strip_suffix("/#").map(stands_in);
+    patterns.chunks(1).any(|pattern| {
+        any_matches(pattern, who, &whole)
+            && parent.as_ref().is_none_or(|parent| any_matches(pattern, who, parent))
     })
 }
 
 /// Whether a pattern matches all of a text. The pattern is taken apart at its stars before the name
 /// is inserted, so that no name brings stars of its own.
-fn matches(pattern: &str, user: &str, text: &str) -> bool {
-    let mut parts: Vec<String> =
-        pattern.split('*').map(|part| part.replace(SUBJECT, user)).collect();
+fn matches(pattern: &str, (user, client): (&str, &str), text: &str) -> bool {
+    let parts = pattern.split('*').map(|part| {
+        // Each name stands for itself: a user may be called `{client}`.
+        let mut parts = part.split(CLIENT).map(|part| part.replace(SUBJECT, user));
+        let first = parts.next().unwrap_or_default();
+        parts.fold(first, |whole, part| whole + client + &part)
+    });
+    let mut parts: Vec<String> = parts.collect();
     let last = parts.pop().unwrap_or_default();
     let Some((first, middle)) = parts.split_first() else {
         return last == text;
@@ -63,7 +98,40 @@ fn matches(pattern: &str, user: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use model::Name;
+
     use super::*;
+
+    #[test]
+    fn a_filter_is_covered_where_all_its_topics_are() {
+        let al = Principal::anonymous(vec!["al".into()]);
+        let covers = |pattern: &str, filter| any_covers(&[pattern.into()], &al, filter);
+        for (pattern, filter) in [
+            ("*", "#"),
+            ("*", "+/a/#"),
+            ("site/*", "site/+/temp"),
+            ("site/*", "site/7/+/#"),
+            ("site/*/temp", "site/+/temp"),
+            ("site*", "site/#"),
+            ("{sub}/*", "al/+"),
+        ] {
+            assert!(covers(pattern, filter), "{pattern} {filter}");
+        }
+        for (pattern, filter) in [
+            ("site/*", "#"),
+            ("site/*", "+/a"),
+            // It matches `site` as well.
+            ("site/*", "site/#"),
+            ("site/+", "site/+"),
+            ("site/#", "site/#"),
+            ("{sub}/*", "bo/+"),
+        ] {
+            assert!(!covers(pattern, filter), "{pattern} {filter}");
+        }
+        // Two patterns that cover a filter together are one too many to look at.
+        let both = ["site/*".into(), "site".into()];
+        assert!(!any_covers(&both, &al, "site/#"));
+    }
 
     #[test]
     fn a_users_name_stands_for_itself_only() {
@@ -75,7 +143,7 @@ mod tests {
             ("a*{sub}*c", "b", "a-b-c"),
             ("{sub}", "{sub}", "{sub}"),
         ] {
-            assert!(matches(pattern, user, topic), "{pattern} {user} {topic}");
+            assert!(matches(pattern, (user, ""), topic), "{pattern} {user} {topic}");
         }
         for (pattern, user, topic) in [
             ("room:{sub}", "*", "room:al"),
@@ -84,20 +152,41 @@ mod tests {
             ("{sub}:*", "al", "alice:1"),
             ("*{sub}*", "b", "a-c"),
         ] {
-            assert!(!matches(pattern, user, topic), "{pattern} {user} {topic}");
+            assert!(!matches(pattern, (user, ""), topic), "{pattern} {user} {topic}");
         }
     }
 
     #[test]
     fn any_pattern_and_any_user_will_do() {
         let patterns: Vec<Box<str>> = vec!["news".into(), "room:{sub}".into()];
-        let users = [Name::from("al"), Name::from("bo")];
+        let who = Principal::anonymous(vec![Name::from("al"), Name::from("bo")]);
         for topic in ["news", "room:al", "room:bo"] {
-            assert!(any_matches(&patterns, &users, topic), "{topic}");
+            assert!(any_matches(&patterns, &who, topic), "{topic}");
         }
-        assert!(!any_matches(&patterns, &users, "room:{sub}"));
-        assert!(any_matches(&patterns, &[], "news") && !any_matches(&patterns, &[], "room:al"));
-        assert!(!any_matches(&[], &users, "news"));
+        assert!(!any_matches(&patterns, &who, "room:{sub}"));
+        let nobody = Principal::anonymous(Vec::new());
+        assert!(any_matches(&patterns, &nobody, "news"));
+        assert!(!any_matches(&patterns, &nobody, "room:al"));
+        assert!(!any_matches(&[], &who, "news"));
+    }
+
+    #[test]
+    fn a_client_identifier_stands_for_itself_only() {
+        let patterns: Vec<Box<str>> = vec!["devices/{client}/*".into(), "{sub}/{client}".into()];
+        let may = |client: &str, topic: &str| {
+            let client = Some(Name::from(client));
+            let who = Principal { client, ..Principal::anonymous(vec!["{client}".into()]) };
+            any_matches(&patterns, &who, topic)
+        };
+        assert!(may("7", "devices/7/temp") && may("7", "{client}/7"));
+        assert!(!may("7", "devices/8/temp") && !may("7", "devices/{client}/temp"));
+        assert!(!may("7", "7/7"));
+        // It would reach what is below another client's.
+        for client in ["7/x", "+", "#"] {
+            assert!(!may(client, &format!("devices/{client}/temp")), "{client}");
+        }
+        let without = Principal::anonymous(vec!["al".into()]);
+        assert!(!any_matches(&patterns, &without, "devices//x"));
     }
 
     proptest::proptest! {
@@ -108,7 +197,7 @@ mod tests {
         ) {
             let written = pattern.replace(SUBJECT, &user);
             let want = model::rules::matches(&written, &topic);
-            proptest::prop_assert_eq!(matches(&pattern, &user, &topic), want);
+            proptest::prop_assert_eq!(matches(&pattern, (&user, ""), &topic), want);
         }
     }
 }

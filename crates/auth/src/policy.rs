@@ -1,8 +1,8 @@
 //! The decision.
 
-use model::{JoinRule, PublishRule, Rules, Topic, TopicKind};
+use model::{JoinRule, PublishRule, Rules, Topic, TopicKind, name};
 
-use crate::grants::any_matches;
+use crate::grants::{any_covers, any_matches};
 use crate::{
     Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source, TopicToken,
 };
@@ -117,6 +117,10 @@ impl Policy {
         };
         let reachable = topic.kind.is_ordinary() || principal.owns(topic.kind);
         match action {
+            // What a filter reaches is for the rules of the topics to say.
+            Action::Subscribe if matches!(topic.kind, TopicKind::Filter(_)) => {
+                Decision::Allow(Permit::of(topic))
+            }
             Action::Subscribe => match topic.join() {
                 _ if !reachable => Decision::Deny(Deny::AnotherUser),
                 JoinRule::Allow => Decision::Allow(Permit::of(topic)),
@@ -141,9 +145,10 @@ impl Policy {
             },
             Action::Acknowledge(user) => match topic.kind {
                 TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),
-                TopicKind::Ordinary | TopicKind::Personal(_) | TopicKind::Broadcast => {
-                    allow_if(principal.is(user), Deny::NotItsUser)
-                }
+                TopicKind::Ordinary
+                | TopicKind::Personal(_)
+                | TopicKind::Broadcast
+                | TopicKind::Filter(_) => allow_if(principal.is(user), Deny::NotItsUser),
             },
             Action::Login(_) | Action::Logout(_) => {
                 allow_if(self.login == LoginRule::Allow, Deny::LoginRefused)
@@ -164,6 +169,7 @@ fn is_in_scope(grants: &Grants, action: Action<'_>, topic: &Topic<'_, '_>) -> bo
         TopicKind::Broadcast => &**pattern == "*",
         TopicKind::Personal(_) if !pattern.starts_with('@') => &**pattern == "*",
         TopicKind::Personal(_) | TopicKind::Ordinary => model::rules::matches(pattern, topic.name),
+        TopicKind::Filter(_) => false,
     })
 }
 
@@ -182,7 +188,10 @@ fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) 
             | Action::Acknowledge(_) => true,
         };
     };
-    let any = |patterns: &[Box<str>]| any_matches(patterns, &principal.users, topic.name);
+    let any = |patterns: &[Box<str>]| match name::of_filter(topic.name) {
+        Some((_, filter)) => any_covers(patterns, principal, filter),
+        None => any_matches(patterns, principal, topic.name),
+    };
     match action {
         Action::Subscribe => principal.owns(topic.kind) || any(&patterns.subscribe),
         Action::Publish => any(&patterns.publish),

@@ -27,6 +27,8 @@ pub enum Source {
 pub struct Principal {
     /// The users that it speaks for.
     pub users: Vec<Name>,
+    /// The client identifier of an MQTT client. It is what the client says.
+    pub client: Option<Name>,
     /// What it may do at the most.
     pub grants: Arc<Grants>,
     /// What the application says of it to others: the text of a JSON object.
@@ -73,12 +75,13 @@ impl Principal {
     /// The bearer of a token for these users.
     pub fn token(users: Vec<Name>, grants: Arc<Grants>, expires: Option<u64>) -> Self {
         let mark = TokenMark::default();
-        Principal { users, grants, info: None, expires, mark, source: Source::Token }
+        let (client, info, source) = (None, None, Source::Token);
+        Principal { users, client, grants, info, expires, mark, source }
     }
 
     fn everything(users: Vec<Name>, source: Source) -> Self {
         let (grants, mark) = (EVERYTHING.clone(), TokenMark::default());
-        Principal { users, grants, info: None, expires: None, mark, source }
+        Principal { users, client: None, grants, info: None, expires: None, mark, source }
     }
 
     /// Whether it speaks for this user.
@@ -90,7 +93,7 @@ impl Principal {
     /// own.
     pub fn owns(&self, kind: TopicKind<'_>) -> bool {
         match kind {
-            TopicKind::Ordinary => false,
+            TopicKind::Ordinary | TopicKind::Filter(_) => false,
             TopicKind::Personal(user) => self.is(user),
             TopicKind::Broadcast => true,
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use model::name::NAME_BYTES_MAX;
 
-use crate::grants::SUBJECT;
+use crate::grants::{CLIENT, SUBJECT};
 
 /// A scope of an API key, as it is written: `admin`, `read`, `publish:PATTERN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum ScopeError {
     Length,
     /// The pattern holds a user's name, and no user has a key.
     #[error(
-        "a key belongs to the application and has no user, so its pattern can't hold {SUBJECT}"
+        "a key belongs to the application and has no user, so its pattern can't hold {SUBJECT} or {CLIENT}"
     )]
     Subject,
 }
@@ -48,7 +48,7 @@ impl FromStr for Scope {
                 if !(1..=NAME_BYTES_MAX).contains(&pattern.len()) {
                     return Err(ScopeError::Length);
                 }
-                if pattern.contains(SUBJECT) {
+                if pattern.contains(SUBJECT) || pattern.contains(CLIENT) {
                     return Err(ScopeError::Subject);
                 }
                 Ok(Scope::Publish(pattern.into()))
@@ -85,6 +85,7 @@ mod tests {
             ("publish:", ScopeError::Length),
             (&long, ScopeError::Length),
             ("publish:room:{sub}", ScopeError::Subject),
+            ("publish:{client}", ScopeError::Subject),
         ] {
             assert_eq!(text.parse::<Scope>(), Err(want), "{text}");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use model::Envelope;
+use model::{Envelope, FilterKey};
 
 /// One shard's end of the broker.
 pub trait Inbox: Send + Sync {
@@ -23,6 +23,10 @@ pub trait Inbox: Send + Sync {
 pub struct Delivery {
     /// The message.
     pub message: Arc<Envelope>,
+    /// Groups that share it, of which a member behind this inbox gets it.
+    pub groups: Vec<Arc<FilterKey>>,
+    /// Nobody else behind this inbox gets it: it was given to another's group, whose members have gone.
+    pub for_groups: bool,
     /// Gets the number of members that the message has behind this inbox.
     pub receipt: Option<Receipt>,
 }

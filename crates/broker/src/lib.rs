@@ -12,14 +12,18 @@ mod local;
 mod log;
 mod publish;
 mod recent;
+mod router;
 
-use model::{Epoch, Position, Publication};
+use std::sync::Arc;
+
+use model::{Envelope, Epoch, FilterKey, Position, Publication};
 
 pub use inbox::{Delivery, Inbox, Receipt};
 pub use local::{Local, SECRET_BYTES, epoch};
 pub use log::{Append, HistoryLog, NoHistory};
 pub use publish::{Done, Options, Publish, PublishError, Published, StoredRecord};
 pub use recent::{Activity, Latest, Limits, Recent, TopicActivity, Window};
+pub use router::{Group, Retain, Router, Routes};
 
 /// Puts messages in order and carries them to every inbox that wants them.
 pub trait Broker: Send + Sync {
@@ -57,4 +61,18 @@ pub trait Broker: Send + Sync {
 
     /// The epoch of the log that topics without history share.
     fn epoch(&self) -> Epoch;
+
+    /// A connection of a shard has a filter of topics from now on, by its name in the hub
+    /// ([`model::name::filter`]), whose hash this is.
+    fn enter_filter(&self, shard: u16, hash: u64, name: &str);
+
+    /// A connection of a shard has a filter no longer.
+    fn leave_filter(&self, shard: u16, name: &str);
+
+    /// All connections of a shard have no filter any more.
+    fn leave_filters(&self, shard: u16);
+
+    /// Gives a message to a member of a group behind another inbox: those behind the one that was chosen
+    /// have gone.
+    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>);
 }

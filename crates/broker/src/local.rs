@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use model::event::is_reserved;
-use model::{Envelope, Epoch, HistoryRule, Message, Position, Publication};
+use model::{Envelope, Epoch, FilterKey, HistoryRule, Message, Position, Publication};
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    Activity, Append, Broker, Delivery, Done, HistoryLog, Inbox, Latest, Limits, Options, Publish,
-    PublishError, Published, Receipt, Recent, Window,
+    Activity, Append, Broker, Done, HistoryLog, Latest, Limits, Options, Publish, PublishError,
+    Published, Receipt, Recent, Router, Window,
 };
 
 /// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
@@ -35,7 +35,7 @@ pub fn epoch(secret: &[u8; SECRET_BYTES]) -> Epoch {
 /// [`Broker::recent`] meets the live stream at one exact offset. It is held for about a
 /// microsecond, and taken only by publishers and by long polls.
 pub struct Local {
-    inboxes: Vec<Arc<dyn Inbox>>,
+    router: Arc<Router>,
     hash_key: (u64, u64),
     epoch: Epoch,
     started: Instant,
@@ -59,11 +59,11 @@ struct Order {
 }
 
 impl Local {
-    /// A broker for these inboxes. `secret` keys the hash of topic names and names the epoch: it
+    /// A broker that sends messages this way. `secret` keys the hash of topic names and names the epoch: it
     /// must be random and new for every start. Message times count from `started`. What is published
     /// to topics with history goes to the log `history`, which hands it to the same inboxes.
     pub fn new(
-        inboxes: Vec<Arc<dyn Inbox>>,
+        router: Arc<Router>,
         secret: [u8; SECRET_BYTES],
         started: Instant,
         limits: Limits,
@@ -76,7 +76,7 @@ impl Local {
         };
         Local {
             history,
-            inboxes,
+            router,
             hash_key: (word(0), word(8)),
             epoch: epoch(&secret),
             started,
@@ -93,9 +93,9 @@ impl Local {
         passes: bool,
     ) -> Result<Position, PublishError> {
         let broadcast = publication.topic == model::name::BROADCAST;
-        let wants = |inbox: &&Arc<dyn Inbox>| broadcast || inbox.wants(hash);
+        let mut routes = self.router.routes(&publication.topic);
         let mut order = self.order();
-        if self.inboxes.iter().filter(wants).any(|inbox| !inbox.has_room()) {
+        if !self.router.has_room(hash, broadcast, &routes) {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
@@ -103,11 +103,13 @@ impl Local {
         let now_us = self.now_us();
         let message = Message::new(publication, id, hash, now_us);
         let message = if passes { message.passing() } else { message };
-        let message = Arc::new(Envelope::from(message));
-        order.window.push(message.clone());
-        for inbox in self.inboxes.iter().filter(wants) {
-            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
+        let groups = routes.take_groups();
+        let message = Arc::new(Envelope::from(message).matched_by(routes.filters));
+        // What the node says of itself pushes out nothing that was said.
+        if !message.publication.topic.starts_with("$SYS/") {
+            order.window.push(message.clone());
         }
+        self.router.deliver(&message, &groups, receipt.as_ref());
         Ok(id)
     }
 
@@ -116,7 +118,7 @@ impl Local {
     /// state, so that a compacted topic wants one.
     fn way_of(&self, publication: &Publication, no_history: bool) -> Result<Way, PublishError> {
         let is_own = || publication.event.as_deref().is_some_and(is_reserved);
-        match self.history.rule(&publication.topic) {
+        match self.history.rule_for(publication) {
             None => Ok(Way::On),
             Some(_) if no_history || is_own() => Ok(Way::Past),
             Some(rule) if rule.compact && publication.key().is_none() => {
@@ -296,6 +298,22 @@ impl Broker for Local {
     fn epoch(&self) -> Epoch {
         self.epoch
     }
+
+    fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
+        self.router.enter_filter(shard, hash, name);
+    }
+
+    fn leave_filter(&self, shard: u16, name: &str) {
+        self.router.leave_filter(shard, name);
+    }
+
+    fn leave_filters(&self, shard: u16) {
+        self.router.leave_filters(shard);
+    }
+
+    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
+        self.router.pass_on(message, key);
+    }
 }
 
 #[cfg(test)]
@@ -305,7 +323,7 @@ mod tests {
     use model::Data;
 
     use super::*;
-    use crate::NoHistory;
+    use crate::{Delivery, Inbox, NoHistory};
 
     /// Wants every topic but `nobody`.
     struct Box1 {
@@ -337,11 +355,11 @@ mod tests {
         });
         let limits = Limits {
             recent_messages_max: messages_max,
-            recent_bytes_max: 1 << 20,
+            recent_bytes_max: 2 << 20,
             recent_seconds_max: 60,
         };
         let local = Local::new(
-            vec![inbox.clone(), inbox.clone()],
+            Arc::new(Router::new(vec![inbox.clone(), inbox.clone()])),
             [7; 20],
             Instant::now(),
             limits,
@@ -349,6 +367,10 @@ mod tests {
         );
         inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
+    }
+
+    fn nowhere() -> Arc<Router> {
+        Arc::new(Router::new(Vec::new()))
     }
 
     fn publication(topic: &str) -> Publication {
@@ -457,7 +479,7 @@ mod tests {
             recent_bytes_max: usize::MAX,
             recent_seconds_max: 600,
         };
-        let local = Local::new(Vec::new(), [7; 20], Instant::now(), limits, Arc::new(NoHistory));
+        let local = Local::new(nowhere(), [7; 20], Instant::now(), limits, Arc::new(NoHistory));
         local.publish(publication("rare"), None).unwrap();
         let scanned = SCANNED_MAX.div_ceil(SCANNED) * SCANNED;
         (1..scanned).for_each(|_| _ = local.publish(publication("often"), None));
@@ -475,7 +497,7 @@ mod tests {
         let started = Instant::now().checked_sub(std::time::Duration::from_secs(100)).unwrap();
         let limits =
             Limits { recent_messages_max: 4, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
-        let local = Local::new(Vec::new(), [7; 20], started, limits, Arc::new(NoHistory));
+        let local = Local::new(nowhere(), [7; 20], started, limits, Arc::new(NoHistory));
         assert_eq!(local.activity(60).span_us, 60_000_000, "silence is known, too");
         for topic in ["a", "b", "a", "a"] {
             local.publish(publication(topic), None).unwrap();

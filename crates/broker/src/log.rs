@@ -26,6 +26,11 @@ pub trait HistoryLog: Send + Sync {
     /// How a topic's messages are retained; `None` is not at all. Never waits.
     fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>>;
 
+    /// How this message is retained: one that nobody confirms is not retained for sessions alone.
+    fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
+        self.rule(&publication.topic)
+    }
+
     /// Appends a message, and hands it to every interested inbox once it is as safe as the rule says.
     /// Calls `done` once, from any thread: at once, or where the rule is durable, after the message is
     /// on disk.

@@ -4,6 +4,7 @@ mod auth;
 mod history;
 mod keys;
 mod log;
+mod mqtt;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -55,6 +56,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     numbers(config, &mut checks);
     presence(config, &mut checks);
     history::check_sections(config, &mut checks);
+    mqtt::check(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(

@@ -31,6 +31,7 @@ mod url;
 mod values;
 
 use std::fmt;
+use std::net::SocketAddr;
 
 pub use address::Resolve;
 pub use key_file::NO_KEY;
@@ -41,12 +42,16 @@ pub use setting::{Kind, Setting};
 pub use signing::key as signing_key;
 pub use source::{ReadSecret, Sources};
 pub use table::{
-    Admin, Auth, Client, Config, History, Inbox, Limits, Log, Presence, SECTIONS, SETTINGS, Shards,
-    Socket, Store, Subscriptions, Timeouts, Webhook, Websocket,
+    Admin, Auth, Client, Config, History, Inbox, Limits, Log, Mqtt, Presence, SECTIONS, SETTINGS,
+    Shards, Socket, Store, Subscriptions, Timeouts, Webhook, Websocket,
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
 pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence};
+
+/// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
+/// properties.
+const AROUND_PAYLOAD_BYTES: u64 = 4 << 10;
 
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,6 +173,22 @@ impl Config {
     pub fn knows_clients(&self) -> bool {
         let asks = self.webhook.connect && self.webhook.silence == Silence::Deny;
         self.auth.required || asks
+    }
+
+    /// The largest packet from an MQTT client, in bytes.
+    pub fn mqtt_packet_bytes_max(&self) -> u64 {
+        match self.mqtt.packet_bytes_max {
+            0 => self.limits.message_bytes_max + AROUND_PAYLOAD_BYTES,
+            set => set,
+        }
+    }
+
+    /// True when MQTT clients may publish to each topic of which nothing says who may: only this machine can
+    /// reach the server, and nothing is set up that tells clients from each other.
+    pub fn is_open_to_mqtt(&self) -> bool {
+        let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+        let is_local = self.mqtt.listen.is_some_and(local) && local(self.client.listen);
+        is_local && !self.webhook.connect && !self.auth.required && !self.has_tokens()
     }
 
     /// True when tokens say who clients are: there is a key to check them with.

@@ -69,7 +69,7 @@ pub(crate) fn from_toml(
             items.collect::<Option<_>>().map(Value::List).map_or_else(mismatch, Ok)
         }
         (Kind::Bool | Kind::Number(..) | Kind::List, _) => mismatch(),
-        (Kind::Address, DeValue::Integer(_)) => {
+        (Kind::Address | Kind::OptionalAddress, DeValue::Integer(_)) => {
             let advice = crate::address::advice(written.trim());
             Err(Mismatch::new(written, advice))
         }
@@ -101,7 +101,8 @@ pub(crate) fn from_text(
             let bytes = size::parse(text).map_err(|advice| mismatch(Some(advice)))?;
             bounded(min, max, bytes).ok_or_else(|| mismatch(None))
         }
-        Kind::Address => match crate::address::parse(text, resolve) {
+        Kind::OptionalAddress if text.is_empty() => Ok(Value::Text(String::new())),
+        Kind::Address | Kind::OptionalAddress => match crate::address::parse(text, resolve) {
             Ok(address) => Ok(Value::Text(address.to_string())),
             Err(advice) => Err(mismatch(advice)),
         },

@@ -15,6 +15,8 @@ pub enum Kind {
     /// An address, or a name that the caller's system resolves to one, with a port:
     /// `"127.0.0.1:8000"`, `"localhost:8000"`.
     Address,
+    /// The same, or an empty text where there is none.
+    OptionalAddress,
     /// Any text.
     Text,
     /// A text whose length in bytes is within bounds, both included.
@@ -97,6 +99,10 @@ impl Kind {
             }
             Kind::Address => {
                 "an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\"".into()
+            }
+            Kind::OptionalAddress => {
+                "an address with a port, like \"127.0.0.1:1883\" or \"localhost:1883\", or \"\""
+                    .into()
             }
             Kind::Text => "a text".into(),
             Kind::TextBytes(min, max) => format!("a text of {min} to {max} bytes"),

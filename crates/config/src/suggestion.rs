@@ -21,7 +21,9 @@ pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String
         })
         .collect();
     if !tail.is_empty() && !elsewhere.is_empty() {
-        return format!("there is no such setting; did you mean {}?", elsewhere.join(" or "));
+        let (last, others) = elsewhere.split_last().unwrap_or((&"", &[]));
+        let others = if others.is_empty() { String::new() } else { others.join(", ") + " or " };
+        return format!("there is no such setting; did you mean {others}{last}?");
     }
     let compared = known.iter().filter(|_| name.len() <= NAME_BYTES_MAX);
     let nearest = compared.map(|known| (osa_distance(name, known), known)).min();
@@ -65,6 +67,9 @@ mod tests {
     fn suggests_names_in_other_sections_and_similar_spellings() {
         let keys = || {
             [
+                "a.most",
+                "b.most",
+                "c.most",
                 "client.listen",
                 "admin.listen",
                 "limits.head_bytes_max",
@@ -78,6 +83,7 @@ mod tests {
         for (name, want) in [
             ("listen", "did you mean client.listen or admin.listen?"),
             ("shards.listen", "did you mean client.listen or admin.listen?"),
+            ("shards.most", "did you mean a.most, b.most or c.most?"),
             ("limits.head_byte_max", "did you mean limits.head_bytes_max?"),
             ("client.lsiten", "did you mean client.listen?"),
             ("topics[0].history_max", "did you mean topics[0].history_messages_max?"),

@@ -93,7 +93,10 @@ const MIB: u64 = 1 << 20;
 /// `shard::SILENCE_SECONDS_MAX`.
 const SILENCE_MAX: u64 = 60_000;
 
-use Kind::{Address, Bool, Bytes, Choice, List, Number, Text};
+/// The longest keep-alive, in seconds: a client may be silent for one and a half of it.
+const KEEP_ALIVE_MAX: u64 = SILENCE_MAX / 3 * 2;
+
+use Kind::{Address, Bool, Bytes, Choice, List, Number, OptionalAddress, Text};
 
 // A line is: key, type, when a change takes effect, values, default as TOML.
 settings! {
@@ -179,6 +182,42 @@ settings! {
         revocations_max: u64 = Live, Number(1, 10_000_000), "100000";
         /// How long a revocation is remembered that doesn't say: longer than tokens live.
         revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
+    }
+
+    /// MQTT clients. With mqtt.listen they come in there, at the client port, and there at /mqtt by WebSocket, too.
+    mqtt: Mqtt {
+        /// Where MQTT clients connect, usually at port 1883; "" is nowhere, and there is no MQTT at all.
+        listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
+        /// The longest time between two packets of a client: one of MQTT 5 that has a longer keep-alive, or 0, is told this one instead; one of MQTT 3 keeps its own, and its 0 is without end. 0 leaves it to all of them.
+        keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800";
+        /// How long a session outlives its connection; a longer one is cut to this, and 0 is not at all.
+        session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400";
+        /// Sessions of clients that are away; above it a session ends with its connection.
+        sessions_max: u64 = Live, Number(0, 100_000_000), "1000000";
+        /// Messages of a topic that are retained for sessions, unless a rule of [[topics]] retains them; then the oldest are dropped.
+        session_messages_max: u64 = Live, Number(1, 10_000_000), "1000";
+        /// What those messages may hold, at least limits.message_bytes_max.
+        session_bytes_max: u64 = Live, Bytes(1, TIB), r#""1MiB""#;
+        /// The largest packet from a client; 0 is limits.message_bytes_max and 4 KiB for what is around a payload.
+        packet_bytes_max: u64 = Live, Bytes(0, 128 * MIB), "0";
+        /// Messages with QoS 1 and 2 that a client may have under way to the server at a time; clients of MQTT 5 are told, and one that sends more is closed.
+        receive_max: u64 = Live, Number(1, 65_535), "100";
+        /// Messages with QoS 1 and 2 that may be under way to a client at a time; a client may ask for fewer.
+        inflight_max: u64 = Live, Number(1, 65_535), "100";
+        /// Messages that may wait for a client beyond those that it has not confirmed; more are dropped, unless its session can read them again.
+        queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000";
+        /// Topics for which a client of MQTT 5 may have a number at a time (topic aliases), of up to 254 bytes each; 0 is none.
+        topic_alias_max: u64 = Live, Number(0, 65_535), "10";
+        /// Topics with a retained message; above it no further topic has one, and 0 is none at all.
+        retained_messages_max: u64 = Live, Number(0, 100_000_000), "100000";
+        /// What retained messages may hold, at least limits.message_bytes_max.
+        retained_bytes_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#;
+        /// The server to which clients of MQTT 5 are sent when this one drains (their server reference, such as "other.example:1883"); "" is none.
+        server_reference: String = Live, Text, r#""""#;
+        /// How often the server tells MQTT clients of itself, in the topics below $SYS/broker; 0 is not at all.
+        sys_seconds: u64 = Live, Number(0, 86_400), "10";
+        /// Whether MQTT clients may subscribe with + and #.
+        wildcards: bool = Live, Bool, "true";
     }
 
     /// The event loops.

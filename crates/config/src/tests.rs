@@ -73,7 +73,7 @@ fn every_error_says_where_and_what_to_write() {
     let broken = load("[client\n", &[], &[]).unwrap_err();
     assert!(broken.starts_with("throng.toml:1:") && broken.contains("not TOML"), "{broken}");
     let bare = load("listen = 1", &[], &[]).unwrap_err();
-    assert!(bare.contains("did you mean client.listen or admin.listen?"), "{bare}");
+    assert!(bare.contains("did you mean client.listen, admin.listen or mqtt.listen?"), "{bare}");
     assert!(load("client = 1", &[], &[]).unwrap_err().contains("write [client]"));
 }
 
@@ -161,7 +161,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
                     plain.numbers(setting.key).find(|(k, _)| *k == setting.key).unwrap();
                 ((number + 1).to_string(), format!("{}", number + 1))
             }
-            Kind::Address => ("\"127.0.0.1:9\"".into(), "127.0.0.1:9".into()),
+            Kind::Address | Kind::OptionalAddress => {
+                ("\"127.0.0.1:9\"".into(), "127.0.0.1:9".into())
+            }
             Kind::Text if setting.secret => {
                 let secret = "0123456789abcdefghijklmnopqrstuv";
                 (format!("\"{secret}\""), secret.into())
@@ -338,6 +340,9 @@ fn a_reload_never_opens_a_listener_to_whom_nobody_knows() {
         assert!(old.reloaded(&load(other, &[], &[]).unwrap()).is_ok(), "{other}");
         let said = load("[client]\ninsecure = true\n", &[], &[]).unwrap();
         assert!(old.reloaded(&said).is_err());
+        let mqtt = load(&format!("[mqtt]\nlisten = \"0.0.0.0:1883\"\n{guard}"), &[], &[]).unwrap();
+        let errors = mqtt.reloaded(&load(less[0], &[], &[]).unwrap()).unwrap_err().to_string();
+        assert!(errors.contains("mqtt.listen: 0.0.0.0:1883 is open to other machines"), "{errors}");
     }
 }
 

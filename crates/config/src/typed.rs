@@ -13,8 +13,13 @@ pub(crate) fn shown(mode: Mode, value: &dyn fmt::Debug) -> &dyn fmt::Debug {
 
 /// A type of a setting. Every setting has a value of its kind before the conversion, so the
 /// fallbacks are never used.
-pub(crate) trait Typed {
+pub(crate) trait Typed: Sized {
     fn typed(value: Option<&Value>) -> Self;
+
+    /// A value that may be missing, for settings and keys of which not all have one.
+    fn optional(value: Option<&Value>) -> Option<Self> {
+        value.map(|value| Self::typed(Some(value)))
+    }
 }
 
 impl Typed for bool {
@@ -48,7 +53,7 @@ impl Typed for Vec<String> {
 
 impl<T: Typed> Typed for Option<T> {
     fn typed(value: Option<&Value>) -> Self {
-        value.map(|value| T::typed(Some(value)))
+        T::optional(value)
     }
 }
 
@@ -56,6 +61,11 @@ impl Typed for SocketAddr {
     fn typed(value: Option<&Value>) -> Self {
         let address = String::typed(value).parse();
         address.unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    /// An empty text is no address.
+    fn optional(value: Option<&Value>) -> Option<Self> {
+        String::typed(value).parse().ok()
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::http::listener::{BACKLOG, Bounded, On};
 use crate::monitor::process::{unix_seconds, unix_us};
-use crate::monitor::{Monitor, SampleRing, memory};
+use crate::monitor::{Monitor, SampleRing, memory, sys};
 use crate::node::{Node, Shards};
 use crate::{api, keys, webhook};
 
@@ -122,13 +122,17 @@ async fn grace(mut ended: watch::Receiver<()>) {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// Once a second: histories drop what is too old, shards are told the time of day, and revocations that
+/// Once a second: MQTT clients are told of the node where it is time, histories drop what is too old, shards are told the time of day, and revocations that
 /// nobody needs any more are forgotten.
 pub(crate) async fn each_second(node: Arc<Node>) {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    for second in 0_u64.. {
         clock.tick().await;
+        let sys_seconds = node.live().sys_seconds;
+        if sys_seconds > 0 && second % sys_seconds == 0 {
+            sys::publish(&node);
+        }
         node.history().sweep();
         let now_us = u64::try_from(node.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         node.shared.set_time(now_us, unix_us());

@@ -6,7 +6,7 @@ use auth::Principal;
 use model::{CloseReason, Name};
 use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Verdicts};
 use protocol::websocket::Decoder;
-use protocol::{Delivery, ProtocolRef, Reader, Request, http};
+use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
 
 use crate::answers::NOT_SUBSCRIBED;
 use crate::command::Answer;
@@ -18,6 +18,7 @@ use crate::hold::Holds;
 use crate::lists::Lists;
 use crate::log::code_of;
 use crate::metrics::{Counter, Limited, Metrics};
+use crate::mqtt::Mqtts;
 use crate::over::Refused;
 use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
@@ -47,23 +48,29 @@ impl Actions<'_> {
         Polls { connections: self.connections }
     }
 
-    /// Reads one request, frame or line and does what it asks for; gives the bytes taken, 0 when more
-    /// must come.
-    pub(crate) fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> usize {
+    /// Reads one request, frame or line and does what it asks for; gives the bytes taken, and whether
+    /// something was read that had come before. More must come where it is neither.
+    pub(crate) fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> (usize, bool) {
         let core = &mut self.connections.core;
         let Some(connection) = core.table.get(slot) else {
-            return bytes.len();
+            return (bytes.len(), false);
         };
         let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
         if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
-            return self.connections.request_beyond(slot, bytes, out);
+            return (self.connections.request_beyond(slot, bytes, out), false);
         }
         if !open && self.connections.awaits_header(slot) {
-            return self.connections.read_header(slot, bytes, out);
+            return (self.connections.read_header(slot, bytes, out), false);
         }
         let core = &mut self.connections.core;
-        let Some(protocol) = recognised(core, slot, bytes) else {
-            return 0;
+        let protocol = match recognised(core, slot, bytes) {
+            Owner::Protocol(protocol) => protocol,
+            Owner::Unknown => return (0, false),
+            Owner::Nobody => {
+                // What it speaks nobody knows, so there is nothing to answer.
+                self.connections.close(slot, CloseReason::BadRequest, &[]);
+                return (bytes.len(), false);
+            }
         };
         let speaker = || match open {
             true => principal(&core.hub, &core.credentials, &core.settings, slot),
@@ -98,6 +105,7 @@ impl Actions<'_> {
             cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
         }
         if read.taken == 0
+            && !read.again
             && let Some(cold) = core.table.cold_mut(slot)
         {
             cold.held = held;
@@ -105,12 +113,11 @@ impl Actions<'_> {
         if let Some(client) = client
             && !self.connections.request_from(slot, client, bytes, from, out)
         {
-            return bytes.len();
+            return (bytes.len(), false);
         }
         let core = &mut self.connections.core;
         if let Some(request) = read.request {
-            if !open
-                && read.taken > 0
+            if read.taken > 0
                 && let Some(cold) = core.table.cold_mut(slot)
             {
                 (cold.needs, cold.continued) = (0, false);
@@ -120,13 +127,13 @@ impl Actions<'_> {
                 Some(limited) => {
                     let refused = Refused { protocol, request, limited };
                     self.connections.refuse_over(slot, refused, bytes, from, out);
-                    return if open { read.taken } else { bytes.len() };
+                    return (if open { read.taken } else { bytes.len() }, read.again);
                 }
             }
         } else if let Some(code) = read.replied {
             self.connections.was_replied(slot, code, out);
         }
-        read.taken
+        (read.taken, read.again)
     }
 
     fn act(
@@ -227,6 +234,9 @@ impl Actions<'_> {
             Request::Status { respond } => connections.status_request(slot, &respond, from, out),
             Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
             Request::Longpoll(request) => self.channels().longpoll(slot, request, out),
+            Request::Mqtt(incoming) => {
+                Mqtts { connections, webhook: self.webhook }.incoming(slot, *incoming, out);
+            }
             Request::Authenticate(Authenticate { token, purpose, id }) => {
                 let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
                 connections.authenticate(slot, pending, out);
@@ -378,18 +388,37 @@ impl Core {
     }
 }
 
-/// What a connection's bytes are to be read by; nothing while too few have come to say it. The
-/// first bytes of a request decide.
-fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Option<ProtocolRef> {
-    let (protocols, connection) = (core.shared.protocols, core.table.get(slot)?);
-    if connection.phase() != Phase::Request || !core.speaks_first(slot) {
-        return Some(protocols.of(connection.encoding));
+/// Whose a connection's bytes are.
+enum Owner {
+    /// They are to be read by this one.
+    Protocol(ProtocolRef),
+    /// Too few have come to say it.
+    Unknown,
+    /// Nobody's who has the listener.
+    Nobody,
+}
+
+/// Whose a connection's bytes are. The first bytes of a request decide.
+fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
+    let protocols = core.shared.protocols;
+    let Some(connection) = core.table.get(slot) else {
+        return Owner::Nobody;
+    };
+    let now = protocols.of(connection.encoding);
+    if connection.phase() != Phase::Request {
+        return Owner::Protocol(now);
     }
-    let recognised = protocols.recognise(bytes)?;
-    if recognised.encoding() != connection.encoding {
+    if !core.speaks_first(slot) {
+        let is_foreign = now.listener().is_some() && now.recognise(bytes) == Recognised::No;
+        return if is_foreign { Owner::Nobody } else { Owner::Protocol(now) };
+    }
+    let Some(recognised) = protocols.recognise(bytes, &core.settings.session) else {
+        return Owner::Unknown;
+    };
+    if recognised.encoding() != now.encoding() {
         core.speak(slot, recognised.encoding());
     }
-    Some(recognised)
+    Owner::Protocol(recognised)
 }
 
 /// More of a request must come. Whoever waits for a word to send it gets that, once.

@@ -10,11 +10,12 @@ use minicbor::bytes::ByteVec;
 use minicbor::decode::{self, Decoder};
 use minicbor::encode::{self, Encoder, Write};
 use minicbor::{Decode, Encode};
-use model::{Data, Name, RecoveryGap};
+use model::{Data, Name, Qos, RecoveryGap};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Respond;
 
 use crate::command::Answer;
+use crate::mqtt::MqttAck;
 
 /// The version of the format of records.
 pub const VERSION: u16 = 1;
@@ -194,7 +195,8 @@ impl From<Granted> for Grants {
 
 impl From<&Principal> for Who {
     fn from(principal: &Principal) -> Self {
-        let Principal { users, grants, info, expires, mark, source } = principal;
+        // MQTT clients have theirs in their rows.
+        let Principal { users, client: _, grants, info, expires, mark, source } = principal;
         let grants = Granted::from(&**grants);
         let source = match source {
             Source::Anonymous => Origin::Anonymous,
@@ -219,7 +221,7 @@ impl From<Who> for Principal {
         let users = Text::values(who.users);
         let (grants, info) = (Arc::new(who.grants.into()), who.info.map(Arc::from));
         let mark = TokenMark { issued_s: who.issued_s, id_hash: who.id_hash };
-        Principal { users, grants, info, expires: who.expires, mark, source }
+        Principal { users, client: None, grants, info, expires: who.expires, mark, source }
     }
 }
 
@@ -232,6 +234,12 @@ pub(crate) enum AnswerRecord {
     Id(#[n(0)] String),
     #[n(2)]
     Phoenix(#[n(0)] Message),
+    /// The packet identifier, the QoS, whether what is known of it is stored with the message, and whether that is to be
+    /// retained.
+    #[n(3)]
+    Mqtt(#[n(0)] u16, #[n(1)] u8, #[n(2)] bool, #[n(3)] bool),
+    #[n(4)]
+    MqttAuth(#[n(0)] String),
 }
 
 impl From<&Answer> for AnswerRecord {
@@ -240,6 +248,10 @@ impl From<&Answer> for AnswerRecord {
             Answer::Http(respond) => AnswerRecord::Http(respond.into()),
             Answer::Id(id) => AnswerRecord::Id(id.to_string()),
             Answer::Phoenix(message) => AnswerRecord::Phoenix((&**message).into()),
+            Answer::Mqtt(MqttAck { id, qos, with, retain }) => {
+                AnswerRecord::Mqtt(*id, qos.number(), *with, *retain)
+            }
+            Answer::MqttAuth(method) => AnswerRecord::MqttAuth(method.to_string()),
         }
     }
 }
@@ -250,6 +262,11 @@ impl From<AnswerRecord> for Answer {
             AnswerRecord::Http(respond) => Answer::Http(respond.into()),
             AnswerRecord::Id(id) => Answer::Id(id.into()),
             AnswerRecord::Phoenix(message) => Answer::Phoenix(Box::new(message.into())),
+            AnswerRecord::Mqtt(id, qos, with, retain) => {
+                let qos = Qos::from_number(qos).unwrap_or_default();
+                Answer::Mqtt(MqttAck { id, qos, with, retain })
+            }
+            AnswerRecord::MqttAuth(method) => Answer::MqttAuth(method.into()),
         }
     }
 }

@@ -9,6 +9,7 @@ use model::{CloseReason, ConnectionId, Name, Publication};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Subscribe;
 
+use crate::mqtt::{MqttAck, MqttFound};
 use crate::reply::Reply;
 use crate::settings::Settings;
 use crate::webhook::WebhookResponse;
@@ -198,6 +199,42 @@ pub enum Command {
         /// The answer.
         list: presence::List,
     },
+    /// Another MQTT client wants the session that one of this shard has, or waits for.
+    MqttTakeOver {
+        /// Where it was last.
+        slot: u32,
+        /// The session's key.
+        key: Name,
+    },
+    /// The session that an MQTT client waits for is free.
+    MqttMayTake {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+    },
+    /// What an MQTT client's packets have waited for is stored, or can't be.
+    MqttStored {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// What is sent now.
+        packets: Vec<u8>,
+        /// It is on disk.
+        stored: bool,
+    },
+    /// The history has answered what was asked for an MQTT client's session.
+    MqttRead {
+        /// The connection.
+        slot: u32,
+        /// Which of those that had the slot.
+        serial: u32,
+        /// The number of the query.
+        number: u32,
+        /// What was found; nothing when it can't be read.
+        found: Option<MqttFound>,
+    },
     /// Close the connections of tokens that count no longer.
     Revoke {
         /// Which tokens.
@@ -225,6 +262,10 @@ pub enum Answer {
     Id(Box<str>),
     /// As a Phoenix client's message.
     Phoenix(Box<ClientMessage>),
+    /// As a message of an MQTT client.
+    Mqtt(MqttAck),
+    /// As AUTH of an MQTT client, with this method.
+    MqttAuth(Box<str>),
 }
 
 /// Why a connection asks who is in a topic.
@@ -327,6 +368,8 @@ pub enum PendingHook {
     Refresh(u32),
     /// A client that wants to enter a topic by a command, with the number of the question.
     Subscribe(u32, Box<Subscribe>),
+    /// An MQTT client that subscribes, with the number of the question and the filter's place in it.
+    Mqtt(u32, usize),
     /// A message whose answer is the application's.
     Message(Answer),
     /// A message that is published if the application allows it.

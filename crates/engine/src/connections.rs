@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
-use model::{CloseReason, Encoding, Name};
-use protocol::Delivery;
+use model::{CloseReason, Encoding, Name, TopicKind};
 use protocol::request::Entry;
+use protocol::{Delivery, Listener};
 
 use crate::cbor::{ImportError, Text, Who};
 use crate::chosen::Chosen;
@@ -90,9 +90,10 @@ impl Connections {
     }
 
     /// A connection was opened; gives its slot.
-    pub(crate) fn open(&mut self, arrival: Arrival) -> u32 {
+    pub(crate) fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
         self.serial = self.serial.wrapping_add(1);
-        let encoding = self.core.shared.protocols.first().encoding();
+        let protocols = self.core.shared.protocols;
+        let encoding = protocols.begin(listener).unwrap_or(protocols.first()).encoding();
         let connection = Connection::new(self.serial, self.core.now_s(), encoding);
         let slot = self.core.table.insert(connection);
         match arrival {
@@ -325,6 +326,8 @@ impl Connections {
     /// by its slot: a part that begins to hold more adds it here and in the two functions below. What is
     /// left is its place in the table, with its cold state, which [`Connections::end`] removes.
     fn forget(&mut self, slot: u32, extent: Extent) {
+        // What is owed to it goes with its session.
+        self.mqtt_ended(slot);
         self.core.entries.leave_all(slot, self.core.now_us);
         self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);
@@ -391,6 +394,7 @@ impl Connections {
             pages: pages.export(slot),
             credential: core.credentials.has(slot).then(|| Who::from(&core.principal(slot))),
             warned: core.credentials.is_warned(slot).then_some(true),
+            mqtt: core.mqtt.export(slot),
         })
     }
 
@@ -447,6 +451,10 @@ impl Connections {
         if let Some(topics) = record.topics {
             core.hub.insert(slot);
             for Text(topic) in topics {
+                if matches!(TopicKind::of(&topic), TopicKind::Filter(_)) {
+                    core.enter_filter(slot, &topic);
+                    continue;
+                }
                 core.enter_topic(slot, hash(&topic), &topic);
                 core.tell_imported(hash(&topic), &topic);
             }
@@ -456,6 +464,9 @@ impl Connections {
             if record.warned == Some(true) {
                 core.credentials.set_warned(slot);
             }
+        }
+        if let Some(client) = record.mqtt {
+            core.mqtt.import(slot, client, hash);
         }
         core.joins.import(slot, record.joins, &hash);
         core.entries.import(slot, record.presence, &hash);

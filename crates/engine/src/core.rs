@@ -20,6 +20,7 @@ use crate::hook_events::HookEvent;
 use crate::joins::Joins;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
+use crate::mqtt::Clients;
 use crate::output::Outputs;
 use crate::peers::Peers;
 use crate::settings::Settings;
@@ -42,6 +43,11 @@ pub(crate) struct Core {
     pub hub: Hub<Arc<Envelope>>,
     /// The joins of Phoenix clients.
     pub joins: Joins,
+    /// The MQTT clients.
+    pub mqtt: Clients,
+    /// Every message with history up to this offset that was for this shard has been taken from its
+    /// mailbox.
+    pub mqtt_taken: u64,
     /// What connections have in the registry of presence, by slot.
     pub entries: PresenceEntries,
     /// What connections were granted by tokens.
@@ -90,6 +96,11 @@ impl Core {
     #[expect(clippy::cast_possible_truncation, reason = "a node doesn't run for 136 years")]
     pub(crate) fn now_s(&self) -> u32 {
         (self.now_us / 1_000_000) as u32
+    }
+
+    /// The time of day, in milliseconds since 1970.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.shared.unix_ms(self.now_us)
     }
 
     /// The time of day, in seconds since 1970.

@@ -163,7 +163,8 @@ impl Credentials {
         let expires = (found.expires_s > 0).then_some(found.expires_s.into());
         let (grants, info) = (Arc::new(badge.grants(&users)), badge.info(&users));
         let source = if is_by_hook(found) { Source::Hook } else { Source::Token };
-        Ok(Principal { users, grants, info, expires, mark: found.mark, source })
+        let mark = found.mark;
+        Ok(Principal { users, client: None, grants, info, expires, mark, source })
     }
 
     /// What the application says of a connection with these users to others.

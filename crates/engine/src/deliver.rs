@@ -19,7 +19,7 @@ impl Core {
                     self.session_wake(slot, false);
                 }
             }
-            Some(Delivery::Nothing | Delivery::Pushed | Delivery::Woken) => {
+            Some(Delivery::Nothing | Delivery::Pushed | Delivery::Subscribed | Delivery::Woken) => {
                 self.outputs.send(slot, bytes, messages, false);
             }
             None => {}

@@ -10,6 +10,7 @@ use model::NodeId;
 use presence::Presence;
 use protocol::Protocols;
 use quotas::Quotas;
+use sessions::{Retained, Sessions};
 use subscriptions::Subscriptions;
 
 use crate::command::Command;
@@ -95,6 +96,10 @@ pub struct Shared {
     /// The topics that users enter when they connect. Asked at each login, and locked for
     /// microseconds; nothing else is locked while it is.
     pub subscriptions: Arc<Subscriptions>,
+    /// Who has which MQTT session.
+    pub mqtt_sessions: Arc<dyn Sessions>,
+    /// The last message of each topic that was published to be retained.
+    pub retained: Arc<dyn Retained>,
     /// When the node's clock began, in microseconds since 1970.
     clock_began_us: AtomicU64,
 }
@@ -106,6 +111,7 @@ impl Shared {
         protocols: &'static Protocols,
         presence: Arc<dyn Presence>,
         subscriptions: Arc<Subscriptions>,
+        (mqtt_sessions, retained): (Arc<dyn Sessions>, Arc<dyn Retained>),
     ) -> Self {
         Shared {
             node,
@@ -121,6 +127,8 @@ impl Shared {
             users: Users::default(),
             presence,
             subscriptions,
+            mqtt_sessions,
+            retained,
             clock_began_us: AtomicU64::new(0),
         }
     }
@@ -134,6 +142,11 @@ impl Shared {
     /// The time of day at a time of the node's clock in microseconds, in seconds since 1970.
     pub fn unix_s(&self, now_us: u64) -> u64 {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000_000
+    }
+
+    /// The same in milliseconds.
+    pub fn unix_ms(&self, now_us: u64) -> u64 {
+        (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000
     }
 
     /// True while new connections are welcome: it neither drains nor is at its memory limit.

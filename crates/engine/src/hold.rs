@@ -71,6 +71,8 @@ impl Holds<'_> {
         asks: impl FnOnce(u32) -> Vec<Ask>,
         out: &mut Vec<u8>,
     ) -> Result<(), u32> {
+        let found = self.connections.core.table.get(slot);
+        let open = found.is_some_and(|connection| connection.phase() == Phase::Open);
         // The request waits, and is not in the way of what came before it.
         if !self.connections.wait_for_answer(slot, out) {
             return Ok(());
@@ -81,7 +83,7 @@ impl Holds<'_> {
             // What it has said before of the same request counts still.
             let verdicts = cold.held.take().map(|held| held.verdicts).unwrap_or_default();
             let waiting = topics.to_vec();
-            cold.held = Some(Box::new(Held { number, connect, waiting, verdicts }));
+            cold.held = Some(Box::new(Held { number, connect, waiting, verdicts, open }));
         }
         ask(core, self.webhook, slot, asks(number)).map_err(|Unasked { .. }| number)
     }
@@ -127,8 +129,9 @@ impl Holds<'_> {
         }
         note(held);
         if !held.waits() {
+            let phase = if held.open { Phase::Open } else { Phase::Request };
             let now_s = core.now_wrapping_s();
-            core.enter(slot, Phase::Request);
+            core.enter(slot, phase);
             if let Some(connection) = core.table.get_mut(slot) {
                 connection.heard_s = now_s;
             }

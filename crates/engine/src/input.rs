@@ -83,6 +83,12 @@ impl Connections {
 }
 
 impl Core {
+    /// Whether something has come of the connection that may be read without more bytes.
+    pub(crate) fn has_gathered(&self, slot: u32) -> bool {
+        let decoder = self.table.cold(slot).and_then(|cold| cold.decoder.as_ref());
+        decoder.is_some_and(|decoder| decoder.has_gathered())
+    }
+
     /// Leaves a socket unread, until [`Core::resume`].
     pub fn pause(&mut self, slot: u32) {
         if let Some(cold) = self.table.cold_or_new(slot) {

@@ -108,6 +108,7 @@ impl Connections {
         self.rates.quota.forget(slot);
         let others: Vec<Name> = self.core.users(slot).map(Name::from).collect();
         self.core.credentials.users_change(slot, others.clone());
+        self.core.mqtt_pin(slot);
         let own = personal(user);
         self.join(slot, &own, false);
         self.enter_presence_as(slot, user);
@@ -172,6 +173,7 @@ impl Connections {
     pub(crate) fn leave_topic(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) -> bool {
         self.give_up_subscribing(slot, topic, out);
         self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+        self.mqtt_left(slot, topic);
         let left = self.leave(slot, topic);
         self.phoenix_left(slot, topic, out);
         left

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use auth::{Permit, Principal};
 use model::{CloseReason, ConnectionId, Encoding, Name};
-use protocol::Delivery;
 use protocol::http::{Rejection, json_answer};
 use protocol::phoenix::longpoll::{self, Status};
 use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Entry, Longpoll, Op, Respond};
+use protocol::{Delivery, Listener};
 
 use crate::command::{Command, SessionAnswer, SessionRequest};
 use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
@@ -178,7 +178,7 @@ impl Channels<'_> {
             (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
         held.fetch_add(1, Ordering::Relaxed);
-        let slot = self.connections.open(Arrival::Direct(None));
+        let slot = self.connections.open(Listener::Client, Arrival::Direct(None));
         let Connections { core, rates, .. } = &mut *self.connections;
         let entered = principal.users.len() + topics.len();
         let over = rates.quota.open(core, slot, &principal.users, entered);

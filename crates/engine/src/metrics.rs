@@ -113,6 +113,8 @@ pub enum Limited {
     Topics,
     /// `limits.message_bytes_max`: the same.
     MessageBytes,
+    /// What an MQTT client takes (MQTT 5.0, section 3.1.2.11.4): messages that were larger.
+    PacketBytes,
     /// `limits.head_bytes_max`: the same.
     HeadBytes,
     /// `limits.uri_bytes_max`: the same.
@@ -152,7 +154,7 @@ pub enum Limited {
 
 impl Limited {
     /// All, in the order of their discriminants.
-    pub const ALL: [Limited; 24] = [
+    pub const ALL: [Limited; 25] = [
         Limited::Input,
         Limited::Outboxes,
         Limited::Publishes,
@@ -160,6 +162,7 @@ impl Limited {
         Limited::Behind,
         Limited::Topics,
         Limited::MessageBytes,
+        Limited::PacketBytes,
         Limited::HeadBytes,
         Limited::UriBytes,
         Limited::HeaderLines,
@@ -189,6 +192,7 @@ impl Limited {
             Limited::Behind => "topic_behind",
             Limited::Topics => "limits.topics_per_connection_max",
             Limited::MessageBytes => "limits.message_bytes_max",
+            Limited::PacketBytes => "client_packet_bytes_max",
             Limited::HeadBytes => "limits.head_bytes_max",
             Limited::UriBytes => "limits.uri_bytes_max",
             Limited::HeaderLines => "header_lines",
@@ -293,6 +297,11 @@ pub struct Metrics {
     /// Messages of topics with `conflate` that a newer one replaced before a slow connection had taken
     /// them.
     pub conflated: Counter,
+    /// Messages that waited for MQTT clients and were dropped meanwhile by limits of the history, or had
+    /// expired.
+    pub mqtt_gone: Counter,
+    /// Messages that MQTT clients were sent again on a new connection.
+    pub mqtt_repeated: Counter,
     /// Gauge: the memory that input takes up which is not whole, in bytes.
     pub input_bytes: Counter,
     /// Gauge: topics that have members, personal ones included.

@@ -3,6 +3,7 @@
 
 use model::CloseReason;
 use protocol::http::{self, Method, Rejection};
+use protocol::mqtt;
 use protocol::phoenix::ClientMessage;
 use protocol::request::ReplyTo;
 use protocol::{ProtocolRef, Request};
@@ -42,11 +43,16 @@ impl Connections {
         let over = self.rates.quota.charge(&mut self.core, slot, &asker, &cost);
         // What is answered already costs no less to be refused, and a health check never is.
         let over = over.filter(|_| !matches!(request, Request::Answered { .. }));
+        let no_topics = Vec::new();
         over.or_else(|| {
             let (users, topics) = if let Request::Open(open) = request {
                 (&open.principal.users, &open.topics)
             } else if let Request::Poll(poll) = request {
                 (&poll.principal.users, &poll.topics)
+            } else if let Request::Mqtt(incoming) = request
+                && let mqtt::Incoming::Connect(connect) = &**incoming
+            {
+                (&connect.principal.users, &no_topics)
             } else {
                 return None;
             };
@@ -67,9 +73,16 @@ impl Connections {
     ) {
         let Refused { protocol, request, limited } = refused;
         let message = over_message(limited);
+        if let Request::Mqtt(incoming) = &request {
+            self.mqtt_over(slot, incoming, out);
+            return self.slow_stubborn(slot, limited, out);
+        }
         let Some(id) = id(request) else {
             let rejection = over_rejection(limited);
             out.truncate(from);
+            if !self.core.speaks_first(slot) {
+                return self.say_goodbye(slot, CloseReason::RateLimited);
+            }
             http::reject_unread(self.core.shared.protocols, bytes, &rejection, Method::Get, out);
             self.core.count_answer(&out[from..]);
             self.core.log_answer(slot, &out[from..]);
@@ -153,6 +166,7 @@ fn id(request: Request) -> Option<Box<str>> {
         | Request::Status { .. }
         | Request::Phoenix(_)
         | Request::Longpoll(_)
+        | Request::Mqtt(_)
         | Request::Close(_) => None,
     }
 }

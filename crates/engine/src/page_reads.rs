@@ -36,7 +36,7 @@ impl PageReads<'_> {
         connections.rates.has_joined(&mut connections.core, slot);
         let keep_alive = match &to {
             Answer::Http(respond) => Some(respond.keep_alive),
-            Answer::Id(_) | Answer::Phoenix(_) => None,
+            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => None,
         };
         if let Err(to) = connections.pages.push(slot, request, to) {
             let Some(protocol) = connections.core.protocol(slot) else {
@@ -118,6 +118,8 @@ fn write(core: &mut Core, protocol: ProtocolRef, to: Answer, page: PageResult, o
         }
         (Answer::Phoenix(message), Err((_, _, why))) => refuse(protocol, &message, &why, out),
         (Answer::Http(respond), page) => write_http(&respond, page, out),
+        // They ask for none.
+        (Answer::Mqtt(_) | Answer::MqttAuth(_), _) => {}
     }
 }
 

@@ -8,6 +8,7 @@ use model::{Envelope, Name, TopicKind};
 
 use crate::core::Core;
 use crate::credentials::Credentials;
+use crate::mqtt::Row;
 use crate::settings::Settings;
 
 impl Core {
@@ -19,7 +20,9 @@ impl Core {
 
     /// Who speaks on a connection now: whoever it said it is, and whom it was logged in as since.
     pub(crate) fn principal(&self, slot: u32) -> Principal {
-        principal(&self.hub, &self.credentials, &self.settings, slot)
+        let client = self.mqtt.row(slot).map(Row::client);
+        let found = principal(&self.hub, &self.credentials, &self.settings, slot);
+        Principal { client, ..found }
     }
 
     /// Who is named as the sender of what a connection publishes: its first user.

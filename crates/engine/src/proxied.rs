@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use model::CloseReason;
-use protocol::http::{self, Method, Rejection};
+use protocol::http::Rejection;
 use proxies::{Header, parse_header};
 
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::metrics::Refusal;
-use crate::refuse::refused;
+use crate::refuse::{Refused, refused};
 
 impl Core {
     /// A proxy has said where the connection comes from. False when that address has as many
@@ -63,11 +63,12 @@ impl Connections {
                      (client.proxy_header), so this proxy must send it"
                 );
                 let rejection = Rejection::new(400, "bad_proxy_header", message);
-                let protocols = self.core.shared.protocols;
-                http::reject_unread(protocols, &[], &rejection, Method::Get, out);
-                self.core.count_answer(&out[from..]);
-                self.core.log_answer(slot, &out[from..]);
-                self.close_after(slot, CloseReason::BadRequest, out);
+                let close = CloseReason::BadRequest;
+                if self.core.turn_away(slot, &[], &rejection, close, out) {
+                    self.core.count_answer(&out[from..]);
+                    self.core.log_answer(slot, &out[from..]);
+                }
+                self.close_after(slot, close, out);
                 bytes.len()
             }
         }
@@ -92,10 +93,13 @@ impl Connections {
     }
 
     fn refuse_address(&mut self, slot: u32, request: &[u8], from: usize, out: &mut Vec<u8>) {
-        let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
-        http::reject_unread(protocols, request, &refused, Method::Get, out);
-        self.count_refusal(false, Refusal::Address);
-        self.core.log_answer(slot, &out[from..]);
-        self.close_after(slot, CloseReason::Overloaded, out);
+        let (refused, close) = (refused(Refusal::Address), CloseReason::Overloaded);
+        let mut how = Refused::TurnedAway;
+        if self.core.turn_away(slot, request, &refused, close, out) {
+            how = Refused::Answered;
+            self.core.log_answer(slot, &out[from..]);
+        }
+        self.count_refusal(how, Refusal::Address);
+        self.close_after(slot, close, out);
     }
 }

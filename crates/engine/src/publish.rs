@@ -3,6 +3,7 @@
 use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
 use model::{Name, Position, Publication};
+use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
 use protocol::request::Respond;
 use protocol::{ProtocolRef, data, http};
@@ -93,7 +94,9 @@ impl Publishes<'_> {
         // A request has said whose it is.
         let publication = match to {
             Answer::Http(_) => publication,
-            Answer::Id(_) | Answer::Phoenix(_) => publication.sent_by(core.sender(slot)),
+            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
+                publication.sent_by(core.sender(slot))
+            }
         };
         match consent {
             Consent::Given(permit) => {
@@ -124,7 +127,7 @@ impl Publishes<'_> {
         };
         let (users, transport): (Vec<Name>, _) = match to {
             Answer::Http(_) => (publication.sender().cloned().into_iter().collect(), "http"),
-            Answer::Id(_) | Answer::Phoenix(_) => {
+            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
                 (core.users(slot).map(Into::into).collect(), protocol.name())
             }
         };
@@ -135,7 +138,7 @@ impl Publishes<'_> {
         // Phoenix applications know each event by its name, the usual one as well.
         let event = match &to {
             Answer::Phoenix(message) => Some(message.event.clone()),
-            Answer::Http(_) | Answer::Id(_) => event,
+            Answer::Http(_) | Answer::Id(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => event,
         };
         let (payload, hook, kind) = match hook {
             Hook::Message => (publication.data, PendingHook::Message(to), kind(hook)),
@@ -165,7 +168,8 @@ impl Publishes<'_> {
                 | PendingHook::Hold(..)
                 | PendingHook::Connect(_)
                 | PendingHook::Refresh(_)
-                | PendingHook::Subscribe(..) => {}
+                | PendingHook::Subscribe(..)
+                | PendingHook::Mqtt(..) => {}
             }
         }
     }
@@ -276,6 +280,19 @@ impl Publishes<'_> {
                     answer(protocol, &message, Status::Error, response, out);
                 }
             },
+            Answer::Mqtt(ack) => {
+                let result = match &sent {
+                    Sent::Published(Ok(_)) | Sent::Answered(_) => Ok(()),
+                    Sent::Published(Err(PublishError::KeyRequired)) => {
+                        Err(ReasonCode::ImplementationSpecificError)
+                    }
+                    Sent::Published(Err(_)) => Err(ReasonCode::QuotaExceeded),
+                    Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
+                };
+                self.connections.mqtt_published(slot, ack, result, out);
+            }
+            // Nothing is published so.
+            Answer::MqttAuth(_) => {}
             Answer::Http(respond) => {
                 let keep_alive = respond.keep_alive;
                 self.connections.answer_late(slot, keep_alive, |out| match sent {
@@ -404,7 +421,7 @@ impl Core {
         let leaves_out = permit.audience.leaves_sender_out() && matches!(to, Answer::Phoenix(_));
         let connection = self.table.get(slot).filter(|_| leaves_out);
         let except = connection.map(|connection| self.id(slot, connection.serial));
-        Publication { except, ..publication }
+        Publication { except: except.or(publication.except), ..publication }
     }
 
     pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {
@@ -421,11 +438,15 @@ impl Core {
             return;
         };
         let handle = self.handle.clone();
+        let with = match &answer {
+            Answer::Mqtt(ack) => self.mqtt_stored_with(slot, *ack),
+            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => None,
+        };
+        let options = Options { with, ..Options::default() };
         let done = Box::new(move |result: Result<broker::Published, _>| {
             let result = result.map(|published| published.id);
             handle.send(Command::Published { slot, serial, answer, result });
         });
-        let options = Options::default();
         self.broker.submit(Publish { publication, options }, None, done);
     }
 

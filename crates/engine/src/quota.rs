@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use model::Name;
 use protocol::Request;
+use protocol::mqtt::Incoming;
 use protocol::phoenix::{ClientMessage, Event};
 use protocol::request::{Op, ReplyTo};
 use quotas::{Account, Cost, Limits, Unit, Who};
@@ -458,6 +459,7 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
             }
             Op::Gone | Op::Forbidden => (command, Asker::Request(&[])),
         },
+        Request::Mqtt(incoming) => mqtt_cost(incoming, bytes),
         // A message is charged where sessions' messages are, and what is held when it is read again.
         Request::Hold(_)
         | Request::Rejected
@@ -467,6 +469,26 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
             return None;
         }
     })
+}
+
+/// What an MQTT packet costs, and whom.
+fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Asker<'_>) {
+    match incoming {
+        Incoming::Connect(connect) => {
+            let command = COMMAND.with(Unit::Bytes, bytes as u64).with(Unit::Joins, 1);
+            (command, Asker::Request(&connect.principal.users))
+        }
+        Incoming::Publish(_) => (COMMAND.with(Unit::Publishes, 1), Asker::Connection),
+        Incoming::Subscribe(subscribe) => {
+            let joins = subscribe.wants.len() as u64;
+            (COMMAND.with(Unit::Joins, joins), Asker::Connection)
+        }
+        Incoming::Confirm(_)
+        | Incoming::Unsubscribe { .. }
+        | Incoming::Ping
+        | Incoming::Disconnect { .. }
+        | Incoming::Authenticate { .. } => (COMMAND, Asker::Connection),
+    }
 }
 
 /// What is said to who is over a limit.

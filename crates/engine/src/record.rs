@@ -9,6 +9,7 @@ use crate::connection::ColdRecord;
 use crate::entries::EntryRecord;
 use crate::flow::RatesRecord;
 use crate::joins::JoinRecord;
+use crate::mqtt::MqttRecord;
 use crate::pages::PageRecord;
 use crate::peers::ProxiedRecord;
 use crate::recovery::RecoveryRecord;
@@ -68,4 +69,7 @@ pub(crate) struct Record {
     /// It was told that its token expires; nothing where it was not.
     #[n(20)]
     pub warned: Option<bool>,
+    /// An MQTT client.
+    #[n(21)]
+    pub mqtt: Option<MqttRecord>,
 }

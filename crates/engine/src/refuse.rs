@@ -1,17 +1,61 @@
 //! Answers to connections for which there is no room.
 
 use model::CloseReason;
-use protocol::Protocols;
 use protocol::http::{self, Rejection};
+use protocol::{Listener, Protocols, Settings};
 
 use crate::connections::Connections;
+use crate::core::Core;
 use crate::metrics::Refusal;
 
+/// How a connection was answered for which there was no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It was a health check, which is no refusal.
+    Healthy,
+    /// By HTTP.
+    Answered,
+    /// In the words of another protocol, or not at all.
+    TurnedAway,
+}
+
+impl Core {
+    /// Appends the answer to a connection that is refused before it is open, of which these bytes have
+    /// come: in what it speaks as far as they say it. True where that is HTTP.
+    pub(crate) fn turn_away(
+        &self,
+        slot: u32,
+        first: &[u8],
+        rejection: &Rejection,
+        close: CloseReason,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let protocols = self.shared.protocols;
+        let now = self.protocol(slot).unwrap_or(protocols.first());
+        let by = match self.speaks_first(slot) {
+            true => protocols.recognise(first, &self.settings.session).unwrap_or(now),
+            false => now,
+        };
+        let is_http = by.encoding() == protocols.first().encoding();
+        if is_http {
+            http::reject_unread(protocols, first, rejection, http::Method::Get, out);
+        } else {
+            by.turn_away(first, close, out);
+        }
+        is_http
+    }
+}
+
 impl Connections {
-    /// Counts an answer to a connection for which there was no room; a health check's is no refusal.
-    pub(crate) fn count_refusal(&self, healthy: bool, refusal: Refusal) {
-        self.core.metrics.refused[refusal as usize].add(u64::from(!healthy));
-        self.core.metrics.answers[if healthy { 2 } else { 5 }].add(1);
+    /// Counts a connection for which there was no room, and its answer.
+    pub(crate) fn count_refusal(&self, refused: Refused, refusal: Refusal) {
+        let metrics = &self.core.metrics;
+        metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
+        match refused {
+            Refused::Healthy => metrics.answers[2].add(1),
+            Refused::Answered => metrics.answers[5].add(1),
+            Refused::TurnedAway => {}
+        }
     }
 
     /// A request of somebody beyond the limit of its address: `/healthz` is answered, all else is
@@ -23,7 +67,8 @@ impl Connections {
         let Some(healthy) = answered else {
             return 0;
         };
-        self.count_refusal(healthy, Refusal::Address);
+        let how = if healthy { Refused::Healthy } else { Refused::Answered };
+        self.count_refusal(how, Refusal::Address);
         let close = if healthy { CloseReason::Answered } else { CloseReason::Overloaded };
         self.close_after(slot, close, out);
         bytes.len()
@@ -32,8 +77,9 @@ impl Connections {
     /// Somebody beyond the limit of its address has asked for nothing.
     pub(crate) fn refuse_beyond(&mut self, slot: u32) {
         let mut out = Vec::new();
-        refuse(self.core.shared.protocols, &[], Refusal::Address, &mut out);
-        self.count_refusal(false, Refusal::Address);
+        let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
+        http::reject_unread(protocols, &[], &refused, http::Method::Get, &mut out);
+        self.count_refusal(Refused::Answered, Refusal::Address);
         self.close(slot, CloseReason::Overloaded, &out);
     }
 }
@@ -58,7 +104,37 @@ pub fn refused(refusal: Refusal) -> Rejection {
     Rejection::new(503, "overloaded", message)
 }
 
-/// Appends the answer to a request that is refused and need not have come.
-pub fn refuse(protocols: &Protocols, request: &[u8], refusal: Refusal, out: &mut Vec<u8>) {
-    http::reject_unread(protocols, request, &refused(refusal), http::Method::Get, out);
+/// Appends the answer to a connection that is refused and whose request need not have come. Of one beyond
+/// the limit of its address a health check is answered as always.
+pub fn refuse(
+    protocols: &Protocols,
+    settings: &Settings,
+    listener: Listener,
+    request: &[u8],
+    refusal: Refusal,
+    out: &mut Vec<u8>,
+) -> Refused {
+    let first = protocols.first();
+    let by = match listener {
+        // Who has sent nothing yet gets HTTP's answer.
+        Listener::Client => protocols.recognise(request, settings).unwrap_or(first),
+        Listener::Mqtt => protocols.begin(listener).unwrap_or(first),
+    };
+    if by.encoding() != first.encoding() {
+        by.turn_away(request, CloseReason::Overloaded, out);
+        return Refused::TurnedAway;
+    }
+    let rejection = refused(refusal);
+    let asks = match refusal {
+        Refusal::Address => http::without_room(protocols, settings, request, &rejection, out),
+        Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
+    };
+    match asks {
+        Some(true) => Refused::Healthy,
+        Some(false) => Refused::Answered,
+        None => {
+            http::reject_unread(protocols, request, &rejection, http::Method::Get, out);
+            Refused::Answered
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use protocol::MqttSettings;
 use proxies::Network;
 use quotas::Limits;
 
@@ -75,6 +76,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What MQTT clients may do and have, if there is MQTT.
+    pub fn mqtt(&self) -> Option<&MqttSettings> {
+        self.session.mqtt.as_ref()
+    }
+
     /// The address as which a peer counts, for limits by address: the first of its network, for IPv6.
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use broker::Broker;
 use history::History;
-use protocol::Codecs;
+use protocol::{Codecs, Listener};
 
 use crate::connections::Connections;
 use crate::outbox::{Chunk, Outbox, Piece, Room};
@@ -150,7 +150,9 @@ pub(crate) fn upgrade(drivers: &mut [Driver]) {
     quiet(drivers);
     let before = drivers[0].engine.connections.core.shared.clone();
     let (presence, subscriptions) = (before.presence.clone(), before.subscriptions.clone());
-    let shared = Arc::new(Shared::new(before.node, before.protocols, presence, subscriptions));
+    let kept = (before.mqtt_sessions.clone(), before.retained.clone());
+    let shared = Shared::new(before.node, before.protocols, presence, subscriptions, kept);
+    let shared = Arc::new(shared);
     // The way in from outside is that of the services; what is counted begins anew.
     let engines: Arc<[Handle]> =
         drivers.iter().map(|driver| driver.engine.handle().successor()).collect();
@@ -233,9 +235,14 @@ impl Driver {
 
     /// The same, perhaps beyond the limit of its address. Gives the connection's slot.
     pub fn connect_as(&mut self, end: ServerEnd, reserved: bool) -> u32 {
+        let arrival = if reserved { Arrival::Reserved } else { Arrival::Direct(None) };
+        self.connect_by(end, Listener::Client, arrival)
+    }
+
+    /// The same, by this listener and in this way.
+    pub fn connect_by(&mut self, end: ServerEnd, listener: Listener, arrival: Arrival) -> u32 {
         self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
-        let slot =
-            self.engine.open(if reserved { Arrival::Reserved } else { Arrival::Direct(None) });
+        let slot = self.engine.open(listener, arrival);
         self.sockets.insert(slot, Socket { end, outbox: None, closing: None, told_closed: false });
         self.readable(slot);
         slot

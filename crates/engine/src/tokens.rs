@@ -5,6 +5,7 @@ use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
 use model::{CloseReason, Name};
 use protocol::json;
+use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
 use protocol::request::TokenPurpose;
 
@@ -50,8 +51,17 @@ impl Connections {
                 }
                 Err((_, why)) => refuse(protocol, message, why, out),
             },
-            // No request brings a token so.
-            Answer::Http(_) => {}
+            Answer::MqttAuth(method) => {
+                if let Some(mqtt) = self.core.mqtt_protocol(slot) {
+                    if done.is_err() {
+                        mqtt.disconnect(ReasonCode::NotAuthorized, None, out);
+                        return self.close_after(slot, CloseReason::Unauthorized, out);
+                    }
+                    mqtt.authenticated(method, out);
+                }
+            }
+            // No request brings a token so, and no message.
+            Answer::Http(_) | Answer::Mqtt(_) => {}
         }
         self.catch_up_user(slot, entered, out);
     }

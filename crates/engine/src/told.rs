@@ -126,7 +126,10 @@ impl Core {
     /// Whose a connection is that lasts.
     fn whose(&self, slot: u32, users: impl FnOnce() -> Vec<Name>) -> Option<Whose> {
         let found = self.table.get(slot)?;
-        if !matches!(self.delivery(found), Delivery::Pushed | Delivery::Gathered) {
+        if !matches!(
+            self.delivery(found),
+            Delivery::Pushed | Delivery::Subscribed | Delivery::Gathered
+        ) {
             return None;
         }
         let transport = self.shared.protocols.of(found.encoding).name();

@@ -67,6 +67,13 @@ impl<V> NameMap<V> {
         self.names.iter().map(|(name, value)| (&**name, value))
     }
 
+    /// Returns the names behind one, with their values, in the order of the names' bytes.
+    pub fn behind<'a>(&'a self, after: Option<&str>) -> impl Iterator<Item = (&'a str, &'a V)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.names.range::<str, _>((from, Bound::Unbounded));
+        rest.map(|(name, value)| (&**name, value))
+    }
+
     /// Returns names that a filter matches, from behind `after`: up to `limit` (at least 1), and fewer
     /// where [`LOOKS_MAX`] others had to be passed over. Names may come and go between two pages: those that
     /// stay are in one page each.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use broker::HistoryLog;
 use model::{
-    AcknowledgeRule, Envelope, Epoch, Name, Position, RecoveryGap, ResumeRequest, ResumeToken,
-    Rules,
+    AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, RecoveryGap, ResumeRequest,
+    ResumeToken, Rules,
 };
 
 use crate::{AcknowledgeError, Completion, Cursor, HistoryError};
@@ -44,6 +44,10 @@ pub trait History: HistoryLog {
     /// Takes new rules, and how long idempotency keys are known, in seconds.
     fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64);
 
+    /// Retains messages that are confirmed for somebody who is away, where no rule says otherwise; or
+    /// nothing.
+    fn set_implicit(&self, implicit: Option<Implicit>);
+
     /// What is held, and what was done so far.
     fn stats(&self) -> HistoryStats;
 
@@ -65,6 +69,16 @@ pub trait History: HistoryLog {
         pull: Pull,
         completion: Completion<Piece>,
     ) -> Result<Answer<Piece>, HistoryError>;
+
+    /// The topics that one of these filters matches (MQTT 5.0, section 4.7) and that have messages after an
+    /// offset.
+    fn matching(
+        &self,
+        filters: &[Name],
+        after: u64,
+        completion: Completion<Matching>,
+        hash: TopicHash,
+    ) -> Result<Answer<Matching>, HistoryError>;
 
     /// A page of a topic's history.
     fn page(
@@ -160,6 +174,30 @@ pub struct Start {
     pub gaps: Vec<Option<RecoveryGap>>,
     /// The last position that was handed on at the moment of the answer.
     pub top: Position,
+}
+
+/// How topics are retained that no rule retains.
+#[derive(Clone)]
+pub struct Implicit {
+    /// The limits, for each topic.
+    pub rule: Arc<HistoryRule>,
+    /// Whether there is any such topic. Nearly free to ask.
+    pub any: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether this is one.
+    pub wants: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+/// The hash of a topic's name that all indexes of the node share.
+pub type TopicHash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
+
+/// The topics that filters match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matching {
+    /// All that had messages after the given offset and up to `top`, to be read from that offset on.
+    pub topics: Vec<TopicCursor>,
+    /// The last offset that was handed on when they were looked for: a topic that has messages after it
+    /// alone may be missing.
+    pub top: u64,
 }
 
 /// What is to be read.

@@ -13,8 +13,8 @@ mod error;
 
 pub use completion::{Asker, Completion};
 pub use contract::{
-    Answer, DroppedBy, GivenUp, Gone, History, HistoryStats, Page, PageFrom, PageQuery, Piece,
-    Pull, Start, TopicCursor,
+    Answer, DroppedBy, GivenUp, Gone, History, HistoryStats, Implicit, Matching, Page, PageFrom,
+    PageQuery, Piece, Pull, Start, TopicCursor, TopicHash,
 };
 pub use cursor::Cursor;
 pub use error::{AcknowledgeError, HistoryError};

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::topics::{HOLE, Members, count};
+use crate::topics::{HOLE, Members, Name, count};
 use crate::{Hub, NO_FANOUT, Slot};
 
 /// The most messages of one topic that leave together.
@@ -79,6 +79,8 @@ pub struct Slice<'a, M> {
     messages: &'a [Queued<M>],
     /// The members; may be empty.
     pub slots: Slots<'a>,
+    /// The topic whose members they are; nothing where they are everyone.
+    pub topic: Option<&'a Name>,
     /// Set with the last slice of a batch: when its first one was taken.
     pub finished_since_us: Option<u64>,
     done: usize,
@@ -169,8 +171,13 @@ impl<M> Hub<M> {
         }
         let fanout = &self.fanouts[id];
         let finished = fanout.from == fanout.batch.len();
+        let topic = match fanout.kind {
+            Kind::Topic(topic) => Some(&self.topics[topic].name),
+            Kind::Broadcast => None,
+        };
         Some(Slice {
             messages: &fanout.batch[from..],
+            topic,
             slots: &self.slots,
             finished_since_us: finished.then_some(fanout.started_us),
             done: fanout.from - from,

@@ -233,7 +233,7 @@ impl<M> Hub<M> {
     }
 
     /// The same one after the other, for a caller that needs only some of them.
-    pub fn each_slot(&self, hash: u64, name: &str) -> impl Iterator<Item = Slot> {
+    pub fn each_slot(&self, hash: u64, name: &str) -> impl Iterator<Item = Slot> + use<'_, M> {
         let members = self.find(hash, name).map(|topic| self.topics[topic].members);
         let (one, many) = match members {
             Some(Members::One(slot)) => (Some(slot), None),

@@ -44,6 +44,8 @@ pub enum CloseReason {
     TokenRevoked,
     /// It asked on and on for more than its user or its address may.
     RateLimited,
+    /// Another connection of the same MQTT client has its session now.
+    TakenOver,
 }
 
 /// What a client of a closed connection should do.
@@ -57,7 +59,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [CloseReason; 19] = [
+    pub const ALL: [CloseReason; 20] = [
         CloseReason::ByClient,
         CloseReason::Lost,
         CloseReason::Answered,
@@ -77,6 +79,7 @@ impl CloseReason {
         CloseReason::TokenExpired,
         CloseReason::TokenRevoked,
         CloseReason::RateLimited,
+        CloseReason::TakenOver,
     ];
 
     /// The label in metrics and in the last line of an HTTP stream.
@@ -101,6 +104,7 @@ impl CloseReason {
             CloseReason::TokenExpired => "token_expired",
             CloseReason::TokenRevoked => "token_revoked",
             CloseReason::RateLimited => "rate_limited",
+            CloseReason::TakenOver => "taken_over",
         }
     }
 
@@ -124,6 +128,7 @@ impl CloseReason {
             CloseReason::TokenExpired => 4402,
             CloseReason::TokenRevoked => 4403,
             CloseReason::RateLimited => 4029,
+            CloseReason::TakenOver => 4041,
         }
     }
 
@@ -136,7 +141,8 @@ impl CloseReason {
             | CloseReason::InvalidPayload
             | CloseReason::TooBig
             | CloseReason::Unauthorized
-            | CloseReason::TokenRevoked => Advice::Stay,
+            | CloseReason::TokenRevoked
+            | CloseReason::TakenOver => Advice::Stay,
             CloseReason::ByClient
             | CloseReason::Lost
             | CloseReason::Answered

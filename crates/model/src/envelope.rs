@@ -13,7 +13,7 @@ pub struct Encoding(pub u8);
 
 impl Encoding {
     /// How many encodings a process may know. Each costs a message that is sent 16 bytes.
-    pub const MAX: usize = 18;
+    pub const MAX: usize = 22;
 
     /// All numbers below [`Encoding::MAX`], whether something has them or not.
     pub const ALL: [Encoding; Encoding::MAX] = {
@@ -57,6 +57,15 @@ impl Encodings {
     }
 }
 
+/// A filter that matches a message's topic, as the shards know it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FilterKey {
+    /// The hash of its name.
+    pub hash: u64,
+    /// Its name beside those of topics: see [`crate::name::filter`].
+    pub name: Name,
+}
+
 /// A message and, beside it, its encodings: what the broker hands to the shards.
 #[derive(Debug)]
 pub struct Envelope {
@@ -64,6 +73,8 @@ pub struct Envelope {
     pub message: Message,
     /// Its encodings.
     pub encodings: Encodings,
+    /// The filters that matched its topic when it was published, if connections had any.
+    pub filters: Option<Box<[Arc<FilterKey>]>>,
 }
 
 impl Envelope {
@@ -76,13 +87,25 @@ impl Envelope {
             size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>() + properties
         });
         let encodings = size_of::<Cells>();
-        size_of::<Envelope>() + encodings + 2 * publication.data.bytes() + attributes + 128
+        let filters = self.filters.as_ref().map_or(0, |filters| 8 * filters.len());
+        size_of::<Envelope>()
+            + encodings
+            + 2 * publication.data.bytes()
+            + attributes
+            + filters
+            + 128
+    }
+
+    /// The same message, which these filters match.
+    #[must_use]
+    pub fn matched_by(self, filters: Option<Box<[Arc<FilterKey>]>>) -> Self {
+        Envelope { filters, ..self }
     }
 }
 
 impl From<Message> for Envelope {
     fn from(message: Message) -> Self {
-        Envelope { message, encodings: Encodings::default() }
+        Envelope { message, encodings: Encodings::default(), filters: None }
     }
 }
 

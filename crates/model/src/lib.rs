@@ -21,7 +21,7 @@ pub mod topic;
 
 pub use close::CloseReason;
 pub use connection::{ConnectionId, ConnectionIdError};
-pub use envelope::{Encoding, Encodings, Envelope};
+pub use envelope::{Encoding, Encodings, Envelope, FilterKey};
 pub use message::{Attributes, Data, Message, Publication, Retention};
 pub use name::Name;
 pub use node::NodeId;

@@ -67,6 +67,11 @@ impl Publication {
         self.attributes.as_ref()?.key.as_ref()
     }
 
+    /// When it expires, in milliseconds since 1970.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.attributes.as_ref()?.expires_ms
+    }
+
     /// What an MQTT publisher says of it.
     pub fn properties(&self) -> Option<&Properties> {
         self.attributes.as_ref()?.properties.as_deref()
@@ -132,7 +137,7 @@ pub enum Retention {
 }
 
 /// A published message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Message {
     /// Its position in the order.
     pub id: Position,
@@ -167,9 +172,7 @@ impl Message {
 
     /// True when its time to live is over.
     pub fn is_expired(&self, now_ms: u64) -> bool {
-        let attributes = self.publication.attributes.as_ref();
-        let expires_ms = attributes.and_then(|attributes| attributes.expires_ms);
-        expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
+        self.publication.expires_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
     /// The event's name.

@@ -31,6 +31,44 @@ pub const BROADCAST: &str = "*";
 /// The first character of a personal topic: user `alice` is the topic `@alice`.
 pub const PERSONAL: char = '@';
 
+/// The first character of the name under which a filter stands beside topics. No topic's name may hold
+/// it.
+pub const FILTER: char = '\0';
+
+/// The name under which a filter of topics (see [`crate::filter`]) stands beside topics: its connections are
+/// the members. `group` are those that share it.
+///
+/// ```
+/// use model::TopicKind;
+/// use model::name::{filter, of_filter};
+///
+/// let name = filter(Some("workers"), "jobs/+");
+/// assert_eq!(of_filter(&name), Some((Some("workers"), "jobs/+")));
+/// assert!(matches!(TopicKind::of(&name), TopicKind::Filter(_)));
+/// assert_eq!(of_filter("jobs/+"), None);
+/// ```
+pub fn filter(group: Option<&str>, filter: &str) -> Name {
+    let mut name = Name::with_capacity(filter.len() + 1);
+    name.push(FILTER);
+    if let Some(group) = group {
+        name.push_str(SHARED);
+        name.push_str(group);
+        name.push('/');
+    }
+    name.push_str(filter);
+    name
+}
+
+/// How a filter begins that a group shares (MQTT 5.0, section 4.8.2).
+pub const SHARED: &str = "$share/";
+
+/// The group and the filter that a name of [`filter`] has; nothing for a topic's.
+pub fn of_filter(name: &str) -> Option<(Option<&str>, &str)> {
+    let text = name.strip_prefix(FILTER)?;
+    let shared = text.strip_prefix(SHARED).and_then(|shared| shared.split_once('/'));
+    Some(shared.map_or((None, text), |(group, filter)| (Some(group), filter)))
+}
+
 /// The personal topic of a user.
 ///
 /// ```

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::name::{BROADCAST, PERSONAL};
+use crate::name::{BROADCAST, FILTER, PERSONAL};
 use crate::{HistoryRule, JoinRule, PublishRule, Rule, Rules};
 
 /// Whose a topic is. Only its name says so, and only [`TopicKind::of`] reads that.
@@ -14,6 +14,9 @@ pub enum TopicKind<'a> {
     Personal(&'a str),
     /// Everyone's: every connection is in it.
     Broadcast,
+    /// None at all: a filter with which connections listen to many topics, and what marks a group that
+    /// shares it. Nothing is published to it.
+    Filter(&'a str),
 }
 
 impl<'a> TopicKind<'a> {
@@ -22,7 +25,10 @@ impl<'a> TopicKind<'a> {
         match name.strip_prefix(PERSONAL) {
             Some(user) => TopicKind::Personal(user),
             None if name == BROADCAST => TopicKind::Broadcast,
-            None => TopicKind::Ordinary,
+            None => match name.strip_prefix(FILTER) {
+                Some(filter) => TopicKind::Filter(filter),
+                None => TopicKind::Ordinary,
+            },
         }
     }
 
@@ -30,7 +36,7 @@ impl<'a> TopicKind<'a> {
     pub fn user(self) -> Option<&'a str> {
         match self {
             TopicKind::Personal(user) => Some(user),
-            TopicKind::Ordinary | TopicKind::Broadcast => None,
+            TopicKind::Ordinary | TopicKind::Broadcast | TopicKind::Filter(_) => None,
         }
     }
 
@@ -39,7 +45,7 @@ impl<'a> TopicKind<'a> {
         matches!(self, TopicKind::Personal(_))
     }
 
-    /// Whether it is neither a user's own nor everyone's.
+    /// Whether it is neither a user's own nor everyone's, nor a filter.
     pub fn is_ordinary(self) -> bool {
         self == TopicKind::Ordinary
     }
@@ -55,12 +61,17 @@ pub struct Topic<'n, 'r> {
     /// The first rule whose pattern matches the name.
     pub rule: Option<&'r Rule>,
     rules: &'r Rules,
+    /// What becomes of what clients send where nothing says anything of it.
+    unsaid: PublishRule,
 }
 
 impl Rules {
     /// The topic with its rule. The one place that goes through the rules.
     pub fn topic<'n, 'r>(&'r self, name: &'n str) -> Topic<'n, 'r> {
-        Topic { name, kind: TopicKind::of(name), rule: self.of(name), rules: self }
+        let kind = TopicKind::of(name);
+        // A filter reaches topics of several rules, or of none.
+        let rule = if matches!(kind, TopicKind::Filter(_)) { None } else { self.of(name) };
+        Topic { name, kind, rule, rules: self, unsaid: PublishRule::Refuse }
     }
 
     /// Who may join the topic.
@@ -96,15 +107,20 @@ impl<'r> Topic<'_, 'r> {
             let open = |prefix: &String| self.name.starts_with(&**prefix);
             match self.rules.publish_prefixes.iter().any(open) {
                 true => PublishRule::Allow,
-                false => PublishRule::Refuse,
+                false => self.unsaid,
             }
         })
+    }
+
+    /// The same topic, to which clients may publish where nothing says anything of it.
+    pub fn open(self) -> Self {
+        Topic { unsaid: PublishRule::Allow, ..self }
     }
 
     /// How its messages are retained. What goes to everyone is not.
     pub fn history(&self) -> Option<&'r Arc<HistoryRule>> {
         let inbox = match self.kind {
-            TopicKind::Broadcast => return None,
+            TopicKind::Broadcast | TopicKind::Filter(_) => return None,
             TopicKind::Personal(_) => self.rules.inbox.as_ref(),
             TopicKind::Ordinary => None,
         };
@@ -133,6 +149,7 @@ mod tests {
         assert_eq!(TopicKind::of("a@b").user(), None);
         assert!(TopicKind::of("@").is_personal() && !TopicKind::of("@").is_ordinary());
         assert!(!TopicKind::of("").is_personal() && TopicKind::of("").is_ordinary());
+        assert_eq!(TopicKind::of("\0a/#"), TopicKind::Filter("a/#"));
     }
 
     #[test]

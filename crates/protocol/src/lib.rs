@@ -19,6 +19,8 @@ pub mod data;
 pub mod history;
 pub mod http;
 pub mod json;
+pub mod mqtt;
+mod mqtt_settings;
 pub mod object;
 pub mod phoenix;
 pub mod poll;
@@ -35,8 +37,9 @@ mod tests;
 pub mod websocket;
 
 pub use codecs::Codecs;
+pub use mqtt_settings::MqttSettings;
 pub use protocol::{
-    Delivery, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised,
+    Delivery, Listener, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised,
     ReplyResult, Speaker, encoded,
 };
 pub use request::Request;

@@ -40,7 +40,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///
 ///     // A number that no other protocol has.
 ///     fn encoding(&self) -> Encoding {
-///         Encoding(17)
+///         Encoding(21)
 ///     }
 ///
 ///     fn delivery(&self) -> Delivery {
@@ -60,7 +60,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///         // No line is longer than this. Who sends more than the server asked for is let go.
 ///         if bytes.len() > 300 || reader.open {
 ///             let request = Some(Request::Close(CloseReason::ProtocolError));
-///             return Read { taken: bytes.len(), request, replied: None };
+///             return Read { taken: bytes.len(), request, ..Read::MORE };
 ///         }
 ///         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
 ///             return Read::MORE;
@@ -78,7 +78,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///                 stranger: false,
 ///             }),
 ///         };
-///         Read { taken: end + 1, request: Some(request), replied: None }
+///         Read { taken: end + 1, request: Some(request), ..Read::MORE }
 ///     }
 ///
 ///     // The object that the HTTP stream and /ws have, in a line.
@@ -98,11 +98,11 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///
 /// // What `throng::run` takes: all protocols of this crate, and one more.
 /// let protocols: Protocols = protocol::standard().clone().with(&Listen);
-/// let found = protocols.recognise(b"LISTEN alice\n").unwrap();
-/// assert_eq!(found.name(), "listen");
-/// assert_eq!(protocols.recognise(b"GET / HTTP/1.1\r\n").unwrap().name(), "http");
+/// assert_eq!(protocols.of(Listen.encoding()).name(), "listen");
+/// assert_eq!(Listen.recognise(b"LISTEN alice\n"), Recognised::Yes);
+/// assert_eq!(Listen.recognise(b"GET / HTTP/1.1\r\n"), Recognised::No);
 /// // Nobody knows yet.
-/// assert!(protocols.recognise(b"LIST").is_none());
+/// assert_eq!(Listen.recognise(b"LIST"), Recognised::Perhaps);
 /// ```
 pub trait Protocol: Sync {
     /// The name in the API and the metrics, the same for all encodings: `sse`, `ws`, `phoenix`.
@@ -122,6 +122,18 @@ pub trait Protocol: Sync {
     /// A protocol that answers [`Recognised::No`] to an empty slice is never asked.
     fn recognise(&self, _first: &[u8]) -> Recognised {
         Recognised::No
+    }
+
+    /// Whether the settings let anybody speak it: else it recognises nothing.
+    fn is_on(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    /// The listener that is this protocol's alone, if there is one: all connections that come by it begin
+    /// in this protocol, the first encoding of it in the table. Who then sends first what
+    /// [`Protocol::recognise`] says is another's is closed without an answer.
+    fn listener(&self) -> Option<Listener> {
+        None
     }
 
     /// The paths that [`Protocol::route`] answers, and what clients need for them. It is asked for no
@@ -204,6 +216,12 @@ pub trait Protocol: Sync {
     /// for it, how long the client should wait before it returns, in milliseconds.
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>);
 
+    /// Appends the last words to a connection that ends before it is open, or that nobody lets in. Only
+    /// these bytes of it have come, which may be none.
+    fn turn_away(&self, _first: &[u8], close: CloseReason, out: &mut Vec<u8>) {
+        self.goodbye(close, 0, out);
+    }
+
     /// What another process must know of a connection in the middle of a frame or a message, to go on
     /// where this one is. All else that is held of a connection the engine carries.
     fn export(&self, decoder: &Decoder) -> Vec<u8> {
@@ -249,6 +267,8 @@ pub enum Delivery {
     Nothing,
     /// They are sent as they are published.
     Pushed,
+    /// The same, to each connection as its own subscription says.
+    Subscribed,
     /// A request waits; it is woken, and reads what was published since.
     Woken,
     /// They are gathered until a request takes them. The connection has no socket of its own.
@@ -277,6 +297,23 @@ pub enum Liveness {
         /// A client that says nothing for longer is gone.
         silence_seconds: u32,
     },
+    /// The client, as often as it has said itself.
+    ClientItself,
+}
+
+/// Where connections come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listener {
+    /// That of all clients: the first bytes say what they speak.
+    #[default]
+    Client,
+    /// That of MQTT clients alone.
+    Mqtt,
+}
+
+impl Listener {
+    /// All.
+    pub const ALL: [Listener; 2] = [Listener::Client, Listener::Mqtt];
 }
 
 /// Whether first bytes are a protocol's.
@@ -349,11 +386,13 @@ pub struct Read {
     pub request: Option<Request>,
     /// A command that has its reply in `out` already: the code of its error, or "" without one.
     pub replied: Option<&'static str>,
+    /// Something was read that had come before: there may be more of that.
+    pub again: bool,
 }
 
 impl Read {
     /// More must come.
-    pub const MORE: Read = Read { taken: 0, request: None, replied: None };
+    pub const MORE: Read = Read { taken: 0, request: None, replied: None, again: false };
 }
 
 /// The protocols that a server speaks, each in each of its encodings.
@@ -369,6 +408,8 @@ pub struct Protocols {
     names: Vec<ProtocolRef>,
     /// Those of them that know first bytes.
     recognisers: Vec<ProtocolRef>,
+    /// By listener: what its connections begin in.
+    begins: [Option<ProtocolRef>; Listener::ALL.len()],
 }
 
 impl Protocols {
@@ -380,6 +421,8 @@ impl Protocols {
             delivery: [Delivery::Nothing; Encoding::MAX],
             names: Vec::new(),
             recognisers: Vec::new(),
+            // That of all clients is the first one.
+            begins: [Some(first), None],
         };
         none.with(first)
     }
@@ -395,6 +438,9 @@ impl Protocols {
         assert!(self.table[at].is_none(), "encoding {at} is another's: {}", protocol.name());
         self.table[at] = Some(protocol);
         self.delivery[at] = protocol.delivery();
+        if let Some(listener) = protocol.listener() {
+            self.begins[listener as usize].get_or_insert(protocol);
+        }
         if self.names.iter().all(|known| known.name() != protocol.name()) {
             self.names.push(protocol);
             if protocol.recognise(&[]) != Recognised::No {
@@ -439,10 +485,16 @@ impl Protocols {
         self.names.iter().flat_map(|protocol| protocol.endpoints()).copied()
     }
 
-    /// Whose a connection is, by its first bytes; nobody's as long as more must come.
-    pub fn recognise(&self, first: &[u8]) -> Option<ProtocolRef> {
+    /// What connections begin in that come by this listener; nothing where no protocol has it.
+    pub fn begin(&self, listener: Listener) -> Option<ProtocolRef> {
+        self.begins[listener as usize]
+    }
+
+    /// Whose a connection is that came by the listener of all clients, by its first bytes; nobody's as
+    /// long as more must come.
+    pub fn recognise(&self, first: &[u8], settings: &Settings) -> Option<ProtocolRef> {
         let mut perhaps = false;
-        for protocol in &self.recognisers {
+        for protocol in self.recognisers.iter().filter(|it| it.is_on(settings)) {
             match protocol.recognise(first) {
                 Recognised::Yes => return Some(*protocol),
                 Recognised::Perhaps => perhaps = true,

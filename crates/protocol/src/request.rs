@@ -11,6 +11,7 @@ use model::{
 };
 
 use crate::http::Rejection;
+use crate::mqtt;
 use crate::phoenix::ClientMessage;
 
 /// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
@@ -92,6 +93,8 @@ pub enum Request {
     Phoenix(ClientMessage),
     /// A request of a Phoenix long poll.
     Longpoll(Longpoll),
+    /// What an MQTT client asks for.
+    Mqtt(Box<mqtt::Incoming>),
     /// Say by a token who one is, or that one still is.
     Authenticate(Authenticate),
     /// Nothing yet: the same bytes are to be read again when this is known. Nothing is in `out`.
@@ -168,6 +171,27 @@ pub struct ConnectRequest {
     pub query: Vec<(Box<str>, Box<str>)>,
     /// The headers that the application is to see, each once, by their names in lower case.
     pub headers: Vec<(Box<str>, Box<str>)>,
+    /// What an MQTT client says of itself.
+    pub credentials: Option<Credentials>,
+}
+
+/// What an MQTT client says of itself when it wants to come in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its identifier; may be empty.
+    pub client: Box<str>,
+    /// The user name.
+    pub user: Option<Box<str>>,
+    /// The password; true where it is no text, and this is its base64.
+    pub password: Option<(Box<str>, bool)>,
+}
+
+impl std::fmt::Debug for Credentials {
+    /// Without the password, which stands in no log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Credentials { client, user, password: _ } = self;
+        f.debug_struct("Credentials").field("client", client).field("user", user).finish()
+    }
 }
 
 /// What the application has said about a request that was held.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use auth::{Authenticator, Policy};
 
+use crate::MqttSettings;
 use crate::http;
 use crate::phoenix::token;
 
@@ -50,6 +51,8 @@ pub struct Settings {
     pub ws_silence_seconds: u32,
     /// The same for a Phoenix WebSocket, whose client sends the heartbeats.
     pub phoenix_silence_seconds: u32,
+    /// What MQTT clients may do and have; without it there is no MQTT.
+    pub mqtt: Option<MqttSettings>,
     /// Agree to permessage-deflate.
     pub compression: bool,
     /// Serve the conformance tests' echo at `/echo`.
@@ -92,6 +95,7 @@ impl Settings {
             ws_ping_seconds: never,
             ws_silence_seconds: never,
             phoenix_silence_seconds: never,
+            mqtt: Some(MqttSettings::for_tests()),
             compression: false,
             ws_echo: false,
             status_page: false,

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::http::Http;
+use crate::mqtt::Mqtt;
 use crate::phoenix::{Phoenix, Serializer};
 use crate::poll::LongPoll;
 use crate::protocol::{ProtocolRef, Protocols};
@@ -13,7 +14,7 @@ use crate::websocket::{Echo, WebSocket};
 /// All protocols of this crate but HTTP, which is 0. To add one is to add its encodings here, or, from
 /// outside, by [`Protocols::with`]. Each has the number of its place, from 1 on; protocols from outside
 /// count from [`model::Encoding::MAX`] downwards, so that they don't meet.
-const STANDARD: [ProtocolRef; 14] = [
+const STANDARD: [ProtocolRef; 18] = [
     &Sse { json: false },
     &Sse { json: true },
     &Stream,
@@ -28,6 +29,10 @@ const STANDARD: [ProtocolRef; 14] = [
     &Phoenix { serializer: Serializer::V2, polled: false },
     &Phoenix { serializer: Serializer::V1, polled: true },
     &Phoenix { serializer: Serializer::V2, polled: true },
+    &Mqtt::ALL[0],
+    &Mqtt::ALL[1],
+    &Mqtt::ALL[2],
+    &Mqtt::ALL[3],
 ];
 
 /// The protocols of this crate. A connection begins in HTTP.

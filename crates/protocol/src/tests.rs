@@ -2,14 +2,17 @@
 
 use auth::{LoginRule, Policy, Principal};
 use model::tags::{TAG_BYTES_MAX, TAGS_MAX};
-use model::{CloseReason, ConnectionId, Data, Name, ResumeRequest, Rules};
+use model::{CloseReason, ConnectionId, Data, Encoding, Message, Name, ResumeRequest, Rules};
 
 use crate::http::Http;
 use crate::phoenix::{Phoenix, Serializer};
 use crate::request::{Acknowledgement, Open, ReplyTo};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Decoder, WebSocket};
-use crate::{Codecs, ProtocolRef, Read, Reader, Request, Settings, standard};
+use crate::{
+    Codecs, Delivery, Listener, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader,
+    Recognised, Request, Settings, standard,
+};
 
 const ID: ConnectionId = ConnectionId { node: model::NodeId(9), shard: 1, slot: 2, serial: 3 };
 
@@ -469,9 +472,85 @@ fn every_encoding_has_its_own_number_and_every_name_one_way_in() {
         assert_eq!(standard().delivery(protocol.encoding()), protocol.delivery());
     }
     let names: Vec<&str> = standard().names().map(|protocol| protocol.name()).collect();
-    let want = ["http", "sse", "stream", "poll", "ws", "echo", "phoenix", "phoenix_longpoll"];
+    let want =
+        ["http", "sse", "stream", "poll", "ws", "echo", "phoenix", "phoenix_longpoll", "mqtt"];
     assert_eq!(names, want);
-    assert_eq!(standard().recognise(b"GET / HTTP/1.1").map(|it| it.name()), Some("http"));
+    let settings = settings();
+    let found = standard().recognise(b"GET / HTTP/1.1", &settings);
+    assert_eq!(found.map(|it| it.name()), Some("http"));
+    assert_eq!(standard().begin(Listener::Client).map(|it| it.name()), Some("http"));
+}
+
+/// A protocol that has a listener of its own, and may be off.
+struct Own(bool);
+
+impl Protocol for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding(17 - u8::from(self.0))
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Pushed
+    }
+
+    fn liveness(&self, _: &Settings) -> Liveness {
+        Liveness::Nobody
+    }
+
+    fn recognise(&self, first: &[u8]) -> Recognised {
+        Recognised::by_prefix(&[0x10], first)
+    }
+
+    fn is_on(&self, _: &Settings) -> bool {
+        self.0
+    }
+
+    fn listener(&self) -> Option<Listener> {
+        Some(Listener::Mqtt)
+    }
+
+    fn read(&self, _: &mut Reader<'_>, _: &mut [u8], _: &mut Vec<u8>) -> Read {
+        Read::MORE
+    }
+
+    fn encode(&self, _: &Message, _: &mut Codecs, _: &mut Vec<u8>) {}
+
+    fn goodbye(&self, _: CloseReason, _: u32, out: &mut Vec<u8>) {
+        out.push(b'!');
+    }
+}
+
+#[test]
+fn a_protocol_that_is_off_recognises_nothing() {
+    let settings = settings();
+    for (protocol, want) in [(&Own(true), "own"), (&Own(false), "http")] {
+        let protocols = Protocols::new(&crate::http::Http).with(protocol);
+        let found = protocols.recognise(&[0x10, 4], &settings);
+        assert_eq!(found.map(|it| it.name()), Some(want));
+        // Nobody waits for what it would say.
+        assert_eq!(protocols.recognise(&[], &settings).is_none(), protocol.0);
+        let found = protocols.recognise(b"GET", &settings);
+        assert_eq!(found.map(|it| it.name()), Some("http"));
+    }
+}
+
+#[test]
+fn a_listener_is_the_first_encodings_that_claims_it() {
+    let protocols = Protocols::new(&crate::http::Http);
+    assert!(protocols.begin(Listener::Mqtt).is_none());
+    let protocols = protocols.with(&Own(false)).with(&Own(true));
+    assert_eq!(protocols.begin(Listener::Mqtt).map(|it| it.encoding()), Some(Encoding(17)));
+    assert_eq!(protocols.begin(Listener::Client).map(|it| it.encoding()), Some(Encoding(0)));
+    for listener in Listener::ALL {
+        assert_eq!(Listener::ALL[listener as usize], listener);
+    }
+    let mut out = Vec::new();
+    Own(true).turn_away(&[], CloseReason::Overloaded, &mut out);
+    assert_eq!(out, b"!");
 }
 
 #[test]

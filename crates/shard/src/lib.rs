@@ -1,6 +1,6 @@
 //! The event loops that hold the connections: one thread each, nothing shared on the hot path.
 //!
-//! [`prepare`] binds the port and gives a [`Handle`] to each shard, from which the broker is made;
+//! [`prepare`] binds the ports and gives a [`Handle`] to each shard, from which the broker is made;
 //! [`Prepared::start`] runs them.
 
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
@@ -18,9 +18,9 @@ mod wake;
 
 pub use engine::{
     Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, Full, Handle, Histogram,
-    HookEvent, HookEvents, HookRefusal, Limited, LoggedIn, LoginError, Metrics, PresenceQuery,
-    Question, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo,
-    Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose, filter, sync,
+    HookEvent, HookEvents, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics,
+    PresenceQuery, Question, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
+    Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose, filter, sync,
 };
 pub use settings::{Options, SenderKind};
-pub use start::{Prepared, Running, prepare};
+pub use start::{PrepareError, Prepared, Running, prepare};

@@ -1,5 +1,5 @@
-//! The listeners, one for each shard on the same port, and the program by which the kernel
-//! chooses among them.
+//! The listeners, one for each shard on each port, and the program by which the kernel chooses among those
+//! of a port.
 //!
 //! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a full shard. A classic
 //! BPF program attached to the group chooses at random among the shards that are open: a shard
@@ -16,23 +16,40 @@ use std::sync::{Arc, Mutex};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::settings::Options;
-use engine::Metrics;
+use engine::{Listener, Metrics};
+
+/// The listeners of one port, one for each shard.
+pub(crate) struct Group {
+    pub listener: Listener,
+    /// With the real port where the setting is 0.
+    pub address: SocketAddr,
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// A listener of a shard.
+pub(crate) struct Listening {
+    pub listener: Listener,
+    pub socket: OwnedFd,
+}
 
 /// Makes one listener for each shard. Accepted connections inherit the options, so that no connection
 /// costs a system call for them.
-pub(crate) fn listeners(options: &Options, shards: usize) -> io::Result<Vec<OwnedFd>> {
-    let mut address = options.listen;
+pub(crate) fn group(
+    options: &Options,
+    (listener, mut address): (Listener, SocketAddr),
+    shards: usize,
+) -> io::Result<Group> {
     claim(&address)?;
-    let mut listeners = Vec::with_capacity(shards);
+    let mut sockets = Vec::with_capacity(shards);
     for _ in 0..shards {
-        let listener = listener(options, &address)?;
+        let socket = bound(options, &address)?;
         // For port 0 the kernel chooses one for the first; the others share it.
-        if let Ok(bound) = SocketAddr::try_from(rustix::net::getsockname(&listener)?) {
+        if let Ok(bound) = SocketAddr::try_from(rustix::net::getsockname(&socket)?) {
             address = bound;
         }
-        listeners.push(listener);
+        sockets.push(socket);
     }
-    Ok(listeners)
+    Ok(Group { listener, address, sockets })
 }
 
 /// Fails when the port is in use: with SO_REUSEPORT alone, a second server of the same user would
@@ -49,7 +66,7 @@ fn socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
+fn bound(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
@@ -72,7 +89,7 @@ fn listener(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The shards that get new connections.
+/// The shards that get new connections, by whichever port these come.
 pub(crate) struct Balance {
     shards: Vec<Arc<Metrics>>,
     /// A shard with so many connections leaves the choice: there is still room for its queue.
@@ -94,14 +111,15 @@ impl Balance {
         self.high_water
     }
 
-    /// Checks all shards and gives the kernel the choice if it has changed, through any listener of the
-    /// group. If the kernel refuses, connections stay spread by hash.
-    pub fn adjust(&self, listener: impl AsFd) {
+    /// Checks all shards and gives the kernel the choice if it has changed: for each port, through any
+    /// listener of its group. If the kernel refuses, connections stay spread by hash.
+    pub fn adjust(&self, listeners: &[Listening]) {
         let counts: Vec<u64> = self.shards.iter().map(|metrics| metrics.held.get()).collect();
         let chosen = choice(&counts, self.high_water);
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if *open != chosen {
-            match attach(listener, &program(&chosen)) {
+            let program = program(&chosen);
+            match listeners.iter().try_for_each(|it| attach(&it.socket, &program)) {
                 Ok(()) => *open = chosen,
                 Err(error) => tracing::debug!(%error, "the kernel takes no accept program"),
             }
@@ -170,10 +188,9 @@ mod tests {
         assert_eq!(choice(&[1000, 1000], 1000), [true, true]);
     }
 
-    #[test]
-    fn the_kernel_takes_the_program() {
-        let options = Options {
-            listen: "127.0.0.1:0".parse().unwrap(),
+    fn options() -> Options {
+        Options {
+            listen: Vec::new(),
             shards: 0,
             pin_cpus: false,
             sender: crate::settings::SenderKind::Auto,
@@ -184,15 +201,56 @@ mod tests {
             mailbox_messages_max: 1,
             compression_level: 1,
             compression_bytes_min: 1,
-        };
-        let listeners = listeners(&options, 3).unwrap();
-        attach(&listeners[2], &program(&[false, true, false])).unwrap();
-        let address =
-            SocketAddr::try_from(rustix::net::getsockname(&listeners[0]).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_the_program() {
+        let address = ([127, 0, 0, 1], 0).into();
+        // One of several groups of the same process.
+        let other = group(&options(), (Listener::Client, address), 3).unwrap();
+        let Group { address, sockets, .. } =
+            group(&options(), (Listener::Mqtt, address), 3).unwrap();
+        assert_ne!(address, other.address);
+        attach(&sockets[2], &program(&[false, true, false])).unwrap();
+        attach(&other.sockets[1], &program(&[false, false, true])).unwrap();
         for _ in 0..10 {
             let _client = std::net::TcpStream::connect(address).unwrap();
-            assert!(rustix::net::accept(&listeners[1]).is_ok());
-            assert!(rustix::net::accept(&listeners[0]).is_err());
+            assert!(rustix::net::accept(&sockets[1]).is_ok());
+            assert!(rustix::net::accept(&sockets[0]).is_err());
+            let _client = std::net::TcpStream::connect(other.address).unwrap();
+            assert!(rustix::net::accept(&other.sockets[2]).is_ok());
+        }
+        let taken = group(&options(), (Listener::Client, address), 1);
+        assert_eq!(taken.err().map(|error| error.kind()), Some(io::ErrorKind::AddrInUse));
+    }
+
+    #[test]
+    fn a_shard_leaves_the_choice_at_every_port() {
+        let groups = Listener::ALL
+            .map(|listener| group(&options(), (listener, ([127, 0, 0, 1], 0).into()), 3).unwrap());
+        let addresses = groups.each_ref().map(|group| group.address);
+        let mut shards: [Vec<Listening>; 3] = Default::default();
+        for Group { listener, sockets, .. } in groups {
+            for (shard, socket) in shards.iter_mut().zip(sockets) {
+                shard.push(Listening { listener, socket });
+            }
+        }
+        let metrics: Vec<Arc<Metrics>> = (0..3).map(|_| Arc::default()).collect();
+        let balance = Balance::new(metrics.clone(), 100);
+        for full in 0..3 {
+            metrics.iter().for_each(|metrics| metrics.held.set(10));
+            metrics[full].held.set(100);
+            metrics[(full + 1) % 3].held.set(101);
+            balance.adjust(&shards[0]);
+            for (port, address) in addresses.iter().enumerate() {
+                for _ in 0..10 {
+                    let _client = std::net::TcpStream::connect(address).unwrap();
+                    let accepted =
+                        |shard: usize| rustix::net::accept(&shards[shard][port].socket).is_ok();
+                    assert!(accepted((full + 2) % 3), "{full} {port}");
+                }
+            }
         }
     }
 }

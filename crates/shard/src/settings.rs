@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use engine::Listener;
+
 /// How batches of messages leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderKind {
@@ -16,15 +18,15 @@ pub enum SenderKind {
 /// The settings that can't change while the process runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where clients connect.
-    pub listen: SocketAddr,
+    /// Where clients connect: a few addresses, none of them twice.
+    pub listen: Vec<(Listener, SocketAddr)>,
     /// How many shards; 0 is as many as cores, connections and descriptors ask for.
     pub shards: usize,
     /// Bind each shard to a core.
     pub pin_cpus: bool,
     /// How batches of messages leave.
     pub sender: SenderKind,
-    /// Connections that may wait to be accepted, for each shard.
+    /// Connections that may wait to be accepted, for each shard and each address.
     pub backlog: u32,
     /// The kernel's send buffer of a connection, in bytes; 0 leaves the size to the kernel.
     pub send_buffer_bytes: usize,

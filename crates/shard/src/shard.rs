@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use throttle::Throttle;
 
-use crate::listen::Balance;
+use crate::listen::{Balance, Listening};
 use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
 use crate::sender::Sender;
@@ -35,9 +35,10 @@ pub(crate) use accept::spare;
 use batch::{BATCH, Batch};
 use short::Short;
 
-/// Events of the wake-up and the listener carry these tokens; all others are slots.
+/// Events of the wake-up carry this token, those of the listeners the ones from [`LISTENERS`] on; all
+/// others are slots.
 pub(crate) const WAKE: u64 = u64::MAX;
-const LISTENER: u64 = u64::MAX - 1;
+const LISTENERS: u64 = 1 << 32;
 
 /// Bytes that one read may give. Shared by all connections of the shard.
 pub(crate) const READ_BYTES: usize = 64 << 10;
@@ -61,7 +62,8 @@ pub(crate) struct Shard {
     pub(crate) started: Instant,
     pub(crate) poller: Poller,
     pub(crate) sender: Sender,
-    pub(crate) listener: Option<OwnedFd>,
+    /// One for each port; none when it drains.
+    pub(crate) listeners: Vec<Listening>,
     /// A spare descriptor, so that the shard can answer when all others are in use.
     pub(crate) spare: Option<OwnedFd>,
     pub(crate) capacity: u64,
@@ -108,8 +110,8 @@ impl Shard {
 
     pub(crate) fn watch(&self) -> rustix::io::Result<()> {
         self.poller.add_level(&self.commands.waker().0, WAKE)?;
-        if let Some(listener) = &self.listener {
-            self.poller.add_level(listener, LISTENER)?;
+        for (token, listening) in (LISTENERS..).zip(&self.listeners) {
+            self.poller.add_level(&listening.socket, token)?;
         }
         Ok(())
     }
@@ -129,12 +131,13 @@ impl Shard {
             }
         };
         self.engine.set_now(self.now_us());
-        let mut accept = false;
+        // A bit for each listener at which somebody waits.
+        let mut accept = 0u64;
         self.resume();
         for at in 0..events {
             match self.poller.event(at) {
                 (WAKE, _) => self.wake(),
-                (LISTENER, _) => accept = true,
+                (token @ LISTENERS.., _) => accept |= 1 << (token - LISTENERS),
                 (slot, flags) => self.ready(slot as u32, flags),
             }
         }
@@ -146,9 +149,7 @@ impl Shard {
         self.fan_out();
         // Last, so that a slot that was vacated in this turn is not used again in it: no event of
         // this turn can be taken for another connection's.
-        if accept {
-            self.accept();
-        }
+        self.accept(accept);
         self.sweep();
     }
 
@@ -256,7 +257,7 @@ impl Shard {
             self.perform_all();
         }
         if self.engine.is_draining() {
-            self.listener = None;
+            self.listeners.clear();
         }
     }
 
@@ -377,10 +378,8 @@ impl Shard {
         self.engine.sweep();
         self.perform();
         self.send_batch();
-        if self.engine.number() == 0
-            && let Some(listener) = &self.listener
-        {
-            self.balance.adjust(listener);
+        if self.engine.number() == 0 {
+            self.balance.adjust(&self.listeners);
         }
         if self.engine.now_us() >= self.sweep_due_us {
             self.sweep_due_us = self.engine.now_us() + 1_000_000;

@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use broker::Broker;
-use engine::{Config, Engine, Handle, Settings, Shared, Webhook};
+use engine::{Config, Engine, Handle, Listener, Settings, Shared, Webhook};
 use history::History;
 use protocol::Codecs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use throttle::Throttle;
 
-use crate::listen::{Balance, listeners};
+use crate::listen::{Balance, Group, Listening, group};
 use crate::permits::FanoutPermits;
 use crate::poller::Poller;
 use crate::sender::Sender;
@@ -36,12 +36,21 @@ const SHARDS_MAX: usize = 1_000;
 pub struct Prepared {
     options: Options,
     plan: Plan,
-    listeners: Vec<OwnedFd>,
+    groups: Vec<Group>,
     mailboxes: Vec<Arc<Commands>>,
     /// A handle to each shard.
     pub handles: Vec<Handle>,
-    /// Where clients connect, with the real port where the setting is 0.
-    pub address: SocketAddr,
+}
+
+/// Why shards can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// The system does not let the server listen at this address.
+    #[error("can't listen on {1}: {2}")]
+    Listen(Listener, SocketAddr, io::Error),
+    /// Something else; the text says what to do.
+    #[error(transparent)]
+    System(#[from] io::Error),
 }
 
 /// How many shards, and what each may hold.
@@ -73,23 +82,29 @@ impl Running {
     }
 }
 
-/// Binds the port and makes the mailboxes. Call it before the process has many descriptors, because
+/// Binds the ports and makes the mailboxes. Call it before the process has many descriptors, because
 /// each shard's table begins as a copy of this thread's.
-pub fn prepare(options: Options, connections_max: u64) -> io::Result<Prepared> {
+///
+/// # Errors
+/// A port can't be bound, or the system has too few descriptors.
+pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, PrepareError> {
     let descriptors = raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let plan = plan(&options, connections_max, descriptors, cores)?;
-    let listeners = listeners(&options, plan.shards)?;
-    let address = SocketAddr::try_from(rustix::net::getsockname(&listeners[0])?)?;
+    let mut groups = Vec::with_capacity(options.listen.len());
+    for (listener, address) in &options.listen {
+        let group = group(&options, (*listener, *address), plan.shards);
+        groups.push(group.map_err(|error| PrepareError::Listen(*listener, *address, error))?);
+    }
     let share = connections_max.div_ceil(plan.shards as u64).min(plan.capacity);
     let mut handles = Vec::with_capacity(plan.shards);
     let mut mailboxes = Vec::with_capacity(plan.shards);
     for _ in 0..plan.shards {
-        let mailbox = commands(options.mailbox_messages_max)?;
+        let mailbox = commands(options.mailbox_messages_max).map_err(io::Error::from)?;
         handles.push(Handle::new(Box::new(CommandQueue(mailbox.clone())), share as usize * 2));
         mailboxes.push(mailbox);
     }
-    Ok(Prepared { options, plan, listeners, mailboxes, handles, address })
+    Ok(Prepared { options, plan, groups, mailboxes, handles })
 }
 
 /// The soft limit on open files, raised as far as it goes.
@@ -116,14 +131,20 @@ fn plan(
              ulimit -n"
         )));
     };
-    // When a shard leaves the choice, it must still have room for its queue.
-    let high_water = capacity - u64::from(options.backlog).min(capacity / 8);
+    // When a shard leaves the choice, it must still have room for its queues.
+    let queued = u64::from(options.backlog) * options.listen.len() as u64;
+    let high_water = capacity - queued.min(capacity / 8);
     let chosen = connections_max.div_ceil(high_water).max(cores as u64) as usize;
     let shards = if options.shards > 0 { options.shards } else { chosen };
     Ok(Plan { shards: shards.min(SHARDS_MAX), capacity, high_water })
 }
 
 impl Prepared {
+    /// Where this listener is, with the real port where the setting is 0.
+    pub fn address(&self, listener: Listener) -> Option<SocketAddr> {
+        self.groups.iter().find(|group| group.listener == listener).map(|group| group.address)
+    }
+
     /// How many shards there will be, and how many connections their descriptors allow.
     pub fn capacity(&self) -> (usize, u64) {
         (self.plan.shards, self.plan.capacity * self.plan.shards as u64)
@@ -144,7 +165,11 @@ impl Prepared {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let permits = Arc::new(FanoutPermits::new(self.mailboxes.clone(), cores));
         let engines: Arc<[Handle]> = self.handles.clone().into();
-        let listeners: Vec<RawFd> = self.listeners.iter().map(AsRawFd::as_raw_fd).collect();
+        let numbers = |group: &Group| {
+            let sockets: Vec<RawFd> = group.sockets.iter().map(AsRawFd::as_raw_fd).collect();
+            (group.listener, sockets)
+        };
+        let listeners: Vec<(Listener, Vec<RawFd>)> = self.groups.iter().map(numbers).collect();
         let (ready, results) = mpsc::channel();
         let mut threads = Vec::new();
         for (number, commands) in self.mailboxes.iter().enumerate() {
@@ -185,10 +210,11 @@ impl Prepared {
             private_tables &= private;
         }
         if private_tables {
-            drop(self.listeners);
+            drop(self.groups);
         } else {
             // The shards share this table, and own the listeners by now.
-            self.listeners.into_iter().for_each(std::mem::forget);
+            let sockets = self.groups.into_iter().flat_map(|group| group.sockets);
+            sockets.for_each(std::mem::forget);
         }
         Ok(Running { threads, sender, private_tables })
     }
@@ -200,7 +226,8 @@ struct Make {
     commands: Arc<Commands>,
     options: Options,
     plan: Plan,
-    listeners: Vec<RawFd>,
+    /// Of each port, one for each shard.
+    listeners: Vec<(Listener, Vec<RawFd>)>,
     settings: Arc<Settings>,
     broker: Arc<dyn Broker>,
     history: Arc<dyn History>,
@@ -216,14 +243,14 @@ impl Make {
     /// Makes the shard on its own thread, which first gets a descriptor table of its own.
     fn shard(self) -> io::Result<(Shard, bool)> {
         let private = own_table();
-        let listener = self.take_listener(private);
+        let listeners = self.take_listeners(private);
         if self.options.pin_cpus {
             pin(self.number)?;
         }
-        Ok((self.assemble(Some(listener))?, private))
+        Ok((self.assemble(listeners)?, private))
     }
 
-    fn assemble(self, listener: Option<OwnedFd>) -> io::Result<Shard> {
+    fn assemble(self, listeners: Vec<Listening>) -> io::Result<Shard> {
         let codecs =
             Codecs::new(self.options.compression_level, self.options.compression_bytes_min);
         let engine = Engine::new(Config {
@@ -247,7 +274,7 @@ impl Make {
             started: self.started,
             poller: Poller::new()?,
             sender: Sender::new(self.options.sender)?,
-            listener,
+            listeners,
             spare: crate::shard::spare(),
             capacity: self.plan.capacity,
             bucket: Default::default(),
@@ -265,21 +292,45 @@ impl Make {
         })
     }
 
-    /// Adopts this shard's listener and closes the copies of the others': the copies would hold the
+    /// Adopts this shard's listeners and closes the copies of the others': the copies would hold the
     /// listeners open after their shards close them.
-    fn take_listener(&self, private: bool) -> OwnedFd {
+    fn take_listeners(&self, private: bool) -> Vec<Listening> {
         if private {
-            for (number, fd) in self.listeners.iter().enumerate() {
-                if number != self.number {
-                    // SAFETY: this thread's descriptor table is its own copy, in which nothing
-                    // else owns the number.
-                    drop(unsafe { OwnedFd::from_raw_fd(*fd) });
+            for (_, sockets) in &self.listeners {
+                for (number, fd) in sockets.iter().enumerate() {
+                    if number != self.number {
+                        // SAFETY: this thread's descriptor table is its own copy, in which nothing
+                        // else owns the number.
+                        drop(unsafe { OwnedFd::from_raw_fd(*fd) });
+                    }
                 }
             }
         }
-        // SAFETY: in a table of its own nothing else owns the number; in a shared one the
-        // starting thread forgets its owner, and no other shard takes this one.
-        unsafe { OwnedFd::from_raw_fd(self.listeners[self.number]) }
+        let take = |(listener, sockets): &(Listener, Vec<RawFd>)| {
+            // SAFETY: in a table of its own nothing else owns the number; in a shared one the
+            // starting thread forgets its owner, and no other shard takes this one.
+            let socket = unsafe { OwnedFd::from_raw_fd(sockets[self.number]) };
+            Listening { listener: *listener, socket }
+        };
+        self.listeners.iter().map(take).collect()
+    }
+}
+
+/// The options of that shard.
+#[cfg(test)]
+fn options() -> Options {
+    Options {
+        listen: Vec::new(),
+        shards: 1,
+        pin_cpus: false,
+        sender: crate::settings::SenderKind::Write,
+        backlog: 1,
+        send_buffer_bytes: 0,
+        tcp_keepalive_seconds: 0,
+        tcp_user_timeout_seconds: 0,
+        mailbox_messages_max: 1,
+        compression_level: 1,
+        compression_bytes_min: 64,
     }
 }
 
@@ -291,30 +342,16 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
     let handle = Handle::new(Box::new(CommandQueue(mailbox.clone())), 64);
     let limits =
         broker::Limits { recent_messages_max: 1, recent_bytes_max: 1, recent_seconds_max: 1 };
-    let inboxes = vec![handle.inbox()];
+    let router = Arc::new(broker::Router::new(vec![handle.inbox()]));
     let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
     let held = history_local::HistoryLimits::default();
-    let history =
-        Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+    let history = Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
     let log = history.clone();
-    let broker = Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, log));
-    let options = Options {
-        listen: ([127, 0, 0, 1], 0).into(),
-        shards: 1,
-        pin_cpus: false,
-        sender: crate::settings::SenderKind::Write,
-        backlog: 1,
-        send_buffer_bytes: 0,
-        tcp_keepalive_seconds: 0,
-        tcp_user_timeout_seconds: 0,
-        mailbox_messages_max: 1,
-        compression_level: 1,
-        compression_bytes_min: 64,
-    };
+    let broker = Arc::new(broker::Local::new(router, [7; 20], started, limits, log));
     let make = Make {
         number: 0,
         commands: mailbox.clone(),
-        options,
+        options: options(),
         plan: Plan { shards: 1, capacity: u64::MAX, high_water: u64::MAX },
         listeners: Vec::new(),
         settings: Arc::new(settings),
@@ -327,7 +364,7 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
         permits: Arc::new(FanoutPermits::new(vec![mailbox], 1)),
         started,
     };
-    let mut shard = make.assemble(None).expect("a poller");
+    let mut shard = make.assemble(Vec::new()).expect("a poller");
     shard.buffer = vec![0; crate::shard::READ_BYTES];
     shard.watch().expect("a wake-up that can be watched");
     shard
@@ -392,5 +429,20 @@ mod tests {
         });
         assert_eq!(rustix::io::write(&writer, b"y"), Ok(1), "the other table keeps it");
         assert_eq!(rustix::io::read(&reader, &mut [0; 4]), Ok(2));
+    }
+
+    #[test]
+    fn room_is_left_for_the_queue_of_every_port() {
+        let mut options = options();
+        options.backlog = 100;
+        let high_water = |ports: usize, descriptors: u64| {
+            let mut options = options.clone();
+            options.listen = vec![(Listener::Mqtt, ([127, 0, 0, 1], 0).into()); ports];
+            let plan = plan(&options, 1_000, descriptors, 1).unwrap();
+            plan.capacity - plan.high_water
+        };
+        assert_eq!([1, 2, 3].map(|ports| high_water(ports, 10_000)), [100, 200, 300]);
+        // Never more than an eighth.
+        assert_eq!(high_water(2, 1_066), 125);
     }
 }

@@ -21,6 +21,7 @@ use crate::shared::{Done, Item, Shared};
 use crate::small_tables;
 use crate::stats::{Counters, Dropped, Stats};
 use crate::topic::Retention;
+use crate::topic_rows;
 use crate::writer::Writer;
 
 /// How many reads may wait.
@@ -402,6 +403,12 @@ impl Reader {
         read: impl FnOnce(&ReadTransaction) -> Result<(), InternalError>,
     ) -> Result<(), StoreError> {
         self.read(|db| read(&db.begin_read()?))
+    }
+
+    /// Passes the topics whose names begin with `prefix` to `each`, in the order of their names, each with
+    /// the offset of the last message that it ever had.
+    pub fn each_topic(&self, prefix: &str, each: impl FnMut(&str, u64)) -> Result<(), StoreError> {
+        self.rows(|txn| topic_rows::each(txn, prefix, each))
     }
 
     /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After

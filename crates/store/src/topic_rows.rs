@@ -2,10 +2,12 @@
 //! the metadata holds the hash of the last name. If two neighbours point to each other, no row
 //! between them is missing.
 
-use redb::ReadableTable;
+use redb::{ReadTransaction, ReadableTable};
 
 use crate::checksum;
 use crate::error::{Damage, InternalError};
+use crate::metadata::Metadata;
+use crate::tables::{METADATA, TOPICS};
 use crate::topic::TopicRow;
 
 /// The table of topics, in a read or write transaction.
@@ -37,6 +39,34 @@ pub(crate) fn next(
         return Err(damaged_row(name));
     }
     Ok(Some((next.value().into(), decode(next.value(), row.value())?)))
+}
+
+/// Passes the topics whose names begin with `prefix` to `each`, with their last offsets. A row that the next
+/// one does not name is missing: then the read fails.
+pub(crate) fn each(
+    txn: &ReadTransaction,
+    prefix: &str,
+    mut each: impl FnMut(&str, u64),
+) -> Result<(), InternalError> {
+    let table = txn.open_table(TOPICS)?;
+    let mut before = previous_name_hash(&table, prefix)?;
+    for row in table.range::<&str>(prefix..)? {
+        let (name, row) = row?;
+        let name = name.value();
+        let row = decode(name, row.value())?;
+        if row.previous_name_hash != before {
+            return Err(damaged_row(name));
+        }
+        if !name.starts_with(prefix) {
+            return Ok(());
+        }
+        before = checksum::of_name(name);
+        each(name, row.last);
+    }
+    match Metadata::from_table(&txn.open_table(METADATA)?)?.last_name_hash == before {
+        true => Ok(()),
+        false => Err(damaged_row(prefix)),
+    }
 }
 
 /// The hash of the name before this one; 0 if this one is the first.

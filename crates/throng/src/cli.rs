@@ -44,7 +44,7 @@ pub fn advice(error: &clap::Error) -> Option<String> {
 pub enum Command {
     /// Serve clients and applications (this is what throng does without a command).
     ///
-    /// Listens on two ports, prints what to try, and runs until a signal ends it.
+    /// Listens on two ports, with --mqtt on a third, prints what to try, and runs until a signal ends it.
     #[command(after_long_help = help::SERVE)]
     Serve(Serve),
     /// Print the configuration in force, with where each value came from.

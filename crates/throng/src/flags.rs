@@ -17,6 +17,10 @@ pub struct Flags {
     /// Where applications and operators connect, an address or name with a port [default: 127.0.0.1:8001].
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
+    /// Where MQTT clients connect, an address or name with a port; without one 127.0.0.1:1883 [default: no
+    /// MQTT].
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:1883")]
+    pub mqtt: Option<String>,
     /// Let clients connect from other machines although nothing authenticates them.
     #[arg(long)]
     pub insecure: bool,

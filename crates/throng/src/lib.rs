@@ -15,6 +15,7 @@ mod help;
 mod notify;
 mod sources;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -24,7 +25,15 @@ pub use sources::setting_flags;
 
 /// Does what the command line says, as a server that speaks these protocols, and gives the exit code.
 pub fn run(protocols: &'static Protocols) -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    run_with(std::env::args_os(), protocols)
+}
+
+/// The same with this command line, which begins with the program's name.
+pub fn run_with(
+    arguments: impl Iterator<Item = OsString>,
+    protocols: &'static Protocols,
+) -> ExitCode {
+    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| {
         // A closed pipe is not an error.
         let _ = error.print();
         if let Some(advice) = cli::advice(&error) {

@@ -112,6 +112,7 @@ fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)>
         config: _,
         listen,
         admin,
+        mqtt,
         insecure,
         shards,
         max_connections,
@@ -126,6 +127,7 @@ fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)>
     vec![
         ("client.listen", "--listen", listen.clone()),
         ("admin.listen", "--admin", admin.clone()),
+        ("mqtt.listen", "--mqtt", mqtt.clone()),
         ("client.insecure", "--insecure", set(insecure)),
         ("shards.count", "--shards", shards.clone()),
         ("limits.connections_max", "--max-connections", max_connections.clone()),

@@ -46,6 +46,7 @@ pages! {
     poll: "docs/poll.md",
     websocket: "docs/websocket.md",
     phoenix: "docs/phoenix.md",
+    mqtt: "docs/mqtt.md",
     own_protocol: "docs/own-protocol.md",
     publishing: "docs/publishing.md",
     topics: "docs/topics.md",

@@ -36,7 +36,7 @@ impl Protocol for Line {
 
     /// The last number: those of the crate `protocol` are counted from below.
     fn encoding(&self) -> Encoding {
-        Encoding(17)
+        Encoding(21)
     }
 
     fn delivery(&self) -> Delivery {
@@ -59,14 +59,14 @@ impl Protocol for Line {
                 Request::Close(CloseReason::TooBig)
             });
             let taken = if request.is_some() { bytes.len() } else { 0 };
-            return Read { taken, request, replied: None };
+            return Read { taken, request, ..Read::MORE };
         };
         let line = String::from_utf8_lossy(&bytes[..end]);
         let (command, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         let request = outcome(reader, command, rest.trim(), out).map_err(|(code, message)| {
             out.extend_from_slice(format!("ERR {command} {code} {message}\n").as_bytes());
         });
-        Read { taken: end + 1, request: request.ok(), replied: None }
+        Read { taken: end + 1, request: request.ok(), ..Read::MORE }
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {

@@ -99,6 +99,13 @@ pub const CHECKLIST: &[Point] = &[
         judge: points::tls,
     },
     Point {
+        name: "MQTT",
+        about: "Nobody on the way reads the tokens and messages of MQTT clients: a proxy with TLS is in \
+                front of their port, too.",
+        settings: &["mqtt.listen"],
+        judge: points::mqtt,
+    },
+    Point {
         name: "proxies",
         about: "Nobody but your proxies says where a client is, and each client counts by its own \
                 address.",

@@ -191,6 +191,22 @@ pub(super) fn tls(config: &Config, _: u64) -> Judged {
     }
 }
 
+pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
+    let Some(listen) = config.mqtt.listen else {
+        return ok("there is no MQTT");
+    };
+    match reach(listen) {
+        Reach::Host => ok("only this host reaches the port: the proxy with TLS on it"),
+        Reach::Network => warning(format!(
+            "{listen} (mqtt.listen) has no TLS: see to it that nothing but the proxy with TLS reaches it"
+        )),
+        Reach::All => error(format!(
+            "{listen} (mqtt.listen) takes connections without TLS from everywhere: listen on 127.0.0.1, or \
+             a private address, behind a proxy with TLS"
+        )),
+    }
+}
+
 /// A prefix of IPv4, or of IPv6, that is no wider than this is one network of somebody's.
 const PREFIX_BITS_MIN: [u8; 2] = [8, 16];
 

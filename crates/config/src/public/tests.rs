@@ -105,6 +105,8 @@ fn each_mistake_is_found_at_its_point() {
         (&[("THRONG_CLIENT_LISTEN", "0.0.0.0:8000")], "", "TLS", Error),
         (&[("THRONG_CLIENT_LISTEN", "203.0.113.7:8000")], "", "TLS", Error),
         (&[("THRONG_CLIENT_LISTEN", "10.0.0.7:8000")], "", "TLS", Warning),
+        (&[("THRONG_MQTT_LISTEN", "0.0.0.0:1883")], "", "MQTT", Error),
+        (&[("THRONG_MQTT_LISTEN", "10.0.0.7:1883")], "", "MQTT", Warning),
         (&[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "0")], "", "addresses", Error),
         (&[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "60000")], "", "addresses", Warning),
         (&[("THRONG_LIMITS_ACCEPT_PER_SECOND_MAX", "0")], "", "addresses", Warning),

@@ -48,6 +48,7 @@ impl Collector for Reading {
         self.connections(&mut encoder)?;
         self.messages(&mut encoder)?;
         self.history(&mut encoder)?;
+        self.mqtt(&mut encoder)?;
         if let Some(store) = &self.0.store {
             self::store(&mut encoder, &store.stats())?;
         }
@@ -57,6 +58,12 @@ impl Collector for Reading {
         self.shards(&mut encoder)?;
         self.process(&mut encoder)
     }
+}
+
+/// Connections of a shard by this transport, in all of its encodings.
+pub(crate) fn of_transport(node: &Node, metrics: &Metrics, name: &str) -> u64 {
+    let all = node.shared.protocols.all().filter(|protocol| protocol.name() == name);
+    all.map(|protocol| metrics.connections[usize::from(protocol.encoding().0)].get()).sum()
 }
 
 impl Reading {
@@ -257,6 +264,38 @@ impl Reading {
         counters(encoder, "recoveries", help, None, rows)?;
         let help = "Looks into history that memory could not answer";
         counter(encoder, "history_disk_reads", help, None, stats.disk_reads as f64)
+    }
+
+    /// MQTT clients that come back, and what waits for them.
+    fn mqtt(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let sessions = self.0.shared.mqtt_sessions.stats();
+        let help = "Sessions of MQTT clients that are away";
+        gauge(encoder, "mqtt_sessions_away", help, None, sessions.away as f64)?;
+        let help = "Different filters of MQTT sessions, of which messages are kept for them";
+        gauge(encoder, "mqtt_session_filters", help, None, sessions.interests as f64)?;
+        let rows = vec![
+            ("why", "expired".into(), sessions.expired as f64),
+            ("why", "full".into(), sessions.refused as f64),
+        ];
+        let help = "Sessions of MQTT clients that ended while these were away: their time was over, or there \
+                    were too many";
+        counters(encoder, "mqtt_sessions_ended", help, None, rows)?;
+        let help = "MQTT connections that another one of the same client has replaced";
+        counter(encoder, "mqtt_taken_over", help, None, sessions.taken_over as f64)?;
+        let value = self.sum(|metrics| metrics.mqtt_repeated.get());
+        let help = "Messages that MQTT clients were sent again when they came back";
+        counter(encoder, "mqtt_messages_repeated", help, None, value)?;
+        let value = self.sum(|metrics| metrics.mqtt_gone.get());
+        let help = "Messages for MQTT clients that a limit of history dropped, or whose time was over, before \
+                    they could be sent";
+        counter(encoder, "mqtt_messages_gone", help, None, value)?;
+        let retained = self.0.shared.retained.stats();
+        let help = "Topics with a retained message";
+        gauge(encoder, "mqtt_retained_messages", help, None, retained.messages as f64)?;
+        let (help, bytes) = ("What these messages hold", retained.bytes as f64);
+        gauge(encoder, "mqtt_retained", help, Some(Unit::Bytes), bytes)?;
+        let help = "Messages that were not retained, because there were too many";
+        counter(encoder, "mqtt_retained_refused", help, None, retained.refused as f64)
     }
 
     fn webhook(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

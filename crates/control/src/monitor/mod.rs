@@ -7,6 +7,7 @@ pub(crate) mod metrics;
 pub(crate) mod process;
 mod sampler;
 mod samples;
+pub(crate) mod sys;
 pub(crate) mod top;
 
 pub(crate) use sampler::{INTERVAL_SECONDS, Monitor, connections_max};

@@ -91,6 +91,8 @@ pub struct Live {
     pub revocations_max: usize,
     /// How long a revocation is remembered that doesn't say, in seconds.
     pub revocation_seconds: u64,
+    /// How often MQTT clients are told of the node (`$SYS`), in seconds; 0 is not at all.
+    pub sys_seconds: u64,
     /// Every limit by name, for the metrics.
     pub limits: Vec<(&'static str, u64)>,
     /// The configuration in force as TOML, without secrets.

@@ -13,8 +13,8 @@ use broker::{
 };
 use history_local::{Begin, HistoryLimits};
 use model::{
-    AcknowledgeRule, ConnectionId, Envelope, Epoch, HistoryRule, Message, Name, Position,
-    Publication,
+    AcknowledgeRule, ConnectionId, Envelope, Epoch, FilterKey, HistoryRule, Message, Name,
+    Position, Publication,
 };
 use serde_json::Value;
 use shard::{Command, ConnectionInfo, LoggedIn, LoginError, Metrics, Target, TopicInfo};
@@ -237,6 +237,22 @@ impl Broker for FakeBroker {
         }
     }
 
+    fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
+        self.real.enter_filter(shard, hash, name);
+    }
+
+    fn leave_filter(&self, shard: u16, name: &str) {
+        self.real.leave_filter(shard, name);
+    }
+
+    fn leave_filters(&self, shard: u16) {
+        self.real.leave_filters(shard);
+    }
+
+    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
+        self.real.pass_to_group(message, key);
+    }
+
     fn recent(&self, _: &[(u64, &str)], _: Option<Position>) -> Recent {
         let top = Position { epoch: self.epoch(), offset: self.offset.load(Ordering::Relaxed) };
         Recent { messages: Vec::new(), top, complete: true }
@@ -382,6 +398,7 @@ fn node_from(
         has_tokens: true,
         revocations_max: 3,
         revocation_seconds: 100,
+        sys_seconds: 0,
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };
@@ -403,6 +420,7 @@ fn node_from(
                 presence::NodeId(1),
             )),
             subscriptions.clone(),
+            sessions::in_memory(model::NodeId(9)),
         )),
         subscriptions,
         keep_subscriptions: None,
@@ -452,9 +470,10 @@ fn real(begin: Begin) -> (Local, Arc<history_local::Local>) {
         cursors_max: 100,
     };
     let started = Instant::now();
-    let history = history_local::Local::new(Vec::new(), begin, started, held, limits);
+    let router = Arc::new(broker::Router::new(Vec::new()));
+    let history = history_local::Local::new(router.clone(), begin, started, held, limits);
     let history = Arc::new(history);
-    (Local::new(Vec::new(), [7; 20], started, limits, history.clone()), history)
+    (Local::new(router, [7; 20], started, limits, history.clone()), history)
 }
 
 /// `room:` has presence; `log:` and `bulk:` have a history; `job:` is acknowledged, as the messages

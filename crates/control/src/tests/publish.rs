@@ -41,7 +41,7 @@ async fn an_invalid_body_is_rejected_with_the_reason() {
         ("", "bad_json", "line 1 column 0"),
         ("{\n\"topic\":,", "bad_json", "line 2 column 9"),
         ("[]", "bad_request", ""),
-        ("[\"a\",1,null,null,null,null,null,false,[],null,null]", "bad_request", "object"),
+        ("[\"a\",1,null,null,null,null,null,false,[],null,null,null]", "bad_request", "object"),
         ("{\"topic\":\"a\"}", "bad_request", "data"),
         ("{\"topic\":\"a\",\"data\":1,\"x\":1}", "bad_request", "`x`"),
         ("{\"topic\":\"@a\",\"data\":1}", "bad_topic", "@"),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::{ConnectionId, Data, Name};
+use protocol::request::Credentials;
 use shard::{Connecting, WebhookRequest, Whose};
 
 /// What an event takes besides its payload and names, in bytes, roughly.
@@ -96,6 +97,17 @@ fn connecting(out: &mut Vec<u8>, Connecting { address, request, .. }: &Connectin
     let _ = serde_json::to_writer(&mut *out, &query);
     out.extend_from_slice(br#","headers":"#);
     let _ = serde_json::to_writer(&mut *out, &headers);
+    if let Some(Credentials { client, user, password }) = &request.credentials {
+        out.extend_from_slice(br#","client_id":"#);
+        string(out, client);
+        out.extend_from_slice(br#","username":"#);
+        let _ = serde_json::to_writer(&mut *out, user);
+        if let Some((password, is_base64)) = password {
+            let key = if *is_base64 { "password_base64" } else { "password" };
+            out.extend_from_slice(format!(r#","{key}":"#).as_bytes());
+            string(out, password);
+        }
+    }
 }
 
 /// The body of the HTTP request that carries these events, which the application is told; `lost` is how
@@ -236,6 +248,7 @@ mod tests {
             path: "/sse".into(),
             query: vec![pair("topic", "a\"b"), pair("x", ""), pair("topic", "c")],
             headers: vec![pair("cookie", "a=b; c=\"d\""), pair("origin", "http://a")],
+            credentials: None,
         };
         let connecting = Connecting { address: None, request, topics_max: 9 };
         let held = |connect| {

@@ -20,6 +20,8 @@ pub(crate) struct Held {
     pub waiting: Vec<Name>,
     /// What it has said.
     pub verdicts: Verdicts,
+    /// The connection lasts already.
+    pub open: bool,
 }
 
 impl Held {
@@ -68,6 +70,9 @@ pub(crate) struct HeldRecord {
     connect: Option<bool>,
     #[n(4)]
     connected: Option<ConnectRecord>,
+    /// True where the connection lasts already.
+    #[n(5)]
+    open: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -124,8 +129,8 @@ pub(crate) struct SubscribingRecord {
 impl Held {
     /// Writes out what is held.
     pub fn export(&self) -> HeldRecord {
-        let Held { number, connect, waiting, verdicts: Verdicts { connect: connected, topics } } =
-            self;
+        let Held { number, connect, waiting, verdicts, open } = self;
+        let Verdicts { connect: connected, topics } = verdicts;
         let verdict = |Verdict { topic, result }: &Verdict| VerdictRecord {
             topic: Text(topic.clone()),
             meta: result.as_ref().ok().and_then(|meta| Some(meta.as_ref()?.to_string())),
@@ -137,6 +142,7 @@ impl Held {
             verdicts: topics.iter().map(verdict).collect(),
             connect: connect.then_some(true),
             connected: connected.as_ref().map(ConnectRecord::from),
+            open: open.then_some(true),
         }
     }
 }
@@ -144,7 +150,7 @@ impl Held {
 impl HeldRecord {
     /// What is held.
     pub fn import(self) -> Held {
-        let HeldRecord { number, waiting, verdicts, connect, connected } = self;
+        let HeldRecord { number, waiting, verdicts, connect, connected, open } = self;
         let verdict = |VerdictRecord { topic: Text(topic), meta, refusal }| Verdict {
             topic,
             result: match refusal {
@@ -158,6 +164,7 @@ impl HeldRecord {
             connect: connect == Some(true),
             waiting: Text::values(waiting),
             verdicts: Verdicts { connect: connected.map(ConnectVerdict::from), topics },
+            open: open == Some(true),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::core::Core;
 use crate::count::count;
 use crate::hold::Holds;
 use crate::lists::Lists;
+use crate::mqtt::Mqtts;
 use crate::output::{Describe, Output};
 use crate::page_reads::PageReads;
 use crate::phoenix::Channels;
@@ -140,17 +141,32 @@ fn is_poll(core: &Core, slot: u32) -> bool {
     core.table.get(slot).is_some_and(|connection| core.delivery(connection) == Delivery::Woken)
 }
 
-fn deliver(core: &mut Core, delivery: broker::Delivery) {
-    let broker::Delivery { message, receipt } = delivery;
+fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
+    let broker::Delivery { message, groups, for_groups, receipt } = delivery;
+    let core = &mut connections.core;
     core.metrics.messages_in.add(1);
-    let members = if message.is_broadcast() {
-        core.hub.broadcast(message.clone())
-    } else {
-        core.hub.publish(message.topic_hash, &message.publication.topic, message.clone())
-    };
-    if members == 0 {
+    let (mut members, mut lists) = (0, 0);
+    if message.is_broadcast() {
+        members = core.hub.broadcast(message.clone());
+        lists = u32::from(members > 0);
+    } else if !for_groups {
+        let by_filter = message.filters.iter().flatten().map(|key| (key.hash, &key.name));
+        let topic = (message.topic_hash, &message.publication.topic);
+        for (hash, name) in std::iter::once(topic).chain(by_filter) {
+            let here = core.hub.publish(hash, name, message.clone());
+            members += here;
+            lists += u32::from(here > 0);
+        }
+    }
+    let waiting = &core.handle.inbox.waiting;
+    match lists {
         // Nobody here waits for it.
-        core.handle.inbox.waiting.leave(&message);
+        0 => waiting.leave(&message),
+        // Each list counts it when all have it.
+        lists => (1..lists).for_each(|_| waiting.enter(&message)),
+    }
+    for key in &groups {
+        members += u32::from(connections.mqtt_share(key, &message));
     }
     if let Some(receipt) = receipt {
         receipt.add(u64::from(members));
@@ -211,9 +227,29 @@ fn run_command(engine: &mut Engine, command: Command) {
     match command {
         Command::Deliver(delivery) => {
             if delivery.message.is_retained() {
-                engine.connections.recovery.catchups.took(delivery.message.id.offset);
+                let offset = delivery.message.id.offset;
+                engine.connections.recovery.catchups.took(offset);
+                let taken = &mut engine.connections.core.mqtt_taken;
+                *taken = (*taken).max(offset);
             }
-            deliver(&mut engine.connections.core, delivery);
+            deliver(&mut engine.connections, delivery);
+        }
+        Command::MqttTakeOver { slot, key } => engine.connections.mqtt_taken_over(slot, &key),
+        Command::MqttMayTake { slot, serial } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_may_take(slot);
+                engine.resume_inputs();
+            }
+        }
+        Command::MqttStored { slot, serial, packets, stored } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_stored(slot, &packets, stored);
+            }
+        }
+        Command::MqttRead { slot, serial, number, found } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_was_read(slot, number, found);
+            }
         }
         Command::Revoke { revocation, reply } => reply(engine.connections.revoke(&revocation)),
         Command::Disconnect { target, close, reply } => {
@@ -228,7 +264,10 @@ fn run_command(engine: &mut Engine, command: Command) {
                 let is_in = engine.connections.core.hub.topics_of(slot).any(|name| *name == topic);
                 if is_in {
                     count += 1;
-                } else if engine.connections.core.hub.count(slot) < max
+                    continue;
+                }
+                engine.connections.core.mqtt_pin(slot);
+                if engine.connections.core.hub.count(slot) < max
                     && engine.connections.join(slot, &topic, presence)
                 {
                     count += 1;
@@ -388,13 +427,17 @@ fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response:
         (PendingHook::Subscribe(number, subscription), Some(slot)) => {
             Subscribes { connections, webhook }.answered(slot, number, *subscription, response);
         }
+        (PendingHook::Mqtt(number, at), Some(slot)) => {
+            Mqtts { connections, webhook }.answered(slot, number, at, response);
+        }
         (
             PendingHook::Message(_)
             | PendingHook::Join(..)
             | PendingHook::Hold(..)
             | PendingHook::Connect(_)
             | PendingHook::Refresh(_)
-            | PendingHook::Subscribe(..),
+            | PendingHook::Subscribe(..)
+            | PendingHook::Mqtt(..),
             None,
         ) => {}
     }

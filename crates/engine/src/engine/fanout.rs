@@ -40,7 +40,8 @@ impl Engine {
         let policy = &self.connections.core.settings.session.policy;
         let conflates = policy.rules().conflates_any()
             && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
-        let mut behind = Vec::new();
+        let (mut behind, mut subscribed) = (Vec::new(), Vec::new());
+        let list = slice.topic.cloned();
         for &slot in slice.slots {
             let Some(connection) = self.connections.core.table.get_mut(slot) else {
                 continue;
@@ -55,6 +56,13 @@ impl Engine {
                 continue;
             }
             if connection.is_closing() {
+                continue;
+            }
+            if protocols.delivery(encoding) == Delivery::Subscribed {
+                match self.connections.core.mqtt.shares(slot, list.as_deref(), slice.messages()) {
+                    true => self.groups[usize::from(encoding.0)].push(slot),
+                    false => subscribed.push(slot),
+                }
                 continue;
             }
             // Whoever has something to take gets the newest when it has taken that.
@@ -112,12 +120,16 @@ impl Engine {
                 .record(self.connections.core.now_us.saturating_sub(since_us), 1);
         }
         let served = slice.slots.len();
-        let specials = match special.is_empty() && behind.is_empty() {
+        let all = special.is_empty() && behind.is_empty() && subscribed.is_empty();
+        let specials = match all {
             true => Vec::new(),
             false => slice.messages().cloned().collect(),
         };
         if !special.is_empty() {
             self.connections.serve_special(&special, &specials);
+        }
+        for slot in subscribed {
+            self.connections.mqtt_deliver(slot, list.as_deref(), &specials);
         }
         for slot in behind {
             let fits = self.connections.recover(|it, core| it.conflate(core, slot, &specials));

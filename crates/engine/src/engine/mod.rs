@@ -17,7 +17,7 @@ use std::sync::Arc;
 use broker::Broker;
 use history::History;
 use model::{CloseReason, Encoding};
-use protocol::{Codecs, Delivery};
+use protocol::{Codecs, Delivery, Listener};
 
 use crate::actions::Actions;
 use crate::connection::{Flag, Phase};
@@ -32,6 +32,7 @@ use crate::output::Outputs;
 use crate::page_reads::PageReads;
 use crate::peers::Arrival;
 use crate::phoenix::Channels;
+use crate::refuse::Refused;
 use crate::settings::Settings;
 use crate::webhook::Webhook;
 use sweep::Sweep;
@@ -100,6 +101,8 @@ impl Engine {
             table: Default::default(),
             hub: Default::default(),
             joins: Default::default(),
+            mqtt: Default::default(),
+            mqtt_taken: 0,
             credentials: Default::default(),
             lists_due: Default::default(),
             conflation: Default::default(),
@@ -219,6 +222,7 @@ impl Engine {
     /// Serves the connections for which something came. To be called when a batch has left.
     pub fn serve_due(&mut self) {
         tell(self);
+        self.connections.mqtt_serve_due();
         self.connections.recover(|recovery, core| recovery.serve_due(core));
     }
 
@@ -271,6 +275,7 @@ impl Engine {
             self.connections.serve_conflated(slot);
             Lists { core: &mut self.connections.core }.flush_due(slot);
             self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
+            self.connections.mqtt_serve(slot);
             PageReads { connections: &mut self.connections }.next(slot);
             self.resume_input(slot);
         }
@@ -315,14 +320,14 @@ impl Engine {
         std::mem::take(&mut self.connections.core.answers)
     }
 
-    /// A connection was opened; gives its slot.
-    pub fn open(&mut self, arrival: Arrival) -> u32 {
-        self.connections.open(arrival)
+    /// A connection was opened, by this listener; gives its slot.
+    pub fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
+        self.connections.open(listener, arrival)
     }
 
-    /// Counts an answer to a connection for which there was no room; a health check's is no refusal.
-    pub fn count_refusal(&self, healthy: bool, refusal: Refusal) {
-        self.connections.count_refusal(healthy, refusal);
+    /// Counts a connection for which there was no room, and how it was answered.
+    pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
+        self.connections.count_refusal(refused, refusal);
     }
 
     /// The driver says where a request for a session comes from. Its token is in the answer.

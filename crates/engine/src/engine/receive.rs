@@ -91,7 +91,7 @@ impl Engine {
     pub(crate) fn process_input(&mut self, slot: u32, bytes: &mut [u8]) {
         let mut at = 0;
         let mut out = std::mem::take(&mut self.out);
-        while at < bytes.len() {
+        while at < bytes.len() || self.connections.core.has_gathered(slot) {
             let Some(connection) = self.connections.core.table.get(slot) else {
                 break;
             };
@@ -103,10 +103,10 @@ impl Engine {
                 break;
             }
             // One request, frame or line at a time: after each it may have to wait.
-            let taken = self.actions().read(slot, &mut bytes[at..], &mut out);
+            let (taken, again) = self.actions().read(slot, &mut bytes[at..], &mut out);
             self.connections.flush_if_large(slot, &mut out);
             at += taken;
-            if taken == 0 {
+            if taken == 0 && !again {
                 break;
             }
         }

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::credentials::TokenDue;
 use crate::poll::Polls;
 use crate::refresh::Refreshes;
+use crate::settings::SILENCE_SECONDS_MAX;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;
@@ -230,6 +231,7 @@ impl Engine {
         fanouts > 0
             || commands
             || !self.connections.recovery.due.is_empty()
+            || !self.connections.core.mqtt.due.is_empty()
             || !self.connections.core.woken.is_empty()
     }
 
@@ -300,7 +302,10 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         Phase::Idle => idle_due(core, silence_s),
         Phase::Waiting => answer_due(core, cold, silence_s),
         Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
-        Phase::Open => open_due(slot, connection, silence_s, pass),
+        Phase::Open => {
+            let keep_alive_s = core.mqtt.row(slot).map_or(0, |row| row.keep_alive_s);
+            open_due(slot, connection, (silence_s, keep_alive_s), pass)
+        }
         Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
         Phase::HalfClosed if silence_s > LINGER_SECONDS => Due::End,
         Phase::Closing | Phase::HalfClosed => Due::Nothing,
@@ -343,7 +348,12 @@ fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
 }
 
 /// The same of one that has taken up a lasting protocol.
-fn open_due(slot: u32, connection: &Connection, silence_s: u32, pass: &Pass) -> Due {
+fn open_due(
+    slot: u32,
+    connection: &Connection,
+    (silence_s, keep_alive_s): (u32, u16),
+    pass: &Pass,
+) -> Due {
     let (blocked, seconds) = (connection.is(Flag::Blocked), pass.seconds);
     let liveness = pass.liveness.get(usize::from(connection.encoding.0));
     match liveness.copied().unwrap_or(Liveness::Nobody) {
@@ -354,6 +364,14 @@ fn open_due(slot: u32, connection: &Connection, silence_s: u32, pass: &Pass) -> 
             Due::Close(CloseReason::Silent)
         }
         Liveness::Client { .. } => Due::Nothing,
+        // It is gone when it says nothing for one and a half times as long (MQTT 5.0, section 3.1.2.10).
+        Liveness::ClientItself => {
+            let seconds = u32::from(keep_alive_s) * 3 / 2;
+            // A longer silence can't be measured.
+            let is_measured = (1..=SILENCE_SECONDS_MAX).contains(&seconds);
+            let is_silent = is_measured && silence_s > seconds;
+            if is_silent { Due::Close(CloseReason::Silent) } else { Due::Nothing }
+        }
         Liveness::Server { seconds: interval, .. } => {
             let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
             if due && !blocked { Due::Heartbeat } else { Due::Nothing }

@@ -18,6 +18,8 @@ pub(super) fn tidy(engine: &mut Engine) {
     engine.connections.recovery.tidy();
     engine.connections.core.entries.tidy();
     engine.connections.core.credentials.tidy();
+    engine.connections.core.mqtt.tidy();
+    engine.connections.mqtt_second();
     engine.connections.core.lists_due.tidy();
     engine.connections.core.peers.tidy();
     engine.connections.core.conflation.tidy();

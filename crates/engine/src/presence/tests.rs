@@ -85,13 +85,13 @@ impl World {
             recent_seconds_max: 1,
         };
         let started = Instant::now();
-        let inboxes = vec![Handle::inbox(&handle)];
+        let router = Arc::new(broker::Router::new(vec![Handle::inbox(&handle)]));
         let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
         let held = history_local::HistoryLimits::default();
         let history =
-            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
         let log = history.clone();
-        let broker = Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, log));
+        let broker = Arc::new(broker::Local::new(router, [7; 20], started, limits, log));
         let limits = Limits {
             users_max: 10,
             list_bytes_max: 10_000,
@@ -105,6 +105,7 @@ impl World {
             protocol::standard(),
             presence.clone(),
             Arc::default(),
+            sessions::in_memory(NodeId(0x5f3a_91c2)),
         ));
         let mut settings = crate::recovery::simulation::settings();
         let rule = Rule { pattern: "room:*".into(), presence: true, ..Rule::default() };

@@ -219,7 +219,8 @@ impl Recovery {
         to: ReplyTo,
         out: &mut Vec<u8>,
     ) {
-        if !core.is_open(slot) {
+        // An MQTT client has its session for that.
+        if !core.is_open(slot) || core.mqtt.has(slot) {
             return;
         }
         let mut reply = PendingReply {

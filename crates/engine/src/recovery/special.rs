@@ -8,7 +8,7 @@ use model::{CloseReason, ConnectionId, Envelope, Message, ResumeToken, Retention
 use protocol::{Delivery, ProtocolRef, encoded};
 
 use super::{CatchupTable, Delivered, Recovery, id_with};
-use crate::connection::{Connection, Flag};
+use crate::connection::{Connection, Flag, Phase};
 use crate::core::Core;
 use crate::count::count;
 use crate::deliver::encode;
@@ -225,6 +225,9 @@ impl Recovery {
         if let Some((hash, _)) = topic {
             self.reply_waiting(core, slot, hash, out);
         }
+        if core.mqtt.has(slot) {
+            return core.mqtt_flush_owed(slot, topic, out);
+        }
         let Some(connection) = core.table.get(slot) else {
             return;
         };
@@ -251,7 +254,16 @@ impl Recovery {
             // Each its own, so that those who are cut off together don't come back together.
             let set_ms = core.settings.session.sse_retry_ms;
             let retry_ms = protocol::sse::retry_ms(set_ms, core.id(slot, connection.serial));
-            core.shared.protocols.of(connection.encoding).goodbye(close, retry_ms, &mut out);
+            let protocol = core.shared.protocols.of(connection.encoding);
+            if connection.phase() == Phase::Request && !core.speaks_first(slot) {
+                let first = core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
+                protocol.turn_away(first, close, &mut out);
+            } else if let Some(mqtt) = core.mqtt_protocol(slot) {
+                let reference = core.settings.mqtt().and_then(|it| it.server_reference.as_deref());
+                mqtt.say_goodbye(close, reference, &mut out);
+            } else {
+                protocol.goodbye(close, retry_ms, &mut out);
+            }
         }
         core.asking_goodbye(slot, &mut out);
         out

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use broker::{Append, Delivery, Done, Inbox, Options, PublishError, Published, Receipt};
+use broker::{Append, Done, Group, Options, PublishError, Published, Receipt, Routes};
 use model::{Envelope, HistoryRule, Message, Position, Publication};
 use store::Store;
 
@@ -22,7 +22,8 @@ impl Local {
         done: Option<Done>,
     ) -> Result<Position, PublishError> {
         let Append { hash, publication, rule, options, receipt } = append;
-        let mut put = Put { history: self, hash, rule: &rule, options, on_disk, receipt, done };
+        let (history, rule, routes) = (self, &rule, Routes::default());
+        let mut put = Put { history, hash, rule, options, on_disk, receipt, done, routes };
         let result = put.put(publication);
         if let Err(error) = &result
             && let Some(done) = put.done.take()
@@ -33,6 +34,9 @@ impl Local {
     }
 }
 
+/// Groups of which a member gets a message, who counts its members, and when it was matched.
+type Way = (Vec<Group>, Option<Receipt>, u64);
+
 /// One publish on its way.
 struct Put<'a> {
     history: &'a Local,
@@ -42,18 +46,19 @@ struct Put<'a> {
     on_disk: u64,
     receipt: Option<Receipt>,
     done: Option<Done>,
+    routes: Routes,
 }
 
 impl Put<'_> {
     fn put(&mut self, publication: Publication) -> Result<Position, PublishError> {
         let inner = &self.history.0;
         let now_ms = unix_ms();
+        self.routes = inner.router.routes(&publication.topic);
         let mut state = self.history.state();
         if let Some(id) = self.repeated(&mut state, &publication, now_ms) {
             return Ok(id);
         }
-        let full = |inbox: &Arc<dyn Inbox>| inbox.wants(self.hash) && !inbox.has_room();
-        if inner.inboxes.iter().any(full) {
+        if !inner.router.has_room(self.hash, false, &self.routes) {
             return Err(PublishError::Overloaded);
         }
         if let Some(if_offset) = self.options.if_offset {
@@ -99,11 +104,12 @@ impl Put<'_> {
         Some(id)
     }
 
-    fn message(&self, publication: Publication, offset: u64, now_ms: u64) -> Arc<Envelope> {
+    fn message(&mut self, publication: Publication, offset: u64, now_ms: u64) -> Arc<Envelope> {
         let inner = &self.history.0;
         let published_us = inner.started.elapsed().as_micros() as u64;
         let message = Message::new(publication, self.history.id(offset), self.hash, published_us);
-        Arc::new(message.retained(retention(self.rule), now_ms).into())
+        let message = Envelope::from(message.retained(retention(self.rule), now_ms));
+        Arc::new(message.matched_by(self.routes.filters.take()))
     }
 
     fn remember(&self, state: &mut State, publication: &Publication, offset: u64, now_ms: u64) {
@@ -124,7 +130,8 @@ impl Put<'_> {
         self.remember(&mut state, &publication, offset, now_ms);
         let message = self.message(publication, offset, now_ms);
         let id = message.id;
-        self.history.hand_on(&mut state, message, self.rule, self.receipt.take());
+        let way = (self.routes.take_groups(), self.receipt.take(), self.routes.version());
+        self.history.hand_on(&mut state, message, self.rule, way);
         drop(state);
         if let Some(done) = self.done.take() {
             done(Ok(Published { id, repeated: false, queued: false }));
@@ -142,7 +149,7 @@ impl Put<'_> {
         let offset = state.last + 1;
         let message = self.message(publication, offset, now_ms);
         let id = message.id;
-        let (history, rule, hash) = (self.history.clone(), self.rule.clone(), self.hash);
+        let (history, rule) = (self.history.clone(), self.rule.clone());
         let (now, after) = match self.rule.durable {
             true => (None, self.done.take()),
             false => (self.done.take(), None),
@@ -169,10 +176,11 @@ impl Put<'_> {
             with: with.as_ref(),
         };
         let handed = message.clone();
+        let (groups, version) = (self.routes.take_groups(), self.routes.version());
         let committed = move |result: Result<(), store::StoreError>| {
             let result = result.map_err(|error| store_error(error).into());
             let done = written.lock().unwrap_or_else(PoisonError::into_inner).take();
-            history.written(hash, handed, &rule, receipt, done, result);
+            history.written(handed, &rule, (groups, receipt, version), done, result);
         };
         if let Err(refused) = store.append(append, Box::new(committed)) {
             let back = after.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -205,35 +213,34 @@ impl Local {
         state: &mut State,
         message: Arc<Envelope>,
         rule: &HistoryRule,
-        receipt: Option<Receipt>,
+        (groups, receipt, version): Way,
     ) {
+        let message = self.0.router.matched_again(message, version);
         state.delivered = message.id.offset;
         state.newest.push(message.clone());
         state.windows.push(message.clone(), rule);
         self.0.counts.published.fetch_add(1, Ordering::Relaxed);
-        for inbox in self.0.inboxes.iter().filter(|inbox| inbox.wants(message.topic_hash)) {
-            inbox.deliver(Delivery { message: message.clone(), receipt: receipt.clone() });
-        }
+        self.0.router.deliver(&message, &groups, receipt.as_ref());
     }
 
     /// Handles the result of a write. The store calls it on its writer's thread, in order.
     fn written(
         &self,
-        hash: u64,
         message: Arc<Envelope>,
         rule: &Arc<HistoryRule>,
-        receipt: Option<Receipt>,
+        way: Way,
         done: Option<Done>,
         result: Result<(), PublishError>,
     ) {
-        let full = |inbox: &Arc<dyn Inbox>| inbox.wants(hash) && !inbox.has_room();
+        let hash = message.topic_hash;
+        let has_room = || self.0.router.has_room_for(&message, &way.0);
         let now_us = self.0.started.elapsed().as_micros() as u64;
         let waits = match self.0.no_wait_until_us.load(Ordering::Relaxed) {
             after_us if after_us > now_us || result.is_err() => 0,
             _ => ROOM_WAITS,
         };
         let has_room = (0..waits).any(|_| {
-            let has_room = !self.0.inboxes.iter().any(full);
+            let has_room = has_room();
             if !has_room {
                 std::thread::sleep(ROOM_WAIT);
             }
@@ -251,7 +258,7 @@ impl Local {
         }
         let repeats = state.repeats.remove(&offset).unwrap_or_default();
         match &answer {
-            Ok(_) => self.hand_on(&mut state, message, rule, receipt),
+            Ok(_) => self.hand_on(&mut state, message, rule, way),
             Err(_) => {
                 // A repeat must publish, then.
                 state.idempotency.forget(offset);

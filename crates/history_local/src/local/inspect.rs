@@ -1,7 +1,9 @@
 //! History for operators: the newest messages, and figures.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+
+use broker::HistoryLog;
 
 use broker::{Activity, Latest};
 use model::Envelope;
@@ -62,9 +64,7 @@ impl Local {
 
     /// Drops what is too old.
     pub(super) fn sweep_windows(&self) {
-        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let rule_of = |topic: &str| rules.history(topic).cloned();
-        self.state().windows.sweep(unix_ms(), &rule_of, SWEPT);
+        self.state().windows.sweep(unix_ms(), &|topic| self.rule(topic), SWEPT);
     }
 
     /// What is held, and what was done so far.

@@ -11,6 +11,7 @@ mod count;
 mod cursors;
 mod inspect;
 mod log;
+mod matching;
 mod page;
 mod read;
 mod start;
@@ -23,9 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use broker::{Activity, Append, Done, HistoryLog, Inbox, Latest, PublishError, Window};
+use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError, Router, Window};
 use model::{
-    AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Retention, Rules,
+    AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, Publication, ResumeRequest,
+    Retention, Rules,
 };
 use store::Store;
 
@@ -35,7 +37,7 @@ use crate::windows::{self, Windows};
 use condition::Conditions;
 use history::{
     AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
-    HistoryStats, Page, PageQuery, Piece, Pull, Start,
+    HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
 use log::Log;
 
@@ -77,7 +79,9 @@ struct Inner {
     /// Whether any topic has history. A check of it costs nearly nothing.
     retains_any: AtomicBool,
     idempotency_seconds_max: AtomicU64,
-    inboxes: Vec<Arc<dyn Inbox>>,
+    router: Arc<Router>,
+    /// What is retained for sessions, and how, where no rule says otherwise.
+    implicit: RwLock<Option<Implicit>>,
     epoch: Epoch,
     started: Instant,
     state: Mutex<State>,
@@ -140,10 +144,9 @@ impl Begin {
 }
 
 impl Local {
-    /// Retains nothing until rules are set. What is published goes to these inboxes; message times
-    /// count from `started`; `recent` is how much operators are shown of all topics.
+    /// Retains nothing until rules are set. What is published goes this way; message times count from `started`; `recent` is how much operators are shown of all topics.
     pub fn new(
-        inboxes: Vec<Arc<dyn Inbox>>,
+        router: Arc<Router>,
         begin: Begin,
         started: Instant,
         limits: HistoryLimits,
@@ -155,7 +158,8 @@ impl Local {
             rules: RwLock::default(),
             retains_any: AtomicBool::new(false),
             idempotency_seconds_max: AtomicU64::new(300),
-            inboxes,
+            router,
+            implicit: RwLock::default(),
             epoch: begin.epoch,
             started,
             state: Mutex::new(State {
@@ -181,6 +185,20 @@ impl Local {
         Position { epoch: self.0.epoch, offset }
     }
 
+    /// The rule that the configuration gives a topic.
+    fn own_rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        if !self.0.retains_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
+        rules.history(topic).cloned()
+    }
+
+    fn retains_for_sessions(&self) -> bool {
+        let implicit = self.0.implicit.read().unwrap_or_else(PoisonError::into_inner);
+        implicit.as_ref().is_some_and(|implicit| (implicit.any)())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // As in the broker: a drawn offset that nobody saw is a gap, and gaps are fine.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -189,11 +207,19 @@ impl Local {
 
 impl HistoryLog for Local {
     fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
-        if !self.retains_any() {
-            return None;
+        if let Some(rule) = self.own_rule(topic) {
+            return Some(rule);
         }
-        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
-        rules.history(topic).cloned()
+        let implicit = self.0.implicit.read().unwrap_or_else(PoisonError::into_inner);
+        let wanted = implicit.as_ref().filter(|implicit| (implicit.wants)(topic));
+        wanted.map(|implicit| implicit.rule.clone())
+    }
+
+    fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
+        match publication.qos.is_confirmed() {
+            true => self.rule(&publication.topic),
+            false => self.own_rule(&publication.topic),
+        }
     }
 
     fn append(&self, append: Append, done: Done) {
@@ -227,7 +253,21 @@ impl History for Local {
     }
 
     fn retains_any(&self) -> bool {
-        self.0.retains_any.load(Ordering::Relaxed)
+        self.0.retains_any.load(Ordering::Relaxed) || self.retains_for_sessions()
+    }
+
+    fn set_implicit(&self, implicit: Option<Implicit>) {
+        *self.0.implicit.write().unwrap_or_else(PoisonError::into_inner) = implicit;
+    }
+
+    fn matching(
+        &self,
+        filters: &[Name],
+        after: u64,
+        completion: Completion<Matching>,
+        hash: TopicHash,
+    ) -> Result<Answer<Matching>, HistoryError> {
+        self.topics_matching(filters, after, completion, move |topic| hash(topic))
     }
 
     fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {

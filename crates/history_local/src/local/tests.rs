@@ -99,12 +99,12 @@ impl Node {
 fn node_of(begin: Option<Begin>) -> (Arc<Taken>, Node) {
     let taken = Arc::new(Taken::default());
     let (secret, started) = ([7; 20], Instant::now());
+    let router = Arc::new(broker::Router::new(vec![taken.clone()]));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let history =
-        Local::new(vec![taken.clone()], begin, started, HistoryLimits::default(), limits());
+    let history = Local::new(router.clone(), begin, started, HistoryLimits::default(), limits());
     history.set_rules(rules(), 300);
     let log = Arc::new(history.clone());
-    let broker = broker::Local::new(vec![taken.clone()], secret, started, limits(), log);
+    let broker = broker::Local::new(router, secret, started, limits(), log);
     (taken, Node { broker, history })
 }
 

@@ -174,6 +174,21 @@ impl Windows {
         }
     }
 
+    /// Visits the names of the topics in a range of numbers that had messages after an offset. Gives
+    /// where the next range begins; nothing at the end.
+    pub fn topics_after(
+        &self,
+        from: u32,
+        count: u32,
+        after: u64,
+        mut each: impl FnMut(&Name),
+    ) -> Option<u32> {
+        let to = from.saturating_add(count).min(self.topics.slots());
+        let topics = (from..to).filter_map(|at| self.topics.get(at));
+        topics.filter(|topic| topic.last > after).for_each(|topic| each(&topic.name));
+        (to < self.topics.slots()).then_some(to)
+    }
+
     /// True when every message that the topic had after this offset is here, except for expired ones and
     /// former states of keys.
     pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {

@@ -60,7 +60,7 @@ impl Route<'_> {
         let mark = TokenMark { issued_s: u32::try_from(*at_s).unwrap_or(u32::MAX), id_hash: 0 };
         let expires = seconds.map(|seconds| at_s + u64::from(seconds));
         let (info, source) = (info.clone(), Source::Hook);
-        Ok(Some(Principal { users, grants, info, expires, mark, source }))
+        Ok(Some(Principal { users, client: None, grants, info, expires, mark, source }))
     }
 
     /// The application has turned away who makes this request.
@@ -104,6 +104,7 @@ impl Route<'_> {
             path: self.request.path.into(),
             query: query.map(|(key, value)| (key.into(), value.into())).collect(),
             headers: headers.iter().filter_map(header).collect(),
+            credentials: None,
         }
     }
 }

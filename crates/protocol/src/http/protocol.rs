@@ -141,7 +141,7 @@ impl Protocol for Http {
             }
         };
         let taken = if matches!(request, Request::Rejected) { bytes.len() } else { taken };
-        Read { taken, request: Some(request), replied: None }
+        Read { taken, request: Some(request), ..Read::MORE }
     }
 
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}

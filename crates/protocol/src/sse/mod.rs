@@ -86,7 +86,7 @@ impl Protocol for Sse {
 
     /// Nothing that is sent after the request means anything.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-        Read { taken: bytes.len(), request: None, replied: None }
+        Read { taken: bytes.len(), request: None, ..Read::MORE }
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {

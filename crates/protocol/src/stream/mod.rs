@@ -71,7 +71,7 @@ impl Protocol for Stream {
 
     /// Nothing that is sent after the request means anything.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-        Read { taken: bytes.len(), request: None, replied: None }
+        Read { taken: bytes.len(), request: None, ..Read::MORE }
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {

@@ -1,5 +1,7 @@
 //! Frames in, messages out, however the bytes are split.
 
+use minicbor::bytes::ByteVec;
+
 use super::WsError;
 use super::deflate::Inflater;
 use super::frame::{CONTROL_BYTES_MAX, Head, Opcode, apply_mask};
@@ -71,12 +73,15 @@ pub struct Decoder {
     control: Vec<u8>,
     #[n(5)]
     closed: bool,
+    /// What messages have brought of something that is larger or smaller than they are.
+    #[n(6)]
+    gathered: Option<ByteVec>,
 }
 
 impl Decoder {
     /// True between messages, with no frame begun: a new decoder would go on as well.
     pub fn is_idle(&self) -> bool {
-        self.message.is_none() && self.frame.is_none() && !self.closed
+        self.message.is_none() && self.frame.is_none() && !self.closed && self.gathered.is_none()
     }
 
     /// What another process needs to go on where this one is.
@@ -106,7 +111,29 @@ impl Decoder {
 
     /// Memory that the beginning of a message takes up, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.payload.capacity() + self.control.capacity()
+        let gathered = self.gathered.as_ref().map_or(0, |gathered| gathered.capacity());
+        self.payload.capacity() + self.control.capacity() + gathered
+    }
+
+    /// Keeps what a message has brought, for a protocol that doesn't go by messages.
+    pub fn gather(&mut self, payload: &[u8]) {
+        self.gathered.get_or_insert_with(|| Vec::new().into()).extend_from_slice(payload);
+    }
+
+    /// What was gathered, to be put back by [`Decoder::put_gathered`].
+    pub fn take_gathered(&mut self) -> Vec<u8> {
+        self.gathered.take().map(Vec::from).unwrap_or_default()
+    }
+
+    /// Puts back what was gathered, without the first bytes that were read.
+    pub fn put_gathered(&mut self, mut gathered: Vec<u8>, taken: usize) {
+        gathered.drain(..taken);
+        self.gathered = (!gathered.is_empty()).then(|| gathered.into());
+    }
+
+    /// Whether something was gathered.
+    pub fn has_gathered(&self) -> bool {
+        self.gathered.is_some()
     }
 
     /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is

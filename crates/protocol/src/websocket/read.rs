@@ -100,7 +100,7 @@ impl Frames {
             request = Some(Request::Close(reason));
             bytes.len()
         });
-        Read { taken, request, replied }
+        Read { taken, request, replied, again: false }
     }
 }
 

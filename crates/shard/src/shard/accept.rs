@@ -5,15 +5,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use protocol::http::without_room;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use super::Shard;
+use crate::listen::Listening;
 use crate::socket::State;
-use engine::{Arrival, Refusal};
-use engine::{refuse, refused};
+use engine::{Arrival, Listener, Refusal, Refused, refuse};
+
+/// A connection that has just come.
+pub(crate) struct Accepted {
+    pub listener: Listener,
+    pub socket: OwnedFd,
+    pub address: Option<IpAddr>,
+}
 
 /// New connections that one turn of the loop accepts before it does its other work.
 const ACCEPTS: usize = 64;
@@ -58,30 +64,35 @@ impl Bucket {
 }
 
 impl Shard {
-    /// Accepts waiting connections, up to a turn's share.
-    pub(crate) fn accept(&mut self) {
-        for _ in 0..ACCEPTS {
-            if self.engine.now_us() < self.accept_after_us {
-                return;
-            }
-            match self.accept_one() {
-                Ok(Some((socket, address))) => self.admit(socket, address),
-                Ok(None) => {}
-                Err(Errno::AGAIN) => return,
-                Err(error) => return self.accept_failed(error),
+    /// Accepts connections that wait at these listeners, which have a bit each, up to a turn's share, of
+    /// which each has its part.
+    pub(crate) fn accept(&mut self, waiting: u64) {
+        let share = ACCEPTS.checked_div(waiting.count_ones() as usize).unwrap_or(0);
+        for at in (0..self.listeners.len()).filter(|at| waiting & 1 << at != 0) {
+            for _ in 0..share {
+                if self.engine.now_us() < self.accept_after_us {
+                    return;
+                }
+                match self.accept_one(at) {
+                    Ok(Some(accepted)) => self.admit(accepted),
+                    Ok(None) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(error) => return self.accept_failed(at, error),
+                }
             }
         }
     }
 
     /// `None` when the peer was gone before it was accepted.
-    fn accept_one(&mut self) -> rustix::io::Result<Option<(OwnedFd, Option<IpAddr>)>> {
-        let Some(listener) = &self.listener else {
+    fn accept_one(&mut self, at: usize) -> rustix::io::Result<Option<Accepted>> {
+        let Some(Listening { listener, socket }) = self.listeners.get(at) else {
             return Err(Errno::AGAIN);
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let accepted = acceptfrom_with(listener, flags).map(|(socket, address)| {
+        let accepted = acceptfrom_with(socket, flags).map(|(socket, address)| {
             let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-            (socket, address.map(|address| address.ip().to_canonical()))
+            let address = address.map(|address| address.ip().to_canonical());
+            Accepted { listener: *listener, socket, address }
         });
         match accepted {
             Ok(accepted) => Ok(Some(accepted)),
@@ -99,12 +110,12 @@ impl Shard {
         }
     }
 
-    fn accept_failed(&mut self, error: Errno) {
+    fn accept_failed(&mut self, at: usize, error: Errno) {
         self.engine.metrics().accept_errors.add(1);
         if matches!(error, Errno::MFILE | Errno::NFILE) && self.spare.take().is_some() {
             // The spare descriptor's number serves to answer one peer.
-            if let Ok(Some((socket, _))) = self.accept_one() {
-                self.refuse(socket, Refusal::Connections, None);
+            if let Ok(Some(accepted)) = self.accept_one(at) {
+                self.refuse(accepted, Refusal::Connections);
             }
             self.spare = spare();
         }
@@ -117,7 +128,8 @@ impl Shard {
         self.accept_after_us = self.engine.now_us() + PAUSE_US;
     }
 
-    pub(crate) fn admit(&mut self, fd: OwnedFd, address: Option<IpAddr>) {
+    pub(crate) fn admit(&mut self, accepted: Accepted) {
+        let Accepted { listener, address, .. } = accepted;
         self.engine.metrics().accepted.add(1);
         let proxies = &self.engine.settings().session.proxies.networks;
         let proxy = address.filter(|address| proxies.contains(*address));
@@ -126,27 +138,28 @@ impl Shard {
         let counted = address.filter(|_| per_address && proxy.is_none());
         let counted = counted.map(|address| self.engine.settings().network(address));
         let refusal = if self.rate_allows() { self.refusal(counted) } else { Some(Refusal::Rate) };
-        let reserved = refusal == Some(Refusal::Address) && self.engine.reserved() < RESERVE;
+        let reserved = refusal == Some(Refusal::Address)
+            && listener == Listener::Client
+            && self.engine.reserved() < RESERVE;
         if let Some(refusal) = refusal.filter(|_| !reserved) {
-            return self.refuse(fd, refusal, address);
+            return self.refuse(accepted, refusal);
         }
         if reserved {
             self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         }
-        let slot = self.engine.open(match proxy {
+        let arrival = match proxy {
             _ if reserved => Arrival::Reserved,
             Some(proxy) => Arrival::Proxy(proxy),
             None => Arrival::Direct(address),
-        });
-        self.sockets.insert(slot, fd);
+        };
+        let slot = self.engine.open(listener, arrival);
+        self.sockets.insert(slot, accepted.socket);
         if let Some(address) = counted.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }
-        if self.engine.metrics().held.get() == self.balance.high_water()
-            && let Some(listener) = &self.listener
-        {
+        if self.engine.metrics().held.get() == self.balance.high_water() {
             // Don't wait for the next check of the balance.
-            self.balance.adjust(listener);
+            self.balance.adjust(&self.listeners);
         }
         // The request has often arrived with the connection: the engine then answers at once.
         self.readable(slot, false);
@@ -184,28 +197,19 @@ impl Shard {
         refused
     }
 
-    /// Answers 503 and closes. The request is read first if it is there: bytes that were never
-    /// read would turn the close into a reset, and the answer would be lost.
-    fn refuse(&mut self, socket: OwnedFd, refusal: Refusal, address: Option<IpAddr>) {
+    /// Answers, in HTTP with 503, and closes. The request is read first if it is there: bytes that were
+    /// never read would turn the close into a reset, and the answer would be lost.
+    fn refuse(&mut self, accepted: Accepted, refusal: Refusal) {
+        let Accepted { listener, socket, address } = accepted;
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
-        let protocols = self.engine.shared().protocols;
+        let (protocols, settings) = (self.engine.shared().protocols, self.engine.settings());
         let (request, answer) = (&self.buffer[..read], &mut self.out);
         answer.clear();
-        let healthy = match refusal {
-            // A peer that has not sent a request yet gets the same answer.
-            Refusal::Address => {
-                let refused = refused(refusal);
-                without_room(protocols, &self.engine.settings().session, request, &refused, answer)
-            }
-            Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
-        };
-        if healthy.is_none() {
-            refuse(protocols, request, refusal, answer);
-        }
-        self.engine.count_refusal(healthy == Some(true), refusal);
+        let how = refuse(protocols, &settings.session, listener, request, refusal, answer);
+        self.engine.count_refusal(how, refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
-        if healthy != Some(true) {
+        if how != Refused::Healthy {
             self.log_refusal(refusal, address);
         }
     }

@@ -390,6 +390,7 @@ mod tests {
             protocol::standard(),
             Arc::new(presence),
             Arc::default(),
+            sessions::in_memory(model::NodeId(1)),
         );
         let policy = auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow);
         crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared))
@@ -399,7 +400,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let slot = shard.engine.open(engine::Arrival::Direct(None));
+        let slot = shard.engine.open(engine::Listener::Client, engine::Arrival::Direct(None));
         shard.sockets.insert(slot, OwnedFd::from(ours));
         (slot, theirs)
     }

@@ -447,7 +447,7 @@ impl Runner<'_> {
     fn real(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (shown, real) in &self.ports {
-            for host in ["127.0.0.1:", "localhost:", "listen("] {
+            for host in ["127.0.0.1:", "localhost:", "listen(", "-p "] {
                 text = text.replace(&format!("{host}{shown}"), &format!("{host}{real}"));
             }
         }

@@ -1,6 +1,7 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
 pub(super) mod batch;
+mod mqtt;
 mod options;
 mod pending;
 
@@ -21,6 +22,7 @@ use utoipa::ToSchema;
 use crate::http::access::{Caller, Needs, PUBLISH};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
+use mqtt::MqttOptions;
 use options::{IfOffset, PublishOptions, checked_sender};
 pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
@@ -72,6 +74,8 @@ pub(crate) struct Publish {
     /// themselves.
     #[schema(example = "alice")]
     sender: Option<String>,
+    /// What only MQTT clients see of it.
+    mqtt: Option<MqttOptions>,
 }
 
 /// A message to all connections of a user.
@@ -156,6 +160,7 @@ struct Submission<'a> {
     encoding: Option<&'a str>,
     attributes: Option<Box<Attributes>>,
     options: broker::Options,
+    mqtt: Option<&'a MqttOptions>,
 }
 
 impl Submission<'_> {
@@ -167,11 +172,15 @@ impl Submission<'_> {
         }
         let data = protocol::data::from_json(self.data, self.encoding);
         let data = data.map_err(|error| Rejection::bad_request("bad_data", error))?;
-        Ok(Publication {
+        let publication = Publication {
             event: event.map(Name::from),
             attributes: self.attributes,
             ..Publication::new(self.topic, data)
-        })
+        };
+        match self.mqtt {
+            None => Ok(publication),
+            Some(mqtt) => mqtt.apply(publication),
+        }
     }
 }
 
@@ -231,7 +240,8 @@ impl Publish {
         }
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        start(node, Submission { topic, data: &self.data, event, encoding, attributes, options })
+        let (data, mqtt) = (&*self.data, self.mqtt.as_ref());
+        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
     }
 }
 
@@ -252,7 +262,8 @@ impl Send {
         }
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        start(node, Submission { topic, data: &self.data, event, encoding, attributes, options })
+        let (data, mqtt) = (&*self.data, None);
+        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
     }
 }
 
@@ -266,7 +277,8 @@ impl Broadcast {
         let attributes = sender
             .map(|sender| Box::new(Attributes { sender: Some(sender), ..Attributes::default() }));
         let options = broker::Options::default();
-        start(node, Submission { topic, data: &self.data, event, encoding, attributes, options })
+        let (data, mqtt) = (&*self.data, None);
+        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
     }
 }
 

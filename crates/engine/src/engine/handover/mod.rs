@@ -124,6 +124,7 @@ impl Engine {
             && !self.is_busy(true)
             && !self.is_draining()
             && self.connections.recovery.is_quiet()
+            && core.mqtt.is_quiet()
             && core.handle.inbox.queue.is_empty()
             && core.commands.is_empty()
             && core.effects.is_empty()
@@ -169,6 +170,9 @@ impl Engine {
         *serial = record.serial;
         restarts.slots_end = record.slots_end;
         recovery.catchups.import_numbers(record.query, record.taken);
+        core.mqtt_taken = record.taken;
+        // They come with their connections.
+        core.broker.leave_filters(core.number);
         core.joins.set_requests(record.join_request);
         self.sweep.import(record.stripes_passed, last, record.swept, core.now_us);
         Ok(())

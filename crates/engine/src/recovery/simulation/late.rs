@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError};
 use history::{
     AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
-    HistoryStats, Page, PageQuery, Piece, Pull, Start,
+    HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
-use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Position, ResumeRequest, Rules};
+use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
 use random::Random;
 
 /// Answers what the local history says, some turns later.
@@ -84,6 +84,11 @@ impl Late {
         let unwanted = due.into_iter().rev().filter_map(|(_, answer)| (!answer()).then_some(()));
         let unwanted = unwanted.count();
         self.state.lock().unwrap().unwanted += unwanted;
+    }
+
+    /// Whether answers are under way.
+    pub fn waits(&self) -> bool {
+        !self.state.lock().unwrap().waiting.is_empty()
     }
 
     /// How many answers nobody waited for when they came.
@@ -224,6 +229,21 @@ impl History for Late {
         completion: Completion<Piece>,
     ) -> Result<Answer<Piece>, HistoryError> {
         self.answer(completion, move |local| now(local.read(pull, never())))
+    }
+
+    fn set_implicit(&self, implicit: Option<Implicit>) {
+        self.local.set_implicit(implicit);
+    }
+
+    fn matching(
+        &self,
+        filters: &[Name],
+        after: u64,
+        completion: Completion<Matching>,
+        hash: TopicHash,
+    ) -> Result<Answer<Matching>, HistoryError> {
+        let filters = filters.to_vec();
+        self.answer(completion, move |local| now(local.matching(&filters, after, never(), hash)))
     }
 
     fn page(

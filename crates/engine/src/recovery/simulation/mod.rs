@@ -104,7 +104,8 @@ impl World {
     fn new(seed: u64, is_late: bool, topics: Range<usize>) -> Self {
         let mut random = Random::new(seed);
         let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
-        let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
+        let inboxes = handles.iter().map(Handle::inbox).collect();
+        let router = Arc::new(broker::Router::new(inboxes));
         let held = HistoryLimits {
             history_bytes_max: 1 << 30,
             topics_max: 1_000,
@@ -119,10 +120,10 @@ impl World {
         let started = Instant::now();
         let begin = Begin::in_memory(broker::epoch(&[7; 20]));
         let history =
-            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
         history.set_rules(Arc::new(rules()), 60);
         let broker =
-            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+            Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let late = is_late.then(|| Late::new((*history).clone(), seed));
         let asked: Arc<dyn History> = match &late {
             Some(late) => late.clone(),
@@ -135,8 +136,13 @@ impl World {
             members_per_ms: 0,
         };
         let presence = Arc::new(presence::Local::new(presence, presence::NodeId(1)));
-        let shared =
-            Arc::new(Shared::new(model::NodeId(1), protocol::standard(), presence, Arc::default()));
+        let shared = Arc::new(Shared::new(
+            model::NodeId(1),
+            protocol::standard(),
+            presence,
+            Arc::default(),
+            sessions::in_memory(model::NodeId(1)),
+        ));
         let mut shards = testing::drivers(&handles, settings(), broker.clone(), asked, shared);
         for shard in &mut shards {
             // These tell connections and follows apart that had a place in turn, and wrap around.

@@ -2,6 +2,7 @@
 
 mod demo;
 mod log;
+mod mqtt;
 mod settings;
 mod storage;
 pub(crate) mod tokens;
@@ -14,7 +15,7 @@ use std::time::Instant;
 use ::history::History;
 use config::{Config, Loaded};
 use history_local::{Begin, Local};
-use protocol::Protocols;
+use protocol::{Listener, Protocols};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -59,10 +60,12 @@ struct Server {
     connections: Arc<control::Connections>,
     access: Arc<control::Access>,
     webhook: Arc<control::webhook::Dispatcher>,
+    kept: mqtt::Mqtt,
     fixed: Fixed,
     tokens: Tokens,
     log: Log,
     client: SocketAddr,
+    mqtt: Option<SocketAddr>,
     admin: SocketAddr,
     connections_max: u64,
 }
@@ -86,22 +89,30 @@ impl Server {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
         let connections_max = config.limits.connections_max;
-        let prepared = shard::prepare(options(config), connections_max)
-            .map_err(|error| cannot_listen(config.client.listen, "--listen", &error))?;
+        if config.mqtt.listen.is_some() && protocols.begin(Listener::Mqtt).is_none() {
+            return Err(CommandError::Usage(
+                "this server was built without MQTT: leave mqtt.listen (--mqtt) away".into(),
+            ));
+        }
+        let prepared = shard::prepare(options(config), connections_max).map_err(cannot_prepare)?;
         let random = random::<40>()?;
         let (epoch, random) = random.split_at(4);
         let opened = storage::open(config, number(epoch) as u32)?;
         let begin = storage::begin(&opened);
         let subscriptions =
             Arc::new(subscriptions::Subscriptions::new(config.subscriptions.by_topic));
-        let (broker, history) = broker(config, &prepared.handles, started, begin)?;
-        let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
-        let (client, handles) = (prepared.address, prepared.handles.clone());
-        let (_, capacity) = prepared.capacity();
         let (key, node) = random.split_at(32);
         let node = model::NodeId(number(node) as u32);
+        let kept = mqtt::Mqtt::new(node, opened.as_ref().map(|(store, ..)| store));
+        let (broker, history) = broker(config, &prepared.handles, started, begin, &kept)?;
+        let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
+        let client = prepared.address(Listener::Client).unwrap_or(config.client.listen);
+        let (mqtt, handles) = (prepared.address(Listener::Mqtt), prepared.handles.clone());
+        let (_, capacity) = prepared.capacity();
         let presence = presence::Local::new(settings::presence(config), node);
-        let shared = shard::Shared::new(node, protocols, Arc::new(presence), subscriptions.clone());
+        let presence = Arc::new(presence);
+        let (subscribed, outlives) = (subscriptions.clone(), kept.shared());
+        let shared = shard::Shared::new(node, protocols, presence, subscribed, outlives);
         let shared = Arc::new(shared);
         shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
         let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
@@ -124,9 +135,13 @@ impl Server {
         let auth = tokens.auth(config, None)?;
         let settings = Arc::new(settings(config, &fixed, auth.authenticator));
         let keys_seconds = config.history.idempotency_seconds_max;
-        history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
+        let rules = Arc::new(settings.session.policy.rules().clone());
+        history.set_rules(rules.clone(), keys_seconds);
+        kept.set_rules(rules);
+        kept.configure(&*history, settings.session.mqtt.as_ref(), store.is_some());
         if let Some(reader) = reader {
             storage::load(&reader, &*broker, &history, &subscriptions, &tokens.revocations)?;
+            kept.load(&reader, &*broker, control::unix_us() / 1_000_000)?;
         }
         let shards = prepared
             .start(settings, broker.clone(), history.clone(), Some(asked), shared.clone(), started)
@@ -139,8 +154,9 @@ impl Server {
                  or raise the limit on open files (ulimit -n)"
             );
         }
-        let listener = std::net::TcpListener::bind(config.admin.listen)
-            .map_err(|error| cannot_listen(config.admin.listen, "--admin", &error))?;
+        let listener = std::net::TcpListener::bind(config.admin.listen).map_err(|error| {
+            cannot_listen(config.admin.listen, ("admin.listen", "--admin"), &error)
+        })?;
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let live = Arc::new(RwLock::new(live(loaded, &fixed, auth.jwks)));
         let connections = control::Connections::new(settings::admin(config));
@@ -186,10 +202,12 @@ impl Server {
             connections,
             access,
             webhook,
+            kept,
             fixed,
             tokens,
             log,
             client,
+            mqtt,
             admin,
             connections_max,
         };
@@ -206,16 +224,30 @@ impl Server {
             true => format!("The chat: open http://{client}/ in two windows.\n"),
             false => "A chat to show around: throng serve --demo\n".into(),
         };
+        let mqtt =
+            self.mqtt.map_or(String::new(), |mqtt| format!("  mqtt          mqtt://{mqtt}\n"));
+        let subscribe = self.mqtt.map_or(String::new(), |mqtt| {
+            // Where mosquitto's clients connect by themselves nothing has to be said.
+            let at = match mqtt == SocketAddr::from(([127, 0, 0, 1], 1883)) {
+                true => String::new(),
+                false => format!(" -h {} -p {}", mqtt.ip(), mqtt.port()),
+            };
+            format!(
+                "The same by MQTT:\n  \
+                 mosquitto_sub{at} -t news\n  \
+                 mosquitto_pub{at} -t news -m hello\n\n"
+            )
+        });
         println!(
             "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
-             clients       http://{client}\n  \
+             clients       http://{client}\n{mqtt}  \
              applications  http://{admin}   open this page in a browser\n\n\
              Try it: listen in one terminal, publish in another.\n  \
              curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
              curl{key} http://{admin}/api/publish -d '{{\"topic\":\"news\",\"data\":\"hello\"}}'\n  \
              curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n  \
              curl{key} http://{admin}/api/broadcast -d '{{\"data\":\"hello, everyone\"}}'\n\n\
-             {demo}Other ports: throng --listen ADDR --admin ADDR. More: throng help.\n\
+             {subscribe}{demo}Other ports: throng --listen ADDR --admin ADDR. More: throng help.\n\
              Ctrl-C ends it.",
             env!("CARGO_PKG_VERSION"),
             self.handles.len(),
@@ -228,6 +260,7 @@ impl Server {
             private_tables = self.shards.private_tables,
             connections_max = self.connections_max,
             %client,
+            mqtt = self.mqtt.map(tracing::field::display),
             %admin,
             version = env!("CARGO_PKG_VERSION"),
             "serving clients and applications"
@@ -274,6 +307,9 @@ impl Server {
         let settings = Arc::new(settings(&new.config, &self.fixed, auth.authenticator));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
+        self.kept.set_rules(Arc::new(settings.session.policy.rules().clone()));
+        let (mqtt, is_stored) = (settings.session.mqtt.as_ref(), self.store.is_some());
+        self.kept.configure(&*self.history, mqtt, is_stored);
         if let Some(store) = &self.store {
             store.set_idempotency_seconds_max(keys_seconds);
         }
@@ -332,7 +368,26 @@ impl Server {
     }
 }
 
-fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> CommandError {
+fn cannot_prepare(error: shard::PrepareError) -> CommandError {
+    match error {
+        shard::PrepareError::Listen(listener, address, error) => {
+            let setting = match listener {
+                Listener::Client => ("client.listen", "--listen"),
+                Listener::Mqtt => ("mqtt.listen", "--mqtt"),
+            };
+            cannot_listen(address, setting, &error)
+        }
+        shard::PrepareError::System(error) => {
+            CommandError::Runtime(format!("the shards can't be made: {error}"))
+        }
+    }
+}
+
+fn cannot_listen(
+    address: SocketAddr,
+    (key, flag): (&str, &str),
+    error: &std::io::Error,
+) -> CommandError {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             format!("something else listens there: stop it, or choose another with {flag}")
@@ -345,7 +400,7 @@ fn cannot_listen(address: SocketAddr, flag: &str, error: &std::io::Error) -> Com
         }
         _ => format!("choose another with {flag} if it is the address"),
     };
-    CommandError::Runtime(format!("can't listen on {address}: {error}; {advice}"))
+    CommandError::Runtime(format!("can't listen on {address} ({key}): {error}; {advice}"))
 }
 
 fn random<const N: usize>() -> Result<[u8; N], CommandError> {
@@ -364,13 +419,14 @@ fn broker(
     handles: &[shard::Handle],
     started: Instant,
     begin: Option<Begin>,
+    kept: &mqtt::Mqtt,
 ) -> Result<(Arc<dyn broker::Broker>, Arc<Local>), CommandError> {
     let secret = random::<{ broker::SECRET_BYTES }>()?;
     let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
     let (recent, held) = (settings::broker(config), storage::limits(config));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let history = Local::new(inboxes.clone(), begin, started, held, recent);
-    let history = Arc::new(history);
-    let broker = broker::Local::new(inboxes, secret, started, recent, history.clone());
+    let router = kept.router(inboxes);
+    let history = Arc::new(Local::new(router.clone(), begin, started, held, recent));
+    let broker = broker::Local::new(router, secret, started, recent, history.clone());
     Ok((Arc::new(broker), history))
 }

@@ -2,6 +2,7 @@
 // A cast would silently truncate a value that the type can't hold: see `held`.
 #![deny(clippy::as_conversions)]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use auth::{Authenticator, LoginRule, Policy};
 use config::{Config, Loaded};
 use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
 
+use protocol::Listener;
 use quotas::Unit;
 
 use super::demo;
@@ -31,6 +33,10 @@ impl Most for u32 {
 
 impl Most for u8 {
     const MOST: u8 = u8::MAX;
+}
+
+impl Most for u16 {
+    const MOST: u16 = u16::MAX;
 }
 
 impl Most for usize {
@@ -299,9 +305,38 @@ pub(super) fn drain_seconds(config: &Config) -> u32 {
     held(config.timeouts.drain_seconds)
 }
 
+/// Where clients connect.
+pub(super) fn listeners(config: &Config) -> Vec<(Listener, SocketAddr)> {
+    let mqtt = config.mqtt.listen.map(|address| (Listener::Mqtt, address));
+    [(Listener::Client, config.client.listen)].into_iter().chain(mqtt).collect()
+}
+
+/// What MQTT clients may do and have, if there is MQTT.
+fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
+    let mqtt = &config.mqtt;
+    mqtt.listen.map(|_| protocol::MqttSettings {
+        keep_alive_seconds_max: held(mqtt.keep_alive_seconds_max),
+        session_seconds_max: held(mqtt.session_seconds_max),
+        sessions_max: held(mqtt.sessions_max),
+        session_messages_max: held(mqtt.session_messages_max),
+        session_bytes_max: held(mqtt.session_bytes_max),
+        packet_bytes_max: held(config.mqtt_packet_bytes_max()),
+        receive_max: held(mqtt.receive_max),
+        inflight_max: held(mqtt.inflight_max),
+        queue_messages_max: held(mqtt.queue_messages_max),
+        topic_alias_max: held(mqtt.topic_alias_max),
+        retained_messages_max: held(mqtt.retained_messages_max),
+        retained_bytes_max: held(mqtt.retained_bytes_max),
+        server_reference: (!mqtt.server_reference.is_empty())
+            .then(|| mqtt.server_reference.as_str().into()),
+        wildcards: mqtt.wildcards,
+        open: config.is_open_to_mqtt(),
+    })
+}
+
 pub(super) fn options(config: &Config) -> shard::Options {
     shard::Options {
-        listen: config.client.listen,
+        listen: listeners(config),
         shards: held(config.shards.count),
         pin_cpus: config.shards.pin_cpus,
         sender: match config.shards.sender {
@@ -351,6 +386,7 @@ pub(super) fn settings(
             ws_ping_seconds: held(timeouts.ws_ping_seconds),
             ws_silence_seconds: held(timeouts.ws_silence_seconds),
             phoenix_silence_seconds: held(timeouts.phoenix_silence_seconds),
+            mqtt: mqtt(config),
             compression: config.websocket.compression,
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
@@ -389,7 +425,7 @@ pub(super) fn settings(
 }
 
 /// The sections whose numbers are limits.
-const LIMITS: [&str; 10] = [
+const LIMITS: [&str; 11] = [
     "limits.",
     "timeouts.",
     "presence.",
@@ -400,6 +436,7 @@ const LIMITS: [&str; 10] = [
     "admin.",
     "auth.",
     "webhook.",
+    "mqtt.",
 ];
 
 pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> control::Live {
@@ -414,6 +451,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
         has_tokens: config.has_tokens() || config.webhook.connect,
         revocations_max: held(config.auth.revocations_max),
         revocation_seconds: config.auth.revocation_seconds,
+        sys_seconds: config.mqtt.listen.map_or(0, |_| config.mqtt.sys_seconds),
         limits: LIMITS.into_iter().flat_map(|section| loaded.numbers(section)).collect(),
         config: config::effective(loaded),
     }

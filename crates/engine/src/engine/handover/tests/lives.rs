@@ -66,6 +66,9 @@ fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
     for (name, steps) in lives() {
         play(name, &steps);
     }
+    for (name, steps) in mqtt::lives() {
+        play(name, &steps);
+    }
     play("http", &http());
     play(
         "http beyond the limit",
@@ -84,9 +87,12 @@ fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
             (_, protocol::Delivery::Woken) => &[Waiting],
             // It has no socket that could be half closed.
             (_, protocol::Delivery::Gathered) => &[Open, Closing],
-            (_, protocol::Delivery::Nothing | protocol::Delivery::Pushed) => {
-                &[Open, Closing, HalfClosed]
-            }
+            (
+                _,
+                protocol::Delivery::Nothing
+                | protocol::Delivery::Pushed
+                | protocol::Delivery::Subscribed,
+            ) => &[Open, Closing, HalfClosed],
         };
         for phase in wanted {
             let name = protocol.name();

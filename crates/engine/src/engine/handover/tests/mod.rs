@@ -3,6 +3,7 @@
 
 mod connect;
 mod lives;
+mod mqtt;
 mod records;
 mod tokens;
 mod waiting;
@@ -191,7 +192,8 @@ impl Scene {
 
     fn with(is_late: bool, settings: Settings, issuer: Arc<tokens::Issuer>) -> Self {
         let handles: Vec<Handle> = (0..2).map(|_| testing::handle(200)).collect();
-        let inboxes: Vec<_> = handles.iter().map(Handle::inbox).collect();
+        let inboxes = handles.iter().map(Handle::inbox).collect();
+        let router = Arc::new(broker::Router::new(inboxes));
         let limits = broker::Limits {
             recent_messages_max: 1_000,
             recent_bytes_max: 1 << 20,
@@ -201,10 +203,10 @@ impl Scene {
         let begin = Begin::in_memory(model::Epoch(7));
         let held = HistoryLimits { cursors_max: 100, ..HistoryLimits::default() };
         let history =
-            Arc::new(history_local::Local::new(inboxes.clone(), begin, started, held, limits));
+            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
         history.set_rules(Arc::new(rules()), 60);
         let broker =
-            Arc::new(broker::Local::new(inboxes, [7; 20], started, limits, history.clone()));
+            Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let late = is_late.then(|| Late::steady((*history).clone()));
         let asked: Arc<dyn History> = match &late {
             Some(late) => late.clone(),
@@ -222,7 +224,13 @@ impl Scene {
             subscriptions.edit(user, &["stored"], &[], 9).unwrap();
         }
         let protocols = protocol::standard();
-        let shared = Arc::new(Shared::new(NodeId(1), protocols, presence, subscriptions));
+        let shared = Arc::new(Shared::new(
+            NodeId(1),
+            protocols,
+            presence,
+            subscriptions,
+            sessions::in_memory(NodeId(1)),
+        ));
         let mut drivers =
             testing::drivers(&handles, settings, broker.clone(), asked, shared.clone());
         let app = Arc::new(App::default());

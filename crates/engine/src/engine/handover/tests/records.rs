@@ -41,7 +41,8 @@ fn apart(scene: &Scene) -> Engine {
         members_per_ms: 0,
     };
     let presence = Arc::new(presence::Local::new(limits, NodeId(1)));
-    let shared = Shared::new(NodeId(1), scene.protocols(), presence, Arc::default());
+    let kept = sessions::in_memory(NodeId(1));
+    let shared = Shared::new(NodeId(1), scene.protocols(), presence, Arc::default(), kept);
     testing::another(before, [testing::handle(200)].into(), Arc::new(shared))
 }
 

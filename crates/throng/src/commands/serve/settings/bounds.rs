@@ -17,8 +17,8 @@ fn bounds(kind: Kind) -> Option<(u64, u64)> {
         Kind::Number(min, max) | Kind::Bytes(min, max) | Kind::TextBytes(min, max) => {
             Some((min, max))
         }
-        Kind::Bool | Kind::Address | Kind::Text | Kind::Choice(_) | Kind::List => None,
-        Kind::Time | Kind::Hash => None,
+        Kind::Bool | Kind::Text | Kind::Choice(_) | Kind::List => None,
+        Kind::Address | Kind::OptionalAddress | Kind::Time | Kind::Hash => None,
     }
 }
 
@@ -35,6 +35,7 @@ fn at(pick: fn((u64, u64)) -> u64) -> Loaded {
         match bounds(setting.kind) {
             Some(bounds) => file += &format!("{key} = {}\n", pick(bounds)),
             None if setting.key == "inbox.enabled" => file += "enabled = true\n",
+            None if setting.key == "mqtt.listen" => file += "listen = \"127.0.0.1:1883\"\n",
             None => {}
         }
     }
@@ -69,7 +70,24 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let memory = storage::limits(config);
     let inbox = inbox(config)?;
     let acknowledge = inbox.acknowledge.as_ref()?;
+    let mqtt = session.mqtt.as_ref()?;
     let number = match key {
+        "mqtt.keep_alive_seconds_max" => mqtt.keep_alive_seconds_max.into(),
+        "mqtt.session_seconds_max" => mqtt.session_seconds_max.into(),
+        "mqtt.sessions_max" => mqtt.sessions_max as u128,
+        "mqtt.session_messages_max" => mqtt.session_messages_max as u128,
+        "mqtt.session_bytes_max" => mqtt.session_bytes_max as u128,
+        // 0 is what the largest message needs.
+        "mqtt.packet_bytes_max" if config.mqtt.packet_bytes_max == 0 => {
+            u128::from(mqtt.packet_bytes_max == held::<u32>(config.mqtt_packet_bytes_max())) - 1
+        }
+        "mqtt.packet_bytes_max" => mqtt.packet_bytes_max.into(),
+        "mqtt.receive_max" => mqtt.receive_max.into(),
+        "mqtt.inflight_max" => mqtt.inflight_max.into(),
+        "mqtt.queue_messages_max" => mqtt.queue_messages_max as u128,
+        "mqtt.topic_alias_max" => mqtt.topic_alias_max.into(),
+        "mqtt.retained_messages_max" => mqtt.retained_messages_max as u128,
+        "mqtt.retained_bytes_max" => mqtt.retained_bytes_max as u128,
         "admin.body_bytes_max" => held::<usize>(config.admin.body_bytes_max) as u128,
         "admin.bodies_bytes_max" => admin.bodies_bytes_max as u128,
         "admin.session_seconds" => access(config).session.as_secs().into(),
@@ -84,6 +102,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "auth.expiry_spread_seconds" => shard.token_expiry.spread_s.into(),
         "auth.revocations_max" => live.revocations_max as u128,
         "auth.revocation_seconds" => live.revocation_seconds.into(),
+        "mqtt.sys_seconds" => live.sys_seconds.into(),
         "shards.count" => options.shards as u128,
         "limits.connections_max" => shard.connections_max.into(),
         "limits.connections_per_address_max" => shard.connections_per_address_max.into(),
@@ -260,6 +279,11 @@ fn no_silence_limit_exceeds_a_shards_clock() {
         ("idle_seconds", Some(settings.idle_seconds)),
         ("ws_silence_seconds", Some(settings.session.ws_silence_seconds)),
         ("phoenix_silence_seconds", Some(settings.session.phoenix_silence_seconds)),
+        // An MQTT client may be silent for one and a half of its keep-alive.
+        (
+            "keep_alive_seconds_max",
+            settings.mqtt().map(|mqtt| u32::from(mqtt.keep_alive_seconds_max) * 3 / 2),
+        ),
         // A session waits for two long polls, a request for one, and each a little longer.
         ("longpoll_seconds", poll.checked_mul(2).and_then(|seconds| seconds.checked_add(100))),
     ] {

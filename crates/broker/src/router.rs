@@ -1,0 +1,301 @@
+//! The ways of a message to the shards: by its topic, and by the filters that match it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use filters::FilterTrie;
+use model::filter::has_wildcard;
+use model::name::of_filter;
+use model::{Envelope, FilterKey, JoinRule, Name, Rules, TopicKind};
+
+use crate::{Delivery, Inbox, Receipt};
+
+/// The shards' inboxes, and which filters their connections have.
+///
+/// A message is matched once, outside of all locks but this one's, and only where anybody has a
+/// filter.
+pub struct Router {
+    inboxes: Vec<Arc<dyn Inbox>>,
+    /// Somebody has a filter.
+    any: AtomicBool,
+    filters: RwLock<Filters>,
+    /// How often a filter came that nobody had before.
+    version: AtomicU64,
+    /// Which topics a filter may reach.
+    rules: RwLock<Arc<Rules>>,
+    retain: Option<Retain>,
+}
+
+/// Takes the messages that are to be their topics' retained ones, in the order of each topic.
+pub type Retain = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
+
+#[derive(Default)]
+struct Filters {
+    /// By the filter: a filter of its own, and those of groups.
+    trie: FilterTrie<Vec<Arc<Entry>>>,
+    /// By the name in the hub.
+    entries: HashMap<Name, Arc<Entry>>,
+}
+
+/// A filter that connections have.
+struct Entry {
+    key: Arc<FilterKey>,
+    /// One member of all gets a message, and not each.
+    shared: bool,
+    /// How many connections each shard has.
+    members: Box<[AtomicUsize]>,
+    /// Messages that a group has had.
+    turn: AtomicUsize,
+}
+
+/// Where a message goes beside its topic's members.
+#[derive(Debug, Default)]
+pub struct Routes {
+    /// The filters that match it.
+    pub filters: Option<Box<[Arc<FilterKey>]>>,
+    /// The groups that share it, each with the shard whose member gets it.
+    groups: Vec<Group>,
+    version: u64,
+}
+
+/// A group that shares a message, with the number of the shard whose member gets it.
+pub type Group = (usize, Arc<FilterKey>);
+
+impl Router {
+    /// The way to these inboxes, which are in the order of their shards' numbers.
+    pub fn new(inboxes: Vec<Arc<dyn Inbox>>) -> Self {
+        Router {
+            inboxes,
+            any: AtomicBool::new(false),
+            filters: RwLock::default(),
+            version: AtomicU64::new(0),
+            rules: RwLock::default(),
+            retain: None,
+        }
+    }
+
+    /// The same; messages that are to be retained go there as well.
+    #[must_use]
+    pub fn retaining(mut self, retain: Retain) -> Self {
+        self.retain = Some(retain);
+        self
+    }
+
+    /// Takes new rules: a filter reaches topics alone that anybody may enter.
+    pub fn set_rules(&self, rules: Arc<Rules>) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// A connection of a shard has a filter from now on, by its name in the hub
+    /// ([`model::name::filter`]), whose hash this is.
+    pub fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
+        let mut filters = self.write();
+        let Filters { trie, entries } = &mut *filters;
+        let entry = entries.entry(name.into()).or_insert_with(|| {
+            let (group, filter) = of_filter(name).unwrap_or((None, name));
+            let members = self.inboxes.iter().map(|_| AtomicUsize::new(0)).collect();
+            let key = Arc::new(FilterKey { hash, name: name.into() });
+            let (shared, turn) = (group.is_some(), AtomicUsize::new(0));
+            let entry = Arc::new(Entry { key, shared, members, turn });
+            match trie.get_mut(filter) {
+                Some(entries) => entries.push(entry.clone()),
+                None => drop(trie.insert(filter, vec![entry.clone()])),
+            }
+            self.version.fetch_add(1, Relaxed);
+            entry
+        });
+        if let Some(members) = entry.members.get(usize::from(shard)) {
+            members.fetch_add(1, Relaxed);
+        }
+        self.any.store(true, Relaxed);
+    }
+
+    /// A connection of a shard has a filter no longer.
+    pub fn leave_filter(&self, shard: u16, name: &str) {
+        let mut filters = self.write();
+        let Filters { trie, entries } = &mut *filters;
+        let Some(entry) = entries.get(name) else { return };
+        if let Some(members) = entry.members.get(usize::from(shard)) {
+            // All changes are made under the lock.
+            members.store(members.load(Relaxed).saturating_sub(1), Relaxed);
+        }
+        if entry.members.iter().any(|members| members.load(Relaxed) > 0) {
+            return;
+        }
+        let filter = of_filter(name).map_or(name, |(_, filter)| filter);
+        if let Some(entries) = trie.get_mut(filter) {
+            entries.retain(|other| other.key.name != name);
+            if entries.is_empty() {
+                trie.remove(filter);
+            }
+        }
+        entries.remove(name);
+        self.any.store(!entries.is_empty(), Relaxed);
+    }
+
+    /// All connections of a shard have no filter any more.
+    pub fn leave_filters(&self, shard: u16) {
+        let filters = self.read();
+        let here = |entry: &&Arc<Entry>| {
+            let members = entry.members.get(usize::from(shard));
+            members.is_some_and(|members| members.load(Relaxed) > 0)
+        };
+        let names: Vec<Name> =
+            filters.entries.values().filter(here).map(|entry| entry.key.name.clone()).collect();
+        drop(filters);
+        for name in names {
+            let entry = self.read().entries.get(&name).cloned();
+            let members = entry.as_ref().and_then(|it| it.members.get(usize::from(shard)));
+            members.into_iter().for_each(|members| members.store(1, Relaxed));
+            self.leave_filter(shard, &name);
+        }
+    }
+
+    /// Different filters that connections have.
+    pub fn filters(&self) -> usize {
+        self.read().entries.len()
+    }
+
+    /// Where a message of this topic goes beside the topic's members. To be asked before any lock is
+    /// taken.
+    pub fn routes(&self, topic: &str) -> Routes {
+        let version = self.version.load(Relaxed);
+        let nowhere = Routes { version, ..Routes::default() };
+        if !self.any.load(Relaxed) || !TopicKind::of(topic).is_ordinary() {
+            return nowhere;
+        }
+        let (mut found, mut groups) = (Vec::new(), Vec::new());
+        let filters = self.read();
+        filters.trie.matching(topic, &mut |entries: &Vec<Arc<Entry>>| {
+            for entry in entries {
+                match entry.shared {
+                    false => found.push(entry.key.clone()),
+                    true => groups.extend(entry.choose().map(|shard| (shard, entry.key.clone()))),
+                }
+            }
+        });
+        drop(filters);
+        if found.is_empty() && groups.is_empty() {
+            return nowhere;
+        }
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if rules.join(topic) != JoinRule::Allow {
+            // A group or a filter without a wildcard names one topic, which was decided about.
+            let is_exact = |key: &Arc<FilterKey>| {
+                of_filter(&key.name).is_some_and(|(_, filter)| !has_wildcard(filter))
+            };
+            found.retain(is_exact);
+            groups.retain(|(_, key)| is_exact(key));
+        }
+        let filters = (!found.is_empty()).then(|| found.into_boxed_slice());
+        Routes { filters, groups, version }
+    }
+
+    /// The inboxes that want a message, which is everyone's or of a topic with this hash.
+    fn wanting<'a>(
+        &'a self,
+        hash: u64,
+        is_broadcast: bool,
+        filters: &'a [Arc<FilterKey>],
+        groups: &'a [Group],
+    ) -> impl Iterator<Item = (usize, &'a Arc<dyn Inbox>)> {
+        let wants = move |(at, inbox): &(usize, &Arc<dyn Inbox>)| {
+            is_broadcast
+                || inbox.wants(hash)
+                || filters.iter().any(|key| inbox.wants(key.hash))
+                || groups.iter().any(|(shard, _)| shard == at)
+        };
+        self.inboxes.iter().enumerate().filter(wants)
+    }
+
+    /// Whether all inboxes that want a message have room for it.
+    pub fn has_room(&self, hash: u64, is_broadcast: bool, routes: &Routes) -> bool {
+        let filters = routes.filters.as_deref().unwrap_or_default();
+        let mut wanting = self.wanting(hash, is_broadcast, filters, &routes.groups);
+        wanting.all(|(_, inbox)| inbox.has_room())
+    }
+
+    /// The same for a message whose ways are known.
+    pub fn has_room_for(&self, message: &Envelope, groups: &[Group]) -> bool {
+        let filters = message.filters.as_deref().unwrap_or_default();
+        let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
+        self.wanting(hash, is_broadcast, filters, groups).all(|(_, inbox)| inbox.has_room())
+    }
+
+    /// Gives a message to all inboxes that want it. The caller holds the lock that orders its topic's
+    /// messages.
+    pub fn deliver(&self, message: &Arc<Envelope>, groups: &[Group], receipt: Option<&Receipt>) {
+        if message.publication.retain
+            && let Some(retain) = &self.retain
+        {
+            retain(message);
+        }
+        let filters = message.filters.as_deref().unwrap_or_default();
+        let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
+        for (at, inbox) in self.wanting(hash, is_broadcast, filters, groups) {
+            let ours = groups.iter().filter(|(shard, _)| *shard == at);
+            let groups: Vec<Arc<FilterKey>> = ours.map(|(_, key)| key.clone()).collect();
+            let (message, receipt) = (message.clone(), receipt.cloned());
+            inbox.deliver(Delivery { message, groups, for_groups: false, receipt });
+        }
+    }
+
+    /// Gives a message to a member of a group behind another inbox, where this one's have gone.
+    pub fn pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
+        let entry = self.read().entries.get(&key.name).cloned();
+        let shard = entry.and_then(|entry| entry.choose());
+        if let Some(inbox) = shard.and_then(|shard| self.inboxes.get(shard)) {
+            let (message, groups) = (message.clone(), vec![key.clone()]);
+            inbox.deliver(Delivery { message, groups, for_groups: true, receipt: None });
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Filters> {
+        self.filters.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Filters> {
+        self.filters.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Router {
+    /// The same message as it is matched now, if a filter has come since it was matched: whoever has the
+    /// filter since then may have read the history up to the message, and counts on getting it. To be
+    /// asked under the lock that orders it with such reads.
+    pub fn matched_again(&self, message: Arc<Envelope>, version: u64) -> Arc<Envelope> {
+        if self.version.load(Relaxed) == version {
+            return message;
+        }
+        let routes = self.routes(&message.publication.topic);
+        Arc::new(Envelope::from(message.message.clone()).matched_by(routes.filters))
+    }
+}
+
+impl Routes {
+    /// What [`Router::matched_again`] wants.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The groups that share the message.
+    pub fn take_groups(&mut self) -> Vec<Group> {
+        std::mem::take(&mut self.groups)
+    }
+}
+
+impl Entry {
+    /// The shard whose member gets the next message of a group: each as often as it has members.
+    fn choose(&self) -> Option<usize> {
+        let members = |at: &AtomicUsize| at.load(Relaxed);
+        let all: usize = self.members.iter().map(members).sum();
+        let mut turn = self.turn.fetch_add(1, Relaxed).checked_rem(all)?;
+        self.members.iter().position(|at| {
+            let here = members(at);
+            let is_here = turn < here;
+            turn = turn.wrapping_sub(here);
+            is_here
+        })
+    }
+}

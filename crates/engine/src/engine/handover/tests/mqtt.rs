@@ -1,0 +1,198 @@
+//! MQTT clients from their first byte to their last.
+
+use model::Qos;
+use protocol::mqtt::client::{self, ConnectParts, SubscribeParts, WillParts};
+use protocol::mqtt::write::{self, ConfirmType, PublishParts};
+use protocol::mqtt::{ReasonCode, Value, Version, WriteError, id};
+
+use super::*;
+
+fn packet(write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out).unwrap();
+    out
+}
+
+/// A client of a version, in a framing.
+#[derive(Clone, Copy)]
+struct Peer {
+    version: Version,
+    framed: bool,
+}
+
+impl Peer {
+    fn bytes(self, packet: &[u8]) -> Vec<u8> {
+        if !self.framed {
+            return packet.to_vec();
+        }
+        let mut out = Vec::new();
+        encode_masked(Opcode::Binary, false, packet, [1, 2, 3, 4], &mut out);
+        out
+    }
+
+    /// A packet in two parts.
+    fn slowly(self, packet: &[u8]) -> [Step; 3] {
+        let bytes = self.bytes(packet);
+        let (first, rest) = bytes.split_at(bytes.len() / 2);
+        [Send(0, first.to_vec()), Wait(1), Send(0, rest.to_vec())]
+    }
+
+    /// CONNECT with a session that goes on, a will, and all that CONNECT can say.
+    fn connect(self, is_clean: bool) -> Vec<u8> {
+        let number = |id, value| (id, Value::Number(value));
+        let will = [number(id::WILL_DELAY_INTERVAL, 1), (id::CONTENT_TYPE, Value::Text("text"))];
+        let all = [
+            number(id::SESSION_EXPIRY_INTERVAL, 100),
+            number(id::RECEIVE_MAXIMUM, 2),
+            number(id::MAXIMUM_PACKET_SIZE, 60_000),
+            number(id::TOPIC_ALIAS_MAXIMUM, 2),
+        ];
+        let of = |all: &'static [_]| if self.version == Version::V5 { all } else { &[] };
+        let will = WillParts {
+            qos: Qos::AtLeastOnce,
+            retain: true,
+            properties: if self.version == Version::V5 { &will } else { of(&[]) },
+            topic: "plain",
+            payload: b"gone",
+        };
+        let parts = ConnectParts {
+            version: self.version,
+            is_3_1: false,
+            clean: is_clean,
+            keep_alive_s: 0,
+            properties: if self.version == Version::V5 && !is_clean { &all } else { of(&[]) },
+            client: "c",
+            will: (!is_clean).then_some(will),
+            user: Some("u0"),
+            password: None,
+        };
+        packet(|out| client::connect(&parts, out))
+    }
+
+    fn subscribe(self) -> Vec<u8> {
+        let one = |filter, qos| SubscribeParts {
+            filter,
+            qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: 0,
+        };
+        let filters = [
+            one("plain", Qos::ExactlyOnce),
+            one("big/#", Qos::AtLeastOnce),
+            one("$share/g/+/2", Qos::AtLeastOnce),
+            one("@u0", Qos::AtMostOnce),
+        ];
+        packet(|out| client::subscribe(self.version, 7, &[], &filters, out))
+    }
+
+    fn publish(self, qos: Qos, dup: bool) -> Vec<u8> {
+        let properties = std::iter::empty();
+        let (topic, payload) = ("big/own", &b"own"[..]);
+        let (version, retain, id) = (self.version, true, 9);
+        let parts = PublishParts { version, dup, qos, retain, topic, id, properties, payload };
+        packet(|out| parts.write(out))
+    }
+
+    fn confirm(self, kind: ConfirmType, id: u16) -> Step {
+        let packet =
+            packet(|out| write::confirm(kind, self.version, id, ReasonCode::Success, &[], out));
+        Send(0, self.bytes(&packet))
+    }
+
+    /// Up to CONNACK.
+    fn begins(self, connect: &[u8]) -> Vec<Step> {
+        if self.framed {
+            let protocol = "Sec-WebSocket-Protocol: mqtt\r\n";
+            let mut steps = vec![Open(0, 0, socket("/mqtt", protocol)), Read(0)];
+            steps.extend(self.slowly(connect));
+            return steps;
+        }
+        // A byte says that it is MQTT.
+        let first = String::from_utf8(connect[..1].to_vec()).unwrap();
+        let (middle, rest) = connect[1..].split_at(10);
+        vec![Open(0, 0, first), Send(0, middle.to_vec()), Send(0, rest.to_vec()), Read(0)]
+    }
+
+    /// A life without its end.
+    fn life(self) -> Vec<Step> {
+        let mut steps = self.begins(&self.connect(false));
+        steps.extend(self.slowly(&self.subscribe()));
+        steps.extend([
+            Publish("plain", "one".into()),
+            Read(0),
+            Publish("plain", fill(3_000)),
+            Publish("big/1", "two".into()),
+            Publish("big/2", "three".into()),
+            Publish("x/2", "shared".into()),
+            Publish("@u0", "to all of u0".into()),
+            Publish("big/3", "four".into()),
+            Read(0),
+        ]);
+        steps.extend(self.slowly(&self.publish(Qos::ExactlyOnce, false)));
+        steps.extend([
+            Read(0),
+            self.confirm(ConfirmType::Pubrec, 1),
+            Read(0),
+            Send(0, self.bytes(&self.publish(Qos::ExactlyOnce, true))),
+            Read(0),
+            self.confirm(ConfirmType::Pubrel, 9),
+            self.confirm(ConfirmType::Pubcomp, 1),
+            self.confirm(ConfirmType::Puback, 2),
+            Read(0),
+            Publish("plain", "five".into()),
+            Wait(40),
+            Read(0),
+        ]);
+        steps
+    }
+}
+
+/// In each version and framing: closed by either side, broken, cut, and taken up again.
+pub(super) fn lives() -> Vec<(&'static str, Vec<Step>)> {
+    let mut all = Vec::new();
+    let peers = [
+        ("mqtt 3", Version::V3, false),
+        ("mqtt 5", Version::V5, false),
+        ("mqtt 3 in frames", Version::V3, true),
+        ("mqtt 5 in frames", Version::V5, true),
+    ];
+    for (name, version, framed) in peers {
+        let peer = Peer { version, framed };
+        let life = peer.life();
+        let with = |more: &[Step]| [&life[..], more].concat();
+        let disconnect = packet(|out| write::disconnect(version, ReasonCode::Success, &[], out));
+        let disconnect = Send(0, peer.bytes(&disconnect));
+        all.push((name, with(&[disconnect, Read(0), Wait(20), Cut(0)])));
+        // A packet of a type that there is not.
+        let broken = Send(0, peer.bytes(&[0x00, 0x00]));
+        all.push((name, with(&[broken, Read(0), Wait(10), Cut(0), Wait(20)])));
+        all.push((name, with(&[Disconnect("u0"), Wait(1), Read(0), Wait(30), Cut(0)])));
+        let mut back = vec![Cut(0), Wait(20), Publish("big/4", "while away".into())];
+        back.extend(peer.begins(&peer.connect(false)));
+        back.push(Read(0));
+        all.push((name, with(&back)));
+        let mut plain = peer.begins(&peer.connect(true));
+        let topic = packet(|out| client::subscribe(version, 7, &[], &[plain_topic()], out));
+        plain.extend([Send(0, peer.bytes(&topic)), Read(0)]);
+        plain.extend([Publish("plain", "one".into()), Read(0), Publish("plain", fill(3_000))]);
+        plain.extend([Publish("plain", fill(3_000)), Wait(1)]);
+        // It has not taken everything when it is closed.
+        let mut closed = plain.clone();
+        closed.extend([Disconnect("u0"), Wait(1), Read(0), Wait(30), Cut(0)]);
+        all.push((name, closed));
+        plain.extend([Read(0), Wait(20), Cut(0)]);
+        all.push((name, plain));
+    }
+    all
+}
+
+fn plain_topic() -> SubscribeParts<'static> {
+    SubscribeParts {
+        filter: "plain",
+        qos: Qos::AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: 0,
+    }
+}

@@ -1,0 +1,401 @@
+//! What waits for MQTT clients, in this order: what was under way on the connection before, what waits in
+//! memory, what a session has still to be sent, retained messages for new subscriptions, and all that the
+//! history has behind the session's position.
+
+use std::sync::Arc;
+
+use history::{
+    Answer, Asker, Completion, Gone, HistoryError, Matching, Piece, Pull, TopicCursor, TopicHash,
+};
+use model::{CloseReason, Envelope, Name, Retention};
+use sessions::{Outgoing, Source, State, SubscriptionOptions};
+
+use super::deliver::mqtt_source;
+use super::state::{Found, Reading, Reads, Waiting, Way};
+use crate::command::Command;
+use crate::connections::Connections;
+use crate::core::Core;
+
+/// Retained messages that are looked up at a time.
+const REPLAYED: usize = 64;
+
+/// Steps of one client in a turn: then others have theirs.
+const STEPS: usize = 256;
+
+/// Bytes of payload that are read of the history at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What one step came to.
+enum Step {
+    /// There may be more.
+    More,
+    /// Nothing goes on before something else has happened.
+    Stop,
+}
+
+impl Connections {
+    /// Goes on with the clients for which something can.
+    pub(crate) fn mqtt_serve_due(&mut self) {
+        for slot in std::mem::take(&mut self.core.mqtt.due) {
+            self.mqtt_serve(slot);
+        }
+    }
+
+    /// Sends a client what waits for it, as far as it takes it.
+    pub(crate) fn mqtt_serve(&mut self, slot: u32) {
+        if self.core.mqtt.details(slot).is_none() {
+            return;
+        }
+        let mut out = Vec::new();
+        for steps in 0.. {
+            if !self.core.is_open(slot) {
+                return;
+            }
+            if out.len() > PIECE_BYTES {
+                self.core.send_and_wait(slot, &out);
+                out.clear();
+            }
+            if self.core.is_backlogged(slot) {
+                break;
+            }
+            if steps == STEPS {
+                self.core.mqtt.wake(slot);
+                break;
+            }
+            if let Step::Stop = self.mqtt_step(slot, &mut out) {
+                break;
+            }
+        }
+        self.mqtt_flush(slot, &mut out);
+        self.core.mqtt.trim(slot);
+    }
+
+    fn mqtt_step(&mut self, slot: u32, out: &mut Vec<u8>) -> Step {
+        let room = self.core.mqtt_room(slot);
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
+        if details.work.reading.is_some() {
+            return Step::Stop;
+        }
+        if let Some(id) = details.work.again.front().copied() {
+            return self.mqtt_again(slot, id, out);
+        }
+        if let Some(first) = details.waiting.front() {
+            if first.qos.is_confirmed() && room == 0 {
+                return Step::Stop;
+            }
+            let Some(first) = details.waiting.pop_front() else { return Step::Stop };
+            return self.mqtt_send_waiting(slot, first, out);
+        }
+        if room == 0 {
+            return Step::Stop;
+        }
+        if let Some(source) = details.session.refs.first().cloned() {
+            return self.mqtt_read_source(slot, &source, out);
+        }
+        if !details.session.replays.is_empty() {
+            return self.mqtt_replay(slot);
+        }
+        if details.work.behind.is_some() {
+            return self.mqtt_read_on(slot, room, out);
+        }
+        Step::Stop
+    }
+
+    /// The next message that was under way on the connection before.
+    fn mqtt_again(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) -> Step {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
+        let found = details.session.flow.out().find(|outgoing| outgoing.id == id).cloned();
+        match found {
+            Some(Outgoing { state: State::Released, .. }) => {
+                details.work.again.pop_front();
+                if let Some(mqtt) = self.core.mqtt_protocol(slot) {
+                    mqtt.release(id, out);
+                }
+                Step::More
+            }
+            Some(Outgoing { source: Some(source), .. }) => {
+                self.mqtt_read_source(slot, &source, out)
+            }
+            // Nobody can say any more what it was.
+            Some(Outgoing { source: None, .. }) | None => {
+                details.work.again.pop_front();
+                details.session.flow.give_up(id);
+                Step::More
+            }
+        }
+    }
+
+    fn mqtt_send_waiting(&mut self, slot: u32, waiting: Waiting, out: &mut Vec<u8>) -> Step {
+        let Waiting { message, qos, retained, ids } = waiting;
+        let way = Way { qos, retain: retained, ids: ids.into() };
+        let details = self.core.mqtt.details(slot);
+        let outlives = details.is_some_and(|it| it.session.outlives());
+        let source = match retained {
+            true => outlives.then(|| Source {
+                topic: message.publication.topic.clone(),
+                offset: message.id.offset,
+                retained: true,
+            }),
+            false => details.and_then(|it| mqtt_source(&it.session, &message)),
+        };
+        self.core.mqtt_send(slot, &message, &way, source, out);
+        Step::More
+    }
+
+    /// Looks up the next retained messages for a new subscription.
+    fn mqtt_replay(&mut self, slot: u32) -> Step {
+        let retained = self.core.shared.retained.clone();
+        let now_ms = self.core.unix_ms();
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
+        let Some(replay) = details.session.replays.first_mut() else { return Step::Stop };
+        let options = SubscriptionOptions::from_bits(replay.options);
+        let page = retained.matching(&replay.reach, replay.after.as_deref(), REPLAYED);
+        let id = replay.id;
+        match page.after {
+            Some(after) => replay.after = Some(after.into()),
+            None => drop(details.session.replays.remove(0)),
+        }
+        let messages = page.messages.into_iter();
+        for message in messages.filter(|message| !message.is_expired(now_ms)) {
+            let qos = message.publication.qos.min(options.qos);
+            let ids = if id > 0 { Box::from([id]) } else { Box::default() };
+            details.waiting.push_back(Waiting { message, qos, retained: true, ids });
+        }
+        Step::More
+    }
+
+    /// Reads one message of which the session knows where it is.
+    fn mqtt_read_source(&mut self, slot: u32, source: &Source, out: &mut Vec<u8>) -> Step {
+        let Source { topic, offset, retained } = source;
+        if *retained {
+            let found = self.core.shared.retained.get(topic);
+            self.mqtt_found_source(slot, found, out);
+            return Step::More;
+        }
+        let cursor = self.core.mqtt_cursor(topic.clone(), offset.saturating_sub(1));
+        let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: usize::MAX / 2 };
+        self.mqtt_ask(slot, Reads::Source, |core, reading| read(core, slot, reading, pull), out)
+    }
+
+    /// Reads on behind the session's position.
+    fn mqtt_read_on(&mut self, slot: u32, room: usize, out: &mut Vec<u8>) -> Step {
+        let core = &mut self.core;
+        let Some(details) = core.mqtt.details(slot) else { return Step::Stop };
+        let Some(behind) = &details.work.behind else { return Step::Stop };
+        let (after, from, through) = (behind.after, behind.from, details.work.through);
+        // What was on its way when the client fell behind comes before what came later.
+        let is_before = |message: &Arc<Envelope>| {
+            message.retention == Retention::History
+                && message.id.offset <= from
+                && message.id.offset > through
+        };
+        if core.hub.owed(slot, None).into_iter().any(is_before) {
+            return Step::Stop;
+        }
+        if let Some(topics) = &behind.topics {
+            let bytes_max = PIECE_BYTES.min(core.settings.outbox_bytes_max / 4);
+            let pull = Pull { topics: topics.clone(), messages_max: room, bytes_max };
+            let ask = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
+            return self.mqtt_ask(slot, Reads::Piece, ask, out);
+        }
+        let (mut topics, mut filters) = (Vec::new(), Vec::new());
+        for subscription in &details.session.subscriptions {
+            if subscription.group.is_some() || !subscription.options.qos.is_confirmed() {
+                continue;
+            }
+            if !subscription.is_exact() {
+                filters.push(Name::from(subscription.reach()));
+            } else if core.history.rule(&subscription.filter).is_some() {
+                topics.push(core.mqtt_cursor(subscription.filter.clone(), after));
+            }
+        }
+        let ask = |core: &mut Core, reading: &Reading| match filters.is_empty() {
+            true => Ok(Answer::Now(Found::Topics(Vec::new(), u64::MAX))),
+            false => find(core, slot, reading, &filters, after),
+        };
+        self.mqtt_ask(slot, Reads::Topics(topics), ask, out)
+    }
+
+    /// Asks the history for something.
+    fn mqtt_ask(
+        &mut self,
+        slot: u32,
+        reads: Reads,
+        ask: impl FnOnce(&mut Core, &Reading) -> Result<Answer<Found>, HistoryError>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let number = self.recovery.catchups.query();
+        let reading = Reading { number, asker: Asker::default(), reads };
+        let answer = ask(&mut self.core, &reading);
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
+        match answer {
+            Ok(Answer::Now(found)) => {
+                self.mqtt_found(slot, reading.reads, found, out);
+                Step::More
+            }
+            Ok(Answer::Later) => {
+                details.work.reading = Some(reading);
+                Step::Stop
+            }
+            Err(_) => {
+                self.mqtt_flush(slot, out);
+                self.say_goodbye(slot, CloseReason::Overloaded);
+                Step::Stop
+            }
+        }
+    }
+
+    /// The history has answered later; nothing where it can't.
+    pub(crate) fn mqtt_was_read(&mut self, slot: u32, number: u32, found: Option<Found>) {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        let Some(reading) = details.work.reading.take_if(|reading| reading.number == number) else {
+            return;
+        };
+        let Some(found) = found else {
+            // Nothing is skipped: the client comes back.
+            return self.say_goodbye(slot, CloseReason::Overloaded);
+        };
+        let mut out = Vec::new();
+        self.mqtt_found(slot, reading.reads, found, &mut out);
+        self.mqtt_flush(slot, &mut out);
+        self.mqtt_serve(slot);
+    }
+
+    fn mqtt_found(&mut self, slot: u32, reads: Reads, found: Found, out: &mut Vec<u8>) {
+        match (reads, found) {
+            (Reads::Source, Found::Piece(piece)) => {
+                self.mqtt_found_source(slot, piece.messages.into_iter().next(), out);
+            }
+            (Reads::Piece, Found::Piece(piece)) => self.mqtt_found_piece(slot, piece, out),
+            (Reads::Topics(mut topics), Found::Topics(more, top)) => {
+                topics.extend(more);
+                topics.sort_by(|a, b| a.topic.cmp(&b.topic));
+                topics.dedup_by(|a, b| a.topic == b.topic);
+                let details = self.core.mqtt.details_mut(slot);
+                let behind = details.and_then(|details| details.work.behind.as_mut());
+                if let Some(behind) = behind {
+                    (behind.topics, behind.top) = (Some(topics), top);
+                }
+            }
+            (Reads::Source | Reads::Piece, Found::Topics(..))
+            | (Reads::Topics(_), Found::Piece(_)) => {}
+        }
+    }
+
+    /// What was found where a message should be: it is sent, if it is there still.
+    fn mqtt_found_source(&mut self, slot: u32, found: Option<Arc<Envelope>>, out: &mut Vec<u8>) {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        let session = &mut details.session;
+        let (source, id) = match details.work.again.pop_front() {
+            Some(id) => {
+                let outgoing = session.flow.out().find(|outgoing| outgoing.id == id);
+                (outgoing.and_then(|it| it.source.as_deref().cloned()), Some(id))
+            }
+            None if session.refs.is_empty() => return,
+            None => (Some(session.refs.remove(0)), None),
+        };
+        let Some(source) = source else { return };
+        let now_ms = self.core.unix_ms();
+        let found = found.filter(|it| it.id.offset == source.offset && !it.is_expired(now_ms));
+        let Some(message) = found else {
+            // The limits of the history have dropped it, or its time is over.
+            if let (Some(id), Some(details)) = (id, self.core.mqtt.details_mut(slot)) {
+                details.session.flow.give_up(id);
+            }
+            return self.core.metrics.mqtt_gone.add(1);
+        };
+        let way = match source.retained {
+            true => self.core.mqtt_way_retained(slot, &message),
+            false => self.core.mqtt_way_source(slot, &message),
+        };
+        match (id, way) {
+            (Some(id), way) => self.core.mqtt_send_again(slot, id, &message, way, out),
+            (None, Some(way)) => self.core.mqtt_send(slot, &message, &way, Some(source), out),
+            (None, None) => {}
+        }
+    }
+
+    /// The next messages behind the session's position.
+    fn mqtt_found_piece(&mut self, slot: u32, piece: Piece, out: &mut Vec<u8>) {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        let Some(behind) = &mut details.work.behind else { return };
+        // Topics that came later are not among those that were read.
+        let through = piece.through.min(behind.top);
+        let is_known_to_end = piece.caught_up || piece.through >= behind.top;
+        behind.after = behind.after.max(through);
+        for topic in behind.topics.iter_mut().flatten() {
+            topic.after = topic.after.max(through);
+        }
+        if is_known_to_end {
+            match behind.held_back <= behind.after {
+                true => {
+                    details.work.through = behind.after;
+                    details.work.behind = None;
+                }
+                // More has come since.
+                false => behind.topics = None,
+            }
+        }
+        let gone = piece.gone.iter().filter(|gone| **gone == Gone::Some).count();
+        self.core.metrics.mqtt_gone.add(gone as u64);
+        for message in piece.messages.iter().filter(|it| it.id.offset <= through) {
+            let Some(way) = self.core.mqtt_way_read(slot, message) else { continue };
+            let details = self.core.mqtt.details(slot);
+            let source = details.and_then(|it| mqtt_source(&it.session, message));
+            self.core.mqtt_send(slot, message, &way, source, out);
+        }
+        self.core.mqtt.changed(slot);
+    }
+}
+
+/// Reads messages of the history.
+fn read(
+    core: &mut Core,
+    slot: u32,
+    reading: &Reading,
+    pull: Pull,
+) -> Result<Answer<Found>, HistoryError> {
+    let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
+        return Ok(Answer::Later);
+    };
+    let (handle, number) = (core.handle.clone(), reading.number);
+    let completion = Completion::of(&reading.asker, move |piece: Result<Piece, _>| {
+        let found = piece.ok().map(Found::Piece);
+        handle.send(Command::MqttRead { slot, serial, number, found });
+    });
+    Ok(match core.history.read(pull, completion)? {
+        Answer::Now(piece) => Answer::Now(Found::Piece(piece)),
+        Answer::Later => Answer::Later,
+    })
+}
+
+/// Finds the topics of the history that filters match.
+fn find(
+    core: &mut Core,
+    slot: u32,
+    reading: &Reading,
+    filters: &[Name],
+    after: u64,
+) -> Result<Answer<Found>, HistoryError> {
+    let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
+        return Ok(Answer::Later);
+    };
+    let (handle, number) = (core.handle.clone(), reading.number);
+    let broker = core.broker.clone();
+    let hash: TopicHash = Arc::new(move |topic| broker.hash(topic));
+    let completion = Completion::of(&reading.asker, move |found: Result<Matching, _>| {
+        let found = found.ok().map(|Matching { topics, top }| Found::Topics(topics, top));
+        handle.send(Command::MqttRead { slot, serial, number, found });
+    });
+    Ok(match core.history.matching(filters, after, completion, hash)? {
+        Answer::Now(Matching { topics, top }) => Answer::Now(Found::Topics(topics, top)),
+        Answer::Later => Answer::Later,
+    })
+}
+
+impl Core {
+    /// Where a topic is read that was read up to there.
+    fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
+        TopicCursor { hash: self.broker.hash(&topic), topic, after, whole: false }
+    }
+}

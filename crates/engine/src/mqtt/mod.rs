@@ -1,0 +1,22 @@
+//! MQTT clients: their sessions, what they publish and subscribe to, and what is under way to them.
+//!
+//! A client that is connected has a row of 32 bytes ([`state`]); its topics are in the hub as those of any
+//! connection. What few clients need (a will, messages under way, a session that outlives the connection,
+//! several subscriptions) is in its details. Sessions of clients that are away are in the registry
+//! (crate `sessions`), which also says who has which.
+
+mod catchup;
+mod connect;
+mod deliver;
+mod packets;
+mod published;
+mod record;
+#[cfg(test)]
+mod simulation;
+mod state;
+mod subscribe;
+
+pub(crate) use packets::Mqtts;
+pub(crate) use record::MqttRecord;
+pub(crate) use state::{Clients, Row};
+pub use state::{Found as MqttFound, MqttAck};

@@ -1,0 +1,328 @@
+//! MQTT clients on their way to another engine.
+
+use std::sync::Arc;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use model::{Envelope, Message, Name, Qos, Retention};
+use protocol::mqtt::{ClientLimits, ReasonCode, RetainHandling, Subscribe, Want};
+use sessions::record::PublicationRecord;
+use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
+
+use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Waiting, Work};
+use crate::cbor::Text;
+
+/// An MQTT client.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct MqttRecord {
+    /// The key of its session.
+    #[n(0)]
+    key: String,
+    #[n(1)]
+    keep_alive_s: u16,
+    /// How it wants its only subscription, and whether that is to its own topic; nothing where it has
+    /// details.
+    #[n(2)]
+    only: Option<(u8, bool)>,
+    #[n(3)]
+    details: Option<DetailsRecord>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct DetailsRecord {
+    #[n(0)]
+    session: SessionRecord,
+    #[n(1)]
+    progress: ProgressRecord,
+    /// Messages under way, bytes of a packet, aliases, and whether it is told why something is refused.
+    #[n(2)]
+    limits: (u16, u32, u16, bool),
+    #[n(3)]
+    method: Option<String>,
+    #[n(4)]
+    aliases: Vec<(u16, Text<Name>)>,
+    #[n(5)]
+    given: Vec<(Text<Name>, u16)>,
+    #[n(6)]
+    waiting: Vec<WaitingRecord>,
+    #[n(7)]
+    again: Vec<u16>,
+    /// Where it fell behind, the offset from which it reads, and the last one that was passed over.
+    #[n(8)]
+    behind: Option<(u64, u64, u64)>,
+    #[n(9)]
+    through: u64,
+    #[n(10)]
+    publishing: u16,
+    #[n(11)]
+    asking: Vec<AskingRecord>,
+    #[n(12)]
+    held: ByteVec,
+    #[n(13)]
+    pinned: bool,
+    /// The history was asked for something: it is asked again.
+    #[n(14)]
+    reads: bool,
+}
+
+/// A message that waits for its turn.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct WaitingRecord {
+    #[n(0)]
+    publication: PublicationRecord,
+    #[n(1)]
+    id: Text<model::Position>,
+    #[n(2)]
+    published_us: u64,
+    #[n(3)]
+    at_ms: u64,
+    /// The history has it.
+    #[n(4)]
+    in_history: bool,
+    #[n(5)]
+    qos: u8,
+    #[n(6)]
+    retained: bool,
+    #[n(7)]
+    ids: Vec<u32>,
+}
+
+/// SUBSCRIBE that waits for the application.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct AskingRecord {
+    #[n(0)]
+    number: u32,
+    #[n(1)]
+    id: u16,
+    #[n(2)]
+    subscription: u32,
+    #[n(3)]
+    wants: Vec<WantRecord>,
+    /// For each filter the QoS that was granted, or the reason code; nothing where it is not known.
+    #[n(4)]
+    results: Vec<Option<u8>>,
+}
+
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct WantRecord {
+    #[n(0)]
+    filter: Text<Name>,
+    #[n(1)]
+    group: Option<Text<Name>>,
+    #[n(2)]
+    options: u8,
+    #[n(3)]
+    retain_handling: u8,
+}
+
+impl Clients {
+    /// Writes out a client; nothing where there is none.
+    pub fn export(&self, slot: u32) -> Option<MqttRecord> {
+        let row = self.row(slot)?;
+        let Row { key, keep_alive_s, .. } = row;
+        let details = self.details(slot).map(Details::export);
+        let only = row.only_bits().filter(|_| details.is_none());
+        Some(MqttRecord { key: key.to_string(), keep_alive_s: *keep_alive_s, only, details })
+    }
+
+    /// Takes a client in.
+    pub fn import(&mut self, slot: u32, record: MqttRecord, hash: impl Fn(&str) -> u64) {
+        let MqttRecord { key, keep_alive_s, only, details } = record;
+        let mut row = Row::new(key.into(), keep_alive_s);
+        row.set_only_bits(only);
+        let reads = details.as_ref().is_some_and(|details| details.reads);
+        self.insert(slot, row, details.map(|details| details.import(hash)));
+        self.changed(slot);
+        if reads {
+            self.wake(slot);
+        }
+    }
+}
+
+impl Details {
+    fn export(&self) -> DetailsRecord {
+        let Details {
+            session,
+            will,
+            limits,
+            method,
+            aliases,
+            given,
+            waiting,
+            work,
+            // The hub has nothing for anybody by then.
+            brought: _,
+            publishing,
+            asking,
+            held,
+            is_unsaved: _,
+            is_pinned,
+        } = self;
+        let ClientLimits { receive_max, packet_bytes_max, topic_alias_max, problem_information } =
+            *limits;
+        let Work { again, behind, through, reading } = work;
+        let mut aliases: Vec<_> =
+            aliases.iter().map(|(it, name)| (*it, Text(name.clone()))).collect();
+        aliases.sort_unstable_by_key(|(alias, _)| *alias);
+        let mut given: Vec<_> = given.iter().map(|(name, it)| (Text(name.clone()), *it)).collect();
+        given.sort_unstable_by_key(|(_, alias)| *alias);
+        DetailsRecord {
+            session: SessionRecord::new(session, will.as_ref(), None),
+            progress: ProgressRecord::new(session),
+            limits: (receive_max, packet_bytes_max, topic_alias_max, problem_information),
+            method: method.as_deref().map(String::from),
+            aliases,
+            given,
+            waiting: waiting.iter().map(WaitingRecord::new).collect(),
+            again: again.iter().copied().collect(),
+            behind: behind.as_ref().map(|it| (it.from, it.after, it.held_back)),
+            through: *through,
+            publishing: *publishing,
+            asking: asking.iter().map(AskingRecord::new).collect(),
+            held: held.clone().into(),
+            pinned: *is_pinned,
+            reads: reading.is_some(),
+        }
+    }
+}
+
+impl DetailsRecord {
+    fn import(self, hash: impl Fn(&str) -> u64) -> Details {
+        let (mut session, will, _): (Session, _, _) = self.session.import();
+        self.progress.import(&mut session);
+        let (receive_max, packet_bytes_max, topic_alias_max, problem_information) = self.limits;
+        let behind = |(from, after, held_back)| Behind { after, held_back, ..Behind::new(from) };
+        Details {
+            session,
+            will,
+            limits: ClientLimits {
+                receive_max,
+                packet_bytes_max,
+                topic_alias_max,
+                problem_information,
+            },
+            method: self.method.map(Into::into),
+            aliases: self.aliases.into_iter().map(|(alias, topic)| (alias, topic.0)).collect(),
+            given: self.given.into_iter().map(|(topic, alias)| (topic.0, alias)).collect(),
+            waiting: self.waiting.into_iter().map(|waiting| waiting.import(&hash)).collect(),
+            work: Work {
+                again: self.again.into(),
+                behind: self.behind.map(behind),
+                through: self.through,
+                reading: None,
+            },
+            publishing: self.publishing,
+            asking: self.asking.into_iter().map(AskingRecord::import).collect(),
+            held: self.held.into(),
+            is_unsaved: false,
+            is_pinned: self.pinned,
+            brought: Vec::new(),
+        }
+    }
+}
+
+impl WaitingRecord {
+    fn new(waiting: &Waiting) -> Self {
+        let Waiting { message, qos, retained, ids } = waiting;
+        let Message { id, topic_hash: _, published_us, at_ms, retention, publication } =
+            &message.message;
+        WaitingRecord {
+            publication: publication.into(),
+            id: Text(*id),
+            published_us: *published_us,
+            at_ms: *at_ms,
+            in_history: *retention == Retention::History,
+            qos: qos.number(),
+            retained: *retained,
+            ids: ids.to_vec(),
+        }
+    }
+
+    fn import(self, hash: impl Fn(&str) -> u64) -> Waiting {
+        let WaitingRecord { publication, id, published_us, at_ms, in_history, qos, retained, ids } =
+            self;
+        let publication = model::Publication::from(publication);
+        let hash = hash(&publication.topic);
+        let message = Message::new(publication, id.0, hash, published_us);
+        let message = match in_history {
+            true => message.retained(Retention::History, at_ms),
+            false => message,
+        };
+        let message = Arc::new(Envelope::from(message));
+        let qos = Qos::from_number(qos).unwrap_or_default();
+        Waiting { message, qos, retained, ids: ids.into() }
+    }
+}
+
+impl AskingRecord {
+    fn new(pending: &PendingSubscribe) -> Self {
+        let PendingSubscribe { number, subscribe, results } = pending;
+        let Subscribe { id, subscription, wants } = subscribe;
+        let result = |result: &Result<Qos, ReasonCode>| match result {
+            Ok(qos) => qos.number(),
+            Err(reason) => reason.number(),
+        };
+        AskingRecord {
+            number: *number,
+            id: *id,
+            subscription: *subscription,
+            wants: wants.iter().map(WantRecord::new).collect(),
+            results: results.iter().map(|it| it.as_ref().map(result)).collect(),
+        }
+    }
+
+    fn import(self) -> PendingSubscribe {
+        let AskingRecord { number, id, subscription, wants, results } = self;
+        let wants = wants.into_iter().map(WantRecord::import).collect();
+        let result = |code: u8| match Qos::from_number(code) {
+            Some(qos) => Ok(qos),
+            None => Err(ReasonCode::from_number(code).unwrap_or(ReasonCode::UnspecifiedError)),
+        };
+        let results = results.into_iter().map(|code| code.map(result)).collect();
+        PendingSubscribe { number, subscribe: Subscribe { id, subscription, wants }, results }
+    }
+}
+
+impl WantRecord {
+    fn new(want: &Want) -> Self {
+        let Want { filter, group, qos, no_local, retain_as_published, retain_handling } = want;
+        let options = SubscriptionOptions {
+            qos: *qos,
+            no_local: *no_local,
+            retain_as_published: *retain_as_published,
+            below_only: false,
+        };
+        WantRecord {
+            filter: Text(filter.clone()),
+            group: group.clone().map(Text),
+            options: options.bits(),
+            retain_handling: match retain_handling {
+                RetainHandling::Always => 0,
+                RetainHandling::New => 1,
+                RetainHandling::Never => 2,
+            },
+        }
+    }
+
+    fn import(self) -> Want {
+        let options = SubscriptionOptions::from_bits(self.options);
+        let SubscriptionOptions { qos, no_local, retain_as_published, below_only: _ } = options;
+        Want {
+            filter: self.filter.0,
+            group: self.group.map(|group| group.0),
+            qos,
+            no_local,
+            retain_as_published,
+            retain_handling: match self.retain_handling {
+                0 => RetainHandling::Always,
+                1 => RetainHandling::New,
+                _ => RetainHandling::Never,
+            },
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! What MQTT clients subscribe to.
+
+use auth::{Action, Consent, Permit};
+use model::filter::has_wildcard;
+use model::name::check_topic;
+use model::{Name, Qos, TopicKind, name};
+use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
+use sessions::{Replay, Subscription, SubscriptionOptions};
+
+use super::packets::Mqtts;
+use super::state::PendingSubscribe;
+use crate::ask::{Ask, ask};
+use crate::command::PendingHook;
+use crate::connections::Connections;
+use crate::core::Core;
+use crate::metrics::Limited;
+use crate::webhook::WebhookResponse;
+
+impl Connections {
+    /// The application has taken a client out of a topic.
+    pub(crate) fn mqtt_left(&mut self, slot: u32, topic: &str) {
+        let core = &mut self.core;
+        if !core.mqtt.leave(slot, topic) {
+            return;
+        }
+        if let (Some(details), Some(row)) = (core.mqtt.details(slot), core.mqtt.row(slot))
+            && details.session.outlives()
+        {
+            let (session, will) = (&details.session, details.will.as_ref());
+            core.shared.mqtt_sessions.keep(&row.key, session, will, None);
+        }
+    }
+}
+
+impl Core {
+    /// The application is about to put a client into a topic.
+    pub(crate) fn mqtt_pin(&mut self, slot: u32) {
+        if self.mqtt.has(slot) {
+            let topics: Vec<Name> = self.hub.topics_of(slot).cloned().collect();
+            self.mqtt.pin(slot, topics.iter());
+        }
+    }
+}
+
+/// What a client is told of one filter: how surely it gets the messages, or why it doesn't.
+type Granted = Result<Qos, ReasonCode>;
+
+impl Mqtts<'_> {
+    /// Enters what a client may enter, asks the application about the rest, and answers when all is known.
+    pub(super) fn subscribe(&mut self, slot: u32, subscribe: Subscribe, out: &mut Vec<u8>) {
+        let connections = &mut *self.connections;
+        for _ in &subscribe.wants {
+            connections.rates.has_joined(&mut connections.core, slot);
+        }
+        let mut results: Vec<Option<Granted>> = Vec::with_capacity(subscribe.wants.len());
+        let mut asked = Vec::new();
+        for (at, want) in subscribe.wants.iter().enumerate() {
+            match self.decide(slot, want) {
+                Err(reason) => results.push(Some(Err(reason))),
+                Ok((Consent::Given(permit), below_only)) => {
+                    let id = subscribe.subscription;
+                    let granted = self.enter(slot, want, (permit, below_only), id);
+                    results.push(Some(Ok(granted)));
+                }
+                Ok((Consent::Asked(_), _)) => {
+                    asked.push((at, want.filter.clone()));
+                    results.push(None);
+                }
+            }
+        }
+        let pending = PendingSubscribe { number: 0, subscribe, results };
+        if asked.is_empty() {
+            return self.subscribed(slot, pending, out);
+        }
+        self.ask_all(slot, pending, asked, out);
+    }
+
+    /// Whether a client may subscribe to a filter, and whether to what is below it alone.
+    fn decide(&mut self, slot: u32, want: &Want) -> Result<(Consent, bool), ReasonCode> {
+        let core = &self.connections.core;
+        let settings = core.settings.clone();
+        let Some(own) = settings.mqtt() else { return Err(ReasonCode::NotAuthorized) };
+        let is_wide = has_wildcard(&want.filter);
+        if is_wide && !own.wildcards {
+            return Err(ReasonCode::WildcardSubscriptionsNotSupported);
+        }
+        if want.filter.len() > name::NAME_BYTES_MAX
+            || want.group.as_ref().is_some_and(|group| group.len() > name::NAME_BYTES_MAX)
+        {
+            return Err(ReasonCode::TopicFilterInvalid);
+        }
+        let kind = TopicKind::of(&want.filter);
+        if !is_wide && kind.is_ordinary() && check_topic(&want.filter).is_err() {
+            return Err(ReasonCode::TopicFilterInvalid);
+        }
+        // A group shares what is published to a topic, and nobody's own messages.
+        if want.group.is_some() && !kind.is_ordinary() {
+            return Err(ReasonCode::NotAuthorized);
+        }
+        if !self.is_known(slot, want) {
+            let count = core.hub.count(slot);
+            if count >= settings.session.topics_per_connection_max {
+                core.metrics.limited[Limited::Topics as usize].add(1);
+                return Err(ReasonCode::QuotaExceeded);
+            }
+            let Connections { core, rates, .. } = &mut *self.connections;
+            let no_room = || core.no_room(&[], std::iter::once(&want.filter));
+            if rates.quota.topics_reached(core, slot).or_else(no_room).is_some() {
+                return Err(ReasonCode::QuotaExceeded);
+            }
+        }
+        let core = &self.connections.core;
+        let policy = &settings.session.policy;
+        let principal = core.principal(slot);
+        if kind == TopicKind::Broadcast {
+            // Everyone is in it.
+            return Ok((Consent::Given(Permit::default()), false));
+        }
+        let decide = |name: &str| {
+            let topic = policy.topic(name);
+            policy.decide(&principal, Action::Subscribe, &topic).undenied().ok()
+        };
+        if !is_wide {
+            return decide(&want.filter).map(|it| (it, false)).ok_or(ReasonCode::NotAuthorized);
+        }
+        if let Some(consent) = decide(&name::filter(None, &want.filter)) {
+            return Ok((consent, false));
+        }
+        // Who may have `a/*` may have what is below `a`.
+        let below = want.filter.strip_suffix('#').filter(|above| above.ends_with('/'));
+        let below = below.map(|above| name::filter(None, &format!("{above}+/#")));
+        let below = below.and_then(|below| decide(&below));
+        below.map(|consent| (consent, true)).ok_or(ReasonCode::NotAuthorized)
+    }
+
+    /// Whether a client has subscribed to the filter before.
+    fn is_known(&self, slot: u32, want: &Want) -> bool {
+        let core = &self.connections.core;
+        let subscriptions = core.mqtt.subscriptions(slot, core.hub.topics_of(slot));
+        subscriptions.iter().any(|it| it.filter == want.filter && it.group == want.group)
+    }
+
+    /// The client has a subscription from now on.
+    fn enter(
+        &mut self,
+        slot: u32,
+        want: &Want,
+        (permit, below_only): (Permit, bool),
+        id: u32,
+    ) -> Qos {
+        let connections = &mut *self.connections;
+        let Want { filter, group, qos, no_local, retain_as_published, retain_handling } =
+            want.clone();
+        let options = SubscriptionOptions { qos, no_local, retain_as_published, below_only };
+        let since = connections.core.mqtt_taken;
+        let subscription = Subscription { filter, group, options, id, since };
+        let name = subscription.hub_name();
+        let is_shared = subscription.group.is_some();
+        let replay =
+            Replay { reach: subscription.reach().into(), options: options.bits(), id, after: None };
+        let topics: Vec<Name> = connections.core.hub.topics_of(slot).cloned().collect();
+        let Some(details) = connections.core.mqtt.details_or_new(slot, topics.iter()) else {
+            return qos;
+        };
+        let subscriptions = &mut details.session.subscriptions;
+        let same = |it: &&mut Subscription| {
+            it.filter == subscription.filter && it.group == subscription.group
+        };
+        let is_new = match subscriptions.iter_mut().find(same) {
+            Some(known) => {
+                *known = Subscription { since: known.since, ..subscription };
+                false
+            }
+            None => {
+                subscriptions.push(subscription);
+                true
+            }
+        };
+        details.work.look_again();
+        let replays = match retain_handling {
+            RetainHandling::Always => true,
+            RetainHandling::New => is_new,
+            RetainHandling::Never => false,
+        };
+        if replays && !is_shared {
+            details.session.replays.push(replay);
+            connections.core.mqtt.wake(slot);
+        }
+        match TopicKind::of(&name) {
+            TopicKind::Ordinary => drop(connections.join(slot, &name, permit.presence)),
+            TopicKind::Filter(_) => connections.core.enter_filter(slot, &name),
+            // It is there by itself.
+            TopicKind::Personal(_) | TopicKind::Broadcast => {}
+        }
+        connections.rates.quota.settle(&connections.core, slot);
+        qos
+    }
+
+    /// All is known: the client is answered, when its session is stored.
+    fn subscribed(&mut self, slot: u32, pending: PendingSubscribe, out: &mut Vec<u8>) {
+        let PendingSubscribe { subscribe, results, .. } = pending;
+        let core = &mut self.connections.core;
+        let Some(mqtt) = core.mqtt_protocol(slot) else { return };
+        let refused = Err(ReasonCode::UnspecifiedError);
+        let results: Vec<Granted> =
+            results.into_iter().map(|result| result.unwrap_or(refused)).collect();
+        let mut packet = Vec::new();
+        mqtt.subscribed(subscribe.id, &results, &mut packet);
+        self.answer_kept(slot, packet, out);
+    }
+
+    /// Answers a client whose subscriptions have changed, when they are stored, if they outlive its
+    /// connection.
+    fn answer_kept(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
+        let core = &mut self.connections.core;
+        let sessions = core.shared.mqtt_sessions.clone();
+        if let (Some(details), Some(row)) = (core.mqtt.details(slot), core.mqtt.row(slot))
+            && details.session.outlives()
+        {
+            let (session, will) = (&details.session, details.will.as_ref());
+            if sessions.is_stored() {
+                let done = core.mqtt_done(slot, packet);
+                sessions.keep(&row.key, session, will, done);
+                return;
+            }
+            sessions.keep(&row.key, session, will, None);
+        }
+        out.extend_from_slice(&packet);
+        core.mqtt.trim(slot);
+    }
+
+    pub(super) fn unsubscribe(&mut self, slot: u32, id: u16, filters: &[Name], out: &mut Vec<u8>) {
+        let results: Vec<ReasonCode> =
+            filters.iter().map(|filter| self.leave(slot, filter)).collect();
+        let Some(mqtt) = self.connections.core.mqtt_protocol(slot) else { return };
+        let mut packet = Vec::new();
+        mqtt.unsubscribed(id, &results, &mut packet);
+        self.answer_kept(slot, packet, out);
+    }
+
+    /// The client has a subscription no longer, to a filter as it wrote it.
+    fn leave(&mut self, slot: u32, text: &str) -> ReasonCode {
+        let connections = &mut *self.connections;
+        let Ok(wanted) = model::filter::Filter::parse(text) else {
+            return ReasonCode::TopicFilterInvalid;
+        };
+        let core = &mut connections.core;
+        let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
+        let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) else {
+            return ReasonCode::NoSubscriptionExisted;
+        };
+        let subscriptions = &details.session.subscriptions;
+        let place = subscriptions
+            .iter()
+            .position(|it| it.filter == wanted.filter && it.group.as_deref() == wanted.group);
+        let Some(at) = place else {
+            core.mqtt.trim(slot);
+            return ReasonCode::NoSubscriptionExisted;
+        };
+        let name = subscriptions[at].hub_name();
+        let topic = (core.broker.hash(&name), name.as_str());
+        // What was published before is the client's still.
+        let owed: Vec<_> = core.hub.owed(slot, Some(topic)).into_iter().cloned().collect();
+        connections.mqtt_deliver(slot, Some(&name), &owed);
+        let brought = connections.core.mqtt_brought(slot, &name);
+        if let Some(details) = connections.core.mqtt.details_mut(slot) {
+            details.session.subscriptions.remove(at);
+            details.brought.extend(brought);
+            details.session.replays.retain(|it| it.reach != wanted.filter);
+        }
+        match TopicKind::of(&name) {
+            TopicKind::Ordinary => drop(connections.leave(slot, &name)),
+            TopicKind::Filter(_) => connections.core.leave_filter(slot, &name),
+            TopicKind::Personal(_) | TopicKind::Broadcast => {}
+        }
+        ReasonCode::Success
+    }
+
+    /// Asks the application about filters, by their places.
+    fn ask_all(
+        &mut self,
+        slot: u32,
+        mut pending: PendingSubscribe,
+        asked: Vec<(usize, Name)>,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let number = core.joins.number();
+        pending.number = number;
+        let users: Vec<Name> = core.users(slot).map(Into::into).collect();
+        let Some(protocol) = core.protocol(slot) else { return };
+        let asks = asked.into_iter().map(|(at, topic)| {
+            let hook = PendingHook::Mqtt(number, at);
+            Ask::subscribe(topic, users.clone(), protocol.name(), hook)
+        });
+        let asks: Vec<Ask> = asks.collect();
+        let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
+        if let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) {
+            details.asking.push(pending);
+        }
+        let Err(unasked) = ask(core, self.webhook, slot, asks) else { return };
+        let allowed = core.settings.silence_allows;
+        for hook in unasked.hooks {
+            if let PendingHook::Mqtt(number, at) = hook {
+                let result = if allowed { Ok(()) } else { Err(ReasonCode::ServerBusy) };
+                self.decided(slot, number, at, result, out);
+            }
+        }
+    }
+
+    /// The application has answered about a filter.
+    pub(crate) fn answered(
+        &mut self,
+        slot: u32,
+        number: u32,
+        at: usize,
+        response: WebhookResponse,
+    ) {
+        let result = response.entered(&self.connections.core.settings);
+        let result = result.map(|_| ()).map_err(|_| ReasonCode::NotAuthorized);
+        let mut out = Vec::new();
+        self.decided(slot, number, at, result, &mut out);
+        self.connections.mqtt_flush(slot, &mut out);
+        self.connections.mqtt_serve(slot);
+    }
+
+    fn decided(
+        &mut self,
+        slot: u32,
+        number: u32,
+        at: usize,
+        result: Result<(), ReasonCode>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(details) = self.connections.core.mqtt.details(slot) else { return };
+        let pending = details.asking.iter().find(|it| it.number == number);
+        let Some(pending) = pending else { return };
+        let (id, want) = (pending.subscribe.subscription, pending.subscribe.wants.get(at).cloned());
+        let Some(want) = want else { return };
+        let granted = result.map(|()| {
+            // The rule may be another one than when the application was asked.
+            let settings = self.connections.core.settings.clone();
+            let permit = Permit::of(&settings.session.policy.topic(&want.filter));
+            self.enter(slot, &want, (permit, false), id)
+        });
+        let Some(details) = self.connections.core.mqtt.details_mut(slot) else { return };
+        let Some(place) = details.asking.iter().position(|it| it.number == number) else { return };
+        if let Some(result) = details.asking[place].results.get_mut(at) {
+            *result = Some(granted);
+        }
+        if details.asking[place].results.iter().all(Option::is_some) {
+            let pending = details.asking.remove(place);
+            self.subscribed(slot, pending, out);
+        }
+    }
+}

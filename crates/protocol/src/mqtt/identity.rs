@@ -1,0 +1,145 @@
+//! Who an MQTT client is: by a token in its password, its user name or its authentication data; by the word of
+//! the application; or by its user name alone, where nobody has to prove anything.
+
+use auth::{Principal, Source, TokenError, TokenMark};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::Name;
+use model::name::check_name;
+
+use super::ReasonCode;
+use super::packet::Connect;
+use super::property::id;
+use crate::protocol::Reader;
+use crate::request::{Admission, ConnectRequest, ConnectVerdict, Credentials, Hold};
+
+/// The authentication method with which a token comes as authentication data, and with AUTH a new one.
+pub const TOKEN_METHOD: &str = "token";
+
+/// Why a client is not let in, or not yet.
+pub(super) enum Refusal {
+    /// With this code, and a text for its author.
+    Code(ReasonCode, &'static str),
+    /// It is to be read again when this is known.
+    Hold(Hold),
+}
+
+/// Who a client is, and whether that was proved.
+pub(super) fn principal(
+    reader: &Reader<'_>,
+    connect: &Connect<'_>,
+) -> Result<(Principal, bool), Refusal> {
+    let settings = reader.settings;
+    let method = connect.properties.text(id::AUTHENTICATION_METHOD);
+    if method.is_some_and(|method| method != TOKEN_METHOD) {
+        let text = "the authentication method of this server is: token";
+        return Err(Refusal::Code(ReasonCode::BadAuthenticationMethod, text));
+    }
+    if settings.user_header.is_some() {
+        // Only a proxy says who somebody is, and it has no place for that here.
+        return Ok((Principal::anonymous(Vec::new()), true));
+    }
+    let data = connect.properties.binary(id::AUTHENTICATION_DATA);
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(String::from);
+    let password = connect.password.and_then(text);
+    let is_token = |text: &&str| text.bytes().filter(|byte| *byte == b'.').count() == 2;
+    let by_method = data.filter(|_| method.is_some()).and_then(text);
+    let token = by_method.as_deref().or_else(|| password.as_deref().filter(is_token));
+    let (token, user) = match (token, connect.user) {
+        (Some(token), user) => (Some(token), user),
+        (None, Some(user)) if settings.auth.is_some() && is_token(&user) => (Some(user), None),
+        (None, user) => (None, user),
+    };
+    let user = user.filter(|user| !user.is_empty());
+    if user.is_some_and(|user| check_name(user).is_err()) {
+        let text = "the user name is longer than 254 bytes, or has control characters";
+        return Err(Refusal::Code(ReasonCode::BadUserNameOrPassword, text));
+    }
+    let named: Vec<Name> = user.into_iter().map(Name::from).collect();
+    if let (Some(auth), Some(token)) = (&settings.auth, token) {
+        let verified = auth.verify(token, reader.now_s).map_err(refused)?;
+        if named.iter().any(|user| !verified.users.contains(user)) {
+            let text = "the user name is no user of the token";
+            return Err(Refusal::Code(ReasonCode::BadUserNameOrPassword, text));
+        }
+        return Ok((verified.into(), true));
+    }
+    if settings.connect_headers.is_some() {
+        return admitted(reader, connect, named).map(|principal| (principal, true));
+    }
+    match &settings.auth {
+        None => Ok((Principal::anonymous(named), false)),
+        Some(auth) if auth.is_required() || !named.is_empty() => {
+            let text = "this server wants a token: as the password, or with the method token";
+            Err(Refusal::Code(ReasonCode::NotAuthorized, text))
+        }
+        Some(auth) => Ok((Principal::stranger(auth.anonymous_grants()), true)),
+    }
+}
+
+/// Why a token does not let its client in, or not yet.
+fn refused(error: TokenError) -> Refusal {
+    if error == TokenError::KeysComing {
+        return Refusal::Hold(Hold::Keys);
+    }
+    if error == TokenError::KeysUnavailable {
+        let text = "the keys of tokens are not known yet: try again later";
+        return Refusal::Code(ReasonCode::ServerUnavailable, text);
+    }
+    Refusal::Code(ReasonCode::BadUserNameOrPassword, "the token counts for nothing")
+}
+
+/// Who the application says that the client is.
+fn admitted(
+    reader: &Reader<'_>,
+    connect: &Connect<'_>,
+    named: Vec<Name>,
+) -> Result<Principal, Refusal> {
+    let Some(ConnectVerdict { result, at_s }) = &reader.verdicts.connect else {
+        let password = connect.password.map(|bytes| match std::str::from_utf8(bytes) {
+            Ok(text) => (text.into(), false),
+            Err(_) => (STANDARD.encode(bytes).into(), true),
+        });
+        let credentials = Credentials {
+            client: connect.client.into(),
+            user: connect.user.map(Into::into),
+            password,
+        };
+        return Err(Refusal::Hold(Hold::Connect(Box::new(ConnectRequest {
+            transport: "mqtt",
+            users: named,
+            credentials: Some(credentials),
+            ..ConnectRequest::default()
+        }))));
+    };
+    let refused = |_: &crate::http::Rejection| {
+        Refusal::Code(ReasonCode::NotAuthorized, "the application does not let this client in")
+    };
+    let auth = reader.settings.auth.as_ref();
+    let Some(admission) = result.as_ref().map_err(refused)? else {
+        // The application is silent, and that lets in.
+        return match auth {
+            None => Ok(Principal::anonymous(named)),
+            Some(auth) if auth.is_required() || !named.is_empty() => {
+                let text = "this server wants a token";
+                Err(Refusal::Code(ReasonCode::NotAuthorized, text))
+            }
+            Some(auth) => Ok(Principal::stranger(auth.anonymous_grants())),
+        };
+    };
+    let Admission { users, grants, topics: _, info, seconds } = &**admission;
+    let anybody = match auth {
+        Some(auth) => Principal::stranger(auth.anonymous_grants()),
+        None => Principal::anonymous(Vec::new()),
+    };
+    let mark = TokenMark { issued_s: u32::try_from(*at_s).unwrap_or(u32::MAX), id_hash: 0 };
+    Ok(Principal {
+        users: users.clone().unwrap_or(named),
+        client: None,
+        grants: grants.clone().unwrap_or(anybody.grants),
+        info: info.clone(),
+        expires: seconds.map(|seconds| at_s + u64::from(seconds)),
+        mark,
+        source: Source::Hook,
+    })
+}

@@ -1,0 +1,423 @@
+//! MQTT 3.1, 3.1.1 and 5.0 (OASIS, 2014 and 2019) over TCP and in binary frames of a WebSocket.
+
+use model::event::is_reserved;
+use model::filter::check_name;
+use model::{Attributes, CloseReason, Data, Encoding, Message, Name, Publication, Qos};
+
+use super::identity::{self, Refusal};
+use super::message::{
+    ClientLimits, Confirm, ConfirmKind, Connect, Incoming, Publish, RetainHandling, Subscribe,
+    Want, Will,
+};
+use super::packet::{self, Packet, Side};
+use super::property::{Properties, id};
+use super::server::{Mqtt, Stamp, reason_of};
+use super::{MqttError, ReasonCode, Version};
+use crate::http::{Endpoint, Needs, Route};
+use crate::protocol::{Delivery, Listener, Liveness, Protocol, Read, Reader, Recognised};
+use crate::request::{Interrupt, Open, Request};
+use crate::websocket::{Event, Frames, Outcome, handshake};
+use crate::{Codecs, Settings};
+
+/// The first byte of CONNECT, with which every connection begins. No request of HTTP does.
+const CONNECT: u8 = 0x10;
+
+/// The subprotocols of a WebSocket (MQTT 5.0, section 6; `mqttv3.1` is that of 3.1).
+const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
+
+/// A packet of more bytes is waited for whole before any of it is read.
+const WAITED_BYTES: usize = 4 << 10;
+
+impl Protocol for Mqtt {
+    fn name(&self) -> &'static str {
+        "mqtt"
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.number()
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Subscribed
+    }
+
+    fn liveness(&self, _: &Settings) -> Liveness {
+        Liveness::ClientItself
+    }
+
+    fn recognise(&self, first: &[u8]) -> Recognised {
+        Recognised::by_prefix(&[CONNECT], first)
+    }
+
+    fn is_on(&self, settings: &Settings) -> bool {
+        settings.mqtt.is_some()
+    }
+
+    fn listener(&self) -> Option<Listener> {
+        Some(Listener::Mqtt)
+    }
+
+    fn endpoints(&self) -> &'static [Endpoint] {
+        const { &[Endpoint::new("GET", "/mqtt", Needs::TokenByCommand)] }
+    }
+
+    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
+        let is_on = route.settings.mqtt.is_some() && route.request.path == "/mqtt";
+        is_on.then(|| {
+            route.get()?;
+            let accept = route.upgrade()?;
+            let offered = route.request.values("sec-websocket-protocol");
+            let mut offered = offered.flat_map(|line| line.split(',')).map(str::trim);
+            let subprotocol = offered.find(|offer| SUBPROTOCOLS.contains(offer));
+            handshake::response(&accept, subprotocol, None, out);
+            // Its version is in its first packet.
+            let encoding = Mqtt { version: Version::V3, framed: true }.number();
+            Ok(Request::Open(Open {
+                encoding,
+                principal: auth::Principal::anonymous(Vec::new()),
+                topics: Vec::new(),
+                resume: Default::default(),
+                tags: Vec::new(),
+                stranger: true,
+            }))
+        })
+    }
+
+    fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
+        if !self.framed {
+            return self.read_packet(reader, bytes, out).unwrap_or(Read::MORE);
+        }
+        if let Some(read) = self.read_gathered(reader, out) {
+            return read;
+        }
+        let bytes_max = reader.settings.mqtt.as_ref().map_or(0, |it| it.packet_bytes_max as usize);
+        let frames = Frames { bytes_max, window_bits: 0 };
+        let mut gathered = Vec::new();
+        // Packets may be split and merged over frames at will (MQTT 5.0, section 6).
+        let read = frames.read(reader, bytes, out, &mut |_, event| match event {
+            Event::Binary(payload) => {
+                gathered.extend_from_slice(payload);
+                Outcome::Nothing
+            }
+            Event::Text(_) => {
+                let text = "packets of MQTT are in binary frames";
+                Outcome::Close(CloseReason::ProtocolError, text.into())
+            }
+            Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,
+        });
+        if read.request.is_some() {
+            return read;
+        }
+        reader.decoder.gather(&gathered);
+        match self.read_gathered(reader, out) {
+            Some(packet) => Read { taken: read.taken, ..packet },
+            None => read,
+        }
+    }
+
+    fn encode(&self, message: &Message, _: &mut Codecs, out: &mut Vec<u8>) {
+        // Such names are none in MQTT, and what the server says of presence is for its own clients.
+        if check_name(&message.publication.topic).is_err() || is_reserved(message.event()) {
+            return;
+        }
+        let stamp = Stamp {
+            qos: Qos::AtMostOnce,
+            id: 0,
+            again: false,
+            retain: false,
+            subscriptions: &[],
+            alias: None,
+            now_ms: message.at_ms,
+        };
+        self.message(message, &stamp, out);
+    }
+
+    fn goodbye(&self, close: CloseReason, _: u32, out: &mut Vec<u8>) {
+        self.disconnect(reason_of(close), None, out);
+    }
+
+    fn turn_away(&self, first: &[u8], close: CloseReason, out: &mut Vec<u8>) {
+        // To anything but CONNECT there is no answer.
+        if let Ok(Some((Packet::Connect(connect), _))) =
+            super::read(first, None, Side::Client, usize::MAX)
+        {
+            let mqtt = Mqtt { version: connect.version, ..*self };
+            mqtt.refuse(reason_of(close), None, out);
+        }
+    }
+
+    fn joins(&self) -> bool {
+        true
+    }
+}
+
+impl Mqtt {
+    /// Reads the first packet of what was gathered of frames.
+    fn read_gathered(&self, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Option<Read> {
+        let gathered = reader.decoder.take_gathered();
+        let read = self.read_packet(reader, &gathered, out);
+        let (taken, read) = match read {
+            // It waits until its frames have come.
+            Some(Read { taken: 0, request: Some(Request::Continue { .. }), .. }) | None => {
+                (0, None)
+            }
+            Some(read) => (read.taken, Some(Read { taken: 0, again: true, ..read })),
+        };
+        reader.decoder.put_gathered(gathered, taken);
+        read
+    }
+
+    /// Reads the first packet; nothing while more must come.
+    fn read_packet(
+        &self,
+        reader: &mut Reader<'_>,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Read> {
+        let is_known = reader.open && !reader.stranger;
+        let version = is_known.then_some(self.version);
+        let Some(settings) = &reader.settings.mqtt else {
+            return Some(ends(bytes, CloseReason::BadRequest));
+        };
+        let max = settings.packet_bytes_max as usize;
+        match super::read(bytes, version, Side::Client, max) {
+            Ok(Some((Packet::Connect(connect), taken))) if !is_known => {
+                Some(self.connect(reader, &connect, taken, bytes, out))
+            }
+            Ok(Some((packet, taken))) => match incoming(reader, &packet) {
+                Some(incoming) => Some(asks(taken, incoming)),
+                None => Some(self.broken(MqttError::PacketType("server"), is_known, bytes, out)),
+            },
+            Ok(None) => {
+                let whole = super::packet_bytes(bytes).ok().flatten();
+                let whole = whole.filter(|whole| *whole > WAITED_BYTES)?;
+                let request = Some(Request::Continue { bytes: whole, interim: b"" });
+                Some(Read { taken: 0, request, ..Read::MORE })
+            }
+            Err(error) => Some(self.broken(error, is_known, bytes, out)),
+        }
+    }
+
+    /// The end of a connection on which came what can't be.
+    fn broken(&self, error: MqttError, is_known: bool, bytes: &[u8], out: &mut Vec<u8>) -> Read {
+        if is_known {
+            self.disconnect(error.reason(), None, out);
+        } else if let Some(level) = level(bytes) {
+            // Whatever the client speaks, it knows one of these two. MQTT 3 has a word for the version alone.
+            let version = if level > 4 { Version::V5 } else { Version::V3 };
+            if version == Version::V5 || error == MqttError::Version {
+                Mqtt { version, ..*self }.refuse(error.reason(), None, out);
+            }
+        }
+        let close = if matches!(error, MqttError::TooLarge(_)) {
+            CloseReason::TooBig
+        } else if error == MqttError::PayloadFormat {
+            CloseReason::InvalidPayload
+        } else {
+            CloseReason::ProtocolError
+        };
+        ends(bytes, close)
+    }
+
+    /// A client wants to come in.
+    fn connect(
+        &self,
+        reader: &mut Reader<'_>,
+        connect: &packet::Connect<'_>,
+        taken: usize,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Read {
+        let mqtt = Mqtt { version: connect.version, framed: self.framed };
+        let refuse = |reason: ReasonCode, text: &str, out: &mut Vec<u8>| {
+            mqtt.refuse(reason, Some(text), out);
+            let close = if reason == ReasonCode::ServerUnavailable {
+                CloseReason::Overloaded
+            } else if reason == ReasonCode::ClientIdentifierNotValid {
+                CloseReason::BadRequest
+            } else {
+                CloseReason::Unauthorized
+            };
+            ends(bytes, close)
+        };
+        let is_old = connect.version == Version::V3;
+        let is_nameless = connect.client.is_empty();
+        if is_nameless && is_old && (!connect.clean || connect.is_3_1) {
+            // MQTT 3.1.1, section 3.1.3.1.
+            let text = "a client without an identifier has no session that goes on";
+            return refuse(ReasonCode::ClientIdentifierNotValid, text, out);
+        }
+        if !is_nameless && model::name::check_name(connect.client).is_err() {
+            let text = "a client identifier has at most 254 bytes and no control characters";
+            return refuse(ReasonCode::ClientIdentifierNotValid, text, out);
+        }
+        let (principal, is_proved) = match identity::principal(reader, connect) {
+            Ok(principal) => principal,
+            Err(Refusal::Code(reason, text)) => return refuse(reason, text, out),
+            Err(Refusal::Hold(hold)) => {
+                let request = Some(Request::Hold(hold));
+                return Read { taken: 0, request, ..Read::MORE };
+            }
+        };
+        let properties = &connect.properties;
+        let number = |number: u8| properties.number(number);
+        let seconds = match (is_old, connect.clean) {
+            (true, true) => 0,
+            (true, false) => u32::MAX,
+            (false, _) => number(id::SESSION_EXPIRY_INTERVAL).unwrap_or(0),
+        };
+        let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+        let limits = ClientLimits {
+            receive_max: number(id::RECEIVE_MAXIMUM).map_or(u16::MAX, small),
+            packet_bytes_max: number(id::MAXIMUM_PACKET_SIZE).unwrap_or(u32::MAX),
+            topic_alias_max: number(id::TOPIC_ALIAS_MAXIMUM).map_or(0, small),
+            problem_information: number(id::REQUEST_PROBLEM_INFORMATION) != Some(0),
+        };
+        let now_s = reader.now_s;
+        let will = connect.will.map(|will| Will {
+            delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),
+            publication: Publication {
+                qos: will.qos,
+                retain: will.retain,
+                ..publication(will.topic, will.payload, &will.properties, now_s)
+                    .sent_by(principal.users.first().cloned())
+            },
+        });
+        let method = properties.text(id::AUTHENTICATION_METHOD).map(Into::into);
+        asks(
+            taken,
+            Incoming::Connect(Box::new(Connect {
+                encoding: mqtt.number(),
+                principal,
+                is_proved,
+                client: connect.client.into(),
+                is_assigned: false,
+                clean: connect.clean,
+                seconds,
+                keep_alive_s: connect.keep_alive_s,
+                will,
+                limits,
+                method,
+            })),
+        )
+    }
+}
+
+/// The connection ends: nothing of what it has sent is read any more.
+fn ends(bytes: &[u8], close: CloseReason) -> Read {
+    let request = Some(Request::Close(close));
+    Read { taken: bytes.len(), request, ..Read::MORE }
+}
+
+fn asks(taken: usize, incoming: Incoming) -> Read {
+    let request = Some(Request::Mqtt(Box::new(incoming)));
+    Read { taken, request, ..Read::MORE }
+}
+
+/// What a packet asks for; nothing where a client that was let in may not send it.
+fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
+    let confirm = |kind, confirm: &packet::Confirm<'_>| {
+        let failed = confirm.reason.is_error();
+        Some(Incoming::Confirm(Confirm { kind, id: confirm.id, failed }))
+    };
+    match packet {
+        Packet::Publish(publish) => {
+            let alias = publish.properties.number(id::TOPIC_ALIAS).unwrap_or(0);
+            let publication =
+                publication(publish.topic, publish.payload, &publish.properties, reader.now_s);
+            let (qos, retain) = (publish.qos, publish.retain);
+            Some(Incoming::Publish(Box::new(Publish {
+                id: publish.id,
+                alias: u16::try_from(alias).unwrap_or(u16::MAX),
+                publication: Publication { qos, retain, ..publication },
+            })))
+        }
+        Packet::Puback(it) => confirm(ConfirmKind::Acknowledged, it),
+        Packet::Pubrec(it) => confirm(ConfirmKind::Received, it),
+        Packet::Pubrel(it) => confirm(ConfirmKind::Release, it),
+        Packet::Pubcomp(it) => confirm(ConfirmKind::Complete, it),
+        Packet::Subscribe(subscribe) => Some(Incoming::Subscribe(Box::new(Subscribe {
+            id: subscribe.id,
+            subscription: subscribe.properties.number(id::SUBSCRIPTION_IDENTIFIER).unwrap_or(0),
+            wants: subscribe.subscriptions().map(want).collect(),
+        }))),
+        Packet::Unsubscribe(it) => Some(Incoming::Unsubscribe {
+            id: it.id,
+            filters: it.filters().map(Name::from).collect(),
+        }),
+        Packet::Pingreq => Some(Incoming::Ping),
+        Packet::Disconnect(it) => Some(Incoming::Disconnect {
+            with_will: it.reason != ReasonCode::Success,
+            seconds: it.properties.number(id::SESSION_EXPIRY_INTERVAL),
+        }),
+        Packet::Auth(it) => {
+            let data = it.properties.binary(id::AUTHENTICATION_DATA).unwrap_or_default();
+            Some(Incoming::Authenticate {
+                method: it.properties.text(id::AUTHENTICATION_METHOD).unwrap_or("").into(),
+                token: String::from_utf8_lossy(data).into(),
+            })
+        }
+        // A second one (MQTT 5.0, section 3.1), and those of servers.
+        Packet::Connect(_)
+        | Packet::Connack(_)
+        | Packet::Suback(_)
+        | Packet::Unsuback(_)
+        | Packet::Pingresp => None,
+    }
+}
+
+fn want(subscription: packet::Subscription<'_>) -> Want {
+    let packet::Subscription { filter, qos, no_local, retain_as_published, retain_handling } =
+        subscription;
+    Want {
+        filter: filter.filter.into(),
+        group: filter.group.map(Name::from),
+        qos,
+        no_local,
+        retain_as_published,
+        retain_handling: match retain_handling {
+            0 => RetainHandling::Always,
+            1 => RetainHandling::New,
+            _ => RetainHandling::Never,
+        },
+    }
+}
+
+/// A message that a client publishes, or wants to be published when it is gone. Text is what is UTF-8.
+fn publication(
+    topic: &str,
+    payload: &[u8],
+    properties: &Properties<'_>,
+    now_s: u64,
+) -> Publication {
+    let data = match simdutf8::basic::from_utf8(payload) {
+        Ok(text) => Data::Text(text.into()),
+        Err(_) => Data::Binary(payload.into()),
+    };
+    let mut publication = Publication::new(topic, data);
+    if properties.is_empty() {
+        return publication;
+    }
+    let seconds = properties.number(id::MESSAGE_EXPIRY_INTERVAL);
+    let own = model::Properties {
+        is_text: properties.number(id::PAYLOAD_FORMAT_INDICATOR) == Some(1),
+        content_type: properties.text(id::CONTENT_TYPE).map(Into::into),
+        response_topic: properties.text(id::RESPONSE_TOPIC).map(Name::from),
+        correlation_data: properties.binary(id::CORRELATION_DATA).map(Into::into),
+        user: properties.user().map(|(name, value)| (name.into(), value.into())).collect(),
+    };
+    let attributes = Attributes {
+        expires_ms: seconds.map(|seconds| (now_s + u64::from(seconds)) * 1_000),
+        properties: (own != model::Properties::default()).then(|| Box::new(own)),
+        ..Attributes::default()
+    };
+    publication.attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
+    publication
+}
+
+/// The level of the protocol that CONNECT names, if that is MQTT.
+fn level(connect: &[u8]) -> Option<u8> {
+    let length = connect.get(1..)?.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
+    let named = connect.get(1 + length..)?;
+    named.strip_prefix(b"\0\x04MQTT")?.first().copied()
+}

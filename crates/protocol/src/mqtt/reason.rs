@@ -1,0 +1,202 @@
+//! Why something was done or refused (MQTT 5.0, section 2.4; MQTT 3.1.1, section 3.2.2.3).
+
+macro_rules! reason_codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
+        /// A reason code of MQTT 5.0. Where one number has several names, the meaning of the packet decides.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum ReasonCode {
+            $($(#[doc = $doc])+ $name = $code,)+
+        }
+
+        impl ReasonCode {
+            /// All, in the order of their numbers.
+            pub const ALL: &'static [ReasonCode] = &[$(ReasonCode::$name),+];
+
+            /// The code with this number.
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($code => Some(ReasonCode::$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+reason_codes! {
+    /// Done; a normal disconnection; granted QoS 0.
+    Success = 0x00,
+    /// Granted QoS 1.
+    GrantedQos1 = 0x01,
+    /// Granted QoS 2.
+    GrantedQos2 = 0x02,
+    /// The client disconnects, and its will is to be published.
+    DisconnectWithWillMessage = 0x04,
+    /// The message was accepted, and nobody is subscribed.
+    NoMatchingSubscribers = 0x10,
+    /// There was no such subscription.
+    NoSubscriptionExisted = 0x11,
+    /// The authentication goes on.
+    ContinueAuthentication = 0x18,
+    /// The client authenticates again.
+    ReAuthenticate = 0x19,
+    /// Something went wrong that has no code.
+    UnspecifiedError = 0x80,
+    /// The packet can't be read.
+    MalformedPacket = 0x81,
+    /// The packet is not allowed here.
+    ProtocolError = 0x82,
+    /// This server does not accept what is valid.
+    ImplementationSpecificError = 0x83,
+    /// The server does not speak this version.
+    UnsupportedProtocolVersion = 0x84,
+    /// The client identifier is not allowed.
+    ClientIdentifierNotValid = 0x85,
+    /// The user name or the password counts for nothing.
+    BadUserNameOrPassword = 0x86,
+    /// The client may not do this.
+    NotAuthorized = 0x87,
+    /// The server is not available.
+    ServerUnavailable = 0x88,
+    /// The server is busy: try again later.
+    ServerBusy = 0x89,
+    /// The client was banned.
+    Banned = 0x8a,
+    /// The server is shutting down.
+    ServerShuttingDown = 0x8b,
+    /// The authentication method is not supported, or another than before.
+    BadAuthenticationMethod = 0x8c,
+    /// Nothing was heard for one and a half times the keep-alive.
+    KeepAliveTimeout = 0x8d,
+    /// Another connection with the same client identifier has come.
+    SessionTakenOver = 0x8e,
+    /// The filter is valid, and not accepted here.
+    TopicFilterInvalid = 0x8f,
+    /// The topic is valid, and not accepted here.
+    TopicNameInvalid = 0x90,
+    /// The packet identifier is in use.
+    PacketIdentifierInUse = 0x91,
+    /// There is no such packet identifier.
+    PacketIdentifierNotFound = 0x92,
+    /// More was sent without a confirmation than was allowed.
+    ReceiveMaximumExceeded = 0x93,
+    /// The topic alias is 0 or too large.
+    TopicAliasInvalid = 0x94,
+    /// The packet is larger than was allowed.
+    PacketTooLarge = 0x95,
+    /// Too much was sent in a short time.
+    MessageRateTooHigh = 0x96,
+    /// A limit was reached.
+    QuotaExceeded = 0x97,
+    /// The operator has decided so.
+    AdministrativeAction = 0x98,
+    /// The payload is not what its format says.
+    PayloadFormatInvalid = 0x99,
+    /// Retained messages are not supported.
+    RetainNotSupported = 0x9a,
+    /// The QoS is not supported.
+    QosNotSupported = 0x9b,
+    /// Another server is to be used for now.
+    UseAnotherServer = 0x9c,
+    /// Another server is to be used from now on.
+    ServerMoved = 0x9d,
+    /// Shared subscriptions are not supported.
+    SharedSubscriptionsNotSupported = 0x9e,
+    /// Too many connections were made in a short time.
+    ConnectionRateExceeded = 0x9f,
+    /// The connection was open for as long as it may be.
+    MaximumConnectTime = 0xa0,
+    /// Subscription identifiers are not supported.
+    SubscriptionIdentifiersNotSupported = 0xa1,
+    /// Wildcards are not supported.
+    WildcardSubscriptionsNotSupported = 0xa2,
+}
+
+impl ReasonCode {
+    /// The name of 0x00 in DISCONNECT.
+    pub const NORMAL_DISCONNECTION: ReasonCode = ReasonCode::Success;
+
+    /// The name of 0x00 in SUBACK.
+    pub const GRANTED_QOS_0: ReasonCode = ReasonCode::Success;
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether something was not done.
+    pub fn is_error(self) -> bool {
+        self.number() >= 0x80
+    }
+
+    /// What MQTT 3.1.1 has for it in CONNACK.
+    pub fn connect_return(self) -> ConnectReturnCode {
+        let same = ConnectReturnCode::ALL.into_iter().find(|code| code.reason() == self);
+        let may_not = [ReasonCode::Banned, ReasonCode::BadAuthenticationMethod].contains(&self);
+        same.unwrap_or(if may_not {
+            ConnectReturnCode::NotAuthorized
+        } else {
+            ConnectReturnCode::ServerUnavailable
+        })
+    }
+
+    /// The number of [`ReasonCode::connect_return`].
+    pub fn connect_return_code(self) -> u8 {
+        self.connect_return().number()
+    }
+}
+
+/// What MQTT 3 says in CONNACK (MQTT 3.1.1, section 3.2.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ConnectReturnCode {
+    /// The client is let in.
+    Accepted = 0,
+    /// The server does not speak this version.
+    UnacceptableProtocolVersion = 1,
+    /// The client identifier is not allowed.
+    IdentifierRejected = 2,
+    /// The server is not available.
+    ServerUnavailable = 3,
+    /// The user name or the password counts for nothing.
+    BadUserNameOrPassword = 4,
+    /// The client may not come in.
+    NotAuthorized = 5,
+}
+
+impl ConnectReturnCode {
+    /// All, in the order of their numbers.
+    pub const ALL: [ConnectReturnCode; 6] = [
+        ConnectReturnCode::Accepted,
+        ConnectReturnCode::UnacceptableProtocolVersion,
+        ConnectReturnCode::IdentifierRejected,
+        ConnectReturnCode::ServerUnavailable,
+        ConnectReturnCode::BadUserNameOrPassword,
+        ConnectReturnCode::NotAuthorized,
+    ];
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The code with this number; nothing from 6 on.
+    pub fn from_number(number: u8) -> Option<Self> {
+        ConnectReturnCode::ALL.get(usize::from(number)).copied()
+    }
+
+    /// What MQTT 5.0 has for it.
+    pub fn reason(self) -> ReasonCode {
+        match self {
+            ConnectReturnCode::Accepted => ReasonCode::Success,
+            ConnectReturnCode::UnacceptableProtocolVersion => {
+                ReasonCode::UnsupportedProtocolVersion
+            }
+            ConnectReturnCode::IdentifierRejected => ReasonCode::ClientIdentifierNotValid,
+            ConnectReturnCode::ServerUnavailable => ReasonCode::ServerUnavailable,
+            ConnectReturnCode::BadUserNameOrPassword => ReasonCode::BadUserNameOrPassword,
+            ConnectReturnCode::NotAuthorized => ReasonCode::NotAuthorized,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What the server says to its clients.
+
+use model::{CloseReason, Data, Encoding, Message, Name, Qos};
+
+use super::message::ConfirmKind;
+use super::property::{Value, id};
+use super::write::{self, ConfirmType, PublishParts};
+use super::{ReasonCode, Version, WriteError};
+use crate::websocket::frame::{self, Opcode};
+
+/// MQTT in one of its versions, in one of its framings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mqtt {
+    /// The version.
+    pub version: Version,
+    /// In binary frames of a WebSocket.
+    pub framed: bool,
+}
+
+/// What a client is told that is let in. What is not given is as the client asked, or as the standard has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted<'a> {
+    /// Its session goes on.
+    pub session_present: bool,
+    /// For how long the session outlives the connection, in seconds.
+    pub seconds: Option<u32>,
+    /// Messages with QoS 1 and 2 that it may have under way.
+    pub receive_max: u16,
+    /// The bytes of a packet.
+    pub packet_bytes_max: u32,
+    /// Aliases of topics that it may use.
+    pub topic_alias_max: u16,
+    /// The identifier that it was given.
+    pub client: Option<&'a str>,
+    /// How often it is to speak, in seconds.
+    pub keep_alive_s: Option<u16>,
+    /// It may use wildcards.
+    pub wildcards: bool,
+    /// How it authenticates.
+    pub method: Option<&'a str>,
+}
+
+/// How a message is sent to one client.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp<'a> {
+    /// How surely.
+    pub qos: Qos,
+    /// The packet identifier; of no meaning with QoS 0.
+    pub id: u16,
+    /// It was sent before.
+    pub again: bool,
+    /// It is a retained message, or was published as one to somebody who wants to know.
+    pub retain: bool,
+    /// The identifiers of the subscriptions that it comes for.
+    pub subscriptions: &'a [u32],
+    /// The topic's alias, and whether the client knows it.
+    pub alias: Option<(u16, bool)>,
+    /// The time, in milliseconds since 1970.
+    pub now_ms: u64,
+}
+
+impl Mqtt {
+    /// All: their encodings count from `FIRST` on.
+    pub const ALL: [Mqtt; 4] = [
+        Mqtt { version: Version::V3, framed: false },
+        Mqtt { version: Version::V5, framed: false },
+        Mqtt { version: Version::V3, framed: true },
+        Mqtt { version: Version::V5, framed: true },
+    ];
+
+    /// The MQTT of an encoding; nothing where it is another protocol's.
+    pub fn of(encoding: Encoding) -> Option<Mqtt> {
+        let at = encoding.0.checked_sub(FIRST)?;
+        Mqtt::ALL.get(usize::from(at)).copied()
+    }
+
+    /// The number of the encoding.
+    pub fn number(self) -> Encoding {
+        let version = u8::from(self.version == Version::V5);
+        Encoding(FIRST + version + 2 * u8::from(self.framed))
+    }
+
+    /// Whether clients are told what the server allows, and can be told what to do instead.
+    pub fn tells_limits(self) -> bool {
+        self.version == Version::V5
+    }
+
+    /// Whether a client learns why something of its own was refused.
+    pub fn tells_reasons(self) -> bool {
+        self.version == Version::V5
+    }
+
+    /// Appends what `write` appends, in a frame where that is how it goes. Nothing is sent where a field is longer
+    /// than MQTT can say: names and settings never are, and properties came in such packets.
+    fn framed(self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) {
+        if !self.framed {
+            let written = write(out);
+            debug_assert_eq!(written, Ok(()));
+            return;
+        }
+        let mut packet = Vec::new();
+        let written = write(&mut packet);
+        debug_assert_eq!(written, Ok(()));
+        if written.is_ok() {
+            frame::encode(Opcode::Binary, false, &packet, out);
+        }
+    }
+
+    /// Appends CONNACK to a client that is let in.
+    pub fn accept(self, accepted: &Accepted<'_>, out: &mut Vec<u8>) {
+        let properties: Vec<_> = accepted.properties().collect();
+        self.framed(out, |out| {
+            write::connack(self.version, accepted.session_present, 0, &properties, out)
+        });
+    }
+
+    /// Appends CONNACK to a client that is not, with a text for its author.
+    pub fn refuse(self, reason: ReasonCode, text: Option<&str>, out: &mut Vec<u8>) {
+        let code = match self.version {
+            Version::V3 => reason.connect_return_code(),
+            Version::V5 => reason.number(),
+        };
+        let text = text.map(|text| (id::REASON_STRING, Value::Text(text)));
+        self.framed(out, |out| write::connack(self.version, false, code, text.as_slice(), out));
+    }
+
+    /// Appends CONNACK to a client that is to go to another server. MQTT 3 has no word for that.
+    pub fn send_elsewhere(self, reference: &str, out: &mut Vec<u8>) {
+        if self.version == Version::V3 {
+            return self.refuse(ReasonCode::ServerUnavailable, None, out);
+        }
+        let code = ReasonCode::UseAnotherServer.number();
+        let reference = [(id::SERVER_REFERENCE, Value::Text(reference))];
+        self.framed(out, |out| write::connack(self.version, false, code, &reference, out));
+    }
+
+    /// Appends DISCONNECT with why the connection ends.
+    pub fn say_goodbye(self, close: CloseReason, reference: Option<&str>, out: &mut Vec<u8>) {
+        match reference.filter(|_| close == CloseReason::Drain) {
+            Some(it) => self.disconnect(ReasonCode::UseAnotherServer, Some(it), out),
+            None => self.disconnect(reason_of(close), None, out),
+        }
+    }
+
+    /// Appends PUBACK, PUBREC, PUBREL or PUBCOMP.
+    pub fn confirm(self, kind: ConfirmKind, id: u16, reason: ReasonCode, out: &mut Vec<u8>) {
+        let kind = match kind {
+            ConfirmKind::Acknowledged => ConfirmType::Puback,
+            ConfirmKind::Received => ConfirmType::Pubrec,
+            ConfirmKind::Release => ConfirmType::Pubrel,
+            ConfirmKind::Complete => ConfirmType::Pubcomp,
+        };
+        self.framed(out, |out| write::confirm(kind, self.version, id, reason, &[], out));
+    }
+
+    /// Appends PUBREL.
+    pub fn release(self, id: u16, out: &mut Vec<u8>) {
+        self.confirm(ConfirmKind::Release, id, ReasonCode::Success, out);
+    }
+
+    /// Appends SUBACK.
+    pub fn subscribed(self, id: u16, results: &[Result<Qos, ReasonCode>], out: &mut Vec<u8>) {
+        let code = |result: &Result<Qos, ReasonCode>| match (result, self.version) {
+            (Ok(qos), _) => qos.number(),
+            (Err(_), Version::V3) => ReasonCode::UnspecifiedError.number(),
+            (Err(reason), Version::V5) => reason.number(),
+        };
+        let codes: Vec<u8> = results.iter().map(code).collect();
+        self.framed(out, |out| write::suback(self.version, id, &[], &codes, out));
+    }
+
+    /// Appends UNSUBACK.
+    pub fn unsubscribed(self, id: u16, results: &[ReasonCode], out: &mut Vec<u8>) {
+        let codes: Vec<u8> = results.iter().map(|reason| reason.number()).collect();
+        self.framed(out, |out| write::unsuback(self.version, id, &[], &codes, out));
+    }
+
+    /// Appends PINGRESP.
+    pub fn pong(self, out: &mut Vec<u8>) {
+        self.framed(out, |out| {
+            write::pingresp(out);
+            Ok(())
+        });
+    }
+
+    /// Appends AUTH: the client may go on.
+    pub fn authenticated(self, method: &str, out: &mut Vec<u8>) {
+        let method = [(id::AUTHENTICATION_METHOD, Value::Text(method))];
+        self.framed(out, |out| write::auth(ReasonCode::Success, &method, out));
+    }
+
+    /// Appends DISCONNECT, with the server that is to be used instead. MQTT 3 has none from a server.
+    pub fn disconnect(self, reason: ReasonCode, reference: Option<&str>, out: &mut Vec<u8>) {
+        if self.version == Version::V5 {
+            let reference = reference.map(|it| (id::SERVER_REFERENCE, Value::Text(it)));
+            self.framed(out, |out| {
+                write::disconnect(self.version, reason, reference.as_slice(), out)
+            });
+        }
+        if self.framed {
+            crate::websocket::close(1000, "", out);
+        }
+    }
+
+    /// Appends a message as one client gets it.
+    pub fn message(self, message: &Message, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
+        let properties = properties(message, stamp);
+        self.framed(out, |out| self.parts(message, stamp, properties.iter().copied()).write(out));
+    }
+
+    /// How many bytes that packet has.
+    pub fn message_bytes(self, message: &Message, stamp: &Stamp<'_>) -> usize {
+        let properties = properties(message, stamp);
+        self.parts(message, stamp, properties.iter().copied()).bytes()
+    }
+
+    fn parts<'a, P>(
+        self,
+        message: &'a Message,
+        stamp: &Stamp<'_>,
+        properties: P,
+    ) -> PublishParts<'a, P> {
+        let publication = &message.publication;
+        let is_known = self.version == Version::V5 && stamp.alias.is_some_and(|(_, known)| known);
+        PublishParts {
+            version: self.version,
+            dup: stamp.again,
+            qos: stamp.qos,
+            retain: stamp.retain,
+            topic: if is_known { "" } else { &publication.topic },
+            id: stamp.id,
+            properties,
+            payload: payload(&publication.data),
+        }
+    }
+}
+
+/// The first encoding of MQTT. The numbers stay for good.
+pub const FIRST: u8 = 15;
+
+/// The bytes of a message's payload: a text of the application's as it is, other JSON as its text.
+pub fn payload(data: &Data) -> &[u8] {
+    match data {
+        Data::Json(text) | Data::Text(text) => text.as_bytes(),
+        Data::Binary(bytes) => bytes,
+    }
+}
+
+impl Accepted<'_> {
+    fn properties(&self) -> impl Iterator<Item = (u8, Value<'_>)> + Clone {
+        let number = |number: u8, value: u32| Some((number, Value::Number(value)));
+        [
+            self.seconds.and_then(|it| number(id::SESSION_EXPIRY_INTERVAL, it)),
+            number(id::RECEIVE_MAXIMUM, self.receive_max.into()),
+            number(id::MAXIMUM_PACKET_SIZE, self.packet_bytes_max),
+            self.client.map(|it| (id::ASSIGNED_CLIENT_IDENTIFIER, Value::Text(it))),
+            number(id::TOPIC_ALIAS_MAXIMUM, self.topic_alias_max.into()),
+            if self.wildcards { None } else { number(id::WILDCARD_SUBSCRIPTION_AVAILABLE, 0) },
+            self.keep_alive_s.and_then(|it| number(id::SERVER_KEEP_ALIVE, it.into())),
+            self.method.map(|it| (id::AUTHENTICATION_METHOD, Value::Text(it))),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+/// The properties of a message for one client.
+fn properties<'a>(message: &'a Message, stamp: &Stamp<'a>) -> Vec<(u8, Value<'a>)> {
+    let publication = &message.publication;
+    let mut all = Vec::new();
+    let mut add = |number: u8, value: Value<'a>| all.push((number, value));
+    if let Some(expires_ms) = publication.expires_ms() {
+        let left_s = expires_ms.saturating_sub(stamp.now_ms).div_ceil(1_000);
+        let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
+        add(id::MESSAGE_EXPIRY_INTERVAL, Value::Number(left_s));
+    }
+    if let Some((alias, _)) = stamp.alias {
+        add(id::TOPIC_ALIAS, Value::Number(alias.into()));
+    }
+    for subscription in stamp.subscriptions {
+        add(id::SUBSCRIPTION_IDENTIFIER, Value::Number(*subscription));
+    }
+    if let Some(own) = publication.properties() {
+        if own.is_text {
+            add(id::PAYLOAD_FORMAT_INDICATOR, Value::Number(1));
+        }
+        let text = |text: &'a Option<Box<str>>| text.as_deref().map(Value::Text);
+        text(&own.content_type).into_iter().for_each(|it| add(id::CONTENT_TYPE, it));
+        if let Some(topic) = &own.response_topic {
+            add(id::RESPONSE_TOPIC, Value::Text(topic));
+        }
+        if let Some(data) = &own.correlation_data {
+            add(id::CORRELATION_DATA, Value::Binary(data));
+        }
+        for (name, value) in &own.user {
+            add(id::USER_PROPERTY, Value::Pair(name, value));
+        }
+    }
+    if let Some(event) = publication.event.as_ref().map(Name::as_str) {
+        add(id::USER_PROPERTY, Value::Pair("event", event));
+    }
+    all
+}
+
+/// What a client is told when the server ends its connection.
+pub(super) fn reason_of(close: CloseReason) -> ReasonCode {
+    match close {
+        CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered => ReasonCode::Success,
+        CloseReason::ByApplication => ReasonCode::AdministrativeAction,
+        CloseReason::Drain => ReasonCode::ServerShuttingDown,
+        CloseReason::SlowConsumer => ReasonCode::QuotaExceeded,
+        CloseReason::RequestTimeout | CloseReason::Idle | CloseReason::Silent => {
+            ReasonCode::KeepAliveTimeout
+        }
+        CloseReason::BadRequest | CloseReason::ProtocolError => ReasonCode::ProtocolError,
+        CloseReason::InvalidPayload => ReasonCode::PayloadFormatInvalid,
+        CloseReason::TooBig => ReasonCode::PacketTooLarge,
+        CloseReason::Overloaded => ReasonCode::ServerBusy,
+        CloseReason::Internal => ReasonCode::UnspecifiedError,
+        CloseReason::Unauthorized | CloseReason::TokenExpired | CloseReason::TokenRevoked => {
+            ReasonCode::NotAuthorized
+        }
+        CloseReason::RateLimited => ReasonCode::MessageRateTooHigh,
+        CloseReason::TakenOver => ReasonCode::SessionTakenOver,
+    }
+}

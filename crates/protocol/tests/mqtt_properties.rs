@@ -1,0 +1,82 @@
+//! What holds for the codec of MQTT whatever is sent and however it is split.
+
+mod mqtt_packets;
+
+use mqtt_packets::{BYTES_MAX, Sent, mutated, packet};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use protocol::mqtt::{Packet, Side, Version, packet_bytes, read, rewrite};
+
+/// What is read of the whole, after each beginning of it was looked at.
+fn in_pieces(sent: &Sent) -> Result<(), TestCaseError> {
+    let whole = read(&sent.bytes, sent.known(), sent.from, BYTES_MAX);
+    for end in 0..sent.bytes.len() {
+        let part = read(&sent.bytes[..end], sent.known(), sent.from, BYTES_MAX);
+        match (part, &whole) {
+            (Ok(None), _) => {}
+            // What is found early is what would have been found, or lies before it.
+            (Err(_), Err(_)) => {}
+            (Ok(Some(part)), Ok(Some(whole))) => prop_assert_eq!(&part, whole),
+            (part, whole) => prop_assert!(false, "{part:?} of {whole:?}"),
+        }
+        let bytes = packet_bytes(&sent.bytes[..end]);
+        if let (Ok(Some(bytes)), Ok(Some((_, taken)))) = (bytes, &whole) {
+            prop_assert_eq!(bytes, *taken);
+        }
+    }
+    // What is read can be written, and is then what it was.
+    if let Ok(Some((packet, taken))) = whole {
+        prop_assert!(taken <= sent.bytes.len());
+        let version = match packet {
+            Packet::Connect(connect) => connect.version,
+            _ => sent.version,
+        };
+        let mut again = Vec::new();
+        rewrite(&packet, version, &mut again).unwrap();
+        prop_assert!(again.len() <= taken);
+        prop_assert_eq!(
+            read(&again, sent.known(), sent.from, taken),
+            Ok(Some((packet, again.len())))
+        );
+        prop_assert!(taken < 2 || read(&again, sent.known(), sent.from, again.len() - 1).is_err());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// What one side writes the other reads, to the last byte, and nobody else does.
+    #[test]
+    fn what_is_written_is_read(sent in packet()) {
+        let found = read(&sent.bytes, sent.known(), sent.from, BYTES_MAX);
+        let Ok(Some((packet, taken))) = found else { panic!("{found:?}") };
+        prop_assert_eq!(taken, sent.bytes.len());
+        let mut again = Vec::new();
+        rewrite(&packet, sent.version, &mut again).unwrap();
+        prop_assert_eq!(&again, &sent.bytes);
+        // What follows is left alone.
+        let more = [&sent.bytes[..], b"\xff\xff"].concat();
+        prop_assert_eq!(read(&more, sent.known(), sent.from, BYTES_MAX), Ok(Some((packet, taken))));
+        in_pieces(&sent)?;
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_or_read(sent in mutated()) {
+        in_pieces(&sent)?;
+    }
+
+    #[test]
+    fn anything_may_come(
+        first in any::<u8>(),
+        length in 0..40_u8,
+        body in vec(prop_oneof![any::<u8>(), 0..6_u8], 0..40),
+        is_v5 in any::<bool>(),
+        is_client in any::<bool>(),
+    ) {
+        let bytes = [&[first, length], &body[..]].concat();
+        let version = if is_v5 { Version::V5 } else { Version::V3 };
+        let from = if is_client { Side::Client } else { Side::Server };
+        in_pieces(&Sent { version, from, bytes })?;
+    }
+}

@@ -1,0 +1,202 @@
+//! What the rest of Throng knows of the sessions.
+
+use model::{ConnectionId, Name, Publication};
+
+use crate::interests::Interests;
+use crate::session::{Session, Subscription, Will};
+
+/// Who has which session. Sessions are known by a key: the client's identifier and, where users are
+/// proved, whose it is, so that nobody takes up the session of somebody else.
+///
+/// No call blocks. A session has one connection at most. While it has one, that connection's shard
+/// holds the session; else it is here, where it outlives its connection.
+pub trait Sessions: Send + Sync {
+    /// A connection wants a session. With [`Claimed::Wait`] it is told when it may [`Sessions::take`] it.
+    fn claim(&self, claim: Claim<'_>) -> Claimed;
+
+    /// The session that a connection has waited for.
+    fn take(&self, claim: Claim<'_>) -> Taken;
+
+    /// A connection lets go of a session, or of waiting for one: it has ended, or was told to. Another one
+    /// may have to be told that it can go on.
+    fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released;
+
+    /// Whether a connection has still to let go of a session, or of waiting for it; its serial counts for
+    /// nothing.
+    fn is_told(&self, key: &str, id: ConnectionId) -> bool;
+
+    /// A connected session has begun, or its subscriptions have changed: what it needs is retained from now
+    /// on. `done` is called when it is stored, at once where nothing is.
+    fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>);
+
+    /// Stores how far a connected session is.
+    fn save(&self, key: &str, session: &Session, done: Option<Done>);
+
+    /// Calls `done` when all that was given to the store before is on disk, retained messages too; at once where
+    /// nothing is stored.
+    fn settle(&self, done: Done);
+
+    /// Whether sessions outlive the process.
+    fn is_stored(&self) -> bool;
+
+    /// What is retained for sessions.
+    fn interests(&self) -> &Interests;
+
+    /// Ends sessions whose time is over. Gives the wills that are due. To be called about once a second.
+    fn sweep(&self, now_s: u64) -> Vec<Publication>;
+
+    /// Ends the session of a client that is away; gives its will. Nothing where there is none.
+    fn end(&self, key: &str) -> Option<Option<Publication>>;
+
+    /// Takes other limits. They count for what comes.
+    fn set_limits(&self, limits: Limits);
+
+    /// For how many seconds a session outlives its connection that wants so many.
+    fn seconds(&self, wanted: u32) -> u32;
+
+    /// Some sessions of clients that are away, in no order.
+    fn away(&self, prefix: &str, limit: usize) -> Vec<SessionInfo>;
+
+    /// Figures.
+    fn stats(&self) -> Stats;
+}
+
+/// Keeps sessions beyond the process.
+pub trait Storage: Send + Sync {
+    /// Writes a record, or without a value removes it, in the order of the calls. `done` is called once,
+    /// from any thread: with true when it is on disk.
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>);
+
+    /// Calls `done` once, from any thread, when all is on disk that any part of the server gave the store before.
+    fn settle(&self, done: Done);
+}
+
+/// Learns whether something is stored. It must not block.
+pub type Done = Box<dyn FnOnce(bool) + Send>;
+
+/// The two records of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What changes seldom.
+    Session,
+    /// What changes with each message.
+    Progress,
+}
+
+impl Part {
+    /// Both.
+    pub const ALL: [Part; 2] = [Part::Session, Part::Progress];
+
+    /// The part of the server whose records these are in a store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Session => "mqtt_session",
+            Part::Progress => "mqtt_progress",
+        }
+    }
+}
+
+/// A connection wants a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// Which one.
+    pub key: &'a str,
+    /// Who wants it.
+    pub by: ConnectionId,
+    /// It wants a new one in place of what may be there.
+    pub clean: bool,
+}
+
+/// What a claim came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// A new session. The will of the one before is due with that.
+    New {
+        /// What is to be published.
+        will: Option<Publication>,
+    },
+    /// The session is taken up again.
+    Resumed(Box<Session>),
+    /// Another connection has it still. This one is to be told that it has to let go, if it was not told
+    /// before; its serial may be 0, which stands for any.
+    Wait(Option<ConnectionId>),
+}
+
+/// What a connection gets that has waited for a session.
+#[derive(Debug)]
+pub enum Taken {
+    /// Nothing: yet another connection wants it since, and this one is told to let go.
+    Elsewhere,
+    /// A new session.
+    New,
+    /// The session is taken up again.
+    Resumed(Box<Session>),
+}
+
+/// What a connection leaves.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// Its session; nothing where it had none, or that ends with it.
+    pub session: Option<Session>,
+    /// What is published because it ended.
+    pub will: Option<Will>,
+}
+
+/// What is to be done when a session was let go.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Released {
+    /// This connection is to be told that it may take the session.
+    pub notify: Option<ConnectionId>,
+    /// The will, where it is due now.
+    pub publish: Option<Publication>,
+}
+
+/// Bounds of what is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sessions of clients that are away.
+    pub sessions_max: usize,
+    /// For how long, in seconds; [`crate::WITHOUT_END`] is without end.
+    pub seconds_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { sessions_max: 1_000_000, seconds_max: 86_400 }
+    }
+}
+
+/// A session of a client that is away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its key.
+    pub key: Name,
+    /// When its connection ended, in seconds since 1970.
+    pub since_s: u64,
+    /// When it ends; nothing where it has no end.
+    pub over_s: Option<u64>,
+    /// Its subscriptions.
+    pub subscriptions: Vec<Subscription>,
+    /// Messages that were sent and not confirmed.
+    pub in_flight: usize,
+    /// Everything up to this offset has had its turn.
+    pub position: u64,
+    /// But for so many messages, which wait.
+    pub waiting: usize,
+}
+
+/// Figures of the sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sessions of clients that are away.
+    pub away: usize,
+    /// Different filters for which messages are retained.
+    pub interests: usize,
+    /// Sessions whose time was over.
+    pub expired: u64,
+    /// Sessions that were not kept: there were as many as may be.
+    pub refused: u64,
+    /// Sessions that another connection took over.
+    pub taken_over: u64,
+}

@@ -1,0 +1,337 @@
+//! Messages that are confirmed: what is under way between a client and the server, by packet
+//! identifier (MQTT 5.0, sections 4.3 and 4.4; 3.1.1 the same).
+
+use std::collections::VecDeque;
+
+use minicbor::{Decode, Encode};
+use model::{Name, Qos};
+
+/// What is under way in both directions. Nothing of it is sent again on the connection on which it was
+/// sent: only the next one repeats it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// The packet identifier that was given last; 0 at the beginning.
+    last_id: u16,
+    /// To the client, in the order in which it was sent.
+    out: VecDeque<Outgoing>,
+    /// Packet identifiers of messages with QoS 2 from the client, which it has not released yet. In
+    /// order.
+    incoming: Vec<u16>,
+}
+
+/// A message to the client that is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Its packet identifier; never 0.
+    pub id: u16,
+    /// How far it is.
+    pub state: State,
+    /// Where it is read again for the next connection; nothing in a session that has no next one.
+    pub source: Option<Box<Source>>,
+}
+
+/// How far a message to the client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum State {
+    /// It was sent with QoS 1, and PUBACK is to come.
+    #[n(1)]
+    AtLeastOnce,
+    /// It was sent with QoS 2, and PUBREC is to come.
+    #[n(2)]
+    ExactlyOnce,
+    /// The client has it, PUBREL was sent, and PUBCOMP is to come. The message is not needed any more.
+    #[n(3)]
+    Released,
+}
+
+/// Where a message can be read again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Source {
+    /// Its topic.
+    #[cbor(n(0), with = "crate::record::name")]
+    pub topic: Name,
+    /// Its offset in the log of the topics with history.
+    #[n(1)]
+    pub offset: u64,
+    /// It was the topic's retained message.
+    #[n(2)]
+    pub retained: bool,
+}
+
+/// What a client's PUBACK, PUBREC or PUBCOMP means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Confirmed {
+    /// The message is done.
+    Done(Outgoing),
+    /// PUBREL is to be sent.
+    Release,
+    /// Nothing with this packet identifier is under way.
+    Unknown,
+    /// Something else is to be said of it.
+    Mismatched,
+}
+
+/// What a message with QoS 2 from the client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// It is new: it is to be published.
+    New,
+    /// It was published before, and is only confirmed again.
+    Again,
+    /// More are under way than may be.
+    TooMany,
+}
+
+impl Flow {
+    /// True when nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.out.is_empty() && self.incoming.is_empty()
+    }
+
+    /// Messages to the client that are not done.
+    pub fn in_flight(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Messages with QoS 2 from the client that are not done.
+    pub fn incoming(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// What is under way to the client, in the order in which it was sent.
+    pub fn out(&self) -> impl Iterator<Item = &Outgoing> {
+        self.out.iter()
+    }
+
+    /// A message is about to be sent: gives its packet identifier. Nothing where as many as `window` are
+    /// under way, at most 65,535, or where it needs none.
+    pub fn send(&mut self, qos: Qos, source: Option<Source>, window: usize) -> Option<u16> {
+        let state = match qos {
+            Qos::AtMostOnce => return None,
+            Qos::AtLeastOnce => State::AtLeastOnce,
+            Qos::ExactlyOnce => State::ExactlyOnce,
+        };
+        if self.out.len() >= window.min(usize::from(u16::MAX)) {
+            return None;
+        }
+        let id = loop {
+            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+            if self.out.iter().all(|outgoing| outgoing.id != self.last_id) {
+                break self.last_id;
+            }
+        };
+        self.out.push_back(Outgoing { id, state, source: source.map(Box::new) });
+        Some(id)
+    }
+
+    /// PUBACK has come.
+    pub fn acknowledged(&mut self, id: u16) -> Confirmed {
+        self.take_if(id, |state| state == State::AtLeastOnce)
+    }
+
+    /// PUBREC has come; the client wants the message, or refuses it.
+    pub fn received(&mut self, id: u16, refused: bool) -> Confirmed {
+        if refused {
+            return self.take_if(id, |state| state == State::ExactlyOnce);
+        }
+        let Some(outgoing) = self.out.iter_mut().find(|outgoing| outgoing.id == id) else {
+            return Confirmed::Unknown;
+        };
+        match outgoing.state {
+            State::AtLeastOnce => Confirmed::Mismatched,
+            State::ExactlyOnce | State::Released => {
+                (outgoing.state, outgoing.source) = (State::Released, None);
+                Confirmed::Release
+            }
+        }
+    }
+
+    /// PUBCOMP has come.
+    pub fn completed(&mut self, id: u16) -> Confirmed {
+        self.take_if(id, |state| state == State::Released)
+    }
+
+    /// A message with QoS 2 has come from the client, which may have so many under way.
+    pub fn receive(&mut self, id: u16, max: usize) -> Incoming {
+        match self.incoming.binary_search(&id) {
+            Ok(_) => Incoming::Again,
+            Err(_) if self.incoming.len() >= max => Incoming::TooMany,
+            Err(at) => {
+                self.incoming.insert(at, id);
+                Incoming::New
+            }
+        }
+    }
+
+    /// PUBREL has come, or the message could not be published. False when no such message is under way.
+    pub fn release(&mut self, id: u16) -> bool {
+        let place = self.incoming.binary_search(&id);
+        if let Ok(at) = place {
+            self.incoming.remove(at);
+        }
+        place.is_ok()
+    }
+
+    /// A message that was under way on an earlier connection can't be read again, or is not to be sent
+    /// again: it is given up.
+    pub fn give_up(&mut self, id: u16) {
+        self.out.retain(|outgoing| outgoing.id != id);
+    }
+
+    fn take_if(&mut self, id: u16, is: impl Fn(State) -> bool) -> Confirmed {
+        match self.out.iter().position(|outgoing| outgoing.id == id) {
+            None => Confirmed::Unknown,
+            Some(at) if !is(self.out[at].state) => Confirmed::Mismatched,
+            Some(at) => match self.out.remove(at) {
+                Some(outgoing) => Confirmed::Done(outgoing),
+                None => Confirmed::Unknown,
+            },
+        }
+    }
+}
+
+/// A flow as it is stored and handed to other engines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct FlowRecord {
+    #[n(0)]
+    last_id: u16,
+    #[n(1)]
+    out: Vec<OutgoingRecord>,
+    #[n(2)]
+    incoming: Vec<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+struct OutgoingRecord {
+    #[n(0)]
+    id: u16,
+    #[n(1)]
+    state: State,
+    #[n(2)]
+    source: Option<Source>,
+}
+
+impl Flow {
+    /// Writes it out.
+    pub fn export(&self) -> FlowRecord {
+        let Flow { last_id, out, incoming } = self;
+        let out = out.iter().map(|Outgoing { id, state, source }| OutgoingRecord {
+            id: *id,
+            state: *state,
+            source: source.as_deref().cloned(),
+        });
+        FlowRecord { last_id: *last_id, out: out.collect(), incoming: incoming.clone() }
+    }
+}
+
+impl FlowRecord {
+    /// Reads it back. What can't be, a packet identifier that is 0 or there twice, is left out.
+    pub fn import(self) -> Flow {
+        let mut flow = Flow { last_id: self.last_id, ..Flow::default() };
+        for OutgoingRecord { id, state, source } in self.out {
+            if id != 0 && flow.out.iter().all(|outgoing| outgoing.id != id) {
+                flow.out.push_back(Outgoing { id, state, source: source.map(Box::new) });
+            }
+        }
+        flow.incoming = self.incoming;
+        flow.incoming.retain(|id| *id != 0);
+        flow.incoming.sort_unstable();
+        flow.incoming.dedup();
+        flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use random::Random;
+
+    use super::*;
+
+    fn source(offset: u64) -> Option<Source> {
+        Some(Source { topic: "t".into(), offset, retained: false })
+    }
+
+    #[test]
+    fn a_message_takes_its_way_by_its_quality() {
+        let mut flow = Flow::default();
+        assert_eq!(flow.send(Qos::AtMostOnce, None, 9), None);
+        let one = flow.send(Qos::AtLeastOnce, source(1), 2).unwrap();
+        let two = flow.send(Qos::ExactlyOnce, source(2), 2).unwrap();
+        assert_eq!((one, two, flow.send(Qos::AtLeastOnce, None, 2)), (1, 2, None));
+        // What belongs to the other way means nothing.
+        assert_eq!(flow.acknowledged(two), Confirmed::Mismatched);
+        assert_eq!(flow.received(one, false), Confirmed::Mismatched);
+        assert_eq!(flow.completed(two), Confirmed::Mismatched);
+        assert_eq!(flow.acknowledged(9), Confirmed::Unknown);
+        let done = |id, state, source: Option<Source>| {
+            Confirmed::Done(Outgoing { id, state, source: source.map(Box::new) })
+        };
+        assert_eq!(flow.acknowledged(one), done(one, State::AtLeastOnce, source(1)));
+        assert_eq!(flow.acknowledged(one), Confirmed::Unknown);
+        // A second PUBREC, after the connection was cut, is answered like the first.
+        assert_eq!(flow.received(two, false), Confirmed::Release);
+        assert_eq!(flow.received(two, false), Confirmed::Release);
+        assert_eq!(flow.completed(two), done(two, State::Released, None));
+        assert!(flow.is_idle());
+        let refused = flow.send(Qos::ExactlyOnce, source(3), 9).unwrap();
+        let was = done(refused, State::ExactlyOnce, source(3));
+        assert_eq!((refused, flow.received(refused, true)), (3, was));
+    }
+
+    #[test]
+    fn packet_identifiers_go_round_and_are_nobody_elses() {
+        let mut flow = Flow { last_id: u16::MAX - 1, ..Flow::default() };
+        let mut send = || flow.send(Qos::AtLeastOnce, None, 9).unwrap();
+        assert_eq!([send(), send(), send()], [u16::MAX, 1, 2]);
+        flow.last_id = u16::MAX - 1;
+        flow.acknowledged(1);
+        let mut send = || flow.send(Qos::AtLeastOnce, None, 9).unwrap();
+        assert_eq!([send(), send()], [1, 3]);
+        let mut full = Flow::default();
+        for _ in 0..u16::MAX {
+            assert!(full.out.len() < 70_000);
+            let id = full.last_id.checked_add(1).unwrap_or(1);
+            full.last_id = id;
+            full.out.push_back(Outgoing { id, state: State::AtLeastOnce, source: None });
+        }
+        assert_eq!(full.send(Qos::AtLeastOnce, None, usize::MAX), None);
+    }
+
+    #[test]
+    fn a_message_with_qos_2_is_new_once_until_it_is_released() {
+        let mut flow = Flow::default();
+        assert_eq!(flow.receive(7, 2), Incoming::New);
+        assert_eq!(flow.receive(7, 2), Incoming::Again);
+        assert_eq!(flow.receive(3, 2), Incoming::New);
+        assert_eq!(flow.receive(4, 2), Incoming::TooMany);
+        assert_eq!((flow.release(7), flow.release(7)), (true, false));
+        assert_eq!(flow.receive(7, 2), Incoming::New);
+        assert_eq!(flow.incoming(), 2);
+    }
+
+    #[test]
+    fn a_flow_is_read_as_it_was_written() {
+        let mut random = Random::new(7);
+        for _ in 0..200 {
+            let mut flow = Flow::default();
+            for step in 0..random.below(30) {
+                let id = u16::try_from(random.below(9)).unwrap() + 1;
+                match random.below(6) {
+                    0 => _ = flow.send(Qos::AtLeastOnce, source(step), 9),
+                    1 => _ = flow.send(Qos::ExactlyOnce, source(step), 9),
+                    2 => _ = flow.acknowledged(id),
+                    3 => _ = flow.received(id, random.below(4) == 0),
+                    4 => _ = flow.receive(id, 5),
+                    _ => _ = flow.release(id),
+                }
+            }
+            let bytes = minicbor::to_vec(flow.export()).unwrap();
+            let record: FlowRecord = minicbor::decode(&bytes).unwrap();
+            assert_eq!(record.import(), flow);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What is retained for sessions.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+use filters::FilterTrie;
+use model::filter::has_wildcard;
+use model::{Name, TopicKind};
+
+/// The filters of the confirmed subscriptions of sessions that outlive their connections. A message to a
+/// topic that one of them matches is retained.
+#[derive(Default)]
+pub struct Interests {
+    noted: RwLock<Noted>,
+    count: AtomicUsize,
+}
+
+/// How many sessions have each filter.
+#[derive(Default)]
+struct Noted {
+    /// Those that name one topic.
+    topics: HashMap<Name, u32>,
+    /// The others.
+    filters: FilterTrie<u32>,
+}
+
+impl Interests {
+    /// One more session has the filter.
+    pub fn add(&self, filter: &str) {
+        let mut noted = self.write();
+        if !has_wildcard(filter) {
+            *noted.topics.entry(filter.into()).or_default() += 1;
+        } else if let Some(sessions) = noted.filters.get_mut(filter) {
+            *sessions += 1;
+        } else {
+            noted.filters.insert(filter, 1);
+        }
+        self.count.store(noted.topics.len() + noted.filters.len(), Ordering::Relaxed);
+    }
+
+    /// One session less has it.
+    pub fn remove(&self, filter: &str) {
+        let mut noted = self.write();
+        let sessions = match has_wildcard(filter) {
+            true => noted.filters.get_mut(filter),
+            false => noted.topics.get_mut(filter),
+        };
+        let Some(sessions) = sessions else { return };
+        *sessions -= 1;
+        if *sessions == 0 {
+            match has_wildcard(filter) {
+                true => drop(noted.filters.remove(filter)),
+                false => drop(noted.topics.remove(filter)),
+            }
+        }
+        self.count.store(noted.topics.len() + noted.filters.len(), Ordering::Relaxed);
+    }
+
+    /// Different filters. Nearly free to ask.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether messages of the topic are retained for a session.
+    pub fn holds(&self, topic: &str) -> bool {
+        if self.count() == 0 || matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
+            return false;
+        }
+        let noted = self.noted.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found = noted.topics.contains_key(topic);
+        if !found && !noted.filters.is_empty() {
+            noted.filters.matching(topic, &mut |_| found = true);
+        }
+        found
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Noted> {
+        self.noted.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_counts_as_long_as_a_session_has_it() {
+        let interests = Interests::default();
+        for filter in ["a/b", "a/+", "a/+", "@alice"] {
+            interests.add(filter);
+        }
+        let holds = |topics: [&str; 4]| topics.map(|topic| interests.holds(topic));
+        assert_eq!(holds(["a/b", "a/c", "@alice", "\0a/+"]), [true, true, true, false]);
+        assert_eq!(interests.count(), 3);
+        for filter in ["a/+", "a/b", "never"] {
+            interests.remove(filter);
+        }
+        assert_eq!(holds(["a/b", "a/c", "b", "*"]), [true, true, false, false]);
+        interests.remove("a/+");
+        interests.remove("@alice");
+        assert_eq!((interests.count(), interests.holds("a/b")), (0, false));
+    }
+}

@@ -1,0 +1,176 @@
+//! What MQTT clients leave behind when they go: their sessions and the retained messages, and the store in
+//! which both are kept.
+// A cast would silently truncate a value that the type can't hold: see `held`.
+#![deny(clippy::as_conversions)]
+
+use std::sync::{Arc, OnceLock};
+
+use broker::{Broker, Inbox, Router};
+use history::{History, Implicit};
+use model::{Envelope, HistoryRule, NodeId, Rules};
+use protocol::MqttSettings;
+use sessions::{
+    Done, Interests, Limits, Local, LocalRetained, Part, RETAINED, Retained, Sessions, Storage,
+};
+use store::{Reader, Store};
+
+use crate::error::CommandError;
+
+/// What outlives MQTT connections.
+pub(super) struct Mqtt {
+    router: OnceLock<Arc<Router>>,
+    pub sessions: Arc<Local>,
+    pub retained: Arc<LocalRetained>,
+    interests: Arc<Interests>,
+}
+
+impl Mqtt {
+    /// Nothing yet; what comes is kept in the store, where there is one.
+    pub fn new(node: NodeId, store: Option<&Store>) -> Self {
+        let interests = Arc::new(Interests::default());
+        let storage = store.map(|store| -> Arc<dyn Storage> { Arc::new(Saved(store.clone())) });
+        let keep = store.cloned().map(|store| -> sessions::Keep {
+            let keep = move |topic: &str, value: Option<Vec<u8>>| {
+                let puts = vec![(topic.into(), value.map(Into::into))];
+                if let Err(error) = store.put_records(RETAINED, puts, Box::new(|_| ())) {
+                    tracing::warn!(topic, %error, "a retained message was not stored");
+                }
+            };
+            Box::new(keep)
+        });
+        Mqtt {
+            router: OnceLock::new(),
+            sessions: Arc::new(Local::new(node, interests.clone(), storage)),
+            retained: Arc::new(LocalRetained::new(keep)),
+            interests,
+        }
+    }
+
+    /// The way of messages to these inboxes, and of those that are retained.
+    pub fn router(&self, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Router> {
+        let retained = self.retained.clone();
+        let retain = Arc::new(move |message: &Arc<Envelope>| retained.retain(message));
+        self.router.get_or_init(|| Arc::new(Router::new(inboxes).retaining(retain))).clone()
+    }
+
+    /// Takes new rules.
+    pub fn set_rules(&self, rules: Arc<Rules>) {
+        self.router.get().into_iter().for_each(|router| router.set_rules(rules.clone()));
+    }
+
+    /// The same for those who use them.
+    pub fn shared(&self) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {
+        (self.sessions.clone(), self.retained.clone())
+    }
+
+    /// Takes other settings. The history retains what sessions are interested in; on disk, where there is
+    /// a store.
+    pub fn configure(
+        &self,
+        history: &dyn History,
+        settings: Option<&MqttSettings>,
+        is_stored: bool,
+    ) {
+        let Some(settings) = settings else {
+            return history.set_implicit(None);
+        };
+        let (sessions_max, seconds_max) = (settings.sessions_max, settings.session_seconds_max);
+        self.sessions.set_limits(Limits { sessions_max, seconds_max });
+        self.retained.set_limits(settings.retained_messages_max, settings.retained_bytes_max);
+        let rule = HistoryRule {
+            messages_max: most(settings.session_messages_max),
+            bytes_max: most(settings.session_bytes_max),
+            seconds_max: seconds_max.into(),
+            durable: is_stored,
+            compact: false,
+            acknowledge: None,
+        };
+        let (any, wants) = (self.interests.clone(), self.interests.clone());
+        history.set_implicit(Some(Implicit {
+            rule: Arc::new(rule),
+            any: Arc::new(move || any.count() > 0),
+            wants: Arc::new(move |topic| wants.holds(topic)),
+        }));
+    }
+
+    /// Takes in what the store holds.
+    pub fn load(
+        &self,
+        store: &Reader,
+        broker: &dyn Broker,
+        now_s: u64,
+    ) -> Result<(), CommandError> {
+        let (mut sessions, mut retained) = (Vec::new(), Vec::new());
+        let each = |part: &str, key: &str, value: &[u8]| {
+            if let Some(part) = Part::ALL.into_iter().find(|known| known.name() == part) {
+                sessions.push((part, key.to_owned(), value.to_vec()));
+            } else if part == RETAINED {
+                retained.push((key.to_owned(), value.to_vec()));
+            }
+        };
+        store
+            .each_record(each)
+            .map_err(|error| CommandError::Runtime(format!("the store can't be read: {error}")))?;
+        let unread = self.sessions.load(sessions, now_s)
+            + self.retained.load(retained, |topic| broker.hash(topic));
+        if unread > 0 {
+            tracing::warn!(unread, "some sessions or retained messages of MQTT can't be read");
+        }
+        let (sessions, retained) = (self.sessions.stats().away, self.retained.stats().messages);
+        if sessions + retained > 0 {
+            tracing::info!(sessions, retained, "MQTT sessions and retained messages are loaded");
+        }
+        Ok(())
+    }
+}
+
+fn most(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// Sessions in the store.
+struct Saved(Store);
+
+impl Storage for Saved {
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) {
+        let puts = vec![(key.into(), value.map(Into::into))];
+        // Whoever waits is told in either case: the store drops what it does not take.
+        let done = Answered(done);
+        let written = Box::new(move |result: Result<(), store::StoreError>| {
+            done.with(result.is_ok());
+        });
+        if let Err(error) = self.0.put_records(part.name(), puts, written) {
+            tracing::warn!(%error, "a session of MQTT was not stored");
+        }
+    }
+
+    fn settle(&self, done: Done) {
+        let done = Answered(Some(done));
+        let written = Box::new(move |result: Result<(), store::StoreError>| {
+            done.with(result.is_ok());
+        });
+        // The store writes in order: when nothing at all is written, what came before it is.
+        if let Err(error) = self.0.put_records(Part::Session.name(), Vec::new(), written) {
+            tracing::warn!(%error, "a retained message of MQTT may not be stored");
+        }
+    }
+}
+
+/// Tells whoever waits for the store that it failed, unless something else is told.
+struct Answered(Option<Done>);
+
+impl Answered {
+    fn with(mut self, stored: bool) {
+        if let Some(done) = self.0.take() {
+            done(stored);
+        }
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(false);
+        }
+    }
+}
