@@ -1,0 +1,506 @@
+//! The cases of the Eclipse interoperability suite for MQTT 5.0, under its names.
+
+use std::time::{Duration, Instant};
+
+use protocol::mqtt::client::SubscribeParts;
+use protocol::mqtt::write::{self, ConfirmType};
+use protocol::mqtt::{ReasonCode, Value, id};
+
+use crate::client::*;
+use crate::server;
+
+fn text(id: u8, text: &'static str) -> Property {
+    (id, Value::Text(text))
+}
+
+#[test]
+fn test_basic() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    for qos in 0..3 {
+        one.publish("TopicA", &format!("qos {qos}"), qos);
+        let message = one.message();
+        assert_eq!((message.payload, message.qos), (format!("qos {qos}"), qos));
+    }
+    one.send(&Connect::new(V5, "myclientid").bytes());
+    one.is_told(0x82);
+}
+
+#[test]
+fn test_retain_message() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    let topics = ["TopicA/B", "Topic/C", "TopicA/C"];
+    for (qos, topic) in topics.iter().enumerate() {
+        let qos = u8::try_from(qos).unwrap();
+        let payload = format!("qos {qos}");
+        let pair = (id::USER_PROPERTY, Value::Pair("a", "2"));
+        one.publish_all(Publish::new(topic, &payload, qos).retained().with(pair));
+    }
+    one.subscribe(&[filter("+/+", 2)]);
+    let got: Vec<_> = (0..3).map(|_| one.message()).collect();
+    for message in &got {
+        assert!(message.retain);
+        assert_eq!(message.property(id::USER_PROPERTY), Some("a=2"));
+    }
+    topics.iter().for_each(|topic| one.publish_all(Publish::new(topic, "", 1).retained()));
+}
+
+#[test]
+fn test_offline_message_queueing() {
+    let server = server(&[]);
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("+/+", 2)]);
+    one.disconnect();
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.publish("TopicA/B", "qos 0", 0);
+    two.publish("Topic/C", "qos 1", 1);
+    two.publish("TopicA/C", "qos 2", 2);
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    assert!(one.session_present);
+    let payloads: Vec<_> = one.messages(2).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!(payloads, ["qos 1", "qos 2"]);
+    one.is_quiet();
+}
+
+#[test]
+fn test_will_message() {
+    let server = server(&[]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.subscribe(&[filter("Topic/C", 2)]);
+    let mut connect = Connect::new(V5, "myclientid").will("Topic/C", "will message", 1);
+    let pair = (id::USER_PROPERTY, Value::Pair("a", "2"));
+    connect.will.as_mut().unwrap().properties.push(pair);
+    connect.open(server.client).cut();
+    let message = two.message();
+    assert_eq!((message.payload.as_str(), message.qos), ("will message", 1));
+    assert_eq!(message.property(id::USER_PROPERTY), Some("a=2"));
+    // Who says so has its will published although it says goodbye.
+    let mut one = connect.open(server.client);
+    let reason = ReasonCode::DisconnectWithWillMessage;
+    one.send(&bytes(|out| write::disconnect(V5, reason, &[], out)));
+    assert_eq!(two.message().payload, "will message");
+}
+
+#[test]
+fn test_zero_length_clientid() {
+    let server = server(&[]);
+    for clean in [true, false] {
+        let (mut client, answer) =
+            Connect { clean, ..Connect::new(V5, "") }.try_open(server.client);
+        assert_eq!(answer.code, 0);
+        let assigned = answer.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap();
+        assert!(!assigned.is_empty());
+        client.ping();
+    }
+}
+
+#[test]
+fn test_assigned_clientid() {
+    let server = server(&[]);
+    let (first, answer) = Connect::kept(V5, "").try_open(server.client);
+    let assigned = answer.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap().to_string();
+    first.disconnect();
+    let (again, answer) = Connect::kept(V5, &assigned).try_open(server.client);
+    assert!(again.session_present);
+    assert_eq!(answer.property(id::ASSIGNED_CLIENT_IDENTIFIER), None);
+}
+
+#[test]
+fn test_dollar_topics() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[SubscribeParts { no_local: true, ..filter("+/+", 2) }]);
+    let mut two = Connect::new(V5, "two").open(server.client);
+    two.publish("$other/b", "", 1);
+    one.is_quiet();
+    two.publish("TopicA/B", "x", 1);
+    assert_eq!(one.message().payload, "x");
+}
+
+#[test]
+fn test_unsubscribe() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2), filter("TopicA/B", 2), filter("Topic/C", 2)]);
+    assert_eq!(one.unsubscribe(&["TopicA", "TopicA"]), [0, 0x11]);
+    ["TopicA", "TopicA/B", "Topic/C"].iter().for_each(|topic| one.publish(topic, "x", 1));
+    assert_eq!(one.messages(2).len(), 2);
+    one.is_quiet();
+}
+
+#[test]
+fn test_session_expiry() {
+    let server = server(&[]);
+    // Without one, the session ends with the connection.
+    let mut one = Connect { clean: false, ..Connect::new(V5, "myclientid") }.open(server.client);
+    one.subscribe(&[filter("a", 1)]);
+    one.disconnect();
+    let kept = |seconds| {
+        let connect = Connect { clean: false, ..Connect::new(V5, "myclientid") };
+        connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
+    };
+    let mut one = kept(2).open(server.client);
+    assert!(!one.session_present);
+    one.subscribe(&[filter("a", 1)]);
+    one.disconnect();
+    let one = kept(2).open(server.client);
+    assert!(one.session_present);
+    one.disconnect();
+    std::thread::sleep(Duration::from_secs(4));
+    let one = kept(0xffff_ffff).open(server.client);
+    assert!(!one.session_present, "its time was over");
+    one.cut();
+    let mut one = kept(100).open(server.client);
+    assert!(one.session_present);
+    // Goodbye can end it.
+    let end = [number(id::SESSION_EXPIRY_INTERVAL, 0)];
+    one.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &end, out)));
+    one.hears(&[Heard::Closed]);
+    let mut one = kept(0).open(server.client);
+    assert!(!one.session_present);
+    // What was none can't become one.
+    let later = [number(id::SESSION_EXPIRY_INTERVAL, 5)];
+    one.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &later, out)));
+    one.is_told(0x82);
+}
+
+#[test]
+fn test_shared_subscriptions() {
+    let server = server(&[]);
+    let mut members: Vec<Client> =
+        (0..2).map(|at| Connect::new(V5, &format!("member{at}")).open(server.client)).collect();
+    for member in &mut members {
+        member.subscribe(&[filter("$share/sharename/TopicA/+", 2), filter("own", 1)]);
+    }
+    let mut other = Connect::new(V5, "other").open(server.client);
+    other.subscribe(&[filter("TopicA/B", 1)]);
+    for at in 0..10 {
+        other.publish_all(Publish::new("TopicA/B", &format!("message {at}"), 1));
+        assert_eq!(other.message().payload, format!("message {at}"));
+    }
+    let mut counts = [0, 0];
+    for (count, member) in counts.iter_mut().zip(&mut members) {
+        while let Some(heard) = member.within(QUIET) {
+            let Heard::Message(message) = heard else { panic!("{heard:?}") };
+            member.confirm(ConfirmType::Puback, message.id);
+            *count += 1;
+        }
+    }
+    assert_eq!(counts.iter().sum::<i32>(), 10, "each message went to one of them: {counts:?}");
+    assert!(counts.iter().all(|count| *count >= 3), "they take turns: {counts:?}");
+}
+
+#[test]
+fn test_will_delay() {
+    let server = server(&[]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.subscribe(&[filter("Topic/C", 2)]);
+    let mut connect = Connect::kept(V5, "myclientid").will("Topic/C", "delayed", 0);
+    connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, 3));
+    let start = Instant::now();
+    connect.open(server.client).cut();
+    assert_eq!(two.message().payload, "delayed");
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    // Who comes back in time is not gone.
+    connect.open(server.client).cut();
+    let back = Connect::kept(V5, "myclientid").open(server.client);
+    assert_eq!(two.within(Duration::from_millis(4_500)), None);
+    drop(back);
+}
+
+#[test]
+fn test_subscribe_options() {
+    let server = server(&[]);
+    // No local.
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    one.subscribe(&[SubscribeParts { no_local: true, ..filter("TopicA/#", 2) }]);
+    two.subscribe(&[SubscribeParts { no_local: true, ..filter("TopicA/#", 2) }]);
+    one.publish("TopicA/C", "local", 1);
+    assert_eq!(two.message().payload, "local");
+    one.is_quiet();
+    // Retain as published.
+    one.subscribe(&[SubscribeParts { retain_as_published: true, ..filter("TopicA/#", 1) }]);
+    two.publish_all(Publish::new("TopicA/B", "as published", 1).retained());
+    assert!(one.message().retain);
+    two.publish("TopicA/B", "not retained", 1);
+    assert!(!one.message().retain);
+    // Retain handling: always, for what is new, never.
+    let handled = |retain_handling| [SubscribeParts { retain_handling, ..filter("TopicA/B", 1) }];
+    let mut three = Connect::new(V5, "myclientid3").open(server.client);
+    for _ in 0..2 {
+        three.subscribe(&handled(0));
+        assert_eq!(three.message().payload, "as published");
+    }
+    three.unsubscribe(&["TopicA/B"]);
+    three.subscribe(&handled(1));
+    assert_eq!(three.message().payload, "as published");
+    three.subscribe(&handled(1));
+    three.is_quiet();
+    three.unsubscribe(&["TopicA/B"]);
+    three.subscribe(&handled(2));
+    three.is_quiet();
+}
+
+#[test]
+fn test_subscribe_identifiers() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    let identifier = |value| [number(id::SUBSCRIPTION_IDENTIFIER, value)];
+    one.subscribe_with(&[filter("TopicA", 2)], &identifier(456_789));
+    one.publish("TopicA", "sub identifier test", 1);
+    assert_eq!(one.message().subscriptions(), ["456789"]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.subscribe_with(&[filter("TopicA", 2)], &identifier(2));
+    two.subscribe_with(&[filter("TopicA/#", 2)], &identifier(3));
+    one.publish("TopicA", "both", 1);
+    one.message();
+    assert_eq!(two.message().subscriptions(), ["2", "3"]);
+    two.is_quiet();
+}
+
+#[test]
+fn test_request_response() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    one.subscribe(&[SubscribeParts { no_local: true, ..filter("Topic/C", 2) }]);
+    two.subscribe(&[SubscribeParts { no_local: true, ..filter("Topic/C", 2) }]);
+    let request = Publish::new("Topic/C", "request", 1)
+        .with(text(id::RESPONSE_TOPIC, "Topic/C"))
+        .with((id::CORRELATION_DATA, Value::Binary(b"334")));
+    one.publish_all(request);
+    let asked = two.message();
+    assert_eq!(asked.property(id::RESPONSE_TOPIC), Some("Topic/C"));
+    assert_eq!(asked.property(id::CORRELATION_DATA), Some("334"));
+    let correlation = (id::CORRELATION_DATA, Value::Binary(b"334"));
+    two.publish_all(Publish::new("Topic/C", "response", 1).with(correlation));
+    let answer = one.message();
+    assert_eq!(answer.payload, "response");
+    assert_eq!(answer.property(id::CORRELATION_DATA), Some("334"));
+}
+
+#[test]
+fn test_client_topic_alias() {
+    let server = server(&[]);
+    let alias = |value| number(id::TOPIC_ALIAS, value);
+    // 0 is none.
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.send(&Publish::new("TopicA", "x", 0).with(alias(0)).bytes(V5));
+    one.is_told(0x94);
+    // An alias that was not given.
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.send(&Publish::new("", "x", 0).with(alias(3)).bytes(V5));
+    one.is_told(0x82);
+    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
+    let max: u32 = answer.property(id::TOPIC_ALIAS_MAXIMUM).unwrap().parse().unwrap();
+    one.subscribe(&[filter("TopicA", 2), filter("TopicB", 2)]);
+    one.publish_all(Publish::new("TopicA", "by its name", 1).with(alias(max)));
+    one.publish_all(Publish::new("", "by its alias", 1).with(alias(max)));
+    let mut got = vec![];
+    while got.len() < 2 {
+        got.push(one.message());
+    }
+    assert!(got.iter().all(|message| message.topic == "TopicA"), "{got:?}");
+    // An alias can be given anew.
+    one.publish_all(Publish::new("TopicB", "another", 1).with(alias(max)));
+    assert_eq!(one.message().topic, "TopicB");
+    one.send(&Publish::new("TopicA", "x", 0).with(alias(max + 1)).bytes(V5));
+    one.is_told(0x94);
+    // They end with the connection.
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.send(&Publish::new("", "x", 0).with(alias(max)).bytes(V5));
+    one.is_told(0x82);
+}
+
+#[test]
+fn test_server_topic_alias() {
+    let server = server(&[]);
+    let connect = Connect::new(V5, "myclientid").with(number(id::TOPIC_ALIAS_MAXIMUM, 1));
+    let mut one = connect.open(server.client);
+    one.subscribe(&[filter("TopicA", 2), filter("TopicB", 2)]);
+    for qos in 0..3 {
+        one.publish("TopicA", "x", qos);
+        let message = one.message();
+        assert_eq!(message.property(id::TOPIC_ALIAS), Some("1"), "from the first one on");
+        assert_eq!(message.topic, if qos == 0 { "TopicA" } else { "" });
+    }
+    // There is no further one.
+    one.publish("TopicB", "x", 0);
+    let message = one.message();
+    assert_eq!((message.topic.as_str(), message.property(id::TOPIC_ALIAS)), ("TopicB", None));
+}
+
+#[test]
+fn test_maximum_packet_size() {
+    let server = server(&[
+        ("THRONG_MQTT_PACKET_BYTES_MAX", "2KiB"),
+        ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "1KiB"),
+    ]);
+    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
+    assert_eq!(answer.property(id::MAXIMUM_PACKET_SIZE), Some("2048"));
+    one.send(&Publish::new("TopicA", &"x".repeat(3_000), 0).bytes(V5));
+    one.is_told(0x95);
+    // The client has one as well: what is larger does not come.
+    let connect = Connect::new(V5, "myclientid").with(number(id::MAXIMUM_PACKET_SIZE, 64));
+    let mut one = connect.open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    one.publish("TopicA", &"x".repeat(64), 1);
+    one.publish("TopicA", "short", 1);
+    assert_eq!(one.message().payload, "short");
+    one.is_quiet();
+}
+
+#[test]
+fn test_server_keep_alive() {
+    let server = server(&[]);
+    let connect = Connect { keep_alive_s: 120, ..Connect::new(V5, "myclientid") };
+    let answer = connect.try_open(server.client).1;
+    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("60"));
+    let connect = Connect { keep_alive_s: 30, ..Connect::new(V5, "myclientid") };
+    let answer = connect.try_open(server.client).1;
+    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), None);
+}
+
+#[test]
+fn test_payload_format() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    for qos in 0..3 {
+        let publish = Publish::new("TopicA", "{\"a\":1}", qos)
+            .with(number(id::PAYLOAD_FORMAT_INDICATOR, 1))
+            .with(text(id::CONTENT_TYPE, "application/json"));
+        one.publish_all(publish);
+        let message = one.message();
+        assert_eq!(message.property(id::PAYLOAD_FORMAT_INDICATOR), Some("1"));
+        assert_eq!(message.property(id::CONTENT_TYPE), Some("application/json"));
+    }
+}
+
+#[test]
+fn test_publication_expiry() {
+    let server = server(&[]);
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    one.disconnect();
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    let expires = |seconds| number(id::MESSAGE_EXPIRY_INTERVAL, seconds);
+    two.publish_all(Publish::new("TopicA", "short", 1).with(expires(1)));
+    two.publish_all(Publish::new("TopicA", "long", 2).with(expires(60)));
+    two.publish_all(Publish::new("TopicA", "short, too", 1).with(expires(1)));
+    two.publish_all(Publish::new("TopicA", "without end", 2));
+    std::thread::sleep(Duration::from_millis(3_100));
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let long = one.message();
+    assert_eq!(long.payload, "long");
+    let left: u32 = long.property(id::MESSAGE_EXPIRY_INTERVAL).unwrap().parse().unwrap();
+    assert!((50..=57).contains(&left), "it counts down: {left}");
+    let last = one.message();
+    assert_eq!(last.payload, "without end");
+    assert_eq!(last.property(id::MESSAGE_EXPIRY_INTERVAL), None);
+    one.is_quiet();
+}
+
+#[test]
+fn test_user_properties() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    for qos in 0..3 {
+        let pair = |name, value| (id::USER_PROPERTY, Value::Pair(name, value));
+        let publish = Publish::new("TopicA", "x", qos);
+        one.publish_all(publish.with(pair("a", "2")).with(pair("c", "3")).with(pair("a", "1")));
+        let got = one.message().properties;
+        let want = ["a=2", "c=3", "a=1"].map(|pair| (id::USER_PROPERTY, pair.to_string()));
+        assert_eq!(got, want, "in order");
+    }
+}
+
+#[test]
+fn test_overlapping_subscriptions() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA/#", 2), filter("TopicA/+", 1)]);
+    one.publish("TopicA/C", "overlapping topic filters", 2);
+    assert_eq!(one.message().qos, 2);
+    one.is_quiet();
+}
+
+#[test]
+fn test_keepalive() {
+    let server = server(&[]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.subscribe(&[filter("Topic/C", 2)]);
+    let connect = Connect { keep_alive_s: 2, ..Connect::new(V5, "myclientid") };
+    let start = Instant::now();
+    let mut one = connect.will("Topic/C", "keepalive expiry", 0).open(server.client);
+    assert_eq!(two.message().payload, "keepalive expiry");
+    assert!(start.elapsed() >= Duration::from_millis(2_500), "{:?}", start.elapsed());
+    one.is_told(0x8d);
+}
+
+#[test]
+fn test_redelivery_on_reconnect() {
+    let server = server(&[]);
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA/#", 2)]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.publish("TopicA/B", "one", 1);
+    two.publish("TopicA/C", "two", 2);
+    let first = [one.unconfirmed(), one.unconfirmed()];
+    one.cut();
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    for before in first {
+        assert_eq!(one.message(), Message { dup: true, ..before });
+    }
+    one.is_quiet();
+}
+
+/// The server keeps to what the client can take.
+#[test]
+fn test_flow_control1() {
+    let server = server(&[]);
+    let mut one =
+        Connect::kept(V5, "myclientid").with(number(id::RECEIVE_MAXIMUM, 2)).open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    for at in 0..5 {
+        two.publish("TopicA", &format!("{at}"), if at % 2 == 0 { 1 } else { 2 });
+    }
+    let (first, second) = (one.unconfirmed(), one.unconfirmed());
+    assert_eq!((first.payload.as_str(), second.payload.as_str()), ("0", "1"));
+    one.is_quiet();
+    one.confirm(ConfirmType::Puback, first.id);
+    let third = one.unconfirmed();
+    assert_eq!(third.payload, "2");
+    // One with QoS 2 counts until PUBCOMP.
+    one.confirm(ConfirmType::Pubrec, second.id);
+    one.hears(&[Heard::Confirm("PUBREL", second.id, 0)]);
+    one.is_quiet();
+    one.confirm(ConfirmType::Pubcomp, second.id);
+    assert_eq!(one.unconfirmed().payload, "3");
+}
+
+/// A client that sends more than it may.
+#[test]
+fn test_flow_control2() {
+    let server = server(&[("THRONG_MQTT_RECEIVE_MAX", "2")]);
+    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
+    assert_eq!(answer.property(id::RECEIVE_MAXIMUM), Some("2"));
+    for packet_id in 1..=3 {
+        one.send(&Publish { id: packet_id, ..Publish::new("TopicA", "x", 2) }.bytes(V5));
+    }
+    one.hears(&[Heard::Confirm("PUBREC", 1, 0), Heard::Confirm("PUBREC", 2, 0)]);
+    one.is_told(0x93);
+}
+
+#[test]
+fn test_subscribe_failure() {
+    let server = server(&[]);
+    let mut one = Connect::new(V5, "myclientid").open(server.client);
+    let codes = one.subscribe_with(&[filter("test/nosubscribe", 2), filter("a", 1)], &[]);
+    assert_eq!(codes, [0x87, 1]);
+}
