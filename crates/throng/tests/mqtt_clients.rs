@@ -1,0 +1,229 @@
+//! MQTT with the clients that people use: Mosquitto's, Eclipse's in Python and Go, mqtt.js in node and in a browser,
+//! and rumqttc. `scripts/test clients` installs them.
+
+#[path = "mqtt_clients/mosquitto.rs"]
+mod mosquitto;
+#[path = "mqtt_clients/rumqtt.rs"]
+mod rumqtt;
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rumqttc::{Event, MqttOptions, Packet, QoS};
+use serde_json::json;
+use support::*;
+
+fn server(settings: &[(&str, &str)]) -> Server {
+    Server::with(&["--mqtt", "127.0.0.1:0", "--shards", "2"], settings)
+}
+
+/// The key that the application and the server share.
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// A server with MQTT where everybody needs a token.
+fn guarded() -> Server {
+    // The topics of the clients begin with what they are.
+    let topics = "mqtt,version_";
+    server(&[
+        ("THRONG_AUTH_HMAC_KEY", KEY),
+        ("THRONG_AUTH_REQUIRED", "true"),
+        ("THRONG_CLIENT_PUBLISH_PREFIXES", topics),
+    ])
+}
+
+/// A token with which alice may do everything.
+fn token() -> String {
+    let all = ["*"];
+    let claims = json!({"sub": "alice", "throng": {"subscribe": all, "publish": all}});
+    let signer = token::Signer::new(KEY, "HS256".parse().unwrap(), None).unwrap();
+    signer.sign(&claims).unwrap()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mqtt_clients")
+}
+
+/// Runs a client to its end, which is a good one.
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{command:?}: {error}; scripts/test clients installs what it needs")
+    });
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    output
+}
+
+/// One of Mosquitto's clients, with where it connects.
+fn mosquitto(server: &Server, program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    let (host, port) = (server.client.ip().to_string(), server.client.port().to_string());
+    command.args(["-h", &host, "-p", &port]).args(args);
+    command
+}
+
+/// A subscriber, killed at the end.
+struct Subscriber {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Subscriber {
+    fn new(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Subscriber { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn mosquittos_clients_publish_and_subscribe() {
+    let server = server(&[]);
+    for version in ["mqttv31", "mqttv311", "mqttv5"] {
+        let topic = format!("sensors/{version}/temp");
+        let args =
+            ["-V", version, "-t", "sensors/+/temp", "-q", "2", "-F", "%t %q %p", "-u", "alice"];
+        let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
+        server.until("it has subscribed", |server| {
+            let (_, users) = server.api("GET", "/api/users/alice", None);
+            users.to_string().contains("sensors")
+        });
+        for qos in ["0", "1", "2"] {
+            let args = ["-V", version, "-t", &topic, "-q", qos, "-m", "21.5"];
+            run(&mut mosquitto(&server, "mosquitto_pub", &args));
+            assert_eq!(subscriber.line(), format!("{topic} {qos} 21.5"));
+        }
+        server.publish(&topic, json!({"celsius": 21}));
+        assert_eq!(subscriber.line(), format!("{topic} 2 {{\"celsius\":21}}"));
+        // What is retained comes to who comes later.
+        let kept = ["-V", version, "-t", "state/light", "-r", "-m", "on", "-q", "1"];
+        run(&mut mosquitto(&server, "mosquitto_pub", &kept));
+        let later = ["-V", version, "-t", "state/#", "-C", "1", "-W", "10"];
+        let output = run(&mut mosquitto(&server, "mosquitto_sub", &later));
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "on");
+    }
+}
+
+#[test]
+fn mosquittos_request_is_answered() {
+    let server = server(&[]);
+    let args = ["-V", "mqttv5", "-t", "questions", "-F", "%R %p", "-C", "1", "-u", "answerer"];
+    let mut asked = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
+    server.until_members("questions", 1);
+    let args =
+        ["-V", "mqttv5", "-t", "questions", "-e", "answers/1", "-m", "how much?", "-W", "10"];
+    let mut asking = mosquitto(&server, "mosquitto_rr", &args);
+    let asking = std::thread::spawn(move || run(&mut asking));
+    assert_eq!(asked.line(), "answers/1 how much?");
+    run(&mut mosquitto(&server, "mosquitto_pub", &["-V", "mqttv5", "-t", "answers/1", "-m", "42"]));
+    assert_eq!(String::from_utf8_lossy(&asking.join().unwrap().stdout).trim(), "42");
+}
+
+#[test]
+fn a_token_is_the_password() {
+    const KEY: &str = "a key of 32 bytes or more, for tests";
+    let settings = [
+        ("THRONG_AUTH_HMAC_KEY", KEY),
+        ("THRONG_AUTH_REQUIRED", "true"),
+        ("THRONG_CLIENT_PUBLISH_PREFIXES", "news"),
+    ];
+    let server = server(&settings);
+    let mut token = Command::new(env!("CARGO_BIN_EXE_throng"));
+    token.args(["token", "make", "--user", "alice", "--subscribe", "news", "--publish", "news"]);
+    let token = run(token.env("THRONG_AUTH_HMAC_KEY", KEY));
+    let token = String::from_utf8(token.stdout).unwrap().trim().to_string();
+    let args = ["-t", "news", "-t", "@alice", "-C", "2", "-W", "10", "-u", "alice", "-P", &token];
+    let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
+    server.until_members("news", 1);
+    let publish = ["-t", "news", "-m", "hello", "-q", "1", "-u", "alice", "-P", &token];
+    run(&mut mosquitto(&server, "mosquitto_pub", &publish));
+    server.post("/api/send", json!({"user": "alice", "data": "to alice"}));
+    assert_eq!([subscriber.line(), subscriber.line()], ["hello", "to alice"]);
+    // Nobody comes in without one.
+    let refused =
+        mosquitto(&server, "mosquitto_pub", &["-t", "news", "-m", "no"]).output().unwrap();
+    assert!(!refused.status.success());
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("not authorised") || text.contains("Not authorized"), "{text}");
+}
+
+#[test]
+fn eclipses_client_in_python() {
+    let server = server(&[]);
+    let target = std::env::var("CARGO_TARGET_DIR")
+        .map_or_else(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", target.join("tools/paho-mqtt"));
+    let (host, port) = (server.client.ip().to_string(), server.client.port().to_string());
+    run(python.arg(folder().join("eclipse.py")).args([&host, &port, "/mqtt"]));
+}
+
+#[test]
+fn eclipses_clients_in_go() {
+    let server = server(&[]);
+    let toolchain = Path::new("/usr/local/go/bin/go");
+    let go = if toolchain.exists() { toolchain } else { Path::new("go") };
+    let mut go = Command::new(go);
+    go.current_dir(folder().join("go")).args(["run", "."]);
+    run(go.args([&server.client.to_string(), &format!("ws://{}/mqtt", server.client)]));
+}
+
+#[test]
+fn mqtt_js_in_node() {
+    let server = server(&[]);
+    let mut node = Command::new("node");
+    let urls = [format!("mqtt://{}", server.client), format!("ws://{}/mqtt", server.client)];
+    run(node.arg(folder().join("js/client.cjs")).args(urls));
+}
+
+#[test]
+fn mqtt_js_in_a_browser() {
+    let server = server(&[]);
+    let mut node = Command::new("node");
+    let url = format!("ws://{}/mqtt", server.client);
+    run(node.arg(folder().join("js/browser.cjs")).arg(url));
+}
+
+#[test]
+fn rumqttc_and_a_phone_in_one_room() {
+    let server = server(&[]);
+    let mut room = server.listen("/sse?topic=room/1&format=json");
+    let mut options =
+        MqttOptions::new("rust", server.client.ip().to_string(), server.client.port());
+    options.set_keep_alive(Duration::from_secs(30));
+    let (client, mut connection) = rumqttc::Client::new(options, 10);
+    client.subscribe("room/#", QoS::ExactlyOnce).unwrap();
+    client.publish("room/1", QoS::ExactlyOnce, false, "from Rust").unwrap();
+    let (mut message, mut complete) = (None, false);
+    while message.is_none() || !complete {
+        match connection.recv_timeout(TIMEOUT).unwrap().unwrap() {
+            Event::Incoming(Packet::Publish(publish)) => message = Some(publish),
+            Event::Incoming(Packet::PubComp(_)) => complete = true,
+            _ => {}
+        }
+    }
+    let message = message.unwrap();
+    assert_eq!((message.topic.as_str(), &message.payload[..]), ("room/1", &b"from Rust"[..]));
+    assert_eq!(message.qos, QoS::ExactlyOnce);
+    let event: serde_json::Value = serde_json::from_str(&room.data()).unwrap();
+    assert_eq!(event["data"], "from Rust");
+}

@@ -1,0 +1,49 @@
+// mqtt.js in a browser's page, by WebSocket. Argument: the address.
+"use strict";
+
+const fs = require("node:fs");
+const http = require("node:http");
+// The one of the Phoenix clients' tests.
+const { chromium } = require(`${__dirname}/../../phoenix/node_modules/playwright-core`);
+
+const [url] = process.argv.slice(2);
+
+(async () => {
+  const files = {
+    "/": "<!doctype html><title>t</title><script src=/mqtt.js></script><script src=/conversation.js></script>",
+    "/mqtt.js": fs.readFileSync(`${__dirname}/node_modules/mqtt/dist/mqtt.min.js`),
+    "/conversation.js": fs.readFileSync(`${__dirname}/conversation.cjs`),
+  };
+  const site = http.createServer((request, response) => {
+    const type = request.url === "/" ? "text/html" : "text/javascript";
+    response.writeHead(200, { "Content-Type": type });
+    response.end(files[request.url] ?? "");
+  });
+  await new Promise((done) => site.listen(0, "127.0.0.1", done));
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+  });
+  try {
+    const page = await browser.newPage();
+    await page.goto(`http://127.0.0.1:${site.address().port}/`);
+    for (const version of [4, 5]) {
+      await page.evaluate(
+        ([url, version]) => {
+          const equal = (found, wanted) => {
+            if (found !== wanted) throw new Error(`${found} in place of ${wanted}`);
+          };
+          return conversation(mqtt, { equal }, url, version);
+        },
+        [url, version],
+      );
+      console.log("ok", version);
+    }
+  } finally {
+    await browser.close();
+    site.close();
+  }
+})().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,150 @@
+//! The command-line clients of Mosquitto: what most people try first.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::{Server, guarded, token};
+
+const VERSIONS: [&str; 3] = ["mqttv31", "mqttv311", "mqttv5"];
+
+/// A program of Mosquitto with where and who.
+fn program(name: &str, server: &Server, version: &str) -> Command {
+    let mut command = Command::new(name);
+    command.args(["-h", "127.0.0.1", "-p", &server.client.port().to_string(), "-V", version]);
+    command
+}
+
+/// Runs one to its end. Gives what it printed.
+fn run(mut command: Command) -> (bool, String) {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{command:?}: {error}: scripts/test installs the Debian package mosquitto-clients")
+    });
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn succeeds(command: Command) -> String {
+    let what = format!("{command:?}");
+    let (ok, text) = run(command);
+    assert!(ok, "{what}: {text}");
+    text
+}
+
+/// mosquitto_sub in the background; killed at the end.
+struct Sub {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Sub {
+    fn start(mut command: Command) -> Self {
+        // Topic, QoS, retained or not, payload. It writes a line at once.
+        command.args(["-F", "%t %q %r %p", "-W", "30"]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Sub { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("mosquitto_sub has ended").unwrap()
+    }
+}
+
+impl Drop for Sub {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// With alice's token.
+fn alice(mut command: Command) -> Command {
+    command.args(["-u", "alice", "-P", &token()]);
+    command
+}
+
+#[test]
+fn mosquitto_pub_and_sub() {
+    let server = guarded();
+    for version in VERSIONS {
+        let of = |name: &str, more: &[&str]| {
+            let mut command = alice(program(name, &server, version));
+            command.args(more);
+            command
+        };
+        let publish = |more: &[&str]| drop(succeeds(of("mosquitto_pub", more)));
+        let topic = |rest: &str| format!("{version}/{rest}");
+        let (one, deep) = (topic("+/x"), topic("deep/#"));
+        let ready = topic("ready");
+        let more = ["-q", "2", "-t", &one, "-t", &deep, "-t", &ready];
+        let mut sub = Sub::start(of("mosquitto_sub", &more));
+        server.until_members(&ready.replace('/', "%2F"), 1);
+        for qos in ["0", "1", "2"] {
+            publish(&["-t", &topic("1/x"), "-q", qos, "-m", "hello"]);
+            publish(&["-t", &topic("1/y"), "-q", qos, "-m", "nobody"]);
+            publish(&["-t", &topic("deep/er/still"), "-q", qos, "-m", "é"]);
+            assert_eq!(sub.line(), format!("{version}/1/x {qos} 0 hello"));
+            assert_eq!(sub.line(), format!("{version}/deep/er/still {qos} 0 é"));
+        }
+
+        // What is retained comes to who comes later, and no more when it was removed.
+        let lamp = topic("state/lamp");
+        publish(&["-t", &lamp, "-q", "1", "-r", "-m", "on"]);
+        let state = topic("state/#");
+        let later = ["-t", &state, "-C", "1", "-W", "20", "-F", "%t %r %p"];
+        let line = succeeds(of("mosquitto_sub", &later));
+        assert_eq!(line, format!("{lamp} 1 on\n"));
+        publish(&["-t", &lamp, "-r", "-n"]);
+        let (_, text) = run(of("mosquitto_sub", &["-t", &state, "-C", "1", "-W", "1", "-v"]));
+        assert!(!text.contains("lamp"), "{text}");
+
+        // A kept session: what came while it was away, in order.
+        let (id, kept) = (topic("id").replace('/', ""), topic("kept"));
+        let session = match version {
+            "mqttv5" => vec!["-c", "-x", "3600", "-i", &id, "-q", "2", "-t", &kept],
+            _ => vec!["-c", "-i", &id, "-q", "2", "-t", &kept],
+        };
+        succeeds(of("mosquitto_sub", &[&session[..], &["-E"]].concat()));
+        for n in ["1", "2", "3", "4"] {
+            publish(&["-t", &kept, "-q", if n < "3" { "1" } else { "2" }, "-m", n]);
+        }
+        let more = ["-C", "4", "-W", "20", "-F", "%q %p"];
+        let lines = succeeds(of("mosquitto_sub", &[&session[..], &more].concat()));
+        assert_eq!(lines, "1 1\n1 2\n2 3\n2 4\n", "{version}");
+
+        // A will.
+        let (will, here) = (topic("1/x"), topic("here"));
+        let more =
+            ["--will-topic", &will, "--will-payload", "gone", "--will-qos", "1", "-t", &here];
+        let dying = Sub::start(of("mosquitto_sub", &more));
+        server.until_members(&here.replace('/', "%2F"), 1);
+        drop(dying);
+        assert_eq!(sub.line(), format!("{version}/1/x 1 0 gone"));
+    }
+}
+
+#[test]
+fn mosquitto_is_told_why_it_is_refused() {
+    let server = guarded();
+    for version in VERSIONS {
+        let refused = |who: &[&str]| {
+            let mut command = program("mosquitto_pub", &server, version);
+            command.args(who).args(["-t", "x", "-m", "x", "-q", "1"]);
+            let (ok, text) = run(command);
+            assert!(!ok, "{version}: {who:?} was let in");
+            // As each version spells it.
+            text.to_lowercase().replace("authorized", "authorised")
+        };
+        let text = refused(&["-u", "alice", "-P", "secret"]);
+        assert!(text.contains("not authorised"), "{version}: {text}");
+        let text = refused(&[]);
+        assert!(text.contains("not authorised"), "{version}: {text}");
+        let forged = format!("{}x", token());
+        let text = refused(&["-u", "alice", "-P", &forged]);
+        let is_told = text.contains("bad user name or password") || text.contains("not authorised");
+        assert!(is_told, "{version}: {text}");
+        let text = refused(&["-u", "bob", "-P", &token()]);
+        let is_told = text.contains("bad user name or password") || text.contains("not authorised");
+        assert!(is_told, "{version}: {text}");
+    }
+}

@@ -1,0 +1,335 @@
+//! rumqttc, of Rust: its clients of MQTT 3.1.1 and 5.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::support::TIMEOUT;
+use crate::{Server, guarded, token};
+
+/// What came, as the test compares it.
+type Message = (String, Vec<u8>, u8, bool);
+
+fn message(topic: impl Into<String>, payload: impl AsRef<[u8]>, qos: u8, retain: bool) -> Message {
+    (topic.into(), payload.as_ref().to_vec(), qos, retain)
+}
+
+/// One version has names as text, the other as bytes.
+fn text(name: &impl AsRef<[u8]>) -> String {
+    String::from_utf8(name.as_ref().to_vec()).unwrap()
+}
+
+enum Heard {
+    Connack(bool),
+    Message(Message),
+    Granted(Vec<u8>),
+    Done,
+    Failed(String),
+}
+
+/// Both versions have the same names in modules of their own.
+macro_rules! version {
+    ($name:ident, $client:path, $connection:path, $event:path, $qos:path, $incoming:path,
+     $connect:expr, $granted:expr, $filter:expr) => {
+        mod $name {
+            use $client as RumqttClient;
+            use $connection as Connection;
+            use $event as Event;
+            use $incoming as Incoming;
+            use $qos as QoS;
+
+            use super::*;
+
+            pub struct Client {
+                client: RumqttClient,
+                heard: Receiver<Heard>,
+                stop: Arc<AtomicBool>,
+                thread: Option<JoinHandle<()>>,
+                aside: Vec<Message>,
+                pub session_present: bool,
+            }
+
+            fn listen(
+                mut connection: Connection,
+                stop: Arc<AtomicBool>,
+            ) -> (Receiver<Heard>, JoinHandle<()>) {
+                let (say, heard) = channel();
+                let thread = std::thread::spawn(move || {
+                    // A connection that is being made must not be given up for a look at `stop`.
+                    let mut time = TIMEOUT;
+                    while !stop.load(Ordering::Relaxed) {
+                        let said = match connection.recv_timeout(time) {
+                            Ok(Ok(Event::Incoming(Incoming::ConnAck(it)))) => {
+                                Heard::Connack(it.session_present)
+                            }
+                            Ok(Ok(Event::Incoming(Incoming::Publish(it)))) => {
+                                let topic = text(&it.topic);
+                                Heard::Message((
+                                    topic,
+                                    it.payload.to_vec(),
+                                    it.qos as u8,
+                                    it.retain,
+                                ))
+                            }
+                            Ok(Ok(Event::Incoming(Incoming::SubAck(it)))) => {
+                                Heard::Granted(it.return_codes.iter().map($granted).collect())
+                            }
+                            Ok(Ok(Event::Incoming(Incoming::PubAck(_) | Incoming::PubComp(_)))) => {
+                                Heard::Done
+                            }
+                            Ok(Err(error)) => Heard::Failed(error.to_string()),
+                            _ => continue,
+                        };
+                        time = Duration::from_millis(100);
+                        let is_over = matches!(said, Heard::Failed(_));
+                        if say.send(said).is_err() || is_over {
+                            return;
+                        }
+                    }
+                });
+                (heard, thread)
+            }
+
+            impl Client {
+                pub fn try_open(
+                    server: &Server,
+                    name: &str,
+                    password: &str,
+                    kept: bool,
+                    will: Option<(&str, &str)>,
+                ) -> Result<Self, String> {
+                    let id = format!("{}-{name}", stringify!($name));
+                    let (client, connection) = $connect(server, id, password, kept, will);
+                    let stop = Arc::new(AtomicBool::new(false));
+                    let (heard, thread) = listen(connection, stop.clone());
+                    let (thread, aside) = (Some(thread), Vec::new());
+                    let mut client =
+                        Client { client, heard, stop, thread, aside, session_present: false };
+                    match client.heard.recv_timeout(TIMEOUT).unwrap() {
+                        Heard::Connack(present) => client.session_present = present,
+                        Heard::Failed(why) => return Err(why),
+                        _ => panic!("something came before CONNACK"),
+                    }
+                    Ok(client)
+                }
+
+                pub fn open(server: &Server, name: &str) -> Self {
+                    Client::try_open(server, name, &token(), false, None).unwrap()
+                }
+
+                fn until<T>(&mut self, mut wanted: impl FnMut(&Heard) -> Option<T>) -> T {
+                    loop {
+                        let heard = self.heard.recv_timeout(TIMEOUT).expect("nothing came");
+                        if let Some(found) = wanted(&heard) {
+                            return found;
+                        }
+                        match heard {
+                            Heard::Message(message) => self.aside.push(message),
+                            Heard::Failed(why) => panic!("{why}"),
+                            _ => panic!("something else came"),
+                        }
+                    }
+                }
+
+                pub fn subscribe(&mut self, filters: &[(&str, u8)]) {
+                    let all = filters.iter().map(|(filter, qos)| $filter(filter, qos_of(*qos)));
+                    self.client.subscribe_many(all).unwrap();
+                    let granted = self.until(|heard| match heard {
+                        Heard::Granted(codes) => Some(codes.clone()),
+                        _ => None,
+                    });
+                    assert_eq!(granted, filters.iter().map(|(_, qos)| *qos).collect::<Vec<u8>>());
+                }
+
+                pub fn publish(&mut self, (topic, payload, qos, retain): Message) {
+                    if let Err(error) = self.client.publish(topic, qos_of(qos), retain, payload) {
+                        self.until(|_| None::<()>);
+                        panic!("{error}");
+                    }
+                    if qos > 0 {
+                        self.until(|heard| matches!(heard, Heard::Done).then_some(()));
+                    }
+                }
+
+                pub fn hears(&mut self, wanted: &[Message]) {
+                    for wanted in wanted {
+                        let got = if self.aside.is_empty() {
+                            self.until(|heard| match heard {
+                                Heard::Message(message) => Some(message.clone()),
+                                _ => None,
+                            })
+                        } else {
+                            self.aside.remove(0)
+                        };
+                        assert_eq!(got, *wanted);
+                    }
+                }
+
+                pub fn is_quiet(&mut self) {
+                    let heard = self.heard.recv_timeout(Duration::from_millis(100));
+                    assert!(heard.is_err() && self.aside.is_empty());
+                }
+
+                pub fn goodbye(mut self) {
+                    self.client.disconnect().unwrap();
+                    // It ends by itself, with an error or because the server has closed.
+                    self.thread.take().unwrap().join().unwrap();
+                }
+
+                /// Without a word.
+                pub fn cut(mut self) {
+                    self.stop.store(true, Ordering::Relaxed);
+                    self.thread.take().unwrap().join().unwrap();
+                }
+            }
+
+            fn qos_of(number: u8) -> QoS {
+                [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][usize::from(number)]
+            }
+
+            pub fn run(server: &Server) {
+                let topic = |rest: &str| format!("{}/{rest}", stringify!($name));
+                assert!(Client::try_open(server, "stranger", "no token", false, None).is_err());
+                let mut listener = Client::open(server, "listener");
+                let mut speaker = Client::open(server, "speaker");
+                assert!(!listener.session_present);
+
+                let filters = [topic("+/x"), topic("deep/#"), topic("plain")];
+                listener.subscribe(&[(&filters[0], 2), (&filters[1], 1), (&filters[2], 0)]);
+                speaker.publish(message(topic("1/y"), "nobody", 2, false));
+                for qos in 0..=2 {
+                    let text = qos.to_string();
+                    let topics = ["plain".into(), format!("deep/er/{qos}"), format!("{qos}/x")];
+                    for (most, rest) in (0..).zip(topics) {
+                        speaker.publish(message(topic(&rest), &text, qos, false));
+                        listener.hears(&[message(topic(&rest), &text, qos.min(most), false)]);
+                    }
+                }
+                let every: Vec<u8> = (0..=255).cycle().take(8_000).collect();
+                speaker.publish(message(topic("b/x"), &every, 2, false));
+                listener.hears(&[message(topic("b/x"), &every, 2, false)]);
+
+                speaker.publish(message(topic("state/lamp"), "on", 1, true));
+                let mut late = Client::open(server, "late");
+                let states = topic("state/+");
+                late.subscribe(&[(&states, 1)]);
+                late.hears(&[message(topic("state/lamp"), "on", 1, true)]);
+                speaker.publish(message(topic("state/lamp"), "", 1, true));
+                late.hears(&[message(topic("state/lamp"), "", 1, false)]);
+                let mut later = Client::open(server, "later");
+                later.subscribe(&[(&states, 1)]);
+                speaker.publish(message(topic("state/lamp"), "off", 1, false));
+                later.hears(&[message(topic("state/lamp"), "off", 1, false)]);
+                late.hears(&[message(topic("state/lamp"), "off", 1, false)]);
+
+                let kept = || Client::try_open(server, "away", &token(), true, None).unwrap();
+                let mut away = kept();
+                assert!(!away.session_present);
+                let filter = topic("kept/#");
+                away.subscribe(&[(&filter, 2)]);
+                away.goodbye();
+                let missed: Vec<Message> = (0..10_u8)
+                    .map(|n| message(topic(&format!("kept/{n}")), [n], 1 + n / 5, false))
+                    .collect();
+                missed.iter().for_each(|one| speaker.publish(one.clone()));
+                let mut away = kept();
+                assert!(away.session_present);
+                away.hears(&missed);
+                speaker.publish(message(topic("kept/live"), "there", 2, false));
+                away.hears(&[message(topic("kept/live"), "there", 2, false)]);
+                away.goodbye();
+
+                let will = topic("will");
+                listener.subscribe(&[(&will, 1)]);
+                let dying = |name, payload| {
+                    let will = Some((will.as_str(), payload));
+                    Client::try_open(server, name, &token(), false, will).unwrap()
+                };
+                dying("polite", "polite").goodbye();
+                dying("cut", "gone").cut();
+                listener.hears(&[message(will.as_str(), "gone", 1, false)]);
+                for mut client in [listener, speaker, late, later] {
+                    client.is_quiet();
+                    client.goodbye();
+                }
+            }
+        }
+    };
+}
+
+version!(
+    version_3,
+    rumqttc::Client,
+    rumqttc::Connection,
+    rumqttc::Event,
+    rumqttc::QoS,
+    rumqttc::Packet,
+    connect_3,
+    |code: &rumqttc::SubscribeReasonCode| match code {
+        rumqttc::SubscribeReasonCode::Success(qos) => *qos as u8,
+        rumqttc::SubscribeReasonCode::Failure => 0x80,
+    },
+    |filter: &str, qos| rumqttc::SubscribeFilter::new(filter.into(), qos)
+);
+version!(
+    version_5,
+    rumqttc::v5::Client,
+    rumqttc::v5::Connection,
+    rumqttc::v5::Event,
+    rumqttc::v5::mqttbytes::QoS,
+    rumqttc::v5::mqttbytes::v5::Packet,
+    connect_5,
+    |code: &rumqttc::v5::mqttbytes::v5::SubscribeReasonCode| match code {
+        rumqttc::v5::mqttbytes::v5::SubscribeReasonCode::Success(qos) => *qos as u8,
+        other => panic!("{other:?}"),
+    },
+    |filter: &str, qos| rumqttc::v5::mqttbytes::v5::Filter::new(filter, qos)
+);
+
+fn connect_3(
+    server: &Server,
+    id: String,
+    password: &str,
+    kept: bool,
+    will: Option<(&str, &str)>,
+) -> (rumqttc::Client, rumqttc::Connection) {
+    let mut options = rumqttc::MqttOptions::new(id, "127.0.0.1", server.client.port());
+    options.set_credentials("alice", password).set_clean_session(!kept);
+    if let Some((topic, payload)) = will {
+        let will = rumqttc::LastWill::new(topic, payload, rumqttc::QoS::AtLeastOnce, false);
+        options.set_last_will(will);
+    }
+    rumqttc::Client::new(options, 10)
+}
+
+fn connect_5(
+    server: &Server,
+    id: String,
+    password: &str,
+    kept: bool,
+    will: Option<(&str, &str)>,
+) -> (rumqttc::v5::Client, rumqttc::v5::Connection) {
+    use rumqttc::v5::mqttbytes::QoS;
+    use rumqttc::v5::mqttbytes::v5::LastWill;
+    let mut options = rumqttc::v5::MqttOptions::new(id, "127.0.0.1", server.client.port());
+    options.set_credentials("alice", password).set_clean_start(!kept);
+    if kept {
+        options.set_session_expiry_interval(Some(3_600));
+    }
+    if let Some((topic, payload)) = will {
+        options.set_last_will(LastWill::new(topic, payload, QoS::AtLeastOnce, false, None));
+    }
+    rumqttc::v5::Client::new(options, 10)
+}
+
+#[test]
+fn rumqttc_of_version_3() {
+    version_3::run(&guarded());
+}
+
+#[test]
+fn rumqttc_of_version_5() {
+    version_5::run(&guarded());
+}
