@@ -15,7 +15,7 @@ use bench::process::{KernelMemory, ServerProcess};
 use bench::report::{Table, thousands};
 use bench::throng::{Sender, Throng};
 
-const TRANSPORTS: [&str; 5] = ["sse", "stream", "poll", "ws", "phoenix"];
+const TRANSPORTS: [&str; 6] = ["sse", "stream", "poll", "ws", "phoenix", "mqtt"];
 
 /// How long a server may take to return memory.
 const PATIENCE: Duration = Duration::from_secs(60);

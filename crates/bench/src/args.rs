@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     pub baseline_only: bool,
 
-    /// Only these transports (memory): sse, stream, poll, ws, phoenix.
+    /// Only these transports (memory): sse, stream, poll, ws, phoenix, mqtt.
     #[arg(long, value_delimiter = ',')]
     pub transports: Vec<String>,
 

@@ -41,6 +41,8 @@ pub struct Plan {
     /// The expected status. `None` for long polls, whose answer comes later: then a connection counts
     /// as open once its request is written.
     pub status: Option<u16>,
+    /// The whole answer, where it is always the same and no HTTP.
+    pub answer: Option<&'static [u8]>,
     /// Whether to answer WebSocket pings.
     pub answer_pings: bool,
     /// The limit on connection attempts under way at one time, per thread.
@@ -61,6 +63,7 @@ impl Plan {
                 "GET {path} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: throng-bench\r\n\r\n"
             )),
             status: Some(200),
+            answer: None,
             answer_pings: false,
             in_flight_max: 256,
             sample_every: 1,
@@ -97,7 +100,29 @@ impl Plan {
         Self { status: None, ..Self::get(target, connections, path) }
     }
 
-    /// Returns a plan of idle connections by transport (`sse`, `stream`, `poll`, `ws` or `phoenix`),
+    /// Returns a plan of MQTT 3.1.1 clients, each with a client identifier and a user of its own, that
+    /// subscribe to a topic at once.
+    pub fn mqtt(target: SocketAddrV4, connections: usize, topic: &str, qos: u8) -> Self {
+        // CONNECT with a clean session and a user, without keep-alive; SUBSCRIBE with the identifier 1. Numbers
+        // have seven digits, so that all packets have one length.
+        let connect = Template::bytes(b"\x10\x1e\0\x04MQTT\x04\x82\0\0\0\x08c{n}\0\x08u{n}");
+        let mut subscribe = vec![0x82, topic.len() as u8 + 5, 0, 1, 0, topic.len() as u8];
+        subscribe.extend_from_slice(topic.as_bytes());
+        subscribe.push(qos);
+        let numbers: Vec<String> = (0..connections).map(|number| format!("{number:07}")).collect();
+        const ANSWERS: [&[u8]; 3] = [
+            &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 0],
+            &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1],
+            &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 2],
+        ];
+        Self {
+            request: connect.with_texts(numbers.into()).then(&subscribe),
+            answer: ANSWERS.get(usize::from(qos)).copied(),
+            ..Self::get(target, connections, "/")
+        }
+    }
+
+    /// Returns a plan of idle connections by transport (`sse`, `stream`, `poll`, `ws`, `phoenix` or `mqtt`),
     /// each with a user of its own and in the topic `all`.
     ///
     /// # Panics
@@ -109,6 +134,7 @@ impl Plan {
                 let path = "/socket/websocket?vsn=2.0.0&user=u{n}";
                 Self::phoenix(target, connections, path, "all")
             }
+            "mqtt" => Self::mqtt(target, connections, "all", 0),
             "ws" => Self::websocket(target, connections, &path),
             // The timeout is long enough that no poll ends while others still connect.
             "poll" => Self::poll(target, connections, &format!("{path}&timeout=300")),

@@ -12,7 +12,17 @@ pub struct Template {
 impl Template {
     /// Parses a template.
     pub fn new(text: &str) -> Self {
-        let pieces = text.split("{n}").map(|piece| piece.as_bytes().into()).collect();
+        Self::bytes(text.as_bytes())
+    }
+
+    /// The same of bytes that need not be text.
+    pub fn bytes(template: &[u8]) -> Self {
+        let (mut pieces, mut rest) = (Vec::new(), template);
+        while let Some(at) = rest.windows(3).position(|part| part == b"{n}") {
+            pieces.push(rest[..at].into());
+            rest = &rest[at + 3..];
+        }
+        pieces.push(rest.into());
         Self { pieces, texts: None }
     }
 

@@ -45,6 +45,11 @@ impl Sender {
     }
 }
 
+/// MQTT is on, at the client port.
+fn with_mqtt() -> [(&'static str, String); 1] {
+    [("THRONG_MQTT_LISTEN", "127.0.0.1:0".into())]
+}
+
 /// A running server without heartbeats.
 #[derive(Debug)]
 pub struct Throng {
@@ -65,7 +70,7 @@ impl Throng {
     /// # Errors
     /// If it can't be built or started, or isn't ready in time. The error has the end of its log.
     pub fn start(shards: usize, connections: usize, sender: Sender) -> Result<Self> {
-        Self::start_build(&binary()?, shards, connections, sender)
+        Self::start_set(&binary()?, shards, connections, sender, &with_mqtt())
     }
 
     /// Does the same as [`Throng::start`], with this executable.
@@ -90,7 +95,8 @@ impl Throng {
         connections: usize,
         settings: &[(&str, String)],
     ) -> Result<Self> {
-        Self::start_set(&binary()?, shards, connections, Sender::IoUring, settings)
+        let settings = [&with_mqtt(), settings].concat();
+        Self::start_set(&binary()?, shards, connections, Sender::IoUring, &settings)
     }
 
     fn start_set(

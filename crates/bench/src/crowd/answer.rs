@@ -55,6 +55,19 @@ impl Head {
     }
 }
 
+impl Head {
+    /// The same of an answer that is always these bytes.
+    pub(super) fn step_exact<'a>(&mut self, chunk: &'a [u8], answer: &[u8]) -> HeadStep<'a> {
+        let rest = &answer[usize::from(self.seen).min(answer.len())..];
+        let bytes = rest.len().min(chunk.len());
+        if chunk[..bytes] != rest[..bytes] {
+            return HeadStep::WrongStatus(0);
+        }
+        self.seen += bytes as u8;
+        if bytes == rest.len() { HeadStep::Complete(&chunk[bytes..]) } else { HeadStep::Partial }
+    }
+}
+
 fn number(digits: &[u8]) -> u16 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
@@ -112,6 +125,17 @@ mod tests {
     use super::*;
 
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\ndata";
+
+    #[test]
+    fn an_exact_answer_ends_at_any_split() {
+        for at in 0..4 {
+            let mut head = Head::default();
+            let (a, b) = b"abcde".split_at(at);
+            assert_eq!(head.step_exact(a, b"abcd"), HeadStep::Partial);
+            assert_eq!(head.step_exact(b, b"abcd"), HeadStep::Complete(b"e"));
+        }
+        assert_eq!(Head::default().step_exact(b"abx", b"abcd"), HeadStep::WrongStatus(0));
+    }
 
     #[test]
     fn head_ends_at_any_split() {

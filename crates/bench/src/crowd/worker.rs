@@ -277,7 +277,12 @@ impl Worker<'_> {
         if let Some(status) = self.plan.status
             && self.connections[index].stage == Stage::Requested
         {
-            match self.connections[index].head.step(bytes, status) {
+            let head = &mut self.connections[index].head;
+            let step = match self.plan.answer {
+                Some(answer) => head.step_exact(bytes, answer),
+                None => head.step(bytes, status),
+            };
+            match step {
                 HeadStep::Partial => return,
                 HeadStep::Complete(rest) => {
                     bytes = rest;
