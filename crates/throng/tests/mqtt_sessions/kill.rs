@@ -1,0 +1,278 @@
+//! `kill -9` in the middle of messages of QoS 1 and 2 in both directions, again and again on one data
+//! directory: nothing is lost, and with QoS 2 nothing comes twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use protocol::mqtt::Version;
+use protocol::mqtt::write::ConfirmType;
+use random::Random;
+
+use crate::Folder;
+use crate::client::*;
+
+/// How many messages a publisher has under way.
+const UNDER_WAY: usize = 8;
+
+/// Where a message of a publisher is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Published,
+    Released,
+}
+
+/// A client that publishes numbers, and knows across connections what is under way.
+struct Publisher {
+    version: Version,
+    name: &'static str,
+    qos: u8,
+    next: u32,
+    /// By number, in order: the id and where it is.
+    open: BTreeMap<u32, (u16, Stage)>,
+    confirmed: u32,
+}
+
+impl Publisher {
+    fn new(version: Version, name: &'static str, qos: u8) -> Self {
+        Publisher { version, name, qos, next: 0, open: BTreeMap::new(), confirmed: 0 }
+    }
+
+    fn id(number: u32) -> u16 {
+        // An id is used again long after its message is over.
+        (number % 1_000 + 1) as u16
+    }
+
+    fn say(&self, client: &mut Client, number: u32, dup: bool) {
+        let (topic, payload) = (format!("{}/{}", self.name, number % 3), number.to_string());
+        let id = Self::id(number);
+        let publish = Publish { id, dup, ..Publish::new(&topic, &payload, self.qos) };
+        client.send(&publish.bytes(self.version));
+    }
+
+    /// Publishes until the connection ends, or `most` messages are out and confirmed.
+    fn run(mut self, at: SocketAddr, most: Option<u32>) -> Self {
+        let mut client = Connect::kept(self.version, self.name).open(at);
+        assert!(client.session_present || self.next == 0, "{} has no session", self.name);
+        let open: Vec<_> = self.open.iter().map(|(number, it)| (*number, *it)).collect();
+        for (number, (id, stage)) in open {
+            match stage {
+                Stage::Published => self.say(&mut client, number, true),
+                Stage::Released => client.confirm(ConfirmType::Pubrel, id),
+            }
+        }
+        loop {
+            while self.open.len() < UNDER_WAY && most.is_none_or(|most| self.next < most) {
+                let number = self.next;
+                self.next += 1;
+                self.open.insert(number, (Self::id(number), Stage::Published));
+                self.say(&mut client, number, false);
+            }
+            if self.open.is_empty() {
+                client.disconnect();
+                return self;
+            }
+            let (kind, id) = match client.next() {
+                Heard::Confirm(kind, id, reason) => {
+                    // No subscriber (0x10) is fine as well, and a released message may be unknown (0x92).
+                    assert!([0, 0x10].contains(&reason) || kind == "PUBCOMP", "{kind} {reason:#x}");
+                    (kind, id)
+                }
+                Heard::Closed => return self,
+                other => panic!("{}: {other:?}", self.name),
+            };
+            let found = self.open.iter().find(|(_, it)| it.0 == id).map(|(number, _)| *number);
+            let number = found.unwrap_or_else(|| panic!("{kind} {id} of nothing"));
+            if kind == "PUBREC" {
+                self.open.insert(number, (id, Stage::Released));
+                client.confirm(ConfirmType::Pubrel, id);
+            } else {
+                assert_eq!(kind, if self.qos == 1 { "PUBACK" } else { "PUBCOMP" });
+                self.open.remove(&number);
+                self.confirmed += 1;
+            }
+        }
+    }
+}
+
+/// A client with a kept session that hears all publishers.
+struct Subscriber {
+    version: Version,
+    name: &'static str,
+    qos: u8,
+    /// What came of each topic, in order.
+    heard: BTreeMap<String, Vec<u32>>,
+    /// Ids of QoS 2 that are not released.
+    received: BTreeSet<u16>,
+    is_known: bool,
+}
+
+impl Subscriber {
+    fn new(version: Version, name: &'static str, qos: u8) -> Self {
+        let (heard, received) = (BTreeMap::new(), BTreeSet::new());
+        Subscriber { version, name, qos, heard, received, is_known: false }
+    }
+
+    /// Listens until the connection ends, or nothing comes for this time.
+    fn run(mut self, at: SocketAddr, silence: Duration) -> Self {
+        let mut client = Connect::kept(self.version, self.name).open(at);
+        assert_eq!(client.session_present, self.is_known, "{}", self.name);
+        if !self.is_known {
+            let filters = ["p1/#", "p2/+", "q1/#", "q2/#"];
+            client.subscribe(&filters.map(|it| filter(it, self.qos)));
+            self.is_known = true;
+        }
+        while let Some(heard) = client.within(silence) {
+            match heard {
+                Heard::Message(it) => {
+                    let is_new = it.qos < 2 || self.received.insert(it.id);
+                    if is_new {
+                        let number = it.payload.parse().unwrap();
+                        self.heard.entry(it.topic).or_default().push(number);
+                    }
+                    let kind = if it.qos == 2 { ConfirmType::Pubrec } else { ConfirmType::Puback };
+                    client.confirm(kind, it.id);
+                }
+                Heard::Confirm("PUBREL", id, _) => {
+                    self.received.remove(&id);
+                    client.confirm(ConfirmType::Pubcomp, id);
+                }
+                Heard::Closed => break,
+                other => panic!("{}: {other:?}", self.name),
+            }
+        }
+        self
+    }
+
+    /// All that was published has come, in order; what is sent once has come once.
+    fn check(&self, publishers: &[Publisher]) {
+        for publisher in publishers {
+            let is_once = publisher.qos == 2 && self.qos == 2;
+            for rest in 0..3 {
+                let topic = format!("{}/{rest}", publisher.name);
+                let wanted: Vec<u32> = (0..publisher.next).filter(|n| n % 3 == rest).collect();
+                let heard = self.heard.get(&topic).map_or(&[][..], |all| all);
+                let mut once = heard.to_vec();
+                if !is_once {
+                    // What comes again comes behind its first time.
+                    let mut seen = BTreeSet::new();
+                    once.retain(|number| seen.insert(*number));
+                }
+                let lost: Vec<_> = wanted.iter().filter(|it| !once.contains(it)).collect();
+                let name = self.name;
+                assert!(lost.is_empty(), "{name} has not heard {lost:?} of {topic}: {once:?}");
+                assert_eq!(once, wanted, "{name}: {topic}: out of order or twice");
+            }
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, and not {text:?}")))
+}
+
+#[test]
+fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
+    let rounds = number("KILL_ROUNDS").unwrap_or(15);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = number("KILL_SEED").unwrap_or(u64::from(now.subsec_nanos()));
+    println!("KILL_SEED={seed} KILL_ROUNDS={rounds}");
+    let mut random = Random::new(seed);
+    let folder = Folder::new();
+    let settings = [
+        ("THRONG_LIMITS_PUBLISHES_PER_SECOND_MAX", "0"),
+        ("THRONG_MQTT_SESSION_MESSAGES_MAX", "1000000"),
+        ("THRONG_MQTT_SESSION_BYTES_MAX", "64MiB"),
+    ];
+    let mut publishers = vec![
+        Publisher::new(V3, "p1", 1),
+        Publisher::new(V5, "p2", 2),
+        Publisher::new(V5, "q1", 1),
+        Publisher::new(V3, "q2", 2),
+    ];
+    let mut subscribers = vec![
+        Subscriber::new(V5, "s5", 2),
+        Subscriber::new(V3, "s3", 2),
+        Subscriber::new(V5, "once", 1),
+    ];
+    // All are known before anything is published.
+    {
+        let server = folder.serve(&settings);
+        let open = |it: Subscriber| it.run(server.client, Duration::from_millis(100));
+        subscribers = subscribers.into_iter().map(open).collect();
+    }
+    for round in 0..=rounds {
+        let server = folder.serve(&settings);
+        let at = server.client;
+        let is_last = round == rounds;
+        // Some miss a few rounds.
+        let here = |random: &mut Random| is_last || random.below(4) > 0;
+        let (mut hearing, mut saying) = (Vec::new(), Vec::new());
+        let (mut deaf, mut silent) = (Vec::new(), Vec::new());
+        for it in subscribers {
+            if here(&mut random) {
+                let silence = Duration::from_secs(if is_last { 3 } else { 60 });
+                hearing.push(std::thread::spawn(move || it.run(at, silence)));
+            } else {
+                deaf.push(it);
+            }
+        }
+        for it in publishers {
+            if here(&mut random) {
+                let most = is_last.then_some(it.next);
+                saying.push(std::thread::spawn(move || it.run(at, most)));
+            } else {
+                silent.push(it);
+            }
+        }
+        if !is_last {
+            // All have been let in: what a kill cuts off before is nothing of theirs.
+            let lasting = (hearing.len() + saying.len()) as f64;
+            server.until("all are let in", |server| connected(server) >= lasting);
+            std::thread::sleep(Duration::from_micros(1_000 + random.below(80_000)));
+            drop(server);
+            subscribers = hearing.into_iter().map(|it| it.join().unwrap()).chain(deaf).collect();
+            publishers = saying.into_iter().map(|it| it.join().unwrap()).chain(silent).collect();
+        } else {
+            publishers = saying.into_iter().map(|it| it.join().unwrap()).collect();
+            subscribers = hearing.into_iter().map(|it| it.join().unwrap()).collect();
+        }
+    }
+    for publisher in &publishers {
+        assert!(publisher.open.is_empty());
+        println!("{}: {} published", publisher.name, publisher.next);
+        assert!(publisher.next > 0 && publisher.confirmed == publisher.next);
+    }
+    subscribers.iter().for_each(|it| it.check(&publishers));
+}
+
+fn connected(server: &crate::Server) -> f64 {
+    let text = crate::support::text(server.admin, "GET", "/metrics", None, "").1;
+    let of = |line: &str| -> Option<f64> {
+        line.strip_prefix("throng_connections{transport=\"mqtt")?.rsplit(' ').next()?.parse().ok()
+    };
+    text.lines().filter_map(of).sum()
+}
+
+#[test]
+fn a_kill_keeps_retained_messages_that_were_confirmed() {
+    let folder = Folder::new();
+    let mut confirmed = Vec::new();
+    for round in 0..12_u8 {
+        let server = folder.serve(&[]);
+        let mut late = Connect::new(V5, "late").open(server.client);
+        late.subscribe(&[filter("state/+", 0)]);
+        let mut found: Vec<String> =
+            late.messages(confirmed.len()).into_iter().map(|(_, payload)| payload).collect();
+        found.sort();
+        assert_eq!(found, confirmed, "round {round}");
+        let payload = format!("{round:02}");
+        let topic = format!("state/{round}");
+        let mut speaker = Connect::new(V5, "speaker").open(server.client);
+        speaker.publish_all(Publish::new(&topic, &payload, 1 + round % 2).retained());
+        // At once after the confirmation.
+        drop(server);
+        confirmed.push(payload);
+    }
+}
