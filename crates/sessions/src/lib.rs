@@ -20,6 +20,7 @@
 )]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod connected;
 mod contract;
 mod flow;
 mod interests;

@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hashbrown::HashTable;
 use model::{ConnectionId, Name, NodeId, Publication};
 
+use crate::connected::Connected;
 use crate::contract::{
     Claim, Claimed, Done, Ended, Limits, Part, Released, SessionInfo, Sessions, Stats, Storage,
     Taken,
@@ -43,7 +43,7 @@ struct Counts {
 #[derive(Default)]
 struct Segment {
     /// Who is connected.
-    connected: HashTable<Entry>,
+    connected: Connected,
     /// Sessions that outlive their connections.
     kept: HashMap<Name, Kept>,
     /// Connections that wait for a session that another one has still.
@@ -51,17 +51,6 @@ struct Segment {
     /// When something is to be done about a session of nobody, in seconds since 1970.
     due: BTreeSet<(u64, Name)>,
 }
-
-/// A connected client, in 12 bytes. Two clients that share all 48 bits of the hash are taken for one
-/// here, and told apart by the shard.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    hash: [u16; 3],
-    shard: u16,
-    slot: [u16; 2],
-}
-
-const _: () = assert!(size_of::<Entry>() == 12);
 
 /// A session that outlives its connection.
 #[derive(Default)]
@@ -266,33 +255,6 @@ impl Local {
 }
 
 impl Segment {
-    fn owner(&self, hash: u64) -> Option<(u16, u32)> {
-        let found = self.connected.find(spread(hash), |entry| entry.hash == low(hash));
-        found.map(|entry| (entry.shard, entry.slot()))
-    }
-
-    fn set_owner(&mut self, hash: u64, id: ConnectionId) {
-        let entry = Entry::new(hash, id);
-        match self.connected.find_mut(spread(hash), |entry| entry.hash == low(hash)) {
-            Some(old) => *old = entry,
-            None => {
-                self.connected.insert_unique(spread(hash), entry, |entry| spread(entry.whole()));
-            }
-        }
-    }
-
-    /// True where the connection was the owner.
-    fn clear_owner(&mut self, hash: u64, id: ConnectionId) -> bool {
-        let entry = Entry::new(hash, id);
-        let found = self.connected.find_entry(spread(hash), |other| *other == entry);
-        let was_owner = found.map(|found| found.remove()).is_ok();
-        if self.connected.num_buckets() > 8 * self.connected.len().max(4) {
-            let room = 2 * self.connected.len();
-            self.connected.shrink_to(room, |entry| spread(entry.whole()));
-        }
-        was_owner
-    }
-
     fn put_away(&mut self, key: &Name, away: Away, interests: Vec<Name>) {
         if let Some(due_s) = away.due_s() {
             self.due.insert((due_s, key.clone()));
@@ -315,38 +277,11 @@ impl Away {
     }
 }
 
-impl Entry {
-    fn new(hash: u64, id: ConnectionId) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "two halves")]
-        let slot = [(id.slot >> 16) as u16, id.slot as u16];
-        Entry { hash: low(hash), shard: id.shard, slot }
-    }
-
-    fn slot(&self) -> u32 {
-        u32::from(self.slot[0]) << 16 | u32::from(self.slot[1])
-    }
-
-    fn whole(&self) -> u64 {
-        self.hash.iter().fold(0, |whole, part| whole << 16 | u64::from(*part))
-    }
-}
-
-/// The 48 bits of a hash that are noted.
-fn low(hash: u64) -> [u16; 3] {
-    #[expect(clippy::cast_possible_truncation, reason = "three parts")]
-    [(hash >> 32) as u16, (hash >> 16) as u16, hash as u16]
-}
-
-/// The same bits for a table, which wants entropy at both ends.
-fn spread(hash: u64) -> u64 {
-    (hash & 0xffff_ffff_ffff).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 impl Sessions for Local {
     fn claim(&self, Claim { key, by, clean }: Claim<'_>) -> Claimed {
         let (hash, mut segment) = self.segment(key);
-        let owner = segment.owner(hash);
-        segment.set_owner(hash, by);
+        let owner = segment.connected.owner(hash);
+        segment.connected.set_owner(hash, by);
         if let Some(waiting) = segment.claims.get_mut(key) {
             // Whoever waited has to let go as well.
             let before = waiting.by.replace(by);
@@ -396,7 +331,7 @@ impl Sessions for Local {
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released {
         let Ended { session, will } = ended;
         let (hash, mut segment) = self.segment(key);
-        let was_owner = segment.clear_owner(hash, from);
+        let was_owner = segment.connected.clear_owner(hash, from);
         let Some(waiting) = segment.claims.get_mut(key) else {
             if !was_owner && session.is_none() {
                 // Somebody else has let go of it before.

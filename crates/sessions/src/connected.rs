@@ -1,0 +1,194 @@
+//! Who is connected: a table of 12 bytes a client, and a little room, that grows in small steps.
+
+use model::ConnectionId;
+
+/// A connected client. Two clients that share all 48 bits of the hash are taken for one here, and told apart by
+/// the shard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    hash: [u16; 3],
+    shard: u16,
+    slot: [u16; 2],
+}
+
+const _: () = assert!(size_of::<Entry>() == 12);
+
+/// Entries of a page.
+const PAGE: usize = if cfg!(test) { 8 } else { 64 };
+
+/// Entries in the order of their hashes, in pages of one size.
+///
+/// A page that is full gives to the one before or behind it, and splits only where they are full too. So four
+/// fifths of the room are in use, at any time; a table that doubles is half empty at times, and leaves behind what
+/// it grew out of, which nothing else may fit into.
+#[derive(Default)]
+pub(crate) struct Connected {
+    /// None is empty.
+    pages: Vec<Vec<Entry>>,
+}
+
+impl Connected {
+    /// Who has it: the shard and the slot.
+    pub(crate) fn owner(&self, hash: u64) -> Option<(u16, u32)> {
+        let (page, at) = self.find(low(hash));
+        let entry = self.pages.get(page)?.get(at.ok()?)?;
+        Some((entry.shard, entry.slot()))
+    }
+
+    /// Notes who has it now, in place of who had.
+    pub(crate) fn set_owner(&mut self, hash: u64, id: ConnectionId) {
+        let entry = Entry::new(hash, id);
+        match self.find(entry.hash) {
+            (page, Ok(at)) => {
+                self.pages[page][at] = entry;
+                return;
+            }
+            (page, Err(_)) if self.room(page) == 0 => self.make_room(page),
+            (_, Err(_)) => {}
+        }
+        let (page, Ok(at) | Err(at)) = self.find(entry.hash);
+        self.pages[page].insert(at, entry);
+    }
+
+    /// True where the connection was the owner.
+    pub(crate) fn clear_owner(&mut self, hash: u64, id: ConnectionId) -> bool {
+        let entry = Entry::new(hash, id);
+        let (page, Ok(at)) = self.find(entry.hash) else { return false };
+        if self.pages[page][at] != entry {
+            return false;
+        }
+        self.pages[page].remove(at);
+        // Far from where it splits again.
+        for left in [page.saturating_sub(1), page] {
+            if let Some([one, other]) = self.pages.get_mut(left..left + 2)
+                && one.len() + other.len() <= PAGE / 2
+            {
+                one.append(other);
+                self.pages.remove(left + 1);
+            }
+        }
+        if self.pages.get(page).is_some_and(Vec::is_empty) {
+            self.pages.remove(page);
+        }
+        let most = self.pages.capacity();
+        if most > 4 * self.pages.len().max(4) {
+            self.pages.shrink_to(most / 2);
+        }
+        true
+    }
+
+    /// In which page it is, or would be, and where in it.
+    fn find(&self, hash: [u16; 3]) -> (usize, Result<usize, usize>) {
+        let begins = |page: &Vec<Entry>| page.first().is_some_and(|first| first.hash <= hash);
+        let page = self.pages.partition_point(begins).saturating_sub(1);
+        let found = self.pages.get(page).map(|page| page.binary_search_by_key(&hash, |it| it.hash));
+        (page, found.unwrap_or(Err(0)))
+    }
+
+    fn room(&self, page: usize) -> usize {
+        self.pages.get(page).map_or(0, |page| PAGE - page.len())
+    }
+
+    /// Makes room in a page that is full, or in none yet: for an entry that belongs there, or into the one to
+    /// which it gives.
+    fn make_room(&mut self, page: usize) {
+        if self.pages.is_empty() {
+            return self.pages.push(Vec::with_capacity(PAGE));
+        }
+        let before = page.checked_sub(1).filter(|before| self.room(*before) > 1);
+        if self.room(page + 1) > 1 {
+            let last = self.pages[page].pop();
+            last.into_iter().for_each(|last| self.pages[page + 1].insert(0, last));
+        } else if let Some(before) = before {
+            let first = self.pages[page].remove(0);
+            self.pages[before].push(first);
+        } else {
+            let mut half = Vec::with_capacity(PAGE);
+            half.extend(self.pages[page].drain(PAGE / 2..));
+            self.pages.insert(page + 1, half);
+        }
+    }
+}
+
+impl Entry {
+    fn new(hash: u64, id: ConnectionId) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "two halves")]
+        let slot = [(id.slot >> 16) as u16, id.slot as u16];
+        Entry { hash: low(hash), shard: id.shard, slot }
+    }
+
+    fn slot(&self) -> u32 {
+        u32::from(self.slot[0]) << 16 | u32::from(self.slot[1])
+    }
+}
+
+/// The 48 bits of a hash that are noted.
+fn low(hash: u64) -> [u16; 3] {
+    #[expect(clippy::cast_possible_truncation, reason = "three parts")]
+    [(hash >> 32) as u16, (hash >> 16) as u16, hash as u16]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use model::NodeId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(shard: u16, slot: u32) -> ConnectionId {
+        ConnectionId { node: NodeId(1), shard, slot, serial: 0 }
+    }
+
+    /// Hashes that crowd at both ends and in the middle, and some that are far apart.
+    fn hash() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            0..40_u64,
+            (1_u64 << 48) - 40..1 << 48,
+            any::<u8>().prop_map(|part| u64::from(part) << 40),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(steps in vec((hash(), 0_u16..3, any::<bool>()), 0..600)) {
+            let (mut table, mut map) = (Connected::default(), HashMap::new());
+            for (hash, shard, comes) in steps {
+                if comes {
+                    table.set_owner(hash, id(shard, 70_000));
+                    map.insert(hash, shard);
+                } else {
+                    let was_owner = map.get(&hash) == Some(&shard);
+                    if was_owner {
+                        map.remove(&hash);
+                    }
+                    prop_assert_eq!(table.clear_owner(hash, id(shard, 70_000)), was_owner);
+                }
+                prop_assert_eq!(table.pages.iter().map(Vec::len).sum::<usize>(), map.len());
+                prop_assert!(table.pages.iter().all(|page| !page.is_empty()));
+                for (hash, shard) in &map {
+                    prop_assert_eq!(table.owner(*hash), Some((*shard, 70_000)));
+                }
+                prop_assert_eq!(table.owner(hash), map.get(&hash).map(|shard| (*shard, 70_000)));
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_nearly_full_and_goes_away() {
+        let mut table = Connected::default();
+        let hash_of = |n: u32| u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let room = |table: &Connected| table.pages.iter().map(Vec::capacity).sum::<usize>();
+        for n in 0..20_000_u32 {
+            table.set_owner(hash_of(n), id(0, n));
+            let room = room(&table);
+            assert!(n < 1_000 || room * 100 <= (n as usize + 1) * 135, "{room} for {n}");
+        }
+        for n in 0..20_000_u32 {
+            assert!(table.clear_owner(hash_of(n), id(0, n)));
+        }
+        assert!(room(&table) == 0 && table.pages.capacity() < 100);
+    }
+}
