@@ -120,6 +120,8 @@ settings! {
         user_header: String = Live, Text, r#""""#;
         /// Serve /status, a small public page: connections now, answers per second, mean response time.
         status_page: bool = Live, Bool, "false";
+        /// Whether clients of /sse, /stream, /ws and Phoenix may name topics by the wildcards + and # of MQTT (filter=mqtt), as far as their tokens reach; without tokens, whoever may is told everything that is published to topics that anybody may enter.
+        wildcards: bool = Live, Bool, "false";
     }
 
     /// What applications and operators meet.

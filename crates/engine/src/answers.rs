@@ -1,5 +1,6 @@
 //! The JSON objects and the texts of answers, and how Phoenix clients get theirs.
 
+use model::name::shown;
 use model::{Name, Position};
 use protocol::ProtocolRef;
 use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, Serializer, Status};
@@ -16,7 +17,7 @@ pub(crate) const NOTHING: Content<'static> = Content::Json("{}");
 /// `{"topic":"…"}`
 pub(crate) fn named(key: &str, name: &str) -> String {
     let mut out = format!("{{\"{key}\":").into_bytes();
-    protocol::json::string(name, &mut out);
+    protocol::json::string(shown(name), &mut out);
     out.push(b'}');
     String::from_utf8_lossy(&out).into_owned()
 }

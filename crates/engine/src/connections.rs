@@ -259,6 +259,9 @@ impl Connections {
 
     /// The same with a meta, the text of a JSON object, for its presence.
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
+        if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
+            return self.listen(slot, topic);
+        }
         let hash = self.core.broker.hash(topic);
         let joined = self.core.enter_topic(slot, hash, topic);
         if joined {
@@ -278,6 +281,9 @@ impl Connections {
 
     /// Leaves a topic; false when the connection is not in it.
     pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
+        if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
+            return self.stop_listening(slot, topic);
+        }
         let hash = self.core.broker.hash(topic);
         let left = self.core.hub.leave(slot, hash, topic);
         self.chosen.remove(slot, hash);
@@ -328,6 +334,7 @@ impl Connections {
     fn forget(&mut self, slot: u32, extent: Extent) {
         // What is owed to it goes with its session.
         self.mqtt_ended(slot);
+        self.core.leave_filters(slot);
         self.core.entries.leave_all(slot, self.core.now_us);
         self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);

@@ -22,6 +22,7 @@ use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::mqtt::Clients;
 use crate::output::Outputs;
+use crate::overlaps::Overlaps;
 use crate::peers::Peers;
 use crate::settings::Settings;
 
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub lists_due: HashMap<u32, Vec<Name>>,
     /// What waits for connections that don't keep up with topics of which they get the newest alone.
     pub conflation: Conflation,
+    /// What comes to connections by several lists of members.
+    pub overlaps: Overlaps,
     /// Where connections come from that come through proxies.
     pub peers: Peers,
     /// Of the log lines that peers cause.

@@ -62,3 +62,15 @@ pub(crate) fn encode<'a>(
         }
     }
 }
+
+/// The same for the members of a list, in whose name the protocol's clients get them.
+pub(crate) fn encode_by<'a>(
+    messages: impl Iterator<Item = &'a Arc<Envelope>>,
+    list: &str,
+    protocol: ProtocolRef,
+    codecs: &mut Codecs,
+) -> Arc<[u8]> {
+    let mut all = Vec::new();
+    messages.for_each(|message| protocol.encode_by(message, list, codecs, &mut all));
+    all.into()
+}

@@ -3,12 +3,13 @@
 use auth::{Action, Consent, Decision, Hook, Permit, Principal};
 use model::ResumeRequest;
 use model::event::check_event;
-use model::name::{check_name, check_topic};
-use model::{Attributes, Publication, Topic};
+use model::filter::has_wildcard;
+use model::name::{check_name, check_topic, filter, of_filter};
+use model::{Attributes, Name, Publication, Topic, TopicKind};
 use protocol::history::NO_HISTORY;
 use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
 use protocol::request::{Acknowledgement, TokenPurpose};
-use protocol::{Delivery, ProtocolRef};
+use protocol::{Delivery, ProtocolRef, wildcards};
 
 use crate::answers::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
 use crate::ask::{Ask, ask, busy};
@@ -35,11 +36,16 @@ impl Channels<'_> {
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
-        message: ClientMessage,
+        mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
         if self.connections.phoenix_over(slot, protocol, &message, out) {
             return;
+        }
+        match self.channel(slot, &message) {
+            Ok(None) => {}
+            Ok(Some(filter)) => message.topic = filter,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
         }
         match message.kind() {
             Event::Heartbeat => answer(protocol, &message, Status::Ok, NOTHING, out),
@@ -47,6 +53,37 @@ impl Channels<'_> {
             Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
             Event::Other => self.phoenix_event(slot, protocol, message, out),
         }
+    }
+
+    /// The name of a channel that is a filter: the client asks to join it so, or has. The error says why it may
+    /// not.
+    fn channel(&self, slot: u32, message: &ClientMessage) -> Result<Option<Name>, String> {
+        let core = &self.connections.core;
+        if message.kind() == Event::Join {
+            if !phoenix::join_filters(&message.payload)? {
+                return Ok(None);
+            }
+            let settings = &core.settings.session;
+            let wanted = wildcards::wanted(&message.topic).map_err(|(_, wrong)| wrong)?;
+            wildcards::check_allowed(&wanted, settings).map_err(|(_, wrong)| wrong)?;
+            let since = phoenix::join_since(&message.payload)?;
+            wildcards::check_since(&wanted, since.as_ref()).map_err(|(_, wrong)| wrong)?;
+            let adds = |payload| {
+                let has_tags = phoenix::join_tags(payload).is_ok_and(|tags| !tags.is_empty());
+                let meta = phoenix::join_meta(payload, usize::MAX);
+                has_tags || meta.is_ok_and(|meta| meta.is_some())
+            };
+            if of_filter(&wanted).is_some() && adds(&message.payload) {
+                return Err("a filter with a wildcard has no tags and no meta".into());
+            }
+            return Ok(Some(wanted));
+        }
+        if !has_wildcard(&message.topic) {
+            return Ok(None);
+        }
+        let name = filter(None, &message.topic);
+        let joined = core.joins.get(slot, core.broker.hash(&name)).is_some();
+        Ok(Some(name).filter(|_| joined))
     }
 
     fn phoenix_join(
@@ -69,7 +106,12 @@ impl Channels<'_> {
         let (policy, name) = (&settings.session.policy, message.topic.clone());
         let (topic, principal) = (policy.topic(&name), self.connections.core.principal(slot));
         let own = principal.owns(topic.kind);
-        if !own && let Err(wrong) = check_topic(&message.topic) {
+        // A filter was checked.
+        let is_filter = matches!(topic.kind, TopicKind::Filter(_));
+        if !own
+            && !is_filter
+            && let Err(wrong) = check_topic(&message.topic)
+        {
             return refuse(protocol, &message, wrong, out);
         }
         let hash = self.connections.core.broker.hash(&message.topic);

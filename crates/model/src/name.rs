@@ -69,6 +69,17 @@ pub fn of_filter(name: &str) -> Option<(Option<&str>, &str)> {
     Some(shared.map_or((None, text), |(group, filter)| (Some(group), filter)))
 }
 
+/// A topic's name, or a filter as its client wrote it: what people and programs are shown of a name.
+///
+/// ```
+/// use model::name::{filter, shown};
+///
+/// assert_eq!((shown("a/1"), shown(&filter(None, "a/+"))), ("a/1", "a/+"));
+/// ```
+pub fn shown(name: &str) -> &str {
+    name.strip_prefix(FILTER).unwrap_or(name)
+}
+
 /// The personal topic of a user.
 ///
 /// ```

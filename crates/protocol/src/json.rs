@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 use crate::request::Entry;
+use model::name::shown;
 use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
 
 /// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"sender":…`, `"tags":[…]`
@@ -90,7 +91,7 @@ pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: 
             if at > 0 {
                 out.push(b',');
             }
-            string(topic, out);
+            string(shown(topic), out);
             out.push(b':');
             string(gap.name(), out);
         }
@@ -137,7 +138,7 @@ pub fn welcome(
     out.extend_from_slice(b"\",\"users\":");
     strings(users, out);
     out.extend_from_slice(b",\"topics\":");
-    strings(topics.iter().map(|entry| &entry.topic), out);
+    strings(topics.iter().map(|entry| shown(&entry.topic)), out);
     out.push(b'}');
 }
 
@@ -186,13 +187,13 @@ pub fn string(text: &str, out: &mut Vec<u8>) {
 }
 
 /// Appends texts as a JSON array.
-pub fn strings<'a>(names: impl IntoIterator<Item = &'a Name>, out: &mut Vec<u8>) {
+pub fn strings<S: AsRef<str>>(names: impl IntoIterator<Item = S>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (at, name) in names.into_iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        string(name, out);
+        string(name.as_ref(), out);
     }
     out.push(b']');
 }

@@ -35,6 +35,7 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 pub mod websocket;
+pub mod wildcards;
 
 pub use codecs::Codecs;
 pub use mqtt_settings::MqttSettings;

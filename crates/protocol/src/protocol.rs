@@ -234,6 +234,12 @@ pub trait Protocol: Sync {
         Decoder::import(bytes)
     }
 
+    /// Where [`Protocol::joins`]: appends a message for the members of this list, the topic's or that of a
+    /// filter, by the name that their clients know.
+    fn encode_by(&self, message: &Message, _list: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        self.encode(message, codecs, out);
+    }
+
     /// Whether the id of a message is all that a client returns with: in topics with history it must
     /// then say how far the client has everything. See [`Protocol::encode_with`].
     fn ids_resume(&self) -> bool {

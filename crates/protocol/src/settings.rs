@@ -59,6 +59,8 @@ pub struct Settings {
     pub ws_echo: bool,
     /// Serve `/status`.
     pub status_page: bool,
+    /// Clients other than those of MQTT, who have their own setting, may name topics by wildcards.
+    pub wildcards: bool,
     /// Signs the tokens of Phoenix long-poll sessions.
     pub longpoll_key: token::Key,
     /// Files that are served as they are.
@@ -99,6 +101,7 @@ impl Settings {
             compression: false,
             ws_echo: false,
             status_page: false,
+            wildcards: true,
             longpoll_key: token::Key([0; 32]),
             files: [].into(),
         }

@@ -388,7 +388,7 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
 #[test]
 fn an_array_is_no_websocket_command() {
     let fields =
-        r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null,null]"#;
+        r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null,null,null]"#;
     let (None, frame) = hears(fields) else { panic!() };
     let answer = String::from_utf8_lossy(&frame);
     assert!(

@@ -199,6 +199,12 @@ pub const CHECKLIST: &[Point] = &[
         judge: points::store,
     },
     Point {
+        name: "wildcards",
+        about: "Nobody is told everything by asking for `#`.",
+        settings: &["client.wildcards"],
+        judge: points::wildcards,
+    },
+    Point {
         name: "status page",
         about: "Strangers don't see how many are connected.",
         settings: &["client.status_page"],

@@ -447,6 +447,17 @@ pub(super) fn store(config: &Config, _: u64) -> Judged {
     }
 }
 
+pub(super) fn wildcards(config: &Config, _: u64) -> Judged {
+    match (config.client.wildcards, config.has_tokens()) {
+        (false, _) => ok("clients name their topics one by one"),
+        (true, true) => ok("clients have wildcards as far as their tokens reach"),
+        (true, false) => warning(
+            "client.wildcards = true without tokens: whoever asks for # is told all that is published to \
+             topics that anybody may enter",
+        ),
+    }
+}
+
 pub(super) fn status_page(config: &Config, _: u64) -> Judged {
     match config.client.status_page {
         true => warning("client.status_page = true shows everybody how many are connected"),

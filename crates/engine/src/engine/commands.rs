@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use model::name::personal;
+use model::event::is_reserved;
+use model::name::{of_filter, personal, shown};
 use model::{CloseReason, ConnectionId, Name, TopicKind};
 
 use protocol::Delivery;
@@ -105,7 +106,7 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
     let mut top: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
     let mut members_min = 2;
     for (name, members) in topics() {
-        if limit == 0 || members < members_min || TopicKind::of(name).is_personal() {
+        if limit == 0 || members < members_min || !is_listed(name) {
             continue;
         }
         top.push((Reverse(members), name));
@@ -117,12 +118,17 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
         }
     }
     if top.len() < limit {
-        let single =
-            topics().filter(|(name, members)| *members == 1 && !TopicKind::of(name).is_personal());
+        let single = topics().filter(|(name, members)| *members == 1 && is_listed(name));
         let places = limit - top.len();
         top.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
     }
     top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
+}
+
+/// Users' own topics are not for everybody's eyes, and filters are none.
+fn is_listed(name: &str) -> bool {
+    let kind = TopicKind::of(name);
+    !kind.is_personal() && !matches!(kind, TopicKind::Filter(_))
 }
 
 /// True while the connection in the slot is the one that is meant, and not about to end.
@@ -150,7 +156,9 @@ fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
         members = core.hub.broadcast(message.clone());
         lists = u32::from(members > 0);
     } else if !for_groups {
-        let by_filter = message.filters.iter().flatten().map(|key| (key.hash, &key.name));
+        // Who is there is for the members of the topic itself.
+        let by_filter = message.filters.iter().flatten().filter(|_| !is_reserved(message.event()));
+        let by_filter = by_filter.map(|key| (key.hash, &key.name));
         let topic = (message.topic_hash, &message.publication.topic);
         for (hash, name) in std::iter::once(topic).chain(by_filter) {
             let here = core.hub.publish(hash, name, message.clone());
@@ -178,7 +186,8 @@ fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<T
     let personal = TopicKind::of(prefix).is_personal();
     let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
     for (name, members, _) in core.hub.all_topics() {
-        let listed = name.starts_with(prefix)
+        let listed = of_filter(name).is_none()
+            && name.starts_with(prefix)
             && after.is_none_or(|after| name.as_str() > after)
             && (personal || !TopicKind::of(name).is_personal());
         if listed {
@@ -206,7 +215,7 @@ fn describe(core: &Core, slot: u32) -> Option<ConnectionInfo> {
     for name in core.hub.topics_of(slot) {
         match TopicKind::of(name).user() {
             Some(user) => users.push(user.into()),
-            None => topics.push(name.clone()),
+            None => topics.push(shown(name).into()),
         }
     }
     let session = core.table.cold(slot).and_then(|cold| cold.session.as_ref());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use model::name::of_filter;
 use model::{CloseReason, Encoding, Envelope};
 use protocol::Delivery;
 
@@ -9,7 +10,7 @@ use super::Engine;
 use crate::connection::Flag;
 use crate::connections::Connections;
 use crate::count::count;
-use crate::deliver::encode;
+use crate::deliver::{encode, encode_by};
 use crate::outbox::{Chunk, Piece};
 use crate::output::Output;
 use crate::poll::Polls;
@@ -38,10 +39,15 @@ impl Engine {
         let care = self.connections.recovery.catchups.care(slice.messages());
         let topic = slice.messages().next().map(|message| message.publication.topic.clone());
         let policy = &self.connections.core.settings.session.policy;
+        let by_filter = slice.topic.is_some_and(|list| of_filter(list).is_some());
+        // What comes by a filter is of several topics.
         let conflates = policy.rules().conflates_any()
+            && !by_filter
             && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
         let (mut behind, mut subscribed) = (Vec::new(), Vec::new());
         let list = slice.topic.cloned();
+        let overlaps = !self.connections.core.overlaps.is_empty()
+            && slice.messages().any(|message| message.filters.is_some());
         for &slot in slice.slots {
             let Some(connection) = self.connections.core.table.get_mut(slot) else {
                 continue;
@@ -73,7 +79,11 @@ impl Engine {
                 behind.push(slot);
                 continue;
             }
-            if self.connections.recovery.catchups.is_special(slot, connection, care, &left_out) {
+            if self.connections.recovery.catchups.is_special(slot, connection, care, &left_out)
+                || (overlaps
+                    && self.connections.core.overlaps.holds(slot)
+                    && !protocols.of(encoding).joins())
+            {
                 special.push(slot);
                 continue;
             }
@@ -92,7 +102,11 @@ impl Engine {
             }
             let mut group = std::mem::take(&mut self.groups[number]);
             let protocol = protocols.of(encoding);
-            let bytes = encode(slice.messages(), protocol, &mut self.connections.core.codecs);
+            let codecs = &mut self.connections.core.codecs;
+            let bytes = match list.as_deref().filter(|_| by_filter && protocol.joins()) {
+                Some(list) => encode_by(slice.messages(), list, protocol, codecs),
+                None => encode(slice.messages(), protocol, codecs),
+            };
             if !bytes.is_empty() {
                 delivered += group.len() as u64;
                 if protocol.delivery() == Delivery::Gathered {
@@ -126,7 +140,7 @@ impl Engine {
             false => slice.messages().cloned().collect(),
         };
         if !special.is_empty() {
-            self.connections.serve_special(&special, &specials);
+            self.connections.serve_special(&special, list.as_deref(), &specials);
         }
         for slot in subscribed {
             self.connections.mqtt_deliver(slot, list.as_deref(), &specials);
@@ -171,11 +185,11 @@ impl Connections {
     }
 
     /// The members of a slice that are not served alike.
-    fn serve_special(&mut self, special: &[u32], messages: &[Arc<Envelope>]) {
+    fn serve_special(&mut self, special: &[u32], list: Option<&str>, messages: &[Arc<Envelope>]) {
         let mut connections = 0;
         for &slot in special {
             let delivered =
-                self.recover(|recovery, core| recovery.deliver_specially(core, slot, messages));
+                self.recover(|it, core| it.deliver_specially(core, slot, list, messages));
             self.core.metrics.delivered.add(delivered as u64);
             connections += u64::from(delivered > 0);
         }

@@ -106,6 +106,7 @@ impl Engine {
             credentials: Default::default(),
             lists_due: Default::default(),
             conflation: Default::default(),
+            overlaps: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),
             topics_ended: 0,

@@ -23,6 +23,7 @@ pub(super) fn tidy(engine: &mut Engine) {
     engine.connections.core.lists_due.tidy();
     engine.connections.core.peers.tidy();
     engine.connections.core.conflation.tidy();
+    engine.connections.core.overlaps.tidy();
     let now_us = engine.connections.core.now_us;
     engine.connections.rates.quota.tidy(now_us);
     engine.connections.chosen.tidy();

@@ -213,7 +213,7 @@ impl Connections {
         };
         match topic.kind {
             TopicKind::Ordinary => drop(self.join(slot, &name, topic.presence())),
-            TopicKind::Filter(_) => self.core.enter_filter(slot, &name),
+            TopicKind::Filter(_) => drop(self.core.enter_filter(slot, &name)),
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
         true
@@ -280,23 +280,6 @@ impl Core {
             let options = broker::Options::default();
             let publish = broker::Publish { publication, options };
             self.broker.submit(publish, None, Box::new(|_| ()));
-        }
-    }
-
-    /// Puts a client into the list of a filter.
-    pub(crate) fn enter_filter(&mut self, slot: u32, name: &str) {
-        let hash = self.broker.hash(name);
-        if self.enter_topic(slot, hash, name) {
-            self.broker.enter_filter(self.number, hash, name);
-        }
-    }
-
-    /// Takes a client out of the list of a filter.
-    pub(crate) fn leave_filter(&mut self, slot: u32, name: &str) {
-        let hash = self.broker.hash(name);
-        if let Some(ended) = self.hub.leave(slot, hash, name) {
-            self.topics_ended += usize::from(ended);
-            self.broker.leave_filter(self.number, name);
         }
     }
 }

@@ -188,7 +188,7 @@ impl Mqtts<'_> {
         }
         match TopicKind::of(&name) {
             TopicKind::Ordinary => drop(connections.join(slot, &name, permit.presence)),
-            TopicKind::Filter(_) => connections.core.enter_filter(slot, &name),
+            TopicKind::Filter(_) => drop(connections.core.enter_filter(slot, &name)),
             // It is there by itself.
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
@@ -270,7 +270,7 @@ impl Mqtts<'_> {
         }
         match TopicKind::of(&name) {
             TopicKind::Ordinary => drop(connections.leave(slot, &name)),
-            TopicKind::Filter(_) => connections.core.leave_filter(slot, &name),
+            TopicKind::Filter(_) => drop(connections.core.leave_filter(slot, &name)),
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
         ReasonCode::Success

@@ -10,6 +10,7 @@ use super::{
     ALL, Catchup, CatchupTable, Catchups, Delivered, PendingReply, Pulled, Recovery, ReplyTo,
     id_with,
 };
+use crate::answers::named;
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::lists::Lists;
@@ -410,10 +411,7 @@ impl Recovery {
                 }
             }
             ReplyTo::Id(ref id, ref topic) => {
-                let mut topic_text = b"{\"topic\":".to_vec();
-                protocol::json::string(topic, &mut topic_text);
-                topic_text.push(b'}');
-                let ok = entered(&reply, &String::from_utf8_lossy(&topic_text));
+                let ok = entered(&reply, &named("topic", topic));
                 protocol.reply(id, Ok(&ok), &mut core.codecs, out);
                 Lists { core }.send_of(slot, protocol, topic, out);
             }

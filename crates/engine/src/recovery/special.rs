@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use model::event::is_reserved;
+use model::name::of_filter;
 use model::{CloseReason, ConnectionId, Envelope, Message, ResumeToken, Retention, TopicKind};
 use protocol::{Delivery, ProtocolRef, encoded};
 
@@ -11,7 +12,7 @@ use super::{CatchupTable, Delivered, Recovery, id_with};
 use crate::connection::{Connection, Flag, Phase};
 use crate::core::Core;
 use crate::count::count;
-use crate::deliver::encode;
+use crate::deliver::{encode, encode_by};
 use crate::outbox::{Chunk, Piece};
 
 /// Messages that a connection is given together of those that waited for it to read.
@@ -62,12 +63,13 @@ impl CatchupTable {
 }
 
 impl Recovery {
-    /// Sends the messages of a slice to one member, with what is its own in them. Gives how many it
+    /// Sends the messages of a slice of a list to one member, with what is its own in them. Gives how many it
     /// gets.
     pub(crate) fn deliver_specially(
         &mut self,
         core: &mut Core,
         slot: u32,
+        list: Option<&str>,
         messages: &[Arc<Envelope>],
     ) -> usize {
         let Some(connection) = core.table.get_mut(slot) else {
@@ -88,15 +90,17 @@ impl Recovery {
                 message.publication.except != Some(id)
                     && self.admits(slot, message)
                     && self.catchups.chooses(slot, message)
+                    && core.comes_first(slot, message)
             })
             .cloned()
             .collect();
         if chosen.is_empty() {
             return 0;
         }
-        let bytes = match resumable {
-            true => self.catchups.with_positions(core, slot, protocol, &chosen),
-            false => encode(chosen.iter(), protocol, &mut core.codecs),
+        let bytes = match list.filter(|list| protocol.joins() && of_filter(list).is_some()) {
+            Some(list) => encode_by(chosen.iter(), list, protocol, &mut core.codecs),
+            None if resumable => self.catchups.with_positions(core, slot, protocol, &chosen),
+            None => encode(chosen.iter(), protocol, &mut core.codecs),
         };
         if bytes.is_empty() {
             return 0;
@@ -127,7 +131,8 @@ impl Recovery {
         messages.iter().all(|message| {
             let wanted = message.publication.except != id
                 && self.admits(slot, message)
-                && self.catchups.chooses(slot, message);
+                && self.catchups.chooses(slot, message)
+                && core.comes_first(slot, message);
             !wanted || core.conflation.push(slot, message.clone(), max, &core.metrics)
         })
     }
@@ -234,6 +239,15 @@ impl Recovery {
         let id = core.id(slot, connection.serial);
         let mut owed: Vec<Arc<Envelope>> =
             core.hub.owed(slot, topic).into_iter().cloned().collect();
+        for (filter, messages) in core.owed_by_channels(slot, topic) {
+            let Some(protocol) = core.protocol(slot) else { return };
+            for message in &messages {
+                let at = owed.iter().position(|it| Arc::ptr_eq(it, message));
+                at.into_iter().for_each(|at| drop(owed.remove(at)));
+            }
+            out.extend_from_slice(&encode_by(messages.iter(), &filter, protocol, &mut core.codecs));
+            core.metrics.delivered.add(messages.len() as u64);
+        }
         let hash = topic.map(|(hash, _)| hash);
         let conflated = core.conflation.take_topic(slot, hash, &core.metrics);
         owed.splice(..0, conflated);
@@ -241,6 +255,7 @@ impl Recovery {
             message.publication.except != Some(id)
                 && self.admits(slot, message)
                 && self.catchups.chooses(slot, message)
+                && core.comes_first(slot, message)
         });
         self.flush_messages(core, slot, &owed, out);
         core.metrics.delivered.add(owed.len() as u64);

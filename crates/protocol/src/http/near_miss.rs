@@ -17,7 +17,7 @@ const USER: Known = ("user", &["users", "usr", "username", "userid"]);
 const TAG: Known = ("tag", &["tags"]);
 
 /// What a listener may say.
-const LISTENER: [Known; 7] = [
+const LISTENER: [Known; 8] = [
     TOPIC,
     USER,
     TAG,
@@ -25,6 +25,7 @@ const LISTENER: [Known; 7] = [
     ("lastEventID", &[]),
     ("timeout", &["timeoutseconds", "timeoutms"]),
     ("format", &[]),
+    ("filter", &["filters", "wildcard", "wildcards"]),
 ];
 
 /// What a publisher may say.

@@ -4,8 +4,8 @@ use super::answer::denied;
 use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
 use super::{Rejection, Route};
-use crate::query;
 use crate::request::{Entry, Hold, Interrupt, Open, Request, Verdict};
+use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
 use model::{Encoding, Name, ResumeRequest, ResumeToken, Since, SinceError, TopicKind, tags};
@@ -21,6 +21,8 @@ pub(crate) struct Query {
     pub seconds: Option<u32>,
     pub event: Option<Name>,
     pub json: bool,
+    /// The topics are filters of MQTT.
+    filters: bool,
     /// Unchecked: only a publish request uses it.
     pub key: Option<Name>,
     /// Tokens for single topics, unread.
@@ -198,6 +200,9 @@ impl Route<'_> {
             self.parameter(&mut query, &key, &value)?;
         }
         self.check_meant(&query.meant)?;
+        if query.filters {
+            self.take_filters(&mut query)?;
+        }
         self.check_topics(query.users.len() + query.topics.len())?;
         if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {
             let message = format!("since:{topic} is of a topic that this request doesn't name");
@@ -217,6 +222,21 @@ impl Route<'_> {
             query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
         }
         Ok(query)
+    }
+
+    /// The topics are meant as filters.
+    fn take_filters(&self, query: &mut Query) -> Result<(), Rejection> {
+        let path = self.request.path;
+        if !matches!(path, "/sse" | "/stream" | "/ws") {
+            let message = format!("filter is for /sse, /stream and /ws: {path} takes topics alone");
+            return Err(Rejection::new(400, "bad_filter", message));
+        }
+        for topic in &mut query.topics {
+            *topic = wildcards::wanted(topic).map_err(not_wanted)?;
+            wildcards::check_allowed(topic, self.settings).map_err(not_wanted)?;
+            wildcards::check_since(topic, query.resume.of(topic)).map_err(not_wanted)?;
+        }
+        Ok(())
     }
 
     /// Checks that a connection may be in so many topics, each user's own included.
@@ -287,6 +307,10 @@ impl Route<'_> {
                     |_| Rejection::new(400, "bad_timeout", "timeout is a whole number of seconds");
                 query.seconds = Some(value.parse().map_err(error)?);
             }
+            "filter" => {
+                wildcards::check_kind(value).map_err(not_wanted)?;
+                query.filters = true;
+            }
             "format" => {
                 query.json = match value {
                     "json" => true,
@@ -313,6 +337,11 @@ impl Route<'_> {
 
 fn since(value: &str) -> Result<Since, Rejection> {
     value.parse().map_err(bad_since)
+}
+
+fn not_wanted((code, message): wildcards::Wrong) -> Rejection {
+    let status = if code == "wildcards_off" { 403 } else { 400 };
+    Rejection::new(status, code, message)
 }
 
 fn bad_since(error: SinceError) -> Rejection {

@@ -18,6 +18,9 @@ pub const KEY: &str = "phx_key";
 /// The member that says which user published the message.
 pub const SENDER: &str = "phx_sender";
 
+/// The member that says which topic the message was published to, where it came by a filter.
+pub const TOPIC: &str = "phx_topic";
+
 /// What the server says of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations<'a> {
@@ -25,15 +28,17 @@ pub struct Annotations<'a> {
     pub sender: Option<&'a str>,
     /// The key whose state it is, if it is one's.
     pub key: Option<&'a str>,
+    /// Its topic, where the channel's is a filter.
+    pub topic: Option<&'a str>,
 }
 
 /// A member of the server's own: its name, and its value where there is something to say.
 type Member<'a> = (&'static str, Option<&'a str>);
 
 impl Annotations<'_> {
-    fn members(&self) -> [Member<'_>; 2] {
-        let Annotations { sender, key } = *self;
-        [(SENDER, sender), (KEY, key)]
+    fn members(&self) -> [Member<'_>; 3] {
+        let Annotations { sender, key, topic } = *self;
+        [(SENDER, sender), (KEY, key), (TOPIC, topic)]
     }
 
     /// Appends a JSON object, which the caller knows to be valid, with the server's members behind its
@@ -184,7 +189,7 @@ mod tests {
 
     fn annotated(object: &str, sender: Option<&str>) -> String {
         let mut out = Vec::new();
-        Annotations { sender, key: None }.object(object, &mut out);
+        Annotations { sender, key: None, topic: None }.object(object, &mut out);
         String::from_utf8(out).unwrap()
     }
 

@@ -12,6 +12,7 @@ use super::{
 use crate::json;
 use crate::websocket::frame::Opcode;
 use model::Position;
+use model::name::shown;
 
 pub(super) const KIND_REPLY: u8 = 1;
 pub(super) const KIND_BROADCAST: u8 = 2;
@@ -66,7 +67,12 @@ impl Serializer {
         to.check()?;
         if let (Serializer::V2, Content::Binary(bytes)) = (self, response) {
             let (join_ref, ref_) = (to.join_ref.unwrap_or(""), to.ref_.unwrap_or(""));
-            return binary(KIND_REPLY, &[join_ref, ref_, to.topic, status.name()], bytes, out);
+            return binary(
+                KIND_REPLY,
+                &[join_ref, ref_, shown(to.topic), status.name()],
+                bytes,
+                out,
+            );
         }
         self.text(to, EVENT_REPLY, out, |out| {
             out.extend_from_slice(b"{\"status\":\"");
@@ -164,7 +170,7 @@ impl Serializer {
         match self {
             Serializer::V1 => {
                 out.extend_from_slice(b"{\"topic\":");
-                json::string(to.topic, out);
+                json::string(shown(to.topic), out);
                 out.extend_from_slice(b",\"event\":");
                 json::string(event, out);
                 out.extend_from_slice(b",\"payload\":");
@@ -181,7 +187,7 @@ impl Serializer {
                 out.push(b',');
                 nullable(to.ref_, out);
                 out.push(b',');
-                json::string(to.topic, out);
+                json::string(shown(to.topic), out);
                 out.push(b',');
                 json::string(event, out);
                 out.push(b',');
@@ -202,7 +208,7 @@ impl Address<'_> {
     fn check(&self) -> Result<(), PhoenixError> {
         check("join_ref", self.join_ref.unwrap_or(""), REF_BYTES_MAX)?;
         check("ref", self.ref_.unwrap_or(""), REF_BYTES_MAX)?;
-        check("topic", self.topic, TOPIC_BYTES_MAX)
+        check("topic", shown(self.topic), TOPIC_BYTES_MAX)
     }
 }
 

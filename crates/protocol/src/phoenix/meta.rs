@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::data;
 use crate::history::{self, PageFields};
 use crate::request::PageRequest;
+use crate::{data, wildcards};
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
 /// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
@@ -33,6 +33,16 @@ pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|error: SinceError| error.to_string())
+}
+
+/// Whether a join's payload has `"filter":"mqtt"`: + and # in the topic are wildcards then. The error says what
+/// is invalid.
+pub fn join_filters(payload: &Data) -> Result<bool, String> {
+    let Some(filter) = fields(payload).filter else {
+        return Ok(false);
+    };
+    let filter = string(filter).unwrap_or_default();
+    wildcards::check_kind(&filter).map(|()| true).map_err(|(_, wrong)| wrong)
 }
 
 /// The `token` of a join's payload, which is for the topic alone.
@@ -102,6 +112,8 @@ struct Fields<'a> {
     token: Option<&'a RawValue>,
     #[serde(borrow)]
     access_token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    filter: Option<&'a RawValue>,
 }
 
 /// What Throng reads of a payload. Payloads of any other shape are the application's own, and have

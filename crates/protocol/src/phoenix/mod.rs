@@ -39,7 +39,8 @@ pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
 pub use message::{Address, ClientMessage, Incoming, Payload};
 pub use meta::{
-    access_token, ack_id, history_page, join_meta, join_since, join_tags, join_token, meta,
+    access_token, ack_id, history_page, join_filters, join_meta, join_since, join_tags, join_token,
+    meta,
 };
 pub use parse::EVENT_BROADCAST;
 pub use protocol::Phoenix;

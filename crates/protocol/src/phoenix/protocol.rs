@@ -13,6 +13,7 @@ use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
 use crate::{Codecs, Settings, json};
 use model::event::{STATE_COMPLETE, is_reserved};
+use model::name::{of_filter, shown};
 use model::{CloseReason, Data, Encoding, Message, Name};
 
 /// Phoenix Channels.
@@ -25,6 +26,29 @@ pub struct Phoenix {
 }
 
 impl Phoenix {
+    /// Appends a message to the members of its topic, or of this filter.
+    fn broadcast(&self, message: &Message, filter: Option<&str>, out: &mut Vec<u8>) {
+        let publication = &message.publication;
+        let mut payload = Vec::with_capacity(publication.data.bytes() + 96);
+        let key = publication.key().map(|key| key.as_str());
+        // A binary message has no place for a key, and without it a state says nothing; nor for the topic
+        // where its channel has another name.
+        let content = content(&publication.data, self.polled || key.is_some() || filter.is_some());
+        let id = message.is_retained().then_some(message.id);
+        let event = message.event();
+        // In the server's own messages a user may have any name: a list of presence is an object by user.
+        let sender = publication.sender().map(Name::as_str);
+        let topic = filter.map(|_| publication.topic.as_str());
+        let annotations = (!is_reserved(event)).then_some(Annotations { sender, key, topic });
+        let (annotations, to) = (annotations.as_ref(), filter.unwrap_or(&publication.topic));
+        let to = shown(to);
+        let encoded = self.serializer.broadcast(to, event, id, content, annotations, &mut payload);
+        // Names are checked where they come in: they fit.
+        if let Ok(form) = encoded {
+            self.pack(form, &payload, out);
+        }
+    }
+
     /// The Phoenix client of an encoding; nothing where it is another protocol's.
     pub fn of(encoding: Encoding) -> Option<Phoenix> {
         let all = [
@@ -116,23 +140,11 @@ impl Protocol for Phoenix {
     /// A broadcast: it has no refs of a member, so all members get the same bytes. A message with
     /// history has its id in place of the ref.
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        let publication = &message.publication;
-        let mut payload = Vec::with_capacity(publication.data.bytes() + 96);
-        let key = publication.key().map(|key| key.as_str());
-        // A binary message has no place for a key, and without it a state says nothing.
-        let content = content(&publication.data, self.polled || key.is_some());
-        let id = message.is_retained().then_some(message.id);
-        let (topic, event) = (&publication.topic, message.event());
-        // In the server's own messages a user may have any name: a list of presence is an object by user.
-        let sender = publication.sender().map(Name::as_str);
-        let annotations = (!is_reserved(event)).then_some(Annotations { sender, key });
-        let annotations = annotations.as_ref();
-        let encoded =
-            self.serializer.broadcast(topic, event, id, content, annotations, &mut payload);
-        // Names are checked where they come in: they fit.
-        if let Ok(form) = encoded {
-            self.pack(form, &payload, out);
-        }
+        self.broadcast(message, None, out);
+    }
+
+    fn encode_by(&self, message: &Message, list: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        self.broadcast(message, of_filter(list).map(|_| list), out);
     }
 
     /// A message of the topic `phoenix`, which a client's `onMessage` sees.

@@ -260,7 +260,7 @@ fn data_other_than_an_object_arrives_in_one() {
 
 #[test]
 fn the_server_says_who_sent_a_message() {
-    let of = |sender| Annotations { sender, key: None };
+    let of = |sender| Annotations { sender, key: None, topic: None };
     for (content, known, unknown) in [
         (Content::Json("[1]"), r#"{"data":[1],"phx_sender":"al"}"#, r#"{"data":[1]}"#),
         (Content::Json("{}"), r#"{"phx_sender":"al"}"#, "{}"),

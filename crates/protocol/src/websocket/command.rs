@@ -17,7 +17,8 @@
 //! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
 //! `"start"` for all that is there, or `"last:50"` for the newest 50, `"tags"`, of which a message must
 //! have one, and `"meta"`, an object that the client's users show in the topic's presence; to publish
-//! `"tags"` and `"key"`. To subscribe, to see who is there
+//! `"tags"` and `"key"`. To subscribe and to unsubscribe may have `"filter":"mqtt"`: + and # in the topic are
+//! wildcards then. To subscribe, to see who is there
 //! and to read a history may have `"token"`, one for the topic alone. An acknowledgement
 //! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
 //!
@@ -34,9 +35,9 @@ use serde_json::value::RawValue;
 use crate::history::PageFields;
 use crate::request::PageRequest;
 use crate::request::{Acknowledgement, Subscribe, TokenPurpose};
-use crate::{data, history, json, object, spelling};
+use crate::{data, history, json, object, spelling, wildcards};
 use model::event::check_event;
-use model::name::{check_name, check_topic};
+use model::name::{check_name, check_topic, of_filter};
 use model::{Attributes, Data, Name, Publication, SinceError, tags};
 
 /// The longest `id` of a command, in bytes as the client wrote it.
@@ -126,12 +127,14 @@ struct Body<'a> {
     reverse: Option<&'a RawValue>,
     #[serde(borrow)]
     token: Option<Text<'a>>,
+    #[serde(borrow)]
+    filter: Option<Text<'a>>,
 }
 
 /// All fields of [`Body`].
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "type", "id", "topic", "event", "data", "encoding", "since", "tags", "key", "message", "user",
-    "meta", "limit", "reverse", "token",
+    "meta", "limit", "reverse", "token", "filter",
 ];
 
 /// Letters of a field's name that an error repeats.
@@ -161,6 +164,7 @@ impl Body<'_> {
             ("meta", self.meta.is_some(), subscribe || update),
             ("limit", self.limit.is_some(), history),
             ("reverse", self.reverse.is_some(), history),
+            ("filter", self.filter.is_some(), subscribe || kind == "unsubscribe"),
             ("token", self.token.is_some(), token || subscribe || history || kind == "presence"),
         ]
         .into_iter()
@@ -235,6 +239,13 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
         Ok::<_, CodeAndMessage>(Name::from(topic))
     };
+    let wanted = || match text(&body.filter) {
+        None => topic(),
+        Some(filter) => {
+            wildcards::check_kind(filter)?;
+            wildcards::wanted(text(&body.topic).unwrap_or(""))
+        }
+    };
     let topic_token = || text(&body.token).map(Box::from);
     let token = || {
         let message = || format!("{} needs token, a JSON Web Token", body.kind);
@@ -249,10 +260,16 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             let since = text(&body.since).map(str::parse).transpose();
             let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
             let meta = body.meta.map(|meta| meta.get().into());
-            let subscribe = Subscribe { topic: topic()?, since, tags: tags()?, meta };
+            let (topic, tags) = (wanted()?, tags()?);
+            if of_filter(&topic).is_some() && (!tags.is_empty() || meta.is_some()) {
+                let message = "tags and meta are for a topic: a filter with a wildcard has none";
+                return Err(("bad_filter", message.into()));
+            }
+            wildcards::check_since(&topic, since.as_ref())?;
+            let subscribe = Subscribe { topic, since, tags, meta };
             CommandKind::Subscribe(subscribe, topic_token())
         }
-        "unsubscribe" => CommandKind::Unsubscribe(topic()?),
+        "unsubscribe" => CommandKind::Unsubscribe(wanted()?),
         "publish" => {
             let event = text(&body.event).filter(|event| *event != "message");
             event.map_or(Ok(()), check_event)?;

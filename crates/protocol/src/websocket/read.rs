@@ -158,6 +158,7 @@ fn allowed(
     let decide = |action, topic: &str| peer.decide(action, topic, None);
     Ok(Outcome::Ask(match kind {
         command::CommandKind::Subscribe(subscribe, token) => {
+            crate::wildcards::check_allowed(&subscribe.topic, settings)?;
             let token = peer.topic_token(token.as_deref())?;
             let consent = peer.decide(Action::Subscribe, &subscribe.topic, token.as_ref())?;
             if subscribe.since.as_ref().is_some_and(|since| since.token().is_none()) {

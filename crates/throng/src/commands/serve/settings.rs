@@ -390,6 +390,7 @@ pub(super) fn settings(
             compression: config.websocket.compression,
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
+            wildcards: client.wildcards,
             longpoll_key: fixed.longpoll_key.clone(),
             files: if fixed.demo { demo::files(config.admin.listen).into() } else { [].into() },
         },

@@ -8,12 +8,16 @@ fn openings() -> Vec<(&'static str, String, Option<Step>)> {
     let join_1 = r#"{"topic":"plain","event":"phx_join","payload":{},"ref":"1","join_ref":"1"}"#;
     let join_2 = r#"["1","1","plain","phx_join",{}]"#;
     let deflate = |bits: &str| format!("Sec-WebSocket-Extensions: permessage-deflate{bits}\r\n");
+    let join_all = r##"["1","1","#","phx_join",{"filter":"mqtt"}]"##;
     let ws = "/ws?user=u0&topic=plain";
+    let by_filter = "user=u0&topic=plain&topic=%2B&topic=%23&filter=mqtt";
     vec![
         ("sse", get("/sse?user=u0&topic=plain"), None),
         ("sse as json", get("/sse?format=json&user=u0&topic=plain"), None),
+        ("sse by filters", get(&format!("/sse?{by_filter}")), None),
         ("stream", get("/stream?user=u0&topic=plain"), None),
         ("ws", socket(ws, ""), None),
+        ("ws, by filters", socket(&format!("/ws?{by_filter}"), ""), None),
         ("ws, compressed", socket(ws, &deflate("")), None),
         ("ws, a small window", socket(ws, &deflate("; server_max_window_bits=9")), None),
         ("echo", socket("/echo", ""), None),
@@ -21,6 +25,7 @@ fn openings() -> Vec<(&'static str, String, Option<Step>)> {
         ("echo, a small window", socket("/echo", &deflate("; server_max_window_bits=9")), None),
         ("phoenix 1", socket("/socket/websocket?vsn=1.0.0&user=u0", ""), join(join_1)),
         ("phoenix 2", socket("/socket/websocket?vsn=2.0.0&user=u0", ""), join(join_2)),
+        ("phoenix by filter", socket("/socket/websocket?vsn=2.0.0&user=u0", ""), join(join_all)),
     ]
 }
 

@@ -90,6 +90,7 @@ fn settings() -> Settings {
             compression: true,
             ws_echo: true,
             status_page: true,
+            wildcards: true,
             ..simulated.session
         },
         outbox_bytes_max: 64 << 10,

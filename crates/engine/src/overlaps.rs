@@ -1,0 +1,79 @@
+//! What came to connections by one list of members, and comes by another: a topic's, or that of a filter.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use model::Envelope;
+
+use crate::roomy::Roomy;
+
+/// The connections that have filters and are no MQTT clients, and what has come to them by one of their lists
+/// while others have it still for them. Hardly ever anything.
+#[derive(Default)]
+pub(crate) struct Overlaps {
+    by_slot: HashMap<u32, Vec<Arc<Envelope>>>,
+}
+
+impl Overlaps {
+    /// Whether there is any such connection: what is nearly free to ask.
+    pub fn is_empty(&self) -> bool {
+        self.by_slot.is_empty()
+    }
+
+    /// Whether a connection has a filter.
+    pub fn holds(&self, slot: u32) -> bool {
+        self.by_slot.contains_key(&slot)
+    }
+
+    /// A connection has a filter.
+    pub fn insert(&mut self, slot: u32) {
+        self.by_slot.entry(slot).or_default();
+    }
+
+    /// It has none any more.
+    pub fn remove(&mut self, slot: u32) {
+        self.by_slot.remove(&slot);
+    }
+
+    /// Notes that a message comes to a connection, to which its lists owe these still, and gives whether it is
+    /// for the first time.
+    pub fn comes(&mut self, slot: u32, message: &Arc<Envelope>, owed: &[&Arc<Envelope>]) -> bool {
+        let Some(known) = self.by_slot.get_mut(&slot) else { return true };
+        let is = |it: &Arc<Envelope>| Arc::ptr_eq(it, message);
+        let is_first = !known.iter().any(is);
+        if is_first {
+            known.push(message.clone());
+        }
+        known.retain(|it| owed.iter().any(|owed| Arc::ptr_eq(owed, it)));
+        is_first
+    }
+
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.by_slot.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Data, Epoch, Message, Position, Publication};
+
+    use super::*;
+
+    #[test]
+    fn a_message_comes_once_and_is_forgotten_when_no_list_has_it() {
+        let id = Position { epoch: Epoch(1), offset: 1 };
+        let publication = Publication::new("a/b", Data::Text("x".into()));
+        let message = Arc::new(Envelope::from(Message::new(publication, id, 0, 0)));
+        let mut overlaps = Overlaps::default();
+        assert!(overlaps.comes(1, &message, &[&message]), "it has no filter");
+        assert!(overlaps.comes(1, &message, &[&message]));
+        overlaps.insert(1);
+        assert!(overlaps.comes(1, &message, &[&message]));
+        assert!(!overlaps.comes(1, &message, &[&message]));
+        assert!(!overlaps.comes(1, &message, &[]));
+        assert_eq!(Arc::strong_count(&message), 1);
+        overlaps.remove(1);
+        assert!(overlaps.is_empty() && !overlaps.holds(1));
+    }
+}
