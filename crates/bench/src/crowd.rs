@@ -45,6 +45,8 @@ pub struct Plan {
     pub answer: Option<&'static [u8]>,
     /// Whether to answer WebSocket pings.
     pub answer_pings: bool,
+    /// Whether to acknowledge MQTT messages of QoS 1.
+    pub acknowledge: bool,
     /// The limit on connection attempts under way at one time, per thread.
     pub in_flight_max: usize,
     /// Each thread records the time of one in so many timed messages.
@@ -65,6 +67,7 @@ impl Plan {
             status: Some(200),
             answer: None,
             answer_pings: false,
+            acknowledge: false,
             in_flight_max: 256,
             sample_every: 1,
         }
@@ -118,6 +121,7 @@ impl Plan {
         Self {
             request: connect.with_texts(numbers.into()).then(&subscribe),
             answer: ANSWERS.get(usize::from(qos)).copied(),
+            acknowledge: qos == 1,
             ..Self::get(target, connections, "/")
         }
     }

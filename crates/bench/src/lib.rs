@@ -21,6 +21,7 @@ pub mod attack;
 pub mod baseline;
 pub mod crowd;
 pub mod marker;
+pub mod mqtt;
 pub mod pause;
 pub mod process;
 pub mod report;

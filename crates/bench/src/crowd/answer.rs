@@ -107,6 +107,37 @@ impl Frames {
         pings
     }
 
+    /// Processes a chunk of MQTT packets (3.1.1, section 2 and 3.3). Appends a PUBACK for each PUBLISH of QoS
+    /// 1 that began in it, whose topic and length fit into the header: three bytes, and below 16 KiB.
+    pub(super) fn acknowledge(&mut self, mut chunk: &[u8], out: &mut Vec<u8>) {
+        const PUBLISH: u8 = 3;
+        while !chunk.is_empty() {
+            let skip = (self.skip as usize).min(chunk.len());
+            self.skip -= skip as u32;
+            chunk = &chunk[skip..];
+            let Some((byte, rest)) = chunk.split_first() else {
+                break;
+            };
+            self.header[usize::from(self.have)] = *byte;
+            self.have += 1;
+            chunk = rest;
+            let header = &self.header[..usize::from(self.have)];
+            let Some((length, at)) = packet_length(header) else { continue };
+            let is_acknowledged = header[0] >> 4 == PUBLISH && header[0] >> 1 & 3 == 1;
+            if is_acknowledged {
+                let Some(topic) = header.get(at..at + 2) else { continue };
+                let id = at + 2 + usize::from(u16::from_be_bytes([topic[0], topic[1]]));
+                // A longer topic is not one of a bench.
+                if id + 2 <= self.header.len() {
+                    let Some(id) = header.get(id..id + 2) else { continue };
+                    out.extend_from_slice(&[0x40, 2, id[0], id[1]]);
+                }
+            }
+            self.skip = length.saturating_sub((header.len() - at) as u32);
+            self.have = 0;
+        }
+    }
+
     /// Returns the length of the payload once the header is complete.
     fn payload_length(&self) -> Option<u32> {
         let header = &self.header[..usize::from(self.have)];
@@ -120,9 +151,37 @@ impl Frames {
     }
 }
 
+/// The remaining length of a packet, and how many bytes of it and before it there are.
+fn packet_length(header: &[u8]) -> Option<(u32, usize)> {
+    let mut length = 0;
+    for (at, byte) in header.iter().enumerate().skip(1) {
+        length |= u32::from(byte & 0x7f) << (7 * (at - 1));
+        if byte & 0x80 == 0 {
+            return Some((length, at + 1));
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn publishes_are_acknowledged_at_any_split() {
+        let mut stream = vec![0xd0, 0];
+        stream.extend([0x32, 10, 0, 3, b'a', b'l', b'l', 1, 2, b'x', b'y', b'z']);
+        stream.extend([0x30, 6, 0, 3, b'a', b'l', b'l', b'x']);
+        stream.extend([0x32, 0x87, 1, 0, 3, b'a', b'l', b'l', 3, 4]);
+        stream.extend([0x32; 128]);
+        stream.extend([0x32, 7, 0, 3, b'a', b'l', b'l', 5, 6]);
+        for at in 0..stream.len() {
+            let (mut frames, mut out) = (Frames::default(), Vec::new());
+            frames.acknowledge(&stream[..at], &mut out);
+            frames.acknowledge(&stream[at..], &mut out);
+            assert_eq!(out, [0x40, 2, 1, 2, 0x40, 2, 3, 4, 0x40, 2, 5, 6], "split at {at}");
+        }
+    }
 
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\ndata";
 

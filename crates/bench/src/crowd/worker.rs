@@ -303,6 +303,18 @@ impl Worker<'_> {
                 local.samples.push(now_ns().saturating_sub(sent));
             }
         });
+        if self.plan.acknowledge {
+            let mut acknowledgements = mem::take(&mut self.request);
+            acknowledgements.clear();
+            connection.frames.acknowledge(bytes, &mut acknowledgements);
+            if let Some(socket) = &connection.socket
+                && !acknowledgements.is_empty()
+            {
+                // What doesn't fit is lost, and the server waits for it: the bench counts that.
+                let _ = send(socket, &acknowledgements, SendFlags::NOSIGNAL);
+            }
+            self.request = acknowledgements;
+        }
         if self.plan.answer_pings {
             let pings = connection.frames.pings(bytes);
             if let Some(socket) = &connection.socket {
