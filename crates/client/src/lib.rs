@@ -1,7 +1,7 @@
 //! The client's side of each transport, as a load generator needs it: one file each, behind one
 //! small trait, and a few bytes of state a connection.
 //!
-//! All transports share the answer around them: the HTTP head, and the body by length, in chunks or
+//! All transports but MQTT share the answer around them: the HTTP head, and the body by length, in chunks or
 //! to the end of the connection (RFC 9112, section 6). A caller gives the bytes it received, in any
 //! pieces, and gets [`Event`]s. Incomplete bytes stay in a buffer that is empty most of the time.
 //!
@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod mqtt;
 mod phoenix;
 mod poll;
 mod sse;
@@ -60,8 +61,8 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 const HEADERS_MAX: usize = 64;
 
 /// The transports that a client can speak.
-pub const ALL: [&dyn Client; 5] =
-    [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws, &phoenix::Phoenix];
+pub const ALL: [&dyn Client; 6] =
+    [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws, &phoenix::Phoenix, &mqtt::Mqtt];
 
 /// The transport of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Client> {
@@ -75,6 +76,11 @@ pub trait Client: Sync {
 
     /// Where Throng serves it: a path and query with `{user}` and `{topic}`.
     fn default_target(&self) -> &'static str;
+
+    /// Whether the answer has a head of HTTP; without one all that comes is body.
+    fn is_http(&self) -> bool {
+        true
+    }
 
     /// Appends the request.
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>);
@@ -103,6 +109,9 @@ pub trait Client: Sync {
     /// Appends what the client sends every [`HEARTBEAT_SECONDS`] while it is open; nothing where
     /// heartbeats are the server's alone.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
+
+    /// Appends what the client says before it leaves in order; nothing where to close says all.
+    fn farewell(&self, _out: &mut Vec<u8>) {}
 
     /// True when the last resume token covers all topics; false when each topic has its own.
     fn has_one_token(&self) -> bool {
@@ -187,6 +196,20 @@ pub enum Event<'a> {
     Message(&'a [u8]),
     /// A part of a message; the last one comes as [`Event::Message`].
     Part(&'a [u8]),
+    /// The message that follows is to be confirmed, and the client does so. `again` says that it may have come
+    /// before; one that comes `exactly` once has come before if its number has not been released since.
+    Delivery {
+        /// Its number on the wire.
+        id: u16,
+        /// It may have come before.
+        again: bool,
+        /// It is to come exactly once, not at least.
+        exactly: bool,
+    },
+    /// A number of [`Event::Delivery`] may mean another message from now on.
+    Released(u16),
+    /// The server still has what the client subscribed to on an earlier connection, and what it missed comes.
+    Session,
     /// A sign of life.
     Heartbeat,
     /// The resume token as the server wrote it: that of the message just before, or one that the
@@ -296,6 +319,11 @@ impl State {
     ) -> Result<(), ClientError> {
         while !bytes.is_empty() {
             bytes = match self.at {
+                At::Head if !feed.client.is_http() => {
+                    // One grant opens it.
+                    *self = State { left: 1, at: At::Raw };
+                    bytes
+                }
                 At::Head => self.head(feed, bytes, emit)?,
                 At::Raw => {
                     self.raw(feed, bytes, emit)?;

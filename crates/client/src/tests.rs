@@ -294,7 +294,7 @@ fn what_was_published_can_not_look_like_an_id() {
 #[test]
 fn an_error_status_is_reported() {
     let bytes = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
-    for client in ALL {
+    for client in ALL.into_iter().filter(|client| client.is_http()) {
         assert_eq!(read(client, bytes), Err(ClientError::Status(503)), "{}", client.name());
         assert_eq!(read(client, b"SSH-2.0-x\r\n"), Err(ClientError::NotHttp));
     }
@@ -350,4 +350,74 @@ proptest::proptest! {
             proptest::prop_assert_eq!(events.len(), 1 + 2 * texts.len(), "{:?}", events);
         }
     }
+}
+
+fn mqtt_packets(exactly: bool) -> Vec<u8> {
+    use protocol::mqtt::write::{ConfirmType, PublishParts, confirm, connack, suback};
+    use protocol::mqtt::{ReasonCode, Version};
+    let mut out = Vec::new();
+    connack(Version::V3, false, 0, &[], &mut out).unwrap();
+    suback(Version::V3, 1, &[], &[1], &mut out).unwrap();
+    PublishParts {
+        version: Version::V3,
+        dup: true,
+        qos: if exactly { model::Qos::ExactlyOnce } else { model::Qos::AtLeastOnce },
+        retain: false,
+        topic: "t",
+        id: 9,
+        properties: std::iter::empty(),
+        payload: b"hello",
+    }
+    .write(&mut out)
+    .unwrap();
+    if exactly {
+        confirm(ConfirmType::Pubrel, Version::V3, 9, ReasonCode::Success, &[], &mut out).unwrap();
+    }
+    out
+}
+
+#[test]
+fn mqtt_clients_confirm_what_comes() {
+    let mqtt = by_name("mqtt").unwrap();
+    let (events, out) = read(mqtt, &mqtt_packets(false)).unwrap();
+    let delivery = "Delivery { id: 9, again: true, exactly: false }";
+    assert_eq!(events, ["Join", "Open", delivery, "message hello"]);
+    assert_eq!(out, [0x40, 2, 0, 9]);
+    let (events, out) = read(mqtt, &mqtt_packets(true)).unwrap();
+    let delivery = "Delivery { id: 9, again: true, exactly: true }";
+    assert_eq!(events, ["Join", "Open", delivery, "message hello", "Released(9)"]);
+    assert_eq!(out, [0x50, 2, 0, 9, 0x70, 2, 0, 9]);
+    // A session that was kept needs no SUBSCRIBE; a refused one says so.
+    assert_eq!(read(mqtt, &[0x20, 2, 1, 0]).unwrap().0, ["Session", "Open"]);
+    assert!(read(mqtt, &[0x20, 2, 0, 5]).unwrap_err().to_string().contains("CONNACK"));
+    let refused = [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0x80];
+    assert!(matches!(read(mqtt, &refused), Err(ClientError::Rejected(_))));
+    for wrong in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &[0x20, 2, 0, 0, 0x10, 0]] {
+        assert!(read(mqtt, wrong).is_err());
+    }
+}
+
+#[test]
+fn an_mqtt_client_says_what_its_target_names() {
+    use protocol::mqtt::{Packet, Side, Version};
+    let mqtt = by_name("mqtt").unwrap();
+    let target = "/mqtt?user=al&topic=a/b&topic=c&qos=2&session=run7&keepalive=0";
+    let request = Request { host: "h", target, number: 7, token: None };
+    let mut out = Vec::new();
+    mqtt.request(&request, &mut out);
+    let read = protocol::mqtt::read(&out, None, Side::Client, 1_000).unwrap().unwrap().0;
+    let Packet::Connect(connect) = read else { panic!("{read:?}") };
+    assert_eq!((connect.client, connect.user, connect.clean), ("run7-7", Some("al"), false));
+    assert_eq!(connect.keep_alive_s, 0);
+    out.clear();
+    assert_eq!(mqtt.join(&request, &mut out), 1);
+    let version = Some(Version::V3);
+    let read = protocol::mqtt::read(&out, version, Side::Client, 1_000).unwrap().unwrap().0;
+    let Packet::Subscribe(subscribe) = read else { panic!("{read:?}") };
+    let filters: Vec<&str> = subscribe.subscriptions().map(|it| it.filter.filter).collect();
+    assert_eq!(filters, ["@al", "a/b", "c"]);
+    assert!(subscribe.subscriptions().all(|it| it.qos == model::Qos::ExactlyOnce));
+    out.clear();
+    mqtt.join(&Request { target: "/mqtt", ..request }, &mut out);
+    assert_eq!(out, [0xc0, 0]);
 }

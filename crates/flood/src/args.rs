@@ -76,6 +76,20 @@ pub struct Common {
     #[arg(help = format!("Transports, in turn: {}", transports()))]
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
+    /// How surely MQTT clients want their messages: 0, 1 or 2 [default: 0, or 1 where they recover what they
+    /// missed].
+    #[arg(long, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: Option<u8>,
+    /// The sessions of MQTT clients: clean ones end with their connections, kept ones go on when their clients
+    /// come back [default: clean, or kept where they recover what they missed].
+    #[arg(long, value_name = "KIND", value_parser = ["clean", "kept"])]
+    pub session: Option<String>,
+    /// Clients send no heartbeats; MQTT clients tell the server so (a keep-alive of 0).
+    #[arg(long)]
+    pub no_heartbeats: bool,
+    /// Publish to topics by MQTT clients, a connection each, with --qos, instead of by the admin port.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "publish")]
+    pub publish_mqtt: Option<String>,
     /// Connections [default: what the scenario has, mostly 1,000].
     #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=100_000_000), value_name = "N")]
     pub connections: Option<u32>,

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod crowd;
 pub mod descriptors;
 pub mod host;
+mod mqtt_publisher;
 mod payload;
 mod preflight;
 mod probe;

@@ -28,7 +28,9 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
         }
     };
     let to_topics = streams.iter().any(|stream| matches!(stream.to, Audience::Topics { .. }));
-    if plan.recover && (to_topics || shape.missed > 0) {
+    // An MQTT server keeps sessions by itself.
+    let needs_history = plan.transports.iter().any(|client| client.is_http());
+    if plan.recover && needs_history && (to_topics || shape.missed > 0) {
         for room in [0, plan.rooms().saturating_sub(1)] {
             let topic = plan.topic.text(plan.first + room * plan.users_per_room.max(1), room);
             ensure!(

@@ -5,6 +5,7 @@
 //! that delays the publisher is charged for all messages that wait behind (see "coordinated
 //! omission").
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use serde_json::json;
 use crate::AGENT;
 use crate::clock::now_ns;
 use crate::crowd::{Published, lock};
+use crate::mqtt_publisher::MqttPublisher;
 use crate::payload::{Stamp, To};
 use crate::template::Template;
 
@@ -63,6 +65,13 @@ pub enum Api {
         url: Url,
         /// Its key.
         key: Option<String>,
+    },
+    /// An MQTT broker, to which clients publish.
+    Mqtt {
+        /// Where it is.
+        address: SocketAddr,
+        /// How surely they publish.
+        qos: u8,
     },
     /// Any server that accepts the payload as the body of a `POST`.
     Plain {
@@ -154,17 +163,24 @@ struct Publisher {
     of: u32,
     begin_ns: u64,
     random: Random,
-    http: Http,
+    line: Line,
+}
+
+/// A publisher's connection.
+enum Line {
+    Http(Http),
+    Mqtt(MqttPublisher),
 }
 
 impl Publisher {
     fn new(context: Arc<PublishContext>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
-        let http = match &context.api {
-            Api::Throng { url, key } => Http::new(url, key.as_deref(), AGENT),
-            Api::Plain { url, .. } => Http::new(url, None, AGENT),
+        let line = match &context.api {
+            Api::Throng { url, key } => Line::Http(Http::new(url, key.as_deref(), AGENT)),
+            Api::Plain { url, .. } => Line::Http(Http::new(url, None, AGENT)),
+            Api::Mqtt { address, qos } => Line::Mqtt(MqttPublisher::new(*address, *qos)),
         };
         let random = Random::of(context.seed ^ 0x7075_626c, u64::from(at));
-        Self { context, stream, at, of, begin_ns, random, http }
+        Self { context, stream, at, of, begin_ns, random, line }
     }
 
     fn run(mut self) {
@@ -262,11 +278,18 @@ impl Publisher {
             To::Topic(room) => topic(room),
             To::All => (0, 0),
         };
+        let http = match &mut self.line {
+            Line::Http(http) => http,
+            Line::Mqtt(mqtt) => {
+                mqtt.publish(&context.topic.text(number, room), payload)?;
+                return Ok((200, Vec::new()));
+            }
+        };
         match &context.api {
             Api::Plain { path, .. } => {
-                self.http.request("POST", &path.text(number, room), "text/plain", payload)
+                http.request("POST", &path.text(number, room), "text/plain", payload)
             }
-            Api::Throng { .. } => {
+            Api::Throng { .. } | Api::Mqtt { .. } => {
                 let (path, body) = match to {
                     To::User(_) => {
                         let user = context.user.text(number, room);
@@ -278,7 +301,7 @@ impl Publisher {
                     }
                     To::All => ("/api/broadcast", json!({"data": payload})),
                 };
-                self.http.request("POST", path, "application/json", &body.to_string())
+                http.request("POST", path, "application/json", &body.to_string())
             }
         }
     }

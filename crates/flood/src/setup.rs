@@ -62,9 +62,11 @@ impl Setup {
             connections <= CONNECTIONS_MAX,
             "{connections} connections: at most {CONNECTIONS_MAX} in one run"
         );
+        let recover = common.recover || shape.recover;
+        let run = host::unix_seconds() as u32 ^ std::process::id().rotate_left(16);
         let (servers, paths) = match list {
             Some(list) => list,
-            None => targets(common, &topic, &transports)?,
+            None => targets(common, &topic, &transports, &mqtt_parameters(common, recover, run)?)?,
         };
         let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
         let users_per_room = match shape.memberships {
@@ -78,7 +80,6 @@ impl Setup {
             Some(text) => Sources::parse(text)?,
             None => Sources::for_server(servers[0].address.ip()),
         };
-        let recover = common.recover || shape.recover;
         // Connections that recover come back even where no flag says when.
         let back = shape.lifetime.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
         let lifetime = Lifetime { away_seconds: common.reconnect.or(back), ..shape.lifetime };
@@ -99,7 +100,7 @@ impl Setup {
             in_flight_max: common.in_flight,
             answer_seconds_max: common.answer_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
-            run: host::unix_seconds() as u32 ^ std::process::id().rotate_left(16),
+            run,
             seed: common.seed,
             servers,
             user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
@@ -109,6 +110,7 @@ impl Setup {
             cuts: shape.cuts,
             missed: shape.missed,
             acks: common.ack.then_some(acks),
+            heartbeats: !common.no_heartbeats,
         };
         ensure!(
             plan.first.checked_add(connections).is_some(),
@@ -140,16 +142,25 @@ impl Setup {
         let storms = if shape.missed > 0 { plan.rooms() } else { 0 };
         let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
         let published = Arc::new(Published::new(users, rooms));
-        let api = match (&common.publish, &admin) {
-            (Some(text), _) => {
+        let api = match (&common.publish, &common.publish_mqtt, &admin) {
+            (_, Some(address), _) => {
+                let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
+                ensure!(
+                    streams.iter().all(is_topics),
+                    "--publish-mqtt is for topics: clients publish to no users and not to everyone"
+                );
+                let qos = common.qos.unwrap_or(u8::from(plan.recover));
+                Some(Api::Mqtt { address: Url::parse(address)?.address, qos })
+            }
+            (Some(text), None, _) => {
                 let url = Url::parse(text)?;
                 let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
                 let path = if url.path.is_empty() { "/" } else { &url.path };
                 let path = path_template(path, &common.user_template, topic)?;
                 Some(Api::Plain { path, url })
             }
-            (None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
-            (None, None) => None,
+            (None, None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
+            (None, None, None) => None,
         };
         if api.is_none() && (!streams.is_empty() || shape.missed > 0) {
             bail!(
@@ -219,12 +230,39 @@ fn read_key(path: &Path) -> Result<String> {
     files::read_secret(path).map_err(|error| anyhow!("--api-key-file {error}"))
 }
 
+/// Returns what the targets of MQTT clients say beside users and topics.
+fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
+    let speaks = common.transport.iter().any(|name| name == "mqtt");
+    let kept = common.session.as_deref().map_or(recover, |session| session == "kept");
+    let qos = common.qos.unwrap_or(u8::from(recover));
+    if speaks {
+        ensure!(!common.ack, "--ack is not for MQTT, whose clients acknowledge with --qos 1");
+        ensure!(
+            !recover || (kept && qos > 0),
+            "MQTT clients get what they missed with --qos 1 or 2 and kept sessions alone"
+        );
+    }
+    let mut text = format!("&qos={qos}");
+    if kept {
+        // A session of an earlier run has other topics.
+        text.push_str(&format!("&session=flood{run:08x}"));
+    }
+    if common.no_heartbeats {
+        text.push_str("&keepalive=0");
+    }
+    if common.broadcast_every.is_some() {
+        text.push_str("&topic=*");
+    }
+    Ok(text)
+}
+
 /// Returns the servers, and a path for each transport in turn. Where the URLs name a path, it serves
 /// all transports.
 fn targets(
     common: &Common,
     topic: &str,
     transports: &[&'static dyn Client],
+    mqtt: &str,
 ) -> Result<(Vec<Url>, Paths)> {
     let servers: Vec<Url> =
         common.targets.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
@@ -239,7 +277,11 @@ fn targets(
             true => url.path.as_str(),
             false => transports[at % transports.len()].default_target(),
         };
-        path_template(path, &common.user_template, topic)
+        let template = path_template(path, &common.user_template, topic)?;
+        match transports[at % transports.len()].is_http() {
+            true => Ok(template),
+            false => Ok(template.with_query(mqtt)),
+        }
     };
     let templates = (0..period).map(template).collect::<Result<Vec<_>>>()?;
     Ok((servers, Paths::Templates(templates)))

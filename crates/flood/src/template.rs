@@ -40,6 +40,21 @@ impl Template {
         Ok(Self { pieces })
     }
 
+    /// The same with more parameters for a query, each behind a `&`.
+    #[must_use]
+    pub fn with_query(mut self, parameters: &str) -> Self {
+        let has_query = self
+            .pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Text(text) if text.contains('?')));
+        let text = match has_query {
+            true => parameters.to_string(),
+            false => parameters.replacen('&', "?", 1),
+        };
+        self.pieces.push(Piece::Text(text));
+        self
+    }
+
     /// Appends the text for a user and a room.
     pub fn expand(&self, number: u32, room: u32, out: &mut String) {
         use std::fmt::Write;
@@ -87,5 +102,8 @@ mod tests {
         assert!(text("{user}").unwrap_err().contains("{user}"));
         assert!(Template::new("").unwrap().is_empty() && Template::new("x").unwrap().is_fixed());
         assert!(!Template::new("{n}").unwrap().is_fixed());
+        let with = |template: &str| Template::new(template).unwrap().with_query("&qos=1&a=b");
+        assert_eq!(with("/mqtt?user=u{n}").text(1, 2), "/mqtt?user=u1&qos=1&a=b");
+        assert_eq!(with("/mqtt").text(1, 2), "/mqtt?qos=1&a=b");
     }
 }

@@ -29,6 +29,50 @@ fn every_transport_receives_each_message_once_also_in_a_mix() {
     });
 }
 
+#[test]
+fn mqtt_clients_of_any_qos_and_publishers_receive_and_confirm() {
+    let runs = [
+        "one-topic -c 120 --messages 20 --hold 2",
+        "one-topic -c 120 --messages 20 --hold 2 --qos 1 --session kept",
+        "one-topic -c 120 --messages 20 --hold 2 --qos 2 --no-heartbeats",
+        "hold -c 120 --topic-template= --broadcast-every 0.1 --hold 2 --qos 1",
+        "hold -c 120 --topic-template room-{room} --send-rate 40 --hold 2 --qos 2",
+    ];
+    all_at_once(&runs, |run| {
+        let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
+        let to = if run.contains("send-rate") { 1 } else { 120 };
+        flood(&format!("{run} -t mqtt {}", at(&server))).is_clean(120).delivered_to(to);
+    });
+    all_at_once(&[0, 1, 2], |qos| {
+        let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
+        let publish = format!("--publish-mqtt {} --qos {qos}", server.client);
+        let run = format!("one-topic {} -t mqtt,sse -c 60 --messages 20", at(&server));
+        flood(&format!("{run} --hold 2 {publish}")).is_clean(60).delivered_to(60);
+    });
+}
+
+#[test]
+fn mqtt_clients_that_are_cut_miss_nothing_and_log_in_and_out() {
+    all_at_once(&[1, 2], |qos| {
+        let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
+        let end = flood(&format!(
+            "cut {} -c 200 -t mqtt --qos {qos} --topics 20 --messages 60 --cuts-per-second 60 \
+             --away 0.3 --send-rate 60 --hold 8",
+            at(&server)
+        ));
+        end.all_recovered(200);
+        assert!(end.count("cuts") >= 100 && end.count("caught_up") > 0, "{:#}", end.summary);
+    });
+    let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
+    let run = "gateway -t mqtt --qos 1 -c 200 --logins 40 --pushes 50 --away 0.5 --hold 4";
+    let end = flood(&format!("{run} {}", at(&server)));
+    end.errors([]);
+    assert!(end.count("left") >= 40 && end.count("messages") > 0, "{:#}", end.summary);
+    let output = command(&format!("cut {} -t mqtt --qos 0", at(&server))).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("--qos 1 or 2"), "{text}");
+}
+
 /// Nobody knows when a server reads the first request of a poll. Messages before that don't arrive,
 /// and all later ones must.
 #[test]

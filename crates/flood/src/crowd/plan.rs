@@ -53,6 +53,8 @@ pub struct Plan {
     pub missed: u32,
     /// How users' messages are acknowledged.
     pub acks: Option<AckPlan>,
+    /// Whether clients send heartbeats, where their transport has them.
+    pub heartbeats: bool,
 }
 
 /// Connections are in randomly chosen topics.
@@ -92,6 +94,8 @@ pub struct Lifetime {
     pub stay_seconds: Option<f64>,
     /// Seconds until one that left, failed or was closed comes back; never without.
     pub away_seconds: Option<f64>,
+    /// All leave in order; else half of them leave as if their network had failed.
+    pub orderly: bool,
 }
 
 impl Plan {
@@ -134,6 +138,9 @@ impl Plan {
     /// Returns true when clients of some transport send heartbeats.
     pub(super) fn clients_send_heartbeats(&self) -> bool {
         let mut beats = Vec::new();
+        if !self.heartbeats {
+            return false;
+        }
         self.transports.iter().for_each(|client| client.heartbeat(&mut beats));
         !beats.is_empty()
     }

@@ -5,7 +5,7 @@ use model::ResumeToken;
 
 use super::anomalies::Anomalies;
 use super::connection::Trackers;
-use super::resume_state::{ResumeState, Sequence};
+use super::resume_state::{ResumeState, ResumeStyle, Sequence};
 use super::{Published, Stat};
 use crate::payload::{Scanner, Stamp, To};
 use crate::sequence::{Arrival, Tracker};
@@ -39,6 +39,12 @@ pub(super) struct Receiver<'a> {
     /// The connection subscribes by commands once it is open. Its sequences begin when the server
     /// confirms a subscription.
     pub subscribes: bool,
+    /// The server has the session of an earlier connection.
+    pub session: bool,
+    /// The next message may have come before, and that is no fault.
+    pub may_be_again: bool,
+    /// The next message has come before.
+    pub is_again: bool,
     pub outcome: ReadOutcome,
 }
 
@@ -64,15 +70,22 @@ impl Receiver<'_> {
         match event {
             Event::Open => {
                 self.outcome.opened = true;
-                self.trackers = self.now();
-                if !self.subscribes {
-                    self.begin();
+                self.opened();
+            }
+            Event::Session => self.session = true,
+            Event::Delivery { id, again, exactly } => self.delivery(id, again, exactly),
+            Event::Released(id) => {
+                if let Some(resume_state) = &mut self.resume_state {
+                    resume_state.unreleased.retain(|known| *known != id);
                 }
             }
             // Messages may arrive before the server has granted all joins.
             Event::Join => {
                 self.outcome.join = true;
                 self.trackers = Trackers::anywhere();
+            }
+            Event::Message(_) if std::mem::take(&mut self.is_again) => {
+                self.add(Stat::Redelivered, 1);
             }
             Event::Message(bytes) => {
                 self.add(Stat::Messages, 1);
@@ -111,6 +124,37 @@ impl Receiver<'_> {
             }
             Event::Goodbye(said) => self.outcome.said = Some(said),
             Event::End => self.outcome.ended = true,
+        }
+    }
+
+    fn opened(&mut self) {
+        if self.session {
+            // What comes was published before, or not.
+            self.trackers = Trackers::anywhere();
+            return;
+        }
+        self.trackers = self.now();
+        let lost = self.resume_state.as_ref();
+        if lost.is_some_and(|it| it.style == ResumeStyle::Session && it.was_open) {
+            self.anomalies.cause("recovery: the server has the session no longer".into());
+            self.recovered(false);
+        }
+        if let Some(resume_state) = &mut self.resume_state {
+            resume_state.was_open = true;
+            resume_state.unreleased.clear();
+        }
+        if !self.subscribes {
+            self.begin();
+        }
+    }
+
+    /// The message that follows is one to be confirmed.
+    fn delivery(&mut self, id: u16, again: bool, exactly: bool) {
+        self.may_be_again = again && !exactly;
+        let Some(resume_state) = self.resume_state.as_mut().filter(|_| exactly) else { return };
+        self.is_again = resume_state.unreleased.contains(&id);
+        if !self.is_again {
+            resume_state.unreleased.push(id);
         }
     }
 
@@ -214,11 +258,11 @@ impl Receiver<'_> {
         let before = progress.tracker;
         let arrival = progress.tracker.arrive(stamp.number);
         let is_again = arrival == Arrival::Again;
-        let mut may_again = false;
+        let mut may_again = is_again && self.may_be_again;
         if sequence == Sequence::User
             && let Some(acks) = &mut resume_state.acks
         {
-            may_again = is_again && acks.may_be_redelivered(stamp.number, now_ns);
+            may_again |= is_again && acks.may_be_redelivered(stamp.number, now_ns);
             self.outcome.user_message = Some((stamp.number, String::new()));
             self.outcome.user_messages += 1;
         }
@@ -344,6 +388,9 @@ mod tests {
             resume_state: None,
             names: &[],
             subscribes: false,
+            session: false,
+            may_be_again: false,
+            is_again: false,
             outcome: ReadOutcome::default(),
         };
         events.iter().for_each(|event| receiver.receive(*event));

@@ -49,6 +49,8 @@ pub(super) enum ResumeStyle {
     One,
     /// One position covers all topics, and each topic that had a message has another of its own.
     Each,
+    /// The server has the session, and knows what the client has.
+    Session,
     /// Each topic that the client joins has a position. The messages to the user have none: the
     /// server sends them without a join.
     Joins,
@@ -74,6 +76,10 @@ pub(super) struct ResumeState {
     /// Attempts that were begun.
     pub attempts: u32,
     pub acks: Option<Box<Acks>>,
+    /// It was open before, so that the server should have its session.
+    pub was_open: bool,
+    /// Numbers of messages that come exactly once, and have come.
+    pub unreleased: Vec<u16>,
 }
 
 impl ResumeState {
@@ -94,6 +100,8 @@ impl ResumeState {
             missed_left: 0,
             attempts: 0,
             acks: acknowledges.then(Box::default),
+            was_open: false,
+            unreleased: Vec::new(),
         }
     }
 
@@ -106,6 +114,7 @@ impl ResumeState {
         let (style, base, last) = (self.style, self.base.is_some(), self.token.is_some());
         let returns = |progress: &Progress| match style {
             ResumeStyle::Nothing => false,
+            ResumeStyle::Session => true,
             ResumeStyle::One => last,
             ResumeStyle::Each => base || progress.position.is_some(),
             ResumeStyle::Joins => progress.position.is_some(),
@@ -199,7 +208,7 @@ impl ResumeState {
     pub fn set_position(&mut self, text: &str) -> Option<Sequence> {
         let (behind, entered) = (self.current.take(), self.announced.take());
         match self.style {
-            ResumeStyle::Nothing => {}
+            ResumeStyle::Nothing | ResumeStyle::Session => {}
             // An empty id asks the client to come back without a token.
             ResumeStyle::One => {
                 self.token = Some(text).filter(|text| !text.is_empty()).map(Box::from)

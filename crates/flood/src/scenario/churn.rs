@@ -40,6 +40,7 @@ impl Churn {
             lifetime: Lifetime {
                 stay_seconds: Some(self.stay.max(0.1)),
                 away_seconds: Some(self.away.max(0.1)),
+                orderly: false,
             },
             streams: vec![stream(Audience::Topics { count: rooms }, per_second)],
             publish_at_once: true,

@@ -40,7 +40,11 @@ impl Cut {
         let pauses_per_second = self.pauses_per_second.unwrap_or(per_second / 10.0);
         Shape {
             topic: "room-{room}",
-            lifetime: Lifetime { stay_seconds: None, away_seconds: Some(self.away.max(0.01)) },
+            lifetime: Lifetime {
+                stay_seconds: None,
+                away_seconds: Some(self.away.max(0.01)),
+                orderly: false,
+            },
             streams: vec![stream(Audience::Topics { count: self.topics }, self.messages)],
             publish_at_once: true,
             recover: true,

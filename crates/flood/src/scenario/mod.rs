@@ -3,6 +3,7 @@
 
 mod churn;
 mod cut;
+mod gateway;
 mod hold;
 mod one_topic;
 mod random_users;
@@ -51,6 +52,9 @@ pub enum Scenario {
     /// Connections are cut at random while messages flow, and none may be lost or come twice.
     #[command(after_long_help = help!("cut http://127.0.0.1:8000 --topic-template room:{room} --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix", "The server must keep what is published (history_messages_max): that of examples/history.toml has a history for room:*."))]
     Cut(cut::Cut),
+    /// Users who log in and out all the time, while others get messages and confirm them.
+    #[command(after_long_help = help!("gateway http://127.0.0.1:8000 --transport mqtt --qos 1 --connections 10000 --logins 100 --pushes 500"))]
+    Gateway(gateway::Gateway),
 }
 
 /// The parameters that a scenario sets. The common flags override them.
@@ -118,6 +122,7 @@ impl Scenario {
             Scenario::Churn(churn) => ("churn", &churn.common, churn.shape()),
             Scenario::Storm(storm) => ("storm", &storm.common, storm.shape()),
             Scenario::Cut(cut) => ("cut", &cut.common, cut.shape()),
+            Scenario::Gateway(gateway) => ("gateway", &gateway.common, gateway.shape()),
         }
     }
 

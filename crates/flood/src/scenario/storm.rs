@@ -26,7 +26,7 @@ pub struct Storm {
 impl Storm {
     pub(super) fn shape(&self) -> Shape {
         Shape {
-            lifetime: Lifetime { stay_seconds: None, away_seconds: Some(1.0) },
+            lifetime: Lifetime { stay_seconds: None, away_seconds: Some(1.0), orderly: false },
             storms: Some((self.times, self.every)),
             missed: if self.common.recover { self.missed } else { 0 },
             ..Shape::new(if self.common.recover { 10_000 } else { 1_000 })

@@ -144,7 +144,7 @@ pub fn result(summary: &Summary) -> String {
         row(
             "acks",
             format!(
-                "{} messages acknowledged, {} came again; {} acknowledgements failed",
+                "{} messages to users acknowledged, {} came again; {} acknowledgements failed",
                 thousands(counts.acked),
                 thousands(counts.redelivered),
                 thousands(counts.ack_failed)

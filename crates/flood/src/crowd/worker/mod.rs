@@ -285,7 +285,8 @@ impl Worker<'_> {
         for _ in 0..100 {
             let index = self.random.below(self.connections.len() as u32);
             if self.connections[index as usize].stage == Stage::Open {
-                let gently = self.random.bits() & 1 == 0;
+                let orderly = self.common.plan.lifetime.orderly;
+                let gently = orderly || self.random.bits() & 1 == 0;
                 self.disconnect(index, gently);
                 self.away.push(index);
                 return;
@@ -447,6 +448,9 @@ impl Worker<'_> {
             resume_state: resume_state.as_deref_mut(),
             names: &names,
             subscribes,
+            session: false,
+            may_be_again: false,
+            is_again: false,
             outcome: ReadOutcome::default(),
         };
         let mut pending = self.pending.remove(&index).unwrap_or_default();

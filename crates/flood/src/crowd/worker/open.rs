@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with,
+};
 
 use super::{Worker, reset};
 use crate::clock::now_ns;
@@ -120,11 +122,19 @@ impl Worker<'_> {
 
     /// Closes a connection from the client's side; with a reset unless `gently`.
     pub(super) fn disconnect(&mut self, index: u32, gently: bool) {
+        let client = self.client(index);
         let connection = &mut self.connections[index as usize];
-        if let Some(socket) = connection.socket.take()
-            && !gently
-        {
-            reset(&socket);
+        if let Some(socket) = connection.socket.take() {
+            if gently {
+                self.request.clear();
+                client.farewell(&mut self.request);
+                if !self.request.is_empty() {
+                    // Where it doesn't fit, the close says the same less politely.
+                    let _ = send(&socket, &self.request, SendFlags::NOSIGNAL);
+                }
+            } else {
+                reset(&socket);
+            }
         }
         let was = std::mem::replace(&mut connection.stage, Stage::Away);
         connection.clear_poll_position();

@@ -76,6 +76,7 @@ impl Worker<'_> {
         let client = self.client(index);
         match () {
             () if !self.recovers() => ResumeStyle::Nothing,
+            () if !client.is_http() => ResumeStyle::Session,
             () if client.has_one_token() => ResumeStyle::One,
             () if client.joins() || self.subscribes_by_command(index) => ResumeStyle::Joins,
             () => ResumeStyle::Each,
@@ -151,7 +152,7 @@ impl Worker<'_> {
         match resume_state.style {
             ResumeStyle::One => resume_state.token.as_deref().map(str::to_string),
             ResumeStyle::Each => resume_state.base.map(|base| base.to_string()),
-            ResumeStyle::Nothing | ResumeStyle::Joins => None,
+            ResumeStyle::Nothing | ResumeStyle::Joins | ResumeStyle::Session => None,
         }
     }
 

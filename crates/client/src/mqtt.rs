@@ -1,0 +1,204 @@
+//! MQTT 3.1.1 over TCP, the client's side.
+//!
+//! What a client wants stands in the query of its target, as on the other transports: `user`, `topic` as often as
+//! there are topics, `qos`, `keepalive` in seconds, and `session`: with it the session goes on between connections,
+//! and is this run's alone by its name. The user's own topic is subscribed to as well.
+
+use std::borrow::Cow;
+
+use model::Qos;
+use protocol::mqtt::client::{ConnectParts, SubscribeParts, connect, pingreq, subscribe};
+use protocol::mqtt::write::{ConfirmType, confirm};
+use protocol::mqtt::{Packet, ReasonCode, Side, Version, read};
+
+use super::{Client, ClientError, Event, Head, PENDING_BYTES_MAX, Request};
+
+pub(super) struct Mqtt;
+
+/// Twice the time between heartbeats, in seconds.
+const KEEP_ALIVE_SECONDS: u16 = 2 * super::HEARTBEAT_SECONDS as u16;
+
+/// The packet identifier of the only SUBSCRIBE.
+const SUBSCRIBE_ID: u16 = 1;
+
+/// Of the connection of the load generator, no more than that.
+const WRONG: ClientError = ClientError::InvalidBody("a packet breaks MQTT 3.1.1");
+
+/// What the query of a target says.
+#[derive(Default)]
+struct Wish<'a> {
+    user: Option<Cow<'a, str>>,
+    topics: Vec<Cow<'a, str>>,
+    qos: Qos,
+    session: Option<Cow<'a, str>>,
+    keep_alive_s: Option<u16>,
+}
+
+impl<'a> Wish<'a> {
+    fn of(target: &'a str) -> Self {
+        let query = target.split_once('?').map_or("", |(_, query)| query);
+        let mut wish = Wish::default();
+        for (key, value) in protocol::query::pairs(query).filter_map(Result::ok) {
+            match &*key {
+                "user" => wish.user = Some(value),
+                "topic" => wish.topics.push(value),
+                "qos" => wish.qos = qos(&value),
+                "session" => wish.session = Some(value),
+                "keepalive" => wish.keep_alive_s = value.parse().ok(),
+                _ => {}
+            }
+        }
+        wish
+    }
+}
+
+fn qos(text: &str) -> Qos {
+    match text {
+        "1" => Qos::AtLeastOnce,
+        "2" => Qos::ExactlyOnce,
+        _ => Qos::AtMostOnce,
+    }
+}
+
+impl Client for Mqtt {
+    fn name(&self) -> &'static str {
+        "mqtt"
+    }
+
+    fn default_target(&self) -> &'static str {
+        "/mqtt?user={user}&topic={topic}"
+    }
+
+    fn is_http(&self) -> bool {
+        false
+    }
+
+    fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+        let wish = Wish::of(request.target);
+        let session = wish.session.as_deref().unwrap_or("flood");
+        let parts = ConnectParts {
+            version: Version::V3,
+            is_3_1: false,
+            clean: wish.session.is_none(),
+            keep_alive_s: wish.keep_alive_s.unwrap_or(KEEP_ALIVE_SECONDS),
+            properties: &[],
+            client: &format!("{session}-{}", request.number),
+            will: None,
+            user: wish.user.as_deref(),
+            password: None,
+        };
+        // Only what is longer than 64 KiB can't be written, and no URL is.
+        let _ = connect(&parts, out);
+    }
+
+    /// There is none.
+    fn head(&self, _head: &Head<'_>) -> Result<(), ClientError> {
+        Ok(())
+    }
+
+    fn joins(&self) -> bool {
+        true
+    }
+
+    fn join(&self, request: &Request<'_>, out: &mut Vec<u8>) -> u32 {
+        let wish = Wish::of(request.target);
+        let own = wish.user.as_deref().map(model::name::personal);
+        let topics = wish.topics.iter().map(|topic| &**topic);
+        let filters: Vec<SubscribeParts<'_>> = own
+            .as_deref()
+            .into_iter()
+            .chain(topics)
+            .map(|filter| SubscribeParts {
+                filter,
+                qos: wish.qos,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: 0,
+            })
+            .collect();
+        if filters.is_empty() {
+            // Any answer shows that the connection is open.
+            pingreq(out);
+        } else {
+            let _ = subscribe(Version::V3, SUBSCRIBE_ID, &[], &filters, out);
+        }
+        1
+    }
+
+    fn heartbeat(&self, out: &mut Vec<u8>) {
+        pingreq(out);
+    }
+
+    fn farewell(&self, out: &mut Vec<u8>) {
+        // DISCONNECT (section 3.14).
+        out.extend_from_slice(&[0xe0, 0]);
+    }
+
+    fn body(
+        &self,
+        body: &[u8],
+        _ended: bool,
+        out: &mut Vec<u8>,
+        emit: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, ClientError> {
+        let mut used = 0;
+        while let Some((packet, bytes)) =
+            read(&body[used..], Some(Version::V3), Side::Server, PENDING_BYTES_MAX)
+                .map_err(|_| WRONG)?
+        {
+            used += bytes;
+            take(&packet, out, emit)?;
+        }
+        Ok(used)
+    }
+}
+
+/// Does what a packet asks for.
+fn take(
+    packet: &Packet<'_>,
+    out: &mut Vec<u8>,
+    emit: &mut dyn FnMut(Event<'_>),
+) -> Result<(), ClientError> {
+    let mut answer =
+        |kind, id| confirm(kind, Version::V3, id, ReasonCode::Success, &[], out).map_err(|_| WRONG);
+    match packet {
+        Packet::Connack(connack) if connack.code != 0 => {
+            return Err(ClientError::Rejected("CONNACK says why not"));
+        }
+        // What is subscribed to is there already, and so may messages be.
+        Packet::Connack(connack) if connack.session_present => {
+            emit(Event::Session);
+            emit(Event::Open);
+        }
+        Packet::Connack(_) => emit(Event::Join),
+        Packet::Suback(results) => {
+            if results.codes.iter().any(|code| *code >= 0x80) {
+                return Err(ClientError::Rejected("SUBACK refuses a topic"));
+            }
+            emit(Event::Open);
+        }
+        Packet::Publish(publish) => {
+            let exactly = publish.qos == Qos::ExactlyOnce;
+            if publish.qos.is_confirmed() {
+                emit(Event::Delivery { id: publish.id, again: publish.dup, exactly });
+            }
+            emit(Event::Message(publish.payload));
+            match publish.qos {
+                Qos::AtMostOnce => {}
+                Qos::AtLeastOnce => answer(ConfirmType::Puback, publish.id)?,
+                Qos::ExactlyOnce => answer(ConfirmType::Pubrec, publish.id)?,
+            }
+        }
+        Packet::Pubrel(pubrel) => {
+            emit(Event::Released(pubrel.id));
+            answer(ConfirmType::Pubcomp, pubrel.id)?;
+        }
+        // Where nothing was subscribed to it opens the connection, and counts for nothing else.
+        Packet::Pingresp => {
+            emit(Event::Heartbeat);
+            emit(Event::Open);
+        }
+        _ => return Err(ClientError::InvalidBody("a packet that no server sends unasked")),
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! `gateway`: clients that log in and out while others are told something, each by itself.
+
+use clap::Args;
+
+use super::{Shape, stream};
+use crate::args::Common;
+use crate::crowd::Lifetime;
+use crate::publisher::Audience;
+
+/// A crowd of which so many a second log out and as many in, while messages go to single users, who confirm
+/// them: with --transport mqtt --qos 1.
+#[derive(Args, Clone, Debug)]
+pub struct Gateway {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Logouts a second, and as many logins once the crowd stands.
+    #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive, value_name = "RATE")]
+    logins: f64,
+    /// Messages a second to single users by chance.
+    #[arg(long, default_value_t = 200.0, value_parser = crate::args::positive, value_name = "RATE")]
+    pushes: f64,
+    /// Seconds until a user who has logged out comes back, in the mean.
+    #[arg(long, default_value_t = 2.0, value_parser = crate::args::positive, value_name = "SECONDS")]
+    away: f64,
+}
+
+impl Gateway {
+    pub(super) fn shape(&self) -> Shape {
+        let connections = self.common.connections.unwrap_or(1_000);
+        let to = Audience::Users { count: connections, long_tail: false };
+        Shape {
+            // Users are told by their own topics.
+            topic: "",
+            lifetime: Lifetime {
+                stay_seconds: Some((f64::from(connections) / self.logins).max(0.1)),
+                away_seconds: Some(self.away.max(0.1)),
+                orderly: true,
+            },
+            streams: vec![stream(to, self.pushes)],
+            ..Shape::new(1_000)
+        }
+    }
+}
