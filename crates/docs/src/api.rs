@@ -6,13 +6,14 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 /// The subjects, as the document's tags have them, in the page's order.
-const SUBJECTS: [(&str, &str); 7] = [
+const SUBJECTS: [(&str, &str); 8] = [
     ("publish", "Publish"),
     ("members", "Connections and users"),
     ("history", "History and acknowledgement"),
     ("subscriptions", "Subscriptions"),
     ("inspect", "Look"),
     ("operate", "Operate"),
+    ("mqtt", "MQTT clients"),
     ("tokens", "Tokens of clients"),
 ];
 

@@ -8,8 +8,9 @@ use broker::Delivery;
 use model::{CloseReason, ConnectionId, Name, Publication};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Subscribe;
+use sessions::Listing;
 
-use crate::mqtt::{MqttAck, MqttFound};
+use crate::mqtt::{MqttAck, MqttFound, MqttInfo};
 use crate::reply::Reply;
 use crate::settings::Settings;
 use crate::webhook::WebhookResponse;
@@ -235,6 +236,31 @@ pub enum Command {
         /// What was found; nothing when it can't be read.
         found: Option<MqttFound>,
     },
+    /// Describe some MQTT clients, in the order of their [places](sessions::Place).
+    MqttClients {
+        /// Which ones.
+        listing: Listing,
+        /// Told how many are described, and the descriptions, without their subscriptions.
+        reply: Reply<(u32, Vec<ConnectionInfo>)>,
+    },
+    /// Describe the MQTT client that has a session, with its subscriptions.
+    MqttClient {
+        /// Where it should be.
+        slot: u32,
+        /// The session's key.
+        key: Name,
+        /// Told one description, or none where it is not there.
+        reply: Reply<(u32, Vec<ConnectionInfo>)>,
+    },
+    /// End an MQTT session together with the connection that has it.
+    MqttEnd {
+        /// Where it should be.
+        slot: u32,
+        /// The session's key.
+        key: Name,
+        /// Told whether it was there.
+        reply: Reply<bool>,
+    },
     /// Close the connections of tokens that count no longer.
     Revoke {
         /// Which tokens.
@@ -353,6 +379,8 @@ pub struct ConnectionInfo {
     pub bytes_received: u64,
     /// Bytes that wait in its outbox.
     pub outbox_bytes: usize,
+    /// What else is known of an MQTT client.
+    pub mqtt: Option<Box<MqttInfo>>,
 }
 
 /// What waits for the application's answer.

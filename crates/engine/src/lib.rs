@@ -95,6 +95,7 @@ pub use engine::{Config, Engine};
 pub use handle::{Addresses, Handle, Queue, Shared};
 pub use hook_events::{HookEvent, HookEvents, Whose};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
+pub use mqtt::MqttInfo;
 pub use outbox::{Chunk, Outbox, Piece, Room};
 pub use output::{Describe, Output, Outputs};
 pub use peers::Arrival;

@@ -3,6 +3,7 @@
 use model::{ConnectionId, Name, Publication};
 
 use crate::interests::Interests;
+use crate::place::Listing;
 use crate::session::{Session, Subscription, Will};
 
 /// Who has which session. Sessions are known by a key: the client's identifier and, where users are
@@ -54,8 +55,12 @@ pub trait Sessions: Send + Sync {
     /// For how many seconds a session outlives its connection that wants so many.
     fn seconds(&self, wanted: u32) -> u32;
 
-    /// Some sessions of clients that are away, in no order.
-    fn away(&self, prefix: &str, limit: usize) -> Vec<SessionInfo>;
+    /// The first sessions of clients that are away, in the order of their [places](crate::Place). It looks at
+    /// all of them.
+    fn away(&self, listing: &Listing) -> Vec<SessionInfo>;
+
+    /// Where the session of this key is; nothing where there is none.
+    fn find(&self, key: &str) -> Option<Found>;
 
     /// Figures.
     fn stats(&self) -> Stats;
@@ -176,8 +181,10 @@ pub struct SessionInfo {
     pub since_s: u64,
     /// When it ends; nothing where it has no end.
     pub over_s: Option<u64>,
-    /// Its subscriptions.
-    pub subscriptions: Vec<Subscription>,
+    /// For how many seconds it outlives a connection; [`crate::WITHOUT_END`].
+    pub seconds: u32,
+    /// How many subscriptions it has.
+    pub subscriptions: usize,
     /// Messages that were sent and not confirmed.
     pub in_flight: usize,
     /// Everything up to this offset has had its turn.
@@ -186,11 +193,23 @@ pub struct SessionInfo {
     pub waiting: usize,
 }
 
+/// Where a session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A connection has it, or waits for it; its serial is not known. It may have another key, which its shard
+    /// knows.
+    Connected(ConnectionId),
+    /// Its client is away. It has these subscriptions.
+    Away(SessionInfo, Vec<Subscription>),
+}
+
 /// Figures of the sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Sessions of clients that are away.
     pub away: usize,
+    /// Those and the ones of connected clients that will outlive their connections.
+    pub kept: usize,
     /// Different filters for which messages are retained.
     pub interests: usize,
     /// Sessions whose time was over.

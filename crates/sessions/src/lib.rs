@@ -24,6 +24,7 @@ mod connected;
 mod contract;
 mod flow;
 mod interests;
+mod place;
 pub mod record;
 mod registry;
 mod retained;
@@ -34,11 +35,12 @@ use std::sync::Arc;
 use model::NodeId;
 
 pub use contract::{
-    Claim, Claimed, Done, Ended, Limits, Part, Released, SessionInfo, Sessions, Stats, Storage,
-    Taken,
+    Claim, Claimed, Done, Ended, Found, Limits, Part, Released, SessionInfo, Sessions, Stats,
+    Storage, Taken,
 };
 pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
+pub use place::{Listing, Place};
 pub use registry::Local;
 pub use retained::{Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedStats};
 pub use session::{

@@ -1,6 +1,6 @@
 //! Who has which session, over all shards of a process.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,11 @@ use model::{ConnectionId, Name, NodeId, Publication};
 
 use crate::connected::Connected;
 use crate::contract::{
-    Claim, Claimed, Done, Ended, Limits, Part, Released, SessionInfo, Sessions, Stats, Storage,
-    Taken,
+    Claim, Claimed, Done, Ended, Found, Limits, Part, Released, SessionInfo, Sessions, Stats,
+    Storage, Taken,
 };
 use crate::interests::Interests;
+use crate::place::{Listing, Place};
 use crate::session::{ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
 
 /// The registry's parts, each with a lock of its own: none takes long to grow.
@@ -156,6 +157,11 @@ impl Local {
         (hash, self.segments[at].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// All segments, one after the other.
+    fn segments(&self) -> impl Iterator<Item = MutexGuard<'_, Segment>> {
+        self.segments.iter().map(|segment| segment.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) {
         match &self.storage {
             Some(storage) => storage.put(part, key, value, done),
@@ -268,6 +274,20 @@ impl Away {
     fn over_s(&self) -> Option<u64> {
         let seconds = self.session.seconds;
         (seconds != WITHOUT_END).then(|| self.since_s.saturating_add(seconds.into()))
+    }
+
+    fn info(&self, key: &str) -> SessionInfo {
+        let session = &self.session;
+        SessionInfo {
+            key: key.into(),
+            since_s: self.since_s,
+            over_s: self.over_s(),
+            seconds: session.seconds,
+            subscriptions: session.subscriptions.len(),
+            in_flight: session.flow.in_flight(),
+            position: session.position,
+            waiting: session.refs.len(),
+        }
     }
 
     /// When there is something to do about it.
@@ -413,8 +433,7 @@ impl Sessions for Local {
 
     fn sweep(&self, now_s: u64) -> Vec<Publication> {
         let mut wills = Vec::new();
-        for segment in &self.segments {
-            let mut segment = segment.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut segment in self.segments() {
             while let Some((due_s, _)) = segment.due.first()
                 && *due_s <= now_s
             {
@@ -459,32 +478,43 @@ impl Sessions for Local {
         wanted.min(u32::try_from(max).unwrap_or(WITHOUT_END))
     }
 
-    fn away(&self, prefix: &str, limit: usize) -> Vec<SessionInfo> {
-        let mut found = Vec::new();
-        for segment in &self.segments {
-            let segment = segment.lock().unwrap_or_else(PoisonError::into_inner);
-            for (key, kept) in segment.kept.iter().filter(|(key, _)| key.starts_with(prefix)) {
-                if let Some(away) = &kept.away
-                    && found.len() < limit
-                {
-                    found.push(SessionInfo {
-                        key: key.clone(),
-                        since_s: away.since_s,
-                        over_s: away.over_s(),
-                        subscriptions: away.session.subscriptions.clone(),
-                        in_flight: away.session.flow.in_flight(),
-                        position: away.session.position,
-                        waiting: away.session.refs.len(),
-                    });
+    fn away(&self, listing: &Listing) -> Vec<SessionInfo> {
+        let mut first: BinaryHeap<(Name, Name)> = BinaryHeap::new();
+        for segment in self.segments() {
+            let away = segment.kept.iter().filter(|(_, kept)| kept.away.is_some());
+            for (key, _) in away.filter(|(key, _)| listing.has(Place::of_key(key))) {
+                let place = Place::of_key(key);
+                if first.len() < listing.limit {
+                    first.push((place.to_string().into(), key.clone()));
+                } else if first.peek().is_some_and(|(last, _)| place < Place::of_text(last)) {
+                    first.pop();
+                    first.push((place.to_string().into(), key.clone()));
                 }
             }
         }
-        found
+        // Some may have come back meanwhile.
+        let info = |(_, key): (Name, Name)| {
+            let segment = self.segment(&key).1;
+            let away = segment.kept.get(&key)?.away.as_ref()?;
+            Some(away.info(&key))
+        };
+        first.into_sorted_vec().into_iter().filter_map(info).collect()
+    }
+
+    fn find(&self, key: &str) -> Option<Found> {
+        let (hash, segment) = self.segment(key);
+        if let Some(away) = segment.kept.get(key).and_then(|kept| kept.away.as_ref()) {
+            let subscriptions = away.session.subscriptions.clone();
+            return Some(Found::Away(away.info(key), subscriptions));
+        }
+        let (shard, slot) = segment.connected.owner(hash)?;
+        Some(Found::Connected(ConnectionId { node: self.node, shard, slot, serial: 0 }))
     }
 
     fn stats(&self) -> Stats {
         Stats {
             away: self.away.load(Relaxed),
+            kept: self.segments().map(|segment| segment.kept.len()).sum(),
             interests: self.interests.count(),
             expired: self.counts.expired.load(Relaxed),
             refused: self.counts.refused.load(Relaxed),

@@ -24,6 +24,13 @@ pub trait Retained: Send + Sync {
     /// these.
     fn matching(&self, filter: &str, after: Option<&str>, limit: usize) -> RetainedPage;
 
+    /// The messages of all topics, in the order of the topics' names, behind one of these; without what the node
+    /// says of itself.
+    fn all(&self, after: Option<&str>, limit: usize) -> RetainedPage;
+
+    /// Removes the topic's message, and tells nobody. False where there was none.
+    fn remove(&self, topic: &str) -> bool;
+
     /// Removes some of what has expired, in milliseconds since 1970, and goes on there at the next call.
     fn sweep(&self, now_ms: u64);
 
@@ -61,6 +68,8 @@ pub struct LocalRetained {
     messages_max: AtomicUsize,
     bytes_max: AtomicUsize,
     refused: AtomicU64,
+    /// When the node's clock began, in milliseconds since 1970.
+    clock_began_ms: AtomicU64,
     /// Behind which name the next sweep begins.
     swept: Mutex<Option<Name>>,
 }
@@ -84,6 +93,9 @@ struct Record {
     epoch: u32,
     #[n(2)]
     offset: u64,
+    /// When it was published, in milliseconds since 1970; nothing where an older version wrote it.
+    #[n(3)]
+    at_ms: Option<u64>,
 }
 
 impl LocalRetained {
@@ -95,6 +107,7 @@ impl LocalRetained {
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
             refused: AtomicU64::new(0),
+            clock_began_ms: AtomicU64::new(0),
             swept: Mutex::default(),
         }
     }
@@ -108,14 +121,16 @@ impl LocalRetained {
         let mut held = self.write();
         let mut unread = 0;
         for (topic, bytes) in records {
-            let Ok(Record { publication, epoch, offset }) = minicbor::decode(&bytes) else {
+            let Ok(Record { publication, epoch, offset, at_ms }) = minicbor::decode(&bytes) else {
                 unread += 1;
                 continue;
             };
             let publication = Publication { topic: topic.into(), ..publication.into() };
             let hash = hash(&publication.topic);
             let id = Position { epoch: Epoch(epoch), offset };
-            held.insert(Arc::new(Message::new(publication, id, hash, 0).into()));
+            let message = Message::new(publication, id, hash, 0);
+            let message = Message { at_ms: at_ms.unwrap_or(0), ..message };
+            held.insert(Arc::new(message.into()));
         }
         unread
     }
@@ -126,14 +141,20 @@ impl LocalRetained {
         self.bytes_max.store(bytes_max, Relaxed);
     }
 
+    /// The node's clock began then, in milliseconds since 1970: messages are stored with their time.
+    pub fn set_clock(&self, began_ms: u64) {
+        self.clock_began_ms.store(began_ms, Relaxed);
+    }
+
     /// Takes the message as its topic's. One without a payload removes what was there.
     pub fn retain(&self, message: &Arc<Envelope>) {
         let topic = &message.publication.topic;
+        // What is stored is in the order of what is held: the store is given each change before the next one.
+        let mut held = self.write();
         if message.publication.data.bytes() == 0 {
-            self.write().remove(topic);
+            held.remove(topic);
             return self.keep(topic, None);
         }
-        let mut held = self.write();
         if is_own(topic) {
             // What the node says of itself is another after a restart, and not for clients to crowd out.
             return held.insert(message.clone());
@@ -147,17 +168,19 @@ impl LocalRetained {
             // The one that was there is the last one no longer.
             if !is_one_more {
                 held.remove(topic);
-                drop(held);
                 self.keep(topic, None);
             }
             return;
         }
         held.insert(message.clone());
-        drop(held);
-        let Position { epoch, offset } = message.id;
-        let publication = PublicationRecord::from(&message.publication);
-        let record = Record { publication, epoch: epoch.0, offset };
         if self.keep.is_some() {
+            let Position { epoch, offset } = message.id;
+            let at_ms = match message.at_ms {
+                0 => self.clock_began_ms.load(Relaxed) + message.published_us / 1_000,
+                at_ms => at_ms,
+            };
+            let publication = PublicationRecord::from(&message.publication);
+            let record = Record { publication, epoch: epoch.0, offset, at_ms: Some(at_ms) };
             self.keep(topic, minicbor::to_vec(record).ok());
         }
     }
@@ -176,7 +199,6 @@ impl LocalRetained {
             let mut held = self.write();
             if held.names.get(&topic).is_some_and(|message| message.is_expired(now_ms)) {
                 held.remove(&topic);
-                drop(held);
                 self.keep(&topic, None);
             }
         }
@@ -236,6 +258,26 @@ impl Retained for LocalRetained {
         RetainedPage { messages, after: page.after.map(Name::from) }
     }
 
+    fn all(&self, after: Option<&str>, limit: usize) -> RetainedPage {
+        let held = self.read();
+        let mut rest = held.names.behind(after).filter(|(name, _)| !is_own(name));
+        let messages: Vec<_> = rest.by_ref().take(limit).map(|(_, it)| it.clone()).collect();
+        let more = rest.next().is_some();
+        let last = messages.last().filter(|_| more);
+        let after = last.map(|message| message.publication.topic.clone());
+        RetainedPage { messages, after }
+    }
+
+    fn remove(&self, topic: &str) -> bool {
+        let mut held = self.write();
+        let is_there = held.names.get(topic).is_some();
+        if is_there {
+            held.remove(topic);
+            self.keep(topic, None);
+        }
+        is_there
+    }
+
     fn sweep(&self, now_ms: u64) {
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         let after = swept.take();
@@ -267,6 +309,7 @@ mod tests {
         let notes = kept.clone();
         let keep = move |topic: &str, value| notes.lock().unwrap().push((topic.into(), value));
         let retained = LocalRetained::new(Some(Box::new(keep)));
+        retained.set_clock(7_000);
         retained.retain(&message("a/b", "one", 1));
         retained.retain(&message("a/b", "two", 2));
         retained.retain(&message("a/c", "three", 3));
@@ -278,19 +321,32 @@ mod tests {
         assert_eq!(offsets("a/+", None, 9), (vec![2, 3], None));
         assert_eq!(offsets("a/+", None, 1), (vec![2], Some("a/b".into())));
         assert_eq!(offsets("a/+", Some("a/b"), 1).0, [3]);
-        let stored = kept.lock().unwrap().clone();
+        retained.retain(&message("$SYS/broker/uptime", "1 second", 4));
+        retained.retain(&message("@al", "four", 5));
+        let all = |after: Option<&str>, limit| {
+            let page = retained.all(after, limit);
+            let topics = page.messages.iter().map(|it| it.publication.topic.to_string());
+            (topics.collect::<Vec<_>>(), page.after.map(String::from))
+        };
+        assert_eq!(all(None, 2), (vec!["@al".into(), "a/b".into()], Some("a/b".into())));
+        assert_eq!(all(Some("a/b"), 1), (vec!["a/c".into()], None));
+        retained.retain(&message("@al", "", 6));
+        let stored = kept.lock().unwrap()[..3].to_vec();
         retained.retain(&message("a/b", "", 4));
         assert_eq!(offsets("#", None, 9).0, [3]);
         let bytes = message("a/c", "three", 3).bytes();
         let stats = RetainedStats { messages: 1, bytes, refused: 0 };
         assert_eq!(retained.stats(), stats);
+        assert!(retained.remove("a/c") && !retained.remove("a/c") && !retained.remove("never"));
+        assert_eq!(retained.stats(), RetainedStats::default());
+        assert_eq!(kept.lock().unwrap()[6..], [("a/c".into(), None)]);
 
         let other = LocalRetained::new(None);
         let records = stored.into_iter().skip(1).map(|(topic, value)| (topic, value.unwrap()));
         let unread = other.load(records.chain([("x".into(), vec![0xff])]), |_| 7);
         let found = other.get("a/b").unwrap();
         let Data::Text(text) = &found.publication.data else { panic!() };
-        assert_eq!((unread, &**text, found.id.offset), (1, "two", 2));
+        assert_eq!((unread, &**text, found.id.offset, found.at_ms), (1, "two", 2, 7_000));
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod wake;
 
 pub use engine::{
     Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, Full, Handle, Histogram,
-    HookEvent, HookEvents, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics,
+    HookEvent, HookEvents, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
     PresenceQuery, Question, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
     Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose, filter, sync,
 };

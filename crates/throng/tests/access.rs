@@ -84,7 +84,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
         let [request, cells @ ..] = row.as_slice() else { panic!("{row:?}") };
         let (method, path) = request.split_once(' ').unwrap();
         let path = path.replace("{topic}", "room:1").replace("{user}", "al");
-        let path = path.replace("{file}", "app.js");
+        let path = path.replace("{file}", "app.js").replace("{client}", "phone");
         let body = match &*path {
             "/api/publish" => json!({"topic": "room:1", "data": 1}),
             // What the key of this test may not publish to is tested in keys.rs.

@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use model::Name;
 use model::name::{check_name, personal};
 use serde::{Deserialize, Serialize};
+use sessions::Place;
 use shard::{Command, ConnectionInfo};
 use utoipa::{IntoParams, ToSchema};
 
@@ -89,6 +90,29 @@ pub(crate) struct Connection {
     bytes_received: u64,
     /// Bytes that wait for it.
     outbox_bytes: usize,
+    /// What else is known of an MQTT client; left out for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mqtt: Option<MqttClient>,
+}
+
+/// An MQTT client.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttClient {
+    /// Its identifier, for /api/mqtt/sessions/{client}.
+    #[schema(example = "sensor-7")]
+    client: String,
+    /// The user to whom that belongs; null where users are not proved.
+    owner: Option<String>,
+    /// The version of MQTT: `5.0`, or `3.1.1`, which stands for 3.1, too.
+    version: &'static str,
+}
+
+/// The peer's address; without a port where a proxy said none.
+pub(super) fn address(info: &ConnectionInfo) -> Option<String> {
+    info.address.map(|address| match address.port() {
+        0 => address.ip().to_string(),
+        _ => address.to_string(),
+    })
 }
 
 impl From<ConnectionInfo> for Connection {
@@ -99,15 +123,17 @@ impl From<ConnectionInfo> for Connection {
             transport: info.transport,
             opened_at: process::unix_seconds().saturating_sub(u64::from(info.age_seconds)),
             age_seconds: info.age_seconds,
-            address: info.address.map(|address| match address.port() {
-                0 => address.ip().to_string(),
-                _ => address.to_string(),
-            }),
+            address: address(&info),
             users: texts(info.users),
             topics: texts(info.topics),
             bytes_sent: info.bytes_sent,
             bytes_received: info.bytes_received,
             outbox_bytes: info.outbox_bytes,
+            mqtt: info.mqtt.map(|mqtt| {
+                let Place { client, owner } = Place::of_key(&mqtt.key);
+                let (client, owner) = (client.into(), owner.map(Into::into));
+                MqttClient { client, owner, version: mqtt.version }
+            }),
         }
     }
 }

@@ -81,11 +81,6 @@ impl<'a> PublishedMessage<'a> {
             Data::Text(text) => (Payload::Text(text), None),
             Data::Binary(bytes) => (Payload::Bytes(STANDARD.encode(bytes)), Some("base64")),
         };
-        // A message from the store knows its time: another process may have published it.
-        let published_at = match message.at_ms {
-            0 => zero_ms + message.published_us / 1_000,
-            at_ms => at_ms,
-        };
         PublishedMessage {
             id: message.id.to_string(),
             offset: message.id.offset,
@@ -96,8 +91,17 @@ impl<'a> PublishedMessage<'a> {
             sender: message.publication.sender().map(Name::as_str),
             tags: message.publication.tags().iter().map(Name::as_str).collect(),
             key: message.publication.key().map(Name::as_str),
-            published_at,
+            published_at: published_ms(message, zero_ms),
         }
+    }
+}
+
+/// When a message was published, in milliseconds since 1970. `zero_ms` is when the node's clock began.
+pub(crate) fn published_ms(message: &Message, zero_ms: u64) -> u64 {
+    // A message from the store knows its time: another process may have published it.
+    match message.at_ms {
+        0 => zero_ms + message.published_us / 1_000,
+        at_ms => at_ms,
     }
 }
 

@@ -8,6 +8,7 @@ mod history;
 mod login;
 mod members;
 mod messages;
+mod mqtt;
 mod noisiest;
 mod openapi;
 mod operate;
@@ -89,6 +90,12 @@ fn calls() -> Calls<Arc<Node>> {
         })
         .get("/api/subscriptions/{user}", Read, subscriptions::list)
         .delete("/api/subscriptions/{user}", Admin, subscriptions::clear)
+        .get("/api/mqtt/sessions", Read, mqtt::sessions::list)
+        .get("/api/mqtt/sessions/{client}", Read, mqtt::sessions::one)
+        .delete("/api/mqtt/sessions/{client}", Admin, mqtt::sessions::end)
+        .get("/api/mqtt/retained", Read, mqtt::retained::list)
+        .get("/api/mqtt/retained/{topic}", Read, mqtt::retained::one)
+        .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/config", Read, operate::config)
         .get("/", Nothing, dashboard::page);

@@ -8,8 +8,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    connections, cursors, history, login, members, messages, noisiest, operate, presence, publish,
-    samples, session, stats, subscriptions, tokens, top, topics,
+    connections, cursors, history, login, members, messages, mqtt, noisiest, operate, presence,
+    publish, samples, session, stats, subscriptions, tokens, top, topics,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{Needs, Row};
@@ -32,6 +32,8 @@ use crate::http::access::{Needs, Row};
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,
         presence::presence, top::top, noisiest::noisiest, members::members, messages::messages,
+        mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
+        mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
         samples::live, samples::samples,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document

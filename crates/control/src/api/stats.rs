@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use crate::monitor::histogram::{merged, percentile_ms};
 use crate::monitor::limited::limited;
+use crate::monitor::metrics::of_transport;
 use crate::monitor::process;
 use crate::node::{History, Node};
 
@@ -53,6 +54,7 @@ pub(crate) struct Stats {
     bytes_per_connection: f64,
     cpu_seconds: f64,
     history: HistoryStats,
+    mqtt: MqttStats,
     /// Null where everything is in memory only.
     store: Option<StoreStats>,
 }
@@ -94,6 +96,35 @@ pub(crate) struct HistoryStats {
     unrecovered: u64,
     /// Lookups that memory could not answer.
     disk_reads: u64,
+}
+
+/// MQTT clients, their sessions, and what is retained. What is not about now counts from the start.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttStats {
+    /// Connected clients.
+    clients: u64,
+    /// Sessions of clients that are away.
+    sessions_away: u64,
+    /// Those, and the ones of connected clients that will outlive their connections.
+    sessions_kept: u64,
+    /// Different filters of which messages are kept for sessions.
+    filters: u64,
+    /// Sessions whose time was over.
+    sessions_expired: u64,
+    /// Sessions that were not kept: there were as many as may be.
+    sessions_refused: u64,
+    /// Connections that another one of the same client has replaced.
+    taken_over: u64,
+    /// Messages that clients were sent again when they came back.
+    repeated: u64,
+    /// Messages for clients that were gone before they could be sent.
+    gone: u64,
+    /// Topics with a retained message.
+    retained: u64,
+    /// What these messages hold.
+    retained_bytes: u64,
+    /// Messages that were not retained: there were too many.
+    retained_refused: u64,
 }
 
 /// What is on disk, and how it gets there.
@@ -151,6 +182,27 @@ impl HistoryStats {
             recovered: stats.recovered,
             unrecovered: stats.unrecovered,
             disk_reads: stats.disk_reads,
+        }
+    }
+}
+
+impl MqttStats {
+    fn of(node: &Node) -> Self {
+        let sessions = node.shared.mqtt_sessions.stats();
+        let retained = node.shared.retained.stats();
+        MqttStats {
+            clients: node.sum(|metrics| of_transport(node, metrics, "mqtt")),
+            sessions_away: sessions.away as u64,
+            sessions_kept: sessions.kept as u64,
+            filters: sessions.interests as u64,
+            sessions_expired: sessions.expired,
+            sessions_refused: sessions.refused,
+            taken_over: sessions.taken_over,
+            repeated: node.sum(|metrics| metrics.mqtt_repeated.get()),
+            gone: node.sum(|metrics| metrics.mqtt_gone.get()),
+            retained: retained.messages as u64,
+            retained_bytes: retained.bytes as u64,
+            retained_refused: retained.refused,
         }
     }
 }
@@ -238,6 +290,7 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         bytes_per_connection: node.bytes_per_connection(memory.anonymous),
         cpu_seconds: process::cpu_seconds(),
         history: HistoryStats::of(history),
+        mqtt: MqttStats::of(&node),
         store: node.store.as_ref().map(|store| StoreStats::new(store.stats())),
     })
 }

@@ -107,8 +107,12 @@ fn read(node: &Node) -> Reading {
         user_bytes_per_connection: Figure::new(node.bytes_per_connection(memory.anonymous)),
         kernel_bytes,
         kernel_bytes_per_connection: Figure::new(kernel_bytes as f64 / connections.max(1) as f64),
+        mqtt_away: node.shared.mqtt_sessions.stats().away as u64,
         ..Gauges::default()
     };
+    let retained = node.shared.retained.stats();
+    gauges.mqtt_retained = retained.messages as u64;
+    gauges.mqtt_retained_bytes = retained.bytes as u64;
     for metrics in node.metrics() {
         counters.opened += metrics.admitted.get();
         counters.messages_in += metrics.messages_in.get();

@@ -77,6 +77,12 @@ pub(crate) struct Gauges {
     pub topics: u64,
     /// Fan-outs that are under way or wait.
     pub fanouts: u64,
+    /// Sessions of MQTT clients that are away.
+    pub mqtt_away: u64,
+    /// Topics with a retained message.
+    pub mqtt_retained: u64,
+    /// What these messages hold, in bytes.
+    pub mqtt_retained_bytes: u64,
 }
 
 /// One second of the node. What has no unit is a number of things; rates are per second, over the
@@ -293,6 +299,9 @@ impl Serialize for SampleRing {
         to.add("outbox_bytes", |sample| sample.gauges.outbox_bytes)?;
         to.add("topics", |sample| sample.gauges.topics)?;
         to.add("fanouts", |sample| sample.gauges.fanouts)?;
+        to.add("mqtt_away", |sample| sample.gauges.mqtt_away)?;
+        to.add("mqtt_retained", |sample| sample.gauges.mqtt_retained)?;
+        to.add("mqtt_retained_bytes", |sample| sample.gauges.mqtt_retained_bytes)?;
         let protocols =
             self.0.back().map_or(protocol::standard(), |sample| sample.gauges.transports.protocols);
         let transports = protocols.names().map(|protocol| {

@@ -133,6 +133,25 @@ fn answer(shard: usize, command: Command) -> String {
             reply((5, (0..5.min(limit)).map(|_| connection(shard as u16)).collect()));
             format!("members {topic} {limit}")
         }
+        Command::MqttClients { listing, reply } => {
+            // Each shard has a client in front of the others, and one behind them.
+            let keys = [["al\0phone", "y"], ["b", "z"]][shard];
+            let keys = keys.into_iter().filter(|key| listing.has(sessions::Place::of_key(key)));
+            let clients = keys.take(listing.limit).map(|key| mqtt_client(shard as u16, key));
+            let clients: Vec<_> = clients.collect();
+            reply((clients.len() as u32, clients));
+            format!("clients {:?} {:?} {}", listing.prefix, listing.after, listing.limit)
+        }
+        Command::MqttClient { slot, key, reply } => {
+            let has = key == "b";
+            let clients = has.then(|| mqtt_client(shard as u16, &key));
+            reply((u32::from(has), clients.into_iter().collect()));
+            format!("client {slot} {key}")
+        }
+        Command::MqttEnd { slot, key, reply } => {
+            reply(key == "b");
+            format!("end {slot} {key}")
+        }
         Command::Revoke { revocation, reply } => {
             reply(1);
             format!("revoke {revocation:?}")
@@ -150,6 +169,27 @@ fn login(user: &str, users: u32) -> Result<LoggedIn, LoginError> {
     }
 }
 
+fn mqtt_client(shard: u16, key: &str) -> ConnectionInfo {
+    let subscription = sessions::Subscription {
+        filter: "a/+".into(),
+        group: Some("g".into()),
+        options: sessions::SubscriptionOptions::from_bits(0b101),
+        id: 7,
+        since: 0,
+    };
+    let mqtt = shard::MqttInfo {
+        key: key.into(),
+        version: "5.0",
+        seconds: 60,
+        keep_alive_s: 30,
+        subscriptions: 1,
+        filters: vec![subscription],
+        in_flight: 2,
+        waiting: 3,
+    };
+    ConnectionInfo { transport: "mqtt", mqtt: Some(Box::new(mqtt)), ..connection(shard) }
+}
+
 fn connection(shard: u16) -> ConnectionInfo {
     ConnectionInfo {
         id: ConnectionId { node: model::NodeId(9), shard, slot: 12, serial: 345 },
@@ -161,6 +201,7 @@ fn connection(shard: u16) -> ConnectionInfo {
         bytes_sent: 1000,
         bytes_received: 100,
         outbox_bytes: 7,
+        mqtt: None,
     }
 }
 
@@ -339,6 +380,14 @@ pub fn with_subscription_store(
     let (published, commands) = (Arc::default(), Arc::default());
     let node = node(mood, Arc::clone(&published), Arc::clone(&commands));
     bench_of(Node { keep_subscriptions: Some(store), ..node }, published, commands)
+}
+
+/// A node with these retained messages.
+pub fn with_retained(mood: Mood, retained: Arc<dyn sessions::Retained>) -> Bench {
+    let (published, commands) = (Arc::default(), Arc::default());
+    let mut node = node(mood, Arc::clone(&published), Arc::clone(&commands));
+    Arc::get_mut(&mut node.shared).unwrap().retained = retained;
+    bench_of(node, published, commands)
 }
 
 /// A node that doesn't know who follows a topic.

@@ -5,6 +5,7 @@ pub(crate) mod fake;
 mod history;
 mod login;
 mod monitor;
+mod mqtt;
 mod presence;
 mod publish;
 mod subscriptions;

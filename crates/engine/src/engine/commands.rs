@@ -26,6 +26,7 @@ use crate::poll::Polls;
 use crate::presence::Presences;
 use crate::publish::Publishes;
 use crate::refresh::Refreshes;
+use crate::reply::Reply;
 use crate::subscribe::Subscribes;
 use crate::webhook::WebhookResponse;
 
@@ -209,7 +210,7 @@ fn biggest_topics(core: &Core, limit: usize) -> Vec<TopicInfo> {
 }
 
 /// What the engine knows of a connection; its driver adds what the socket knows.
-fn describe(core: &Core, slot: u32) -> Option<ConnectionInfo> {
+fn describe(core: &Core, slot: u32, with_filters: bool) -> Option<ConnectionInfo> {
     let connection = core.table.get(slot)?;
     let (mut users, mut topics) = (Vec::new(), Vec::new());
     for name in core.hub.topics_of(slot) {
@@ -229,7 +230,21 @@ fn describe(core: &Core, slot: u32) -> Option<ConnectionInfo> {
         bytes_sent: 0,
         bytes_received: 0,
         outbox_bytes: session.map_or(0, |session| session.outbox.bytes()),
+        mqtt: core.mqtt_info(slot, with_filters).map(Box::new),
     })
+}
+
+/// Answers with what is known of MQTT clients.
+fn describe_mqtt(
+    core: &mut Core,
+    slots: &[u32],
+    with_filters: bool,
+    reply: Reply<(u32, Vec<ConnectionInfo>)>,
+) {
+    let described = slots.iter().filter_map(|slot| describe(core, *slot, with_filters));
+    let connections: Vec<ConnectionInfo> = described.collect();
+    let describe = Describe { members: count(connections.len()), connections, reply };
+    core.outputs.push(Output::Describe(describe.into()));
 }
 
 fn run_command(engine: &mut Engine, command: Command) {
@@ -260,6 +275,17 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.connections.mqtt_was_read(slot, number, found);
             }
         }
+        Command::MqttClients { listing, reply } => {
+            let core = &mut engine.connections.core;
+            let slots = core.mqtt_listed(&listing);
+            describe_mqtt(core, &slots, false, reply);
+        }
+        Command::MqttClient { slot, key, reply } => {
+            let core = &mut engine.connections.core;
+            let slots = if core.mqtt_has(slot, &key) { vec![slot] } else { Vec::new() };
+            describe_mqtt(core, &slots, true, reply);
+        }
+        Command::MqttEnd { slot, key, reply } => reply(engine.connections.mqtt_end(slot, &key)),
         Command::Revoke { revocation, reply } => reply(engine.connections.revoke(&revocation)),
         Command::Disconnect { target, close, reply } => {
             reply(engine.connections.disconnect(&target, close));
@@ -326,8 +352,9 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Members { topic, limit, reply } => {
             let hash = engine.connections.core.broker.hash(&topic);
             let slots = engine.connections.core.hub.each_slot(hash, &topic);
-            let described =
-                slots.filter_map(|slot| describe(&engine.connections.core, slot)).take(limit);
+            let described = slots
+                .filter_map(|slot| describe(&engine.connections.core, slot, false))
+                .take(limit);
             let (members, connections) =
                 (engine.connections.core.hub.members(hash, &topic), described.collect());
             let describe = Describe { members, connections, reply };

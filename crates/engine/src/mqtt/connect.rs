@@ -3,7 +3,7 @@
 use auth::Action;
 use model::{CloseReason, Name, Publication, Topic, TopicKind};
 use protocol::mqtt::{Accepted, Connect, Mqtt, ReasonCode};
-use sessions::{Claim, Claimed, Ended, Released, Session, Subscription, Taken, Will};
+use sessions::{Claim, Claimed, Ended, Place, Released, Session, Subscription, Taken, Will};
 
 use super::state::{Behind, Details, Row, Waiter, Work};
 use crate::command::Command;
@@ -243,10 +243,8 @@ impl Connections {
 /// naming its client identifier.
 fn session_key(connect: &Connect) -> Name {
     let Connect { principal, is_proved, client, .. } = connect;
-    match principal.users.first().filter(|_| *is_proved) {
-        Some(user) => format!("{user}\0{client}").into(),
-        None => client.clone(),
-    }
+    let owner = principal.users.first().filter(|_| *is_proved).map(Name::as_str);
+    Place { client, owner }.key()
 }
 
 impl Core {

@@ -8,6 +8,7 @@
 mod catchup;
 mod connect;
 mod deliver;
+mod info;
 mod packets;
 mod published;
 mod record;
@@ -16,6 +17,7 @@ mod simulation;
 mod state;
 mod subscribe;
 
+pub use info::MqttInfo;
 pub(crate) use packets::Mqtts;
 pub(crate) use record::MqttRecord;
 pub(crate) use state::{Clients, Row};

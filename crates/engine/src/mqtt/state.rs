@@ -6,7 +6,7 @@ use std::sync::Arc;
 use history::{Asker, Piece, TopicCursor};
 use model::{Envelope, Name, Qos, TopicKind};
 use protocol::mqtt::{ClientLimits, Connect};
-use sessions::{Session, Subscription, SubscriptionOptions, Will};
+use sessions::{Place, Session, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
 
 /// The clients of an engine, by slot.
@@ -210,10 +210,7 @@ impl Row {
 
     /// The client identifier.
     pub fn client(&self) -> Name {
-        match self.key.split_once('\0') {
-            Some((_, client)) => client.into(),
-            None => self.key.clone(),
-        }
+        Place::of_key(&self.key).client.into()
     }
 
     /// Sets what [`Row::only_bits`] gave.
@@ -237,6 +234,11 @@ impl Clients {
 
     pub fn has(&self, slot: u32) -> bool {
         self.rows.get(slot).is_some()
+    }
+
+    /// All clients, by slot.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Row)> {
+        (0..self.rows.end()).filter_map(|slot| Some((slot, self.rows.get(slot)?)))
     }
 
     pub fn details(&self, slot: u32) -> Option<&Details> {

@@ -115,6 +115,7 @@ impl Server {
         let shared = shard::Shared::new(node, protocols, presence, subscribed, outlives);
         let shared = Arc::new(shared);
         shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
+        kept.retained.set_clock(shared.unix_ms(0));
         let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
         let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
         let left = reader.as_ref().map(storage::events).transpose()?.unwrap_or_default();

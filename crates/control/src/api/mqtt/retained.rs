@@ -1,0 +1,181 @@
+//! Retained messages: the last one of each topic, for whoever subscribes later.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use model::Message;
+use model::filter::Filter;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::api::messages::{PublishedMessage, published_ms, zero_ms};
+use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
+use crate::monitor::process;
+use crate::node::Node;
+
+/// Messages in one page, by default.
+const MESSAGES: usize = 100;
+
+/// Messages in one page at most.
+const MESSAGES_MAX: usize = 1_000;
+
+/// Which retained messages.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetainedQuery {
+    /// Only topics that this filter of MQTT matches; without one all, but not what the node says of itself
+    /// (`$SYS/#`).
+    #[param(example = "state/#")]
+    filter: Option<String>,
+    /// Only topics after this one: the `next` of the page before.
+    after: Option<String>,
+    /// At most so many, up to 1,000; 100 by default.
+    limit: Option<usize>,
+}
+
+/// A page of retained messages, sorted by topic. It may have fewer than were asked for, or none, and still not be
+/// the last.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RetainedMessages {
+    retained: Vec<RetainedInfo>,
+    /// Ask for what is after it; null on the last page.
+    next: Option<String>,
+}
+
+/// A retained message, without what it says.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RetainedInfo {
+    #[schema(example = "state/light")]
+    topic: String,
+    /// Its payload, in bytes.
+    #[schema(example = 2)]
+    bytes: usize,
+    /// How surely it was published.
+    #[schema(example = 1)]
+    qos: u8,
+    /// When it was published, in milliseconds since 1970.
+    #[schema(example = 1_760_000_000_000_u64)]
+    published_at: u64,
+    /// When its time is over, in milliseconds since 1970; null where it has no end.
+    expires_at: Option<u64>,
+}
+
+/// A retained message.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RetainedMessage)]
+struct RetainedDetails<'a> {
+    #[serde(flatten)]
+    message: PublishedMessage<'a>,
+    /// Its payload, in bytes.
+    #[schema(example = 2)]
+    bytes: usize,
+    /// How surely it was published.
+    #[schema(example = 1)]
+    qos: u8,
+    /// When its time is over, in milliseconds since 1970; null where it has no end.
+    expires_at: Option<u64>,
+}
+
+/// A retained message was deleted.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RetainedDeleted {
+    #[schema(example = "state/light")]
+    topic: String,
+    /// Always true.
+    deleted: bool,
+}
+
+impl RetainedInfo {
+    fn new(message: &Message, zero_ms: u64) -> Self {
+        let publication = &message.publication;
+        RetainedInfo {
+            topic: publication.topic.to_string(),
+            bytes: publication.data.bytes(),
+            qos: publication.qos.number(),
+            published_at: published_ms(message, zero_ms),
+            expires_at: publication.expires_ms(),
+        }
+    }
+}
+
+/// Retained messages: the last one of each topic, for whoever subscribes later.
+#[utoipa::path(get, path = "/api/mqtt/retained", tag = "mqtt", params(RetainedQuery), responses(
+    (status = 200, body = RetainedMessages),
+    (status = 400, body = ErrorBody, description = "`filter` is none (bad_filter)")))]
+pub(crate) async fn list(
+    State(node): State<Arc<Node>>,
+    QueryParams(query): QueryParams<RetainedQuery>,
+) -> Result<Json<RetainedMessages>, Rejection> {
+    let limit = checked_limit(query.limit, MESSAGES, MESSAGES_MAX)?;
+    let (retained, after) = (&node.shared.retained, query.after.as_deref());
+    let page = match &query.filter {
+        None => retained.all(after, limit),
+        Some(filter) => {
+            check_filter(filter).map_err(|error| Rejection::bad_request("bad_filter", error))?;
+            retained.matching(filter, after, limit)
+        }
+    };
+    let (now_ms, zero_ms) = (process::unix_ms(), zero_ms(&node));
+    let current = page.messages.iter().filter(|message| !message.is_expired(now_ms));
+    let retained = current.map(|message| RetainedInfo::new(message, zero_ms)).collect();
+    Ok(Json(RetainedMessages { retained, next: page.after.map(String::from) }))
+}
+
+fn check_filter(filter: &str) -> Result<(), String> {
+    match Filter::parse(filter) {
+        Err(error) => Err(error.to_string()),
+        Ok(parts) if parts.group.is_some() => {
+            Err("groups share subscriptions, and no retained messages: leave $share/… away".into())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// A topic's retained message, with its data.
+#[utoipa::path(get, path = "/api/mqtt/retained/{topic}", tag = "mqtt",
+    params(("topic" = String, Path, description = "The topic, percent-encoded")),
+    responses((status = 200, body = RetainedDetails),
+    (status = 404, body = ErrorBody, description = "The topic has no retained message (no_retained)")))]
+pub(crate) async fn one(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Rejection> {
+    let topic = path_name(name)?;
+    let found = node.shared.retained.get(&topic);
+    let message = found.filter(|message| !message.is_expired(process::unix_ms()));
+    let message = message.ok_or_else(no_retained)?;
+    Ok(Json(RetainedDetails {
+        message: PublishedMessage::new(&message, zero_ms(&node)),
+        bytes: message.publication.data.bytes(),
+        qos: message.publication.qos.number(),
+        expires_at: message.publication.expires_ms(),
+    })
+    .into_response())
+}
+
+/// Delete a topic's retained message. Clients are not told; an empty message with `"mqtt":{"retain":true}` to
+/// the topic deletes it as well, and tells its subscribers.
+#[utoipa::path(delete, path = "/api/mqtt/retained/{topic}", tag = "mqtt",
+    params(("topic" = String, Path, description = "The topic, percent-encoded")),
+    responses((status = 200, body = RetainedDeleted),
+    (status = 404, body = ErrorBody, description = "The topic has no retained message (no_retained)")))]
+pub(crate) async fn delete(
+    State(node): State<Arc<Node>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<RetainedDeleted>, Rejection> {
+    let topic = path_name(name)?;
+    match node.shared.retained.remove(&topic) {
+        true => Ok(Json(RetainedDeleted { topic, deleted: true })),
+        false => Err(no_retained()),
+    }
+}
+
+fn no_retained() -> Rejection {
+    let message = "this topic has no retained message: /api/mqtt/retained lists those that have";
+    Rejection::new(StatusCode::NOT_FOUND, "no_retained", message)
+}

@@ -1,0 +1,378 @@
+//! Sessions of MQTT clients: those of open connections, which their shards know, and those of clients that are
+//! away, which the registry has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::sessions::{Found, Listing, Place, SessionInfo, Subscription, WITHOUT_END};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use broker::{Options, Publish};
+use model::{ConnectionId, Name, Position};
+use serde::{Deserialize, Serialize};
+use shard::{Command, ConnectionInfo, MqttInfo};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::api::members::address;
+use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
+use crate::monitor::process;
+use crate::node::Node;
+
+/// Sessions in one page, by default.
+const SESSIONS: usize = 100;
+
+/// Sessions in one page at most.
+const SESSIONS_MAX: usize = 1_000;
+
+/// How often a session is sought again whose client came or went meanwhile.
+const TRIES: usize = 3;
+
+/// Which sessions.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SessionsQuery {
+    /// Only clients whose identifiers begin so.
+    #[serde(default)]
+    #[param(example = "sensor-")]
+    prefix: String,
+    /// `true`: only those of connected clients; `false`: only those of clients that are away.
+    connected: Option<bool>,
+    /// Only those after this one: the `next` of the page before.
+    after: Option<String>,
+    /// At most so many, up to 1,000; 100 by default.
+    limit: Option<usize>,
+}
+
+/// Whose session.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OwnerQuery {
+    /// The user to whom the client identifier belongs, where sessions have an `owner`.
+    #[param(example = "alice")]
+    owner: Option<String>,
+}
+
+/// A page of sessions, sorted by client.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttSessions {
+    sessions: Vec<MqttSession>,
+    /// Ask for what is after it; null on the last page.
+    next: Option<String>,
+}
+
+/// An MQTT session.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttSession {
+    /// The client identifier.
+    #[schema(example = "sensor-7")]
+    client: String,
+    /// The user to whom the client identifier belongs; null where users are not proved.
+    owner: Option<String>,
+    /// Whether its client is connected.
+    connected: bool,
+    /// Since when it is connected, or away, in seconds since 1970.
+    #[schema(example = 1_760_000_000)]
+    since: u64,
+    /// When it ends unless its client comes back, in seconds since 1970; null while that is connected, and
+    /// for one without an end.
+    #[schema(example = 1_760_086_400)]
+    expires_at: Option<u64>,
+    /// For how many seconds it outlives its connection: 0 where it ends with it, null where it has no end.
+    #[schema(example = 86_400)]
+    expiry_seconds: Option<u32>,
+    /// How many subscriptions it has.
+    #[schema(example = 2)]
+    subscriptions: usize,
+    /// Messages that were sent and are not confirmed.
+    in_flight: usize,
+    /// Messages that were put off. What came for a client while it was away waits in the history, after
+    /// `position`, and is not counted.
+    waiting: usize,
+    /// Up to where in the history it has everything, but for what is in flight or waits; null while its client is
+    /// connected.
+    #[schema(example = "5f3a91c2:1042")]
+    position: Option<String>,
+    /// Its connection; null while its client is away.
+    connection: Option<MqttConnection>,
+}
+
+/// The connection of an MQTT client.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttConnection {
+    /// Its name, for /api/disconnect.
+    #[schema(example = "5f3a91c2-0-12-345")]
+    id: String,
+    /// The version of MQTT: `5.0`, or `3.1.1`, which stands for 3.1, too.
+    version: &'static str,
+    /// The peer's address and port.
+    address: Option<String>,
+    /// All users that it carries.
+    users: Vec<String>,
+    /// How often the client speaks at the least, in seconds; 0 is never.
+    keep_alive_seconds: u16,
+    /// Bytes that wait for it.
+    outbox_bytes: usize,
+}
+
+/// An MQTT session with its subscriptions.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttSessionDetails {
+    #[serde(flatten)]
+    session: MqttSession,
+    /// What it is subscribed to, in the order in which that was done.
+    filters: Vec<MqttSubscription>,
+}
+
+/// A subscription of an MQTT session.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttSubscription {
+    /// A topic, or with wildcards several.
+    #[schema(example = "sensors/+/temp")]
+    filter: String,
+    /// The group that shares it (`$share/group/…`); null where nobody does.
+    group: Option<String>,
+    /// The QoS that was granted.
+    #[schema(example = 1)]
+    qos: u8,
+    /// Without what this client publishes.
+    no_local: bool,
+    /// Messages say whether they were published to be retained.
+    retain_as_published: bool,
+    /// The identifier that the client gave it; null without one.
+    id: Option<u32>,
+}
+
+/// A session has ended.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MqttEnded {
+    #[schema(example = "sensor-7")]
+    client: String,
+    owner: Option<String>,
+    /// Always true.
+    ended: bool,
+    /// Its client was connected, and is not any more.
+    disconnected: bool,
+}
+
+/// Sessions of MQTT clients, connected or away. Those of connected clients that end with their connections are
+/// among them (`expiry_seconds` is 0).
+#[utoipa::path(get, path = "/api/mqtt/sessions", tag = "mqtt", params(SessionsQuery), responses(
+    (status = 200, body = MqttSessions)))]
+pub(crate) async fn list(
+    State(node): State<Arc<Node>>,
+    QueryParams(query): QueryParams<SessionsQuery>,
+) -> Result<Json<MqttSessions>, Rejection> {
+    let limit = checked_limit(query.limit, SESSIONS, SESSIONS_MAX)?;
+    // One more than the page shows whether there is a next page.
+    let listing = Listing { prefix: query.prefix, after: query.after, limit: limit + 1 };
+    let answers = (query.connected != Some(false))
+        .then(|| node.ask_all(|reply| Command::MqttClients { listing: listing.clone(), reply }));
+    let mut all: BTreeMap<String, MqttSession> = BTreeMap::new();
+    if query.connected != Some(true) {
+        // It looks at all sessions: nobody else waits for that.
+        let sessions = node.shared.mqtt_sessions.clone();
+        let away = tokio::task::spawn_blocking(move || sessions.away(&listing)).await;
+        for info in away.map_err(|_| Rejection::going_down())? {
+            all.insert(Place::of_key(&info.key).to_string(), MqttSession::away(&node, &info));
+        }
+    }
+    if let Some(answers) = answers {
+        for (_, connections) in answers.all().await? {
+            for (place, session) in connections.into_iter().filter_map(connected) {
+                // One that has come back meanwhile is here.
+                all.insert(place, session);
+            }
+        }
+    }
+    let more = all.len() > limit;
+    let (mut sessions, mut next) = (Vec::with_capacity(all.len().min(limit)), None);
+    for (place, session) in all.into_iter().take(limit) {
+        sessions.push(session);
+        next = Some(place);
+    }
+    Ok(Json(MqttSessions { sessions, next: next.filter(|_| more) }))
+}
+
+/// A session with its subscriptions.
+#[utoipa::path(get, path = "/api/mqtt/sessions/{client}", tag = "mqtt",
+    params(("client" = String, Path, description = "The client identifier, percent-encoded"), OwnerQuery),
+    responses((status = 200, body = MqttSessionDetails),
+    (status = 404, body = ErrorBody, description = "There is no such session (no_mqtt_session)")))]
+pub(crate) async fn one(
+    State(node): State<Arc<Node>>,
+    client: Result<Path<String>, PathRejection>,
+    QueryParams(OwnerQuery { owner }): QueryParams<OwnerQuery>,
+) -> Result<Json<MqttSessionDetails>, Rejection> {
+    let client = path_name(client)?;
+    let key = Place { client: &client, owner: owner.as_deref() }.key();
+    for _ in 0..TRIES {
+        match node.shared.mqtt_sessions.find(&key) {
+            None => break,
+            Some(Found::Away(info, subscriptions)) => {
+                let session = MqttSession::away(&node, &info);
+                let filters = subscriptions.into_iter().map(Into::into).collect();
+                return Ok(Json(MqttSessionDetails { session, filters }));
+            }
+            Some(Found::Connected(id)) => {
+                if let Some(found) = describe(&node, id, &key).await? {
+                    return Ok(Json(found));
+                }
+            }
+        }
+    }
+    Err(no_session())
+}
+
+/// End a session. A connected client is disconnected: version 5 is told 0x98 (Administrative action). The
+/// client's will is published. Its subscriptions and what waits for it are gone; it may come again at once.
+#[utoipa::path(delete, path = "/api/mqtt/sessions/{client}", tag = "mqtt",
+    params(("client" = String, Path, description = "The client identifier, percent-encoded"), OwnerQuery),
+    responses((status = 200, body = MqttEnded),
+    (status = 404, body = ErrorBody, description = "There is no such session (no_mqtt_session)")))]
+pub(crate) async fn end(
+    State(node): State<Arc<Node>>,
+    client: Result<Path<String>, PathRejection>,
+    QueryParams(OwnerQuery { owner }): QueryParams<OwnerQuery>,
+) -> Result<Json<MqttEnded>, Rejection> {
+    let client = path_name(client)?;
+    let key = Place { client: &client, owner: owner.as_deref() }.key();
+    for _ in 0..TRIES {
+        let disconnected = match node.shared.mqtt_sessions.find(&key) {
+            None => break,
+            Some(Found::Away(..)) => {
+                let Some(will) = node.shared.mqtt_sessions.end(&key) else { continue };
+                if let Some(publication) = will {
+                    let publish = Publish { publication, options: Options::default() };
+                    node.broker.submit(publish, None, Box::new(|_| ()));
+                }
+                false
+            }
+            Some(Found::Connected(id)) => {
+                if !disconnect(&node, id, &key).await? {
+                    continue;
+                }
+                true
+            }
+        };
+        return Ok(Json(MqttEnded { client, owner, ended: true, disconnected }));
+    }
+    Err(no_session())
+}
+
+/// What the connection in this place has, if it is the session of this key.
+async fn describe(
+    node: &Node,
+    id: ConnectionId,
+    key: &Name,
+) -> Result<Option<MqttSessionDetails>, Rejection> {
+    let shard = usize::from(id.shard);
+    if shard >= node.shards.count() {
+        return Ok(None);
+    }
+    let command = |reply| Command::MqttClient { slot: id.slot, key: key.clone(), reply };
+    let answers = node.ask(shard, command).all().await?;
+    let mut info = answers.into_iter().flat_map(|(_, connections)| connections).next();
+    let mqtt = info.as_mut().and_then(|info| info.mqtt.as_mut());
+    let filters = mqtt.map(|mqtt| std::mem::take(&mut mqtt.filters)).unwrap_or_default();
+    let filters = filters.into_iter().map(Into::into).collect();
+    let found = info.and_then(connected);
+    Ok(found.map(|(_, session)| MqttSessionDetails { session, filters }))
+}
+
+/// Ends the session together with the connection in this place; false where that has another one.
+async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, Rejection> {
+    let shard = usize::from(id.shard);
+    if shard >= node.shards.count() {
+        return Ok(false);
+    }
+    let command = |reply| Command::MqttEnd { slot: id.slot, key: key.clone(), reply };
+    let answers = node.ask(shard, command).all().await?;
+    Ok(answers.into_iter().any(|had| had))
+}
+
+fn no_session() -> Rejection {
+    let message = "there is no MQTT session of this client: /api/mqtt/sessions lists all; one that has an \
+                   owner there is named with owner=";
+    Rejection::new(StatusCode::NOT_FOUND, "no_mqtt_session", message)
+}
+
+/// The session of an MQTT client that is connected, and its place in a list.
+fn connected(info: ConnectionInfo) -> Option<(String, MqttSession)> {
+    let address = address(&info);
+    let since = process::unix_seconds().saturating_sub(u64::from(info.age_seconds));
+    let ConnectionInfo { id, users, outbox_bytes, mqtt, .. } = info;
+    let MqttInfo {
+        key,
+        version,
+        seconds,
+        keep_alive_s,
+        subscriptions,
+        filters: _,
+        in_flight,
+        waiting,
+    } = *mqtt?;
+    let place = Place::of_key(&key);
+    let session = MqttSession {
+        client: place.client.into(),
+        owner: place.owner.map(Into::into),
+        connected: true,
+        since,
+        expires_at: None,
+        expiry_seconds: expiry(seconds),
+        subscriptions,
+        in_flight,
+        waiting,
+        position: None,
+        connection: Some(MqttConnection {
+            id: id.to_string(),
+            version,
+            address,
+            users: users.into_iter().map(String::from).collect(),
+            keep_alive_seconds: keep_alive_s,
+            outbox_bytes,
+        }),
+    };
+    Some((place.to_string(), session))
+}
+
+fn expiry(seconds: u32) -> Option<u32> {
+    (seconds != WITHOUT_END).then_some(seconds)
+}
+
+impl MqttSession {
+    fn away(node: &Node, info: &SessionInfo) -> Self {
+        let Place { client, owner } = Place::of_key(&info.key);
+        let position = Position { epoch: node.history().epoch(), offset: info.position };
+        MqttSession {
+            client: client.into(),
+            owner: owner.map(Into::into),
+            connected: false,
+            since: info.since_s,
+            expires_at: info.over_s,
+            expiry_seconds: expiry(info.seconds),
+            subscriptions: info.subscriptions,
+            in_flight: info.in_flight,
+            waiting: info.waiting,
+            position: Some(position.to_string()),
+            connection: None,
+        }
+    }
+}
+
+impl From<Subscription> for MqttSubscription {
+    fn from(subscription: Subscription) -> Self {
+        let Subscription { filter, group, options, id, since: _ } = subscription;
+        MqttSubscription {
+            filter: filter.into(),
+            group: group.map(String::from),
+            qos: options.qos.number(),
+            no_local: options.no_local,
+            retain_as_published: options.retain_as_published,
+            id: (id > 0).then_some(id),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! MQTT clients as an operator sees them, and the end of their sessions by the operator's hand.
+
+use std::collections::BinaryHeap;
+
+use model::{CloseReason, Name};
+use protocol::mqtt::{Mqtt, Version};
+use sessions::{Listing, Place, Subscription};
+
+use crate::connections::Connections;
+use crate::core::Core;
+
+/// What is known of an MQTT client that is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MqttInfo {
+    /// The key of its session: [`Place::of_key`].
+    pub key: Name,
+    /// The version of MQTT. 3.1 counts as 3.1.1.
+    pub version: &'static str,
+    /// For how many seconds its session outlives the connection; [`sessions::WITHOUT_END`].
+    pub seconds: u32,
+    /// How often it speaks at the least, in seconds; 0 is never.
+    pub keep_alive_s: u16,
+    /// How many subscriptions it has.
+    pub subscriptions: usize,
+    /// These, where they were asked for.
+    pub filters: Vec<Subscription>,
+    /// Messages that were sent and not confirmed.
+    pub in_flight: usize,
+    /// Messages that wait for others to be confirmed.
+    pub waiting: usize,
+}
+
+impl Core {
+    /// An MQTT client; nothing for other connections.
+    pub(crate) fn mqtt_info(&self, slot: u32, with_filters: bool) -> Option<MqttInfo> {
+        let row = self.mqtt.row(slot)?;
+        let mqtt = Mqtt::of(self.table.get(slot)?.encoding)?;
+        let details = self.mqtt.details(slot);
+        let session = details.map(|details| &details.session);
+        let subscriptions = match session {
+            Some(session) => session.subscriptions.len(),
+            None => usize::from(row.only_bits().is_some()),
+        };
+        let filters = match with_filters {
+            true => self.mqtt.subscriptions(slot, self.hub.topics_of(slot)),
+            false => Vec::new(),
+        };
+        let refs = session.map_or(0, |session| session.refs.len());
+        Some(MqttInfo {
+            key: row.key.clone(),
+            version: match mqtt.version {
+                Version::V3 => "3.1.1",
+                Version::V5 => "5.0",
+            },
+            seconds: session.map_or(0, |session| session.seconds),
+            keep_alive_s: row.keep_alive_s,
+            subscriptions,
+            filters,
+            in_flight: session.map_or(0, |session| session.flow.in_flight()),
+            waiting: details.map_or(0, |details| details.waiting.len()) + refs,
+        })
+    }
+
+    /// The first MQTT clients of a list. It looks at all of them.
+    pub(crate) fn mqtt_listed(&self, listing: &Listing) -> Vec<u32> {
+        let mut first: BinaryHeap<(Place<'_>, u32)> = BinaryHeap::new();
+        for (slot, row) in self.mqtt.all() {
+            let place = Place::of_key(&row.key);
+            let is_behind =
+                |(last, _): &(Place<'_>, u32)| first.len() < listing.limit || place < *last;
+            if listing.limit > 0 && first.peek().is_none_or(is_behind) && listing.has(place) {
+                first.push((place, slot));
+                if first.len() > listing.limit {
+                    first.pop();
+                }
+            }
+        }
+        first.into_sorted_vec().into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    /// True where the connection in the slot has the session of this key.
+    pub(crate) fn mqtt_has(&self, slot: u32, key: &str) -> bool {
+        self.mqtt.row(slot).is_some_and(|row| row.key == *key) && self.is_open(slot)
+    }
+}
+
+impl Connections {
+    /// Ends a session together with the connection that has it. False where the connection has another one.
+    pub(crate) fn mqtt_end(&mut self, slot: u32, key: &str) -> bool {
+        let has = self.core.mqtt_has(slot, key);
+        if has {
+            if let Some(details) = self.core.mqtt.details_mut(slot) {
+                details.session.seconds = 0;
+            }
+            self.say_goodbye(slot, CloseReason::ByApplication);
+        }
+        has
+    }
+}
