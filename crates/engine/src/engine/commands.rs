@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use model::event::is_reserved;
-use model::name::{of_filter, personal, shown};
+use model::name::{personal, shown};
 use model::{CloseReason, ConnectionId, Name, TopicKind};
 
 use protocol::Delivery;
@@ -107,7 +107,7 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
     let mut top: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
     let mut members_min = 2;
     for (name, members) in topics() {
-        if limit == 0 || members < members_min || !is_listed(name) {
+        if limit == 0 || members < members_min || !TopicKind::of(name).is_ordinary() {
             continue;
         }
         top.push((Reverse(members), name));
@@ -119,17 +119,12 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
         }
     }
     if top.len() < limit {
-        let single = topics().filter(|(name, members)| *members == 1 && is_listed(name));
+        let single =
+            topics().filter(|(name, members)| *members == 1 && TopicKind::of(name).is_ordinary());
         let places = limit - top.len();
         top.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
     }
     top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
-}
-
-/// Users' own topics are not for everybody's eyes, and filters are none.
-fn is_listed(name: &str) -> bool {
-    let kind = TopicKind::of(name);
-    !kind.is_personal() && !matches!(kind, TopicKind::Filter(_))
 }
 
 /// True while the connection in the slot is the one that is meant, and not about to end.
@@ -187,10 +182,10 @@ fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<T
     let personal = TopicKind::of(prefix).is_personal();
     let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
     for (name, members, _) in core.hub.all_topics() {
-        let listed = of_filter(name).is_none()
-            && name.starts_with(prefix)
+        let listed = name.starts_with(prefix)
             && after.is_none_or(|after| name.as_str() > after)
-            && (personal || !TopicKind::of(name).is_personal());
+            && (personal || !TopicKind::of(name).is_personal())
+            && !matches!(TopicKind::of(name), TopicKind::Filter(_));
         if listed {
             first.push((name, members));
             if first.len() > limit {
@@ -493,10 +488,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_biggest_topics_come_first_and_personal_ones_not_at_all() {
-        let topics: [(Name, u32); 7] =
-            [("b", 2), ("@alice", 9), ("d", 1), ("@bob", 1), ("a", 2), ("c", 7), ("e", 1)]
-                .map(|(name, members)| (name.into(), members));
+    fn the_biggest_topics_come_first_and_personal_ones_and_filters_not_at_all() {
+        let topics: [(Name, u32); 8] = [
+            ("\0a/+", 9),
+            ("b", 2),
+            ("@alice", 9),
+            ("d", 1),
+            ("@bob", 1),
+            ("a", 2),
+            ("c", 7),
+            ("e", 1),
+        ]
+        .map(|(name, members)| (name.into(), members));
         let first = |limit| {
             let all = || topics.iter().map(|(name, members)| (name, *members));
             let top = biggest(all, limit).into_iter();
