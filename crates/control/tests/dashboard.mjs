@@ -178,6 +178,8 @@ test('a call has its time for each try, and who declines to sign in is not asked
   assert.deepEqual([api.lacks('publish'), changes], ['', 2]);
   assert.deepEqual(await api.post('/y', {}), { fine: true });
   assert.deepEqual(sent.at(-1), ['POST', '/y', '1']);
+  assert.deepEqual(await api.remove('/z'), { fine: true });
+  assert.deepEqual(sent.at(-1), ['DELETE', '/z', '1']);
   globalThis.fetch = async () => { throw new DOMException('late', 'TimeoutError'); };
   await assert.rejects(api.get('/x'), { code: 'late' });
   assert.equal(api.segment('a/b'), 'a%2Fb');
@@ -193,8 +195,8 @@ test('addresses lead to views and back, whatever the name', () => {
   for (const name of ['room:1', 'a/b', 'ä ß', '100%', '?#&', '@x', '..', '<b>']) {
     assert.deepEqual(route.parse(route.href('topic', name)), { view: 'topic', name });
   }
-  assert.deepEqual(['', '#', '#/', '#/config', '#/help'].map(hash => route.parse(hash)?.view),
-    ['overview', 'overview', 'overview', 'config', 'help']);
+  assert.deepEqual(['', '#', '#/', '#/config', '#/help', '#/mqtt'].map(hash => route.parse(hash)?.view),
+    ['overview', 'overview', 'overview', 'config', 'help', 'mqtt']);
   for (const hash of ['#/nothing', '#/topic', '#/topic/', '#/config/x']) assert.equal(route.parse(hash), undefined, hash);
   assert.deepEqual(route.parse('#/user/100%'), { view: 'user', name: '100%' });
   assert.deepEqual([route.target(' room:1 ', 'topic'), route.target('bob', 'user'), route.target('@al/ice', 'topic'), route.target(' ', 'topic')],

@@ -1,12 +1,16 @@
 //! The dashboard in Chromium, at a server that asks for a key: who signs in, who can't, and what a key
 //! that may only read sees.
 
+#[path = "mqtt/client.rs"]
+#[allow(dead_code)]
+mod client;
 mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use client::{Connect, Publish, V5, filter};
 use serde_json::json;
 use support::*;
 
@@ -30,6 +34,7 @@ fn serve(name: &str) -> (Server, PathBuf) {
     std::fs::write(folder.join("throng.toml"), [HOSTS, ROOT, OPS].concat()).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
+    command.args(["--mqtt", "127.0.0.1:0"]);
     (Server::run_in(&folder, command, &[], Stdio::inherit()), folder)
 }
 
@@ -67,6 +72,25 @@ fn scenario(name: &str) {
 #[test]
 fn who_signs_in_sees_what_the_key_may_see() {
     scenario("sign_in");
+}
+
+#[test]
+fn sessions_of_mqtt_are_shown_and_ended_and_retained_messages_deleted() {
+    let name = "mqtt";
+    let (server, _) = serve(name);
+    let mut here = Connect::kept(V5, "here/<1>").user("al").open(server.client);
+    here.subscribe(&[filter("news/+", 1), filter("state/#", 2)]);
+    for topic in ["state/a", "state/b"] {
+        here.publish_all(Publish::new(topic, "<b>on</b>", 1).retained());
+    }
+    Connect::kept(V5, "away").open(server.client).disconnect();
+    done(name, start(&server, name));
+    here.is_told(0x98);
+    assert!(!Connect::kept(V5, "here/<1>").open(server.client).session_present);
+    let mut later = Connect::new(V5, "later").open(server.client);
+    later.subscribe(&[filter("state/#", 1)]);
+    assert_eq!(later.messages(1), [("state/b".into(), "<b>on</b>".into())]);
+    later.is_quiet();
 }
 
 #[test]

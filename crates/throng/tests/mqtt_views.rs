@@ -135,6 +135,21 @@ fn clients_are_listed_connected_or_away() {
 }
 
 #[test]
+fn filters_are_no_topics() {
+    let server = serve(&[]);
+    let mut client = Connect::new(V5, "c").user("al").open(server.client);
+    client.subscribe(&[filter("a/+", 1), filter("a/b", 1), filter("$share/g/c/#", 1)]);
+    let topics = good(&server, "GET", "/api/topics");
+    assert_eq!(names(&topics, "topics", "topic"), ["a/b"]);
+    let top = good(&server, "GET", "/api/top");
+    assert_eq!(names(&top, "topics", "topic"), ["a/b"]);
+    let user = good(&server, "GET", "/api/users/al");
+    let mut topics: Vec<_> = user["connections"][0]["topics"].as_array().unwrap().iter().collect();
+    topics.sort_by_key(|name| name.as_str());
+    assert_eq!(json!(topics), json!(["$share/g/c/#", "a/+", "a/b"]));
+}
+
+#[test]
 fn many_sessions_come_in_pages() {
     let server = serve(&[]);
     let connected: Vec<_> = (0..25)

@@ -120,6 +120,12 @@ figures! {
     topics,
     /// Fan-outs under way or waiting.
     fanouts,
+    /// Sessions of MQTT clients that are away.
+    mqtt_away,
+    /// Topics with a retained message.
+    mqtt_retained,
+    /// The bytes of these messages.
+    mqtt_retained_bytes,
 }
 
 fn value(column: &[f64], index: usize) -> f64 {

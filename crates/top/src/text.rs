@@ -50,6 +50,9 @@ fn connections(rows: &mut Rows, node: &Node, sample: &Sample) {
     };
     rows.add("connections", format!("{}{max}", grouped(sample.connections as u64)));
     rows.add("transports", group(&sample.transports));
+    if let Some(mqtt) = mqtt(sample) {
+        rows.add("MQTT", mqtt);
+    }
     let shards = sample.shards.iter().map(|held| grouped(*held as u64));
     rows.add("shards", shards.collect::<Vec<_>>().join(" "));
     let refused = per_second(figures.refused);
@@ -59,6 +62,16 @@ fn connections(rows: &mut Rows, node: &Node, sample: &Sample) {
         false => format!(" · {}", group(&sample.closed_by)),
     };
     rows.add("disconnects", format!("{}{reasons}", per_second(figures.closed)));
+}
+
+/// What the node has of MQTT clients; `None` where it has nothing.
+pub fn mqtt(sample: &Sample) -> Option<String> {
+    let clients = sample.transports.get("mqtt").copied().unwrap_or_default();
+    let [away, retained] = [sample.figures.mqtt_away, sample.figures.mqtt_retained];
+    let size = bytes(sample.figures.mqtt_retained_bytes);
+    let [here, gone, kept] = [clients, away, retained].map(compact);
+    (clients + away + retained > 0.0)
+        .then(|| format!("{here} here · {gone} away · {kept} retained, {size}"))
 }
 
 fn traffic(rows: &mut Rows, sample: &Sample) {
@@ -117,6 +130,18 @@ fn group(group: &std::collections::BTreeMap<String, f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mqtt_is_shown_where_there_is_any() {
+        let mut sample = Sample::default();
+        assert_eq!(mqtt(&sample), None);
+        sample.figures.mqtt_away = 3.0;
+        assert_eq!(mqtt(&sample).as_deref(), Some("0 here · 3 away · 0 retained, 0 B"));
+        sample.transports.insert("mqtt".into(), 12.0);
+        (sample.figures.mqtt_retained, sample.figures.mqtt_retained_bytes) = (7.0, 1_200.0);
+        let text = text("n", &Node::default(), &sample, &Tops::default());
+        assert!(text.contains("\nMQTT            12 here · 3 away · 7 retained, 1."), "{text}");
+    }
 
     #[test]
     fn memory_per_connection_is_shown_from_100_connections_on() {

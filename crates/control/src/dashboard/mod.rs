@@ -24,7 +24,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 27] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 31] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -37,10 +37,14 @@ pub(crate) const FILES: [(&str, &str, &str); 27] = files! {
     JS "help.js"
     JS "history.js"
     JS "live.js"
+    JS "mqtt.js"
+    JS "mqtt_retained.js"
+    JS "mqtt_sessions.js"
     JS "overview.js"
     JS "paint.js"
     JS "publish.js"
     JS "route.js"
+    JS "rows.js"
     JS "samples.js"
     JS "scale.js"
     JS "shards.js"

@@ -39,6 +39,14 @@ const signedIn = (page, name) => page.waitForFunction(
 
 const isLive = (page) => page.waitForSelector('#state[data-state="live"]');
 
+async function until(is, what) {
+  for (let tries = 0; tries < 200; tries += 1) {
+    if (await is()) return;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  assert.fail(`not so in 20 s: ${what}`);
+}
+
 // A call as the page would make it, with what the browser adds.
 const fetched = (page, url, options) => page.evaluate(async ([url, options]) => {
   try {
@@ -110,6 +118,54 @@ run({
         await page.waitForTimeout(3000);
         await page.screenshot({ path: `${server.shots}/admin.png` });
       }
+    });
+  },
+
+  async mqtt() {
+    await inBrowser(async (page, context) => {
+      await page.goto(`${home()}#/mqtt`);
+      await signIn(page, server.read);
+      await signedIn(page, "ops");
+      const rows = (card) => page.$$eval(`section:has(h2:text("${card}")) tbody tr th`, (cells) => cells.map((cell) => cell.textContent));
+      const has = (card, want) => until(async () => (await rows(card)).join() === want.join(), `${card}: ${want}`);
+      await has("Sessions", ["away", "here/<1>"]);
+      await has("Retained messages", ["state/a", "state/b"]);
+      assert.equal(await page.$$eval(".mqtt td.end button:enabled", (found) => found.length), 0);
+      assert.match(await page.getAttribute(".mqtt td.end button", "title"), /“ops”.*scope admin/);
+      // What a client is subscribed to, and what a message says, as text.
+      const inDialog = async (button) => {
+        await page.click(button);
+        const text = await page.textContent("dialog:not(#key-dialog)[open]");
+        await page.keyboard.press("Escape");
+        await page.waitForSelector("dialog:not(#key-dialog)", { state: "detached" });
+        return text;
+      };
+      const filters = await inDialog('button[aria-label="2 subscriptions of here/<1>"]');
+      assert.match(filters, /here\/<1>.*news\/\+QoS 1.*state\/#QoS 2/);
+      assert.match(await inDialog('button[aria-label^="Show the message of state/a"]'), /<b>on<\/b>/);
+      // One of several, by the beginning of its name, and by where it is.
+      await page.fill('input[aria-label="Client identifier begins with"]', "he");
+      await has("Sessions", ["here/<1>"]);
+      await page.fill('input[aria-label="Client identifier begins with"]', "");
+      await page.selectOption('select[aria-label="Which sessions"]', "false");
+      await has("Sessions", ["away"]);
+      await page.fill('input[aria-label="Filter of MQTT"]', "+/b");
+      await has("Retained messages", ["state/b"]);
+      if (server.shots) await page.screenshot({ path: `${server.shots}/mqtt.png`, fullPage: true });
+
+      await page.click("#sign-out");
+      await page.waitForSelector("#key-dialog[open]");
+      await page.goto(`${home()}#/mqtt`);
+      await signIn(page, server.all);
+      await signedIn(page, "root");
+      await has("Sessions", ["away", "here/<1>"]);
+      const sure = (button) => page.click(button).then(() => page.click("dialog[open] button.danger"));
+      await sure('button[aria-label="End the session of here/<1>"]');
+      await has("Sessions", ["away"]);
+      await sure('button[aria-label="End the session of away"]');
+      await has("Sessions", []);
+      await sure('button[aria-label="Delete the message of state/a"]');
+      await has("Retained messages", ["state/b"]);
     });
   },
 

@@ -9,6 +9,7 @@ use super::{GRAPH, STRONG, tiles};
 use crate::format::{bar, compact, cut, grouped, percent, plain, words};
 use crate::sample::{Noisy, Ring, Sample, TopTopic, Tops};
 use crate::state::Data;
+use crate::text::mqtt;
 
 /// The fewest lines in which lists are useful.
 pub const HEIGHT_MIN: u16 = 8;
@@ -76,10 +77,11 @@ pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Opti
         let graph = bar(held / sample.connections.max(1.0), graph_width);
         Line::from(vec![Span::raw(row(name, *held)), Span::styled(graph, GRAPH)])
     });
-    for (line, y) in lines.chain([sum]).zip(area.y..area.bottom()) {
+    let mqtt = mqtt(sample).map(|mqtt| Line::raw(cut(&format!("MQTT: {mqtt}"), width)));
+    let used = sample.transports.len() as u16 + 2 + u16::from(mqtt.is_some());
+    for (line, y) in lines.chain([sum]).chain(mqtt).zip(area.y..area.bottom()) {
         frame.render_widget(line, Rect { y, height: 1, ..area });
     }
-    let used = sample.transports.len() as u16 + 2;
     if let Some(ring) = ring
         && area.height > used + 3
     {

@@ -143,6 +143,18 @@ fn the_other_views_show_their_lists() {
 }
 
 #[test]
+fn what_mqtt_clients_have_is_below_the_transports() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Tab]);
+    assert!(!picture(&state, SMALL).concat().contains("MQTT"));
+    let mut sample = sample();
+    (sample.figures.mqtt_away, sample.figures.mqtt_retained) = (1_200.0, 7.0);
+    state.apply(Update::Sample(Box::new(sample)), 0).expect("no error");
+    assert_shows(&picture(&state, SMALL), &["MQTT: 0 here · 1.2 k away · 7 retained, 0 B"]);
+    assert_shows(&picture(&state, WIDE), &["MQTT: 0 here"]);
+}
+
+#[test]
 fn many_shards_are_drawn_in_columns_and_scroll() {
     let mut state = recorded();
     let sample = Sample { shards: (0..200).map(f64::from).collect(), ..sample() };

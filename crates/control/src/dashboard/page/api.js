@@ -151,6 +151,12 @@ export function post(path, body) {
   return json(path, { method: 'POST', body: JSON.stringify(body), headers: { ...OWN, 'Content-Type': 'application/json' } });
 }
 
+/** The same for what is deleted. */
+export function remove(path) {
+  askAgain();
+  return json(path, { method: 'DELETE', headers: OWN });
+}
+
 /** A name as one segment of a path; throws for the two that a browser resolves away, even escaped. */
 export function segment(name) {
   if (name !== '.' && name !== '..') return encodeURIComponent(name);

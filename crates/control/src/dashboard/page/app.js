@@ -6,12 +6,13 @@ import * as config from './config.js';
 import { h, text } from './dom.js';
 import * as help from './help.js';
 import { retryNow, run, store, subscribe } from './live.js';
+import * as mqtt from './mqtt.js';
 import * as overview from './overview.js';
 import { parse, target } from './route.js';
 import * as topic from './topic.js';
 import * as user from './user.js';
 
-const VIEWS = { overview, topic, user, config, help };
+const VIEWS = { overview, topic, user, mqtt, config, help };
 const by = id => document.getElementById(id);
 
 // The views.

@@ -12,7 +12,7 @@ import { SHARED_CONNECTIONS_MIN, tiles } from './tiles.js';
 import { noisiest } from './noisiest.js';
 import { top } from './top.js';
 
-export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'phoenix_longpoll', 'http', 'echo'];
+export const TRANSPORTS = ['ws', 'sse', 'stream', 'poll', 'phoenix', 'phoenix_longpoll', 'http', 'mqtt', 'echo'];
 const transportColor = name => TRANSPORTS.indexOf(name) + 1 || 9;
 /** Reasons that come about in quantity, each in its colour; the rest together is “other”. */
 const REASONS = { client: 2, lost: 3, answered: 4, idle: 5, application: 6, slow_consumer: 7, drain: 9 };

@@ -10,7 +10,7 @@ export function parse(hash) {
     const name = decode(rest.join('/'));
     return name ? { view, name } : undefined;
   }
-  return ['config', 'help'].includes(view) && !rest.length ? { view } : undefined;
+  return ['mqtt', 'config', 'help'].includes(view) && !rest.length ? { view } : undefined;
 }
 
 function decode(text) {

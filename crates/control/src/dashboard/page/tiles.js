@@ -57,8 +57,9 @@ const TILES = [
     note: `${bytes(sample.outbox_bytes)} waiting` })],
 ];
 
-export function tiles() {
-  const made = TILES.map(([name, value, show]) => {
+/** Of the whole node, or of other rows like these. */
+export function tiles(rows = TILES) {
+  const made = rows.map(([name, value, show]) => {
     const spark = new Sparkline(value);
     const [main, unit, note] = [h('span.main', {}, '–'), h('span.unit'), h('span')];
     const sign = icon('warn');
